@@ -2,22 +2,23 @@
 # SPDX-License-Identifier: MIT
 """A data set in the manner of PyTorch, and a loader with worker processes that stands for PyTorch's.
 
-    python examples/loader.py [ARRAY]
+    python examples/loader.py [ARRAY] [--torch]
 
-`RandomCrops` has the three methods that ``torch.utils.data.DataLoader`` looks for; torch itself is not needed here. The
-one that matters is ``__getitems__``: torch hands it the indices of a whole batch, and one call of `read_boxes` reads
+`RandomCrops` has the three methods that ``torch.utils.data.DataLoader`` looks for; torch itself is needed for --torch only.
+The one that matters is ``__getitems__``: torch hands it the indices of a whole batch, and one call of `read_boxes` reads
 them, so that crops which lie side by side share the opening of files and the decoding of chunks. With torch:
 
     loader = torch.utils.data.DataLoader(RandomCrops("brain.zarr", (64, 64, 64), 10_000), batch_size=16, num_workers=4)
 
 Each worker gets the data set pickled and opens the array for itself. It uses one thread, because there are several
-workers.
+workers. At the end each crop is compared with the elements that zarr reads.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -82,12 +83,41 @@ def _read_batch(indices: Sequence[int]) -> np.ndarray[Any, Any]:
     return np.stack(_crops.__getitems__(indices))
 
 
-def batches(crops: RandomCrops, batch_size: int, n_workers: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Read all crops in an order that differs with the seed, in worker processes; yield batches."""
+def batch_indices(crops: RandomCrops, batch_size: int) -> list[list[int]]:
+    """Return the numbers of the crops of each batch, in an order that differs with the seed."""
     order = np.random.default_rng(crops.seed).permutation(len(crops)).tolist()
-    parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def batches(crops: RandomCrops, parts: list[list[int]], n_workers: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Read crops in worker processes; yield batches."""
     with multiprocessing.get_context("spawn").Pool(n_workers, _begin_worker, (crops,)) as pool:
         yield from pool.imap(_read_batch, parts)
+
+
+def batches_of_torch(
+    crops: RandomCrops, parts: list[list[int]], n_workers: int
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Read crops with PyTorch's loader; yield batches."""
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(crops, batch_sampler=parts, num_workers=n_workers, multiprocessing_context="spawn")
+    yield from (batch.numpy() for batch in loader)
+
+
+def n_wrong(
+    path: str | Path, crops: RandomCrops, parts: list[list[int]], read: list[np.ndarray[Any, Any]]
+) -> int:
+    """Return the number of crops that differ from what zarr reads without shardcodec."""
+    import zarr
+
+    source = zarr.open_array(path, mode="r")
+    wrong = 0
+    for indices, batch in zip(parts, read, strict=True):
+        for index, crop in zip(indices, batch, strict=True):
+            box = tuple(slice(at, at + n) for at, n in zip(crops.start(index), crops.shape, strict=True))
+            wrong += not np.array_equal(crop, source[box])
+    return wrong
 
 
 def example_array(folder: Path) -> Path:
@@ -108,25 +138,30 @@ def example_array(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Time some batches."""
+    """Time some batches and compare them with the array."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("array", nargs="?", help="a Zarr v3 array; default: a small one that is made up")
     parser.add_argument("--crops", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--torch", action="store_true", help="read with PyTorch's loader")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.array or example_array(Path(folder))
         shape = [min(40, extent) for extent in shardcodec.open_array(path).shape]
         crops = RandomCrops(path, shape, arguments.crops)
+        parts = batch_indices(crops, arguments.batch)
         begin = time.perf_counter()
-        total = 0
-        for batch in batches(crops, arguments.batch, arguments.workers):
-            total += batch.nbytes
+        read = list((batches_of_torch if arguments.torch else batches)(crops, parts, arguments.workers))
         seconds = time.perf_counter() - begin
+        total = sum(batch.nbytes for batch in read)
+        wrong = n_wrong(path, crops, parts, read)
         print(
-            f"{len(crops)} crops of {tuple(shape)}: {total / 1e6:.0f} MB in {seconds:.2f} s, workers' start included"
+            f"{len(crops)} crops of {tuple(shape)}: {total / 1e6:.0f} MB in {seconds:.2f} s, workers' start included; "
+            f"{wrong} differ from the array"
         )
+        if wrong:
+            sys.exit("WRONG: a crop differs from what zarr reads")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Pages link to files of the checkout, so that the links work there too. Here they
 
 from __future__ import annotations
 
-import importlib
 import posixpath
 import re
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from reference_names import MODULES, public_names, unexported_types  # mkdocs puts this folder on sys.path
 
 ROOT = Path(__file__).resolve().parent.parent
 # The files of the checkout that are pages, and their places in the site.
@@ -25,23 +25,19 @@ COPIED = {
     "CHANGELOG.md": "CHANGELOG.md",
     "NOTICES": "NOTICES.md",
 }
-# The public modules, and the modules from which a reader of the source gets their names: `shardcodec` itself chooses
-# between two when it is imported.
-MODULES = {
-    "shardcodec": "shardcodec.public",
-    "shardcodec.kv": "shardcodec.kv",
-    "shardcodec.tools": "shardcodec.tools",
-    "shardcodec.transformer": "shardcodec.transformer",
-}
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def reference_page(module: str) -> str:
-    """Return the page of a module: each public name, with the place of its docstring."""
+    """Return the page of a module: each public name, with the place of its docstring, and the types in their results."""
     parts = [f"# {module}\n"]
-    for name in sorted(importlib.import_module(MODULES[module]).__all__, key=str.lower):
+    for name in public_names(module):
         anchor = f"[](){{#{module}.{name}}}\n\n" if MODULES[module] != module else ""
         parts.append(f"{anchor}::: {MODULES[module]}.{name}\n")
+    types = unexported_types(module)
+    if types:
+        parts.append("These types appear in results and fields, and are not exported:\n")
+    parts += [f"::: {name}\n    options: {{ show_root_full_path: true }}\n" for name in types]
     return "\n".join(parts)
 
 

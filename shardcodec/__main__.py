@@ -2,20 +2,27 @@
 # SPDX-License-Identifier: MIT
 """Print versions, build, processor features, threads and options. ``--json`` prints the same as one JSON object.
 
-With a command, such as ``inspect``, the arguments go to `shardcodec.cli`, which needs the extra ``cli``.
+``--version`` prints the version alone. With a command, such as ``inspect``, the arguments go to `shardcodec.cli`, which needs
+the extra ``cli``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
+
+import shardcodec
 
 from .build_info import build_info, unknown_variables
 from .early_stop import EarlyStop
 from .errors import UnsupportedError
 from .options import settings, thread_limits
+
+# A shell asks for completions with this variable, and without arguments.
+COMPLETE = "_SHARDCODEC_COMPLETE"
 
 
 def describe() -> dict[str, Any]:
@@ -118,7 +125,10 @@ def main() -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    if arguments and arguments != ["--json"]:
+    if arguments[:1] == ["--version"]:
+        sys.stdout.write(f"shardcodec {shardcodec.__version__}\n")
+        return 0
+    if os.environ.get(COMPLETE) or (arguments and arguments != ["--json"]):
         return _run_command(arguments)
     try:
         facts = describe()
@@ -130,6 +140,8 @@ def _main(arguments: list[str]) -> int:
 
 
 def _run_command(arguments: list[str]) -> int:
+    from .cli import COMMANDS
+
     try:
         from .cli.app import run
     except ImportError as error:
@@ -138,9 +150,9 @@ def _run_command(arguments: list[str]) -> int:
         sys.stderr.write(
             "shardcodec: its commands need typer (extra cli); install it with: pip install typer\n"
         )
-        if arguments[0] not in ("-h", "--help"):
+        if arguments[:1] not in (["-h"], ["--help"]):
             return 3
-        sys.stdout.write(f"{__doc__}\n")
+        sys.stdout.write(f"{__doc__}\nCommands: {', '.join(COMMANDS)}\n")
         return 0
     return run(arguments)
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .access.encode_decode import decode, encode
     from .access.open_shard import open_shard
     from .access.shard import Shard
+    from .access.shard_grid import ChunkState
     from .access.shard_writer import ShardWriter
+    from .access.slot_writer import SlotWriter
     from .build_info import build_info
     from .errors import (
         ChecksumError,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from .zarr_plugin.chunk_state import chunk_state, iter_existing
     from .zarr_plugin.codec import ShardingCodec
     from .zarr_plugin.enable import attach, disable, enable
-    from .zarr_plugin.open_arrays import open_arrays
+    from .zarr_plugin.open_arrays import OpenArray, OpenArrays, open_arrays
     from .zarr_plugin.pipeline import ShardCodecPipeline
     from .zarr_plugin.process_statistics import stats
 
@@ -45,12 +47,15 @@ __all__ = [
     "ArrayReader",
     "ChainSpec",
     "ChecksumError",
+    "ChunkState",
     "CodecError",
     "GroupWriteError",
     "IndexCache",
     "LockError",
     "LockScopeError",
     "LockScopeWarning",
+    "OpenArray",
+    "OpenArrays",
     "Options",
     "Shard",
     "ShardCodecPipeline",
@@ -60,6 +65,7 @@ __all__ = [
     "ShardSpec",
     "ShardWriter",
     "ShardingCodec",
+    "SlotWriter",
     "SpecError",
     "UnsupportedError",
     "attach",
@@ -83,12 +89,15 @@ MODULES: dict[str, str] = {
     "ArrayReader": ".access.array_reader",
     "ChainSpec": ".format.chain_spec",
     "ChecksumError": ".errors",
+    "ChunkState": ".access.shard_grid",
     "CodecError": ".errors",
     "GroupWriteError": ".errors",
     "IndexCache": ".storage.index_cache",
     "LockError": ".errors",
     "LockScopeError": ".errors",
     "LockScopeWarning": ".errors",
+    "OpenArray": ".zarr_plugin.open_arrays",
+    "OpenArrays": ".zarr_plugin.open_arrays",
     "Options": ".options",
     "Shard": ".access.shard",
     "ShardCodecPipeline": ".zarr_plugin.pipeline",
@@ -98,6 +107,7 @@ MODULES: dict[str, str] = {
     "ShardSpec": ".format.spec",
     "ShardWriter": ".access.shard_writer",
     "ShardingCodec": ".zarr_plugin.codec",
+    "SlotWriter": ".access.slot_writer",
     "SpecError": ".errors",
     "UnsupportedError": ".errors",
     "attach": ".zarr_plugin.enable",

@@ -83,7 +83,8 @@ def open_array(
     SpecError
         This document is malformed, or it does not describe an array.
     UnsupportedError
-        The engine does not support a codec, the data type or the grid; open the array with `zarr.open_array`.
+        The engine does not support a codec, the data type or the grid; open the array with `zarr.open_array`, or make a
+        native copy with ``shardcodec convert``, which needs a data type that is supported.
     TypeError, ValueError
         An argument is invalid.
     ImportError
@@ -152,8 +153,7 @@ class ArrayReader:
             keys = key_encoding(metadata)
             chain = compiled(spec)
         except UnsupportedError as error:
-            message = f"{error.message}; open the array with zarr.open_array"
-            raise UnsupportedError(message, **error.context) from error
+            raise UnsupportedError(f"{error.message}; {_other_ways(error)}", **error.context) from error
         self.shape: Ints = layout.shape
         self.ndim = len(layout.shape)
         self.dtype = spec.dtype
@@ -399,6 +399,12 @@ class ArrayReader:
             f"<ArrayReader {self._objects.folder!r} shape={self.shape} dtype={self.dtype} chunks={self.chunks} "
             f"shards={self.shards}>"
         )
+
+
+def _other_ways(error: UnsupportedError) -> str:
+    """Return how to read an array that is not native. A copy has the same data type, so it may not be native either."""
+    copy = "" if "data_type" in error.context else ", or make a native copy with `shardcodec convert`"
+    return f"open the array with zarr.open_array{copy}"
 
 
 def _inner_shape(chain: Chain) -> Ints:

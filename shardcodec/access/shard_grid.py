@@ -52,7 +52,7 @@ Sizes = np.ndarray[Any, np.dtype[np.uint64]]
 class ChunkState:
     """Existence and sizes of the inner chunks that a region of an array touches.
 
-    Attributes
+    Parameters
     ----------
     exists : ndarray of bool
         One flag for each inner chunk, True if it exists.

@@ -5,4 +5,18 @@
 It needs the extra `cli`. `python -m shardcodec` without a command works without it.
 """
 
-__all__: list[str] = []
+__all__ = ["COMMANDS"]
+
+# The names of the commands of `cli.app`, for a help without typer.
+COMMANDS = (
+    "advise",
+    "compact",
+    "convert",
+    "doctor",
+    "inspect",
+    "plan",
+    "repair",
+    "run-part",
+    "status",
+    "verify",
+)

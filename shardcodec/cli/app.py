@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
+
+import shardcodec
 
 from .advise import advise
 from .compact import compact
@@ -22,7 +25,6 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="shardcodec",
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -30,7 +32,17 @@ app = typer.Typer(
 )
 
 
-def _all_commands() -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"shardcodec {shardcodec.__version__}")
+        raise typer.Exit
+
+
+def _all_commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Tools for Zarr v3 shards. Without a command: print the installation (--json: as JSON)."""
 
 

@@ -120,7 +120,7 @@ class Layout:
 class StoreSpec:
     """The parsed JSON of a store.
 
-    Attributes
+    Parameters
     ----------
     base : str, StoreSpec or None
         Path of a local file; an entry of another store, whose `path` is its key; None if the JSON has no base.

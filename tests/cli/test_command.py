@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from helpers import create, letters, letters_spec, python_environment, shard_pat
 from servers.http_objects import serving
 
 import shardcodec
+from shardcodec.__main__ import main
+from shardcodec.cli import COMMANDS
 from shardcodec.cli.app import app, run
 from shardcodec.cli.exit_codes import ExitCode
 from shardcodec.cli.options import ProgressKind
@@ -139,23 +142,81 @@ def test_program_and_module_run_the_same_command(array: Any) -> None:
     assert "4 of 4" in done.stdout
 
 
+@pytest.fixture
+def without_typer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shardcodec, "cli", sys.modules["shardcodec.cli"])  # main imports another module
+    for name in [name for name in sys.modules if name.startswith("shardcodec.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+
+
+@pytest.mark.usefixtures("without_typer")
 @pytest.mark.parametrize(("argument", "status"), [("inspect", 3), ("--help", 0)])
 def test_without_typer_the_way_to_install_it_is_told(
     argument: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from shardcodec.__main__ import main
-
-    monkeypatch.setattr(
-        shardcodec, "cli", sys.modules["shardcodec.cli"]
-    )  # the import below makes another module
-    for name in [name for name in sys.modules if name.startswith("shardcodec.cli")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "typer", None)
     monkeypatch.setattr(sys, "argv", ["shardcodec", argument])
     assert main() == status
     out, err = capsys.readouterr()
     assert err == "shardcodec: its commands need typer (extra cli); install it with: pip install typer\n"
-    assert ("--json" in out) == (status == 0)
+    assert ("--json" in out) == ("--version" in out) == (status == 0)
+    assert (f"Commands: {', '.join(COMMANDS)}\n" in out) == (status == 0)
+
+
+@pytest.mark.usefixtures("without_typer")
+def test_version_needs_no_typer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["shardcodec", "--version"])
+    assert main() == 0
+    assert capsys.readouterr() == (f"shardcodec {shardcodec.__version__}\n", "")
+
+
+def test_version_is_printed_and_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    told = f"shardcodec {shardcodec.__version__}\n"
+    assert run(["--version"]) == 0
+    assert capsys.readouterr() == (told, "")
+    done = command("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
+    assert run(["--help"]) == 0
+    assert re.search(r"^ +--version ", capsys.readouterr().out, re.MULTILINE)
+
+
+COMPLETIONS = """
+set -eu
+eval "$(_SHARDCODEC_COMPLETE=source_bash shardcodec)"
+complete -p shardcodec > /dev/null
+COMP_WORDS=(shardcodec "$@") COMP_CWORD=$#
+_shardcodec_completion shardcodec
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([""], COMMANDS),
+        (["r"], ("repair", "run-part")),
+        (["inspect", "--progress", ""], tuple(ProgressKind)),
+        (["--vers"], ("--version",)),
+    ],
+)
+def test_bash_completes_commands_and_options(
+    words: list[str], expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The shell starts the program without arguments; without a command the program prints the installation."""
+    bash = shutil.which("bash") or pytest.skip("bash is not installed")
+    program = tmp_path / "shardcodec"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m shardcodec "$@"\n')
+    program.chmod(0o755)
+    env = python_environment()
+    done = subprocess.run(
+        [bash, "-c", COMPLETIONS, "bash", *words],
+        env={**env, "PATH": f"{tmp_path}{os.pathsep}{env['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert tuple(done.stdout.split()) == expected
 
 
 def test_reader_that_ends_early_is_not_an_error_of_the_interpreter(array: Any) -> None:
@@ -362,15 +423,11 @@ def test_command_in_a_page_has_valid_arguments(line: str) -> None:
 # ---- help
 
 
-def commands() -> list[str]:
-    return [
-        one.name or one.callback.__name__
-        for one in app.registered_commands
-        if one.callback and not one.hidden
-    ]
+def test_list_of_commands_is_that_of_the_program() -> None:
+    assert [one.name for one in app.registered_commands if not one.hidden] == list(COMMANDS)
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_example_of_the_help_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

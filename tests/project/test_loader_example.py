@@ -46,9 +46,30 @@ def test_crops_equal_the_stored_data(loader: Any, tmp_path: Path) -> None:
         crops[20]
 
 
-def test_loader_example_runs() -> None:
+def run_example(*arguments: str) -> str:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, str(EXAMPLE), "--crops", "24", "--batch", "8"]
+    command = [sys.executable, str(EXAMPLE), "--crops", "24", "--batch", "8", *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert "24 crops of (40, 40, 40): 3 MB" in done.stdout
+    return done.stdout
+
+
+def test_wrong_crops_are_counted(loader: Any, tmp_path: Path) -> None:
+    create(tmp_path, shape=(30, 41))[...] = random_array((30, 41), "int32")
+    crops = loader.RandomCrops(tmp_path, (7, 9), 20)
+    parts = loader.batch_indices(crops, 8)
+    assert sorted(index for part in parts for index in part) == list(range(20))
+    read = [np.stack(crops.__getitems__(part)) for part in parts]
+    assert loader.n_wrong(tmp_path, crops, parts, read) == 0
+    read[1][3, 6, 8] += 1
+    assert loader.n_wrong(tmp_path, crops, parts, read) == 1
+
+
+def test_loader_example_runs() -> None:
+    told = run_example()
+    assert "24 crops of (40, 40, 40): 3 MB" in told and "; 0 differ from the array" in told
+
+
+def test_loader_of_torch_reads_the_same() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    assert "; 0 differ from the array" in run_example("--torch")

@@ -1,0 +1,66 @@
+# test_reference_names.py - the reference has the types that public functions return
+# SPDX-License-Identifier: MIT
+"""A public function returns an exported type, and a type in a field of a result has an entry of its own in the reference."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardcodec import tools
+from shardcodec.tools.verify_report import ShardFindings
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+NAMES = runpy.run_path(str(SCRIPTS / "reference_names.py"))
+# These are configured through JSON; the classes show what was parsed.
+PARSED = {
+    "shardcodec.format.codecs.Bytes",
+    "shardcodec.format.codecs.Codec",
+    "shardcodec.format.codecs.Sharding",
+}
+
+
+def dotted(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def public() -> dict[str, Any]:
+    modules = {name: __import__(name, fromlist=["*"]) for name in NAMES["MODULES"]}
+    return {f"{m}.{name}": getattr(modules[m], name) for m in modules for name in NAMES["public_names"](m)}
+
+
+def results(thing: Any) -> list[type]:
+    """Return the classes of the package that a function or the methods of a class return."""
+    if not inspect.isclass(thing):
+        return list(NAMES["types_in"](thing))
+    members = inspect.getmembers_static(thing, lambda value: NAMES["function_of"](value) is not None)
+    calls = [value for name, value in members if NAMES["is_for_callers"](thing, name)]
+    return [kind for call in calls for kind in NAMES["results_of"](NAMES["function_of"](call))]
+
+
+PUBLIC = public()
+EXPORTED = {dotted(value) for value in PUBLIC.values() if inspect.isclass(value)}
+
+
+def test_results_are_found() -> None:
+    assert [kind.__name__ for kind in results(PUBLIC["shardcodec.open_arrays"])] == ["OpenArrays"]
+    assert "SlotWriter" in [kind.__name__ for kind in results(PUBLIC["shardcodec.ShardWriter"])]
+    assert ShardFindings in NAMES["types_in"](tools.VerifyReport)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_type_of_a_result_is_exported(name: str) -> None:
+    missing = {dotted(kind) for kind in results(PUBLIC[name])} - EXPORTED - PARSED
+    assert not missing, f"export the types that {name} returns, or give them a name that begins with _"
+
+
+def test_every_type_in_a_result_has_an_entry_with_a_docstring() -> None:
+    entries = {name for module in NAMES["MODULES"] for name in NAMES["unexported_types"](module)}
+    assert dotted(ShardFindings) in entries and entries >= PARSED
+    for name in entries:
+        module, _, kind = name.rpartition(".")
+        assert inspect.getdoc(getattr(__import__(module, fromlist=["*"]), kind)), name
