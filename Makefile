@@ -194,6 +194,26 @@ free-threaded: .venv/wheels-$(VERSION)/stamp ## wheel for a free-threaded Python
 	$(call venv,wheels) -P -W ignore -c 'import sys, shardcodec; shardcodec.enable(); assert not sys._is_gil_enabled(), "the GIL is enabled"'
 	HYPOTHESIS_PROFILE=quick $(call pytest,wheels) -q -m 'not slow and not nightly' $(FREE_THREADED_TESTS)
 
+# ThreadSanitizer knows the locks of a Python that is built with it: scripts/build-free-threaded PREFIX --with-thread-sanitizer. Wheels
+# of blosc2 do not exist for it, so the extension is linked with the libraries of the system.
+.venv/races-$(VERSION)/stamp: pyproject.toml | .venv/races-$(VERSION)/bin/python
+	$(call venv,races) -c 'import tomllib; made = tomllib.load(open("$<", "rb")); \
+	  print(*(one for one in made["build-system"]["requires"] if not one.startswith("blosc2")), *made["project"]["dependencies"], sep="\n")' > $@.txt
+	CRC32C_PURE_PYTHON=1 $(call venv,races) $(pip_install) --no-binary google-crc32c -r $@.txt 'pytest>=9' pytest-asyncio hypothesis
+	touch $@
+
+RACE_TESTS ?= $(shell grep -lr 'mark.threads' tests --include='test_*.py')
+
+.PHONY: tsan-free-threaded
+tsan-free-threaded: export TSAN_OPTIONS = halt_on_error=1:die_after_fork=0:suppressions='$(CURDIR)/tests/tsan.suppressions'
+tsan-free-threaded: .venv/races-$(VERSION)/stamp ## tests of threads under ThreadSanitizer, with a Python that is built with it and without the GIL
+	rm -rf $(call special,races)
+	mkdir -p $(call special,races)
+	CC=gcc SHARDCODEC_SANITIZE=thread SHARDCODEC_LIBS=system $(one_build) $(call venv,races) $(pip_install) --no-build-isolation --no-deps \
+	  --target $(call special,races) .
+	PYTHONPATH=$(call special,races) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
+	  setarch -R env $(call pytest,races) -q -m threads -p no:xdist $(RACE_TESTS)
+
 # The parts that have their own code for ARM, or depend on the system: the emulator is ten times slower.
 ARM_TESTS := $(addprefix tests/,kernels/test_crc32c.py kernels/test_index.py engine/test_codec_lz4.py engine/test_codec_zstd.py \
   engine/test_codec_gzip.py engine/test_codec_blosc.py zarr_plugin/test_pipeline.py storage/test_locks.py storage/test_file_locks.py)
