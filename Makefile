@@ -194,8 +194,8 @@ free-threaded: .venv/wheels-$(VERSION)/stamp ## wheel for a free-threaded Python
 	$(call venv,wheels) -P -W ignore -c 'import sys, shardcodec; shardcodec.enable(); assert not sys._is_gil_enabled(), "the GIL is enabled"'
 	HYPOTHESIS_PROFILE=quick $(call pytest,wheels) -q -m 'not slow and not nightly' $(FREE_THREADED_TESTS)
 
-# ThreadSanitizer knows the locks of a Python that is built with it: scripts/build-free-threaded PREFIX --with-thread-sanitizer. Wheels
-# of blosc2 do not exist for it, so the extension is linked with the libraries of the system.
+# ThreadSanitizer knows the locks of a Python that is built with it: scripts/build-free-threaded PREFIX --with-thread-sanitizer. The
+# extension is linked with the libraries of the system.
 .venv/races-$(VERSION)/stamp: pyproject.toml | .venv/races-$(VERSION)/bin/python
 	$(call venv,races) -c 'import tomllib; made = tomllib.load(open("$<", "rb")); \
 	  print(*(one for one in made["build-system"]["requires"] if not one.startswith("blosc2")), *made["project"]["dependencies"], sep="\n")' > $@.txt

@@ -48,7 +48,7 @@ def codec_libraries(architecture: str, work: Path) -> Path:
     (pinned,) = (one for one in requires if one.startswith("blosc2=="))
     platform = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}"
     version = "{}{}".format(*sys.version_info)
-    # The archive is the same for all versions; a free-threaded Python has no wheel of its own.
+    # The archive is the same for all versions, also free-threaded ones.
     run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
         "--platform", platform, "--python-version", version, "--abi", f"cp{version}", "--abi", "abi3", "--dest", work, pinned)  # fmt: skip
     (wheel,) = work.glob("blosc2-*.whl")

@@ -271,11 +271,12 @@ def test_make_commands_in_the_readme_exist() -> None:
 
 
 @pytest.mark.slow
-def test_sdist_contains_everything_that_a_build_needs(tmp_path: Path) -> None:
+def test_sdist_contains_everything_that_builds_and_tests_need(tmp_path: Path) -> None:
     """It is built with setuptools alone: no compiler, no Cython, no codec library."""
     tree = tmp_path / "tree"
     ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
     shutil.copytree(ROOT, tree, ignore=ignored)
+    shutil.copytree(ROOT / ".ci", tree / ".ci")
     code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
     env = os.environ | {"PYTHONSAFEPATH": "1"}
     done = subprocess.run(
@@ -289,11 +290,19 @@ def test_sdist_contains_everything_that_a_build_needs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (archive,) = tmp_path.glob("shardcodec-*.tar.gz")
     with tarfile.open(archive) as tar:
-        names = {name.partition("/")[2] for name in tar.getnames()}
+        modes = {one.name.partition("/")[2]: one.mode for one in tar if one.isfile()}
     needed = {
         p.relative_to(ROOT).as_posix()
         for folder in ("csrc", "shardcodec")
         for p in (ROOT / folder).rglob("*")
         if p.suffix in (".c", ".h", ".py", ".pyi", ".pyx", ".pxi", ".pxd") or p.name.startswith("exports.")
     }
-    assert needed | {"setup.py", "pyproject.toml", "LICENSE", "NOTICES", "Makefile"} <= names
+    assert needed | {"setup.py", "pyproject.toml", "LICENSE", "NOTICES", "Makefile"} <= modes.keys()
+    copied = {
+        path.relative_to(tree).as_posix()
+        for folder in (".ci", "bench", "docs", "examples", "scripts", "tests")
+        for path in (tree / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".so", ".o", ".pyc")
+    }
+    assert copied <= modes.keys(), "`make test` and `make nightly` need these"
+    assert modes[".ci/nightly"] & modes["scripts/find-python"] & 0o100
