@@ -205,14 +205,14 @@ free-threaded: .venv/wheels-$(VERSION)/stamp ## wheel for a free-threaded Python
 RACE_TESTS ?= $(shell grep -lr 'mark.threads' tests --include='test_*.py')
 
 .PHONY: tsan-free-threaded
-tsan-free-threaded: export TSAN_OPTIONS = halt_on_error=1:die_after_fork=0:suppressions='$(CURDIR)/tests/tsan.suppressions'
+tsan-free-threaded: export TSAN_OPTIONS = die_after_fork=0:log_path='$(CURDIR)/build/races/report':suppressions='$(CURDIR)/tests/tsan.suppressions'
 tsan-free-threaded: .venv/races-$(VERSION)/stamp ## tests of threads under ThreadSanitizer, with a Python that is built with it and without the GIL
-	rm -rf $(call special,races)
-	mkdir -p $(call special,races)
+	rm -rf $(call special,races) build/races
+	mkdir -p $(call special,races) build/races
 	CC=gcc SHARDCODEC_SANITIZE=thread SHARDCODEC_LIBS=system $(one_build) $(call venv,races) $(pip_install) --no-build-isolation --no-deps \
 	  --target $(call special,races) .
 	PYTHONPATH=$(call special,races) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
-	  setarch -R env $(call pytest,races) -q -m threads -p no:xdist $(RACE_TESTS)
+	  setarch -R env $(call pytest,races) -q -m threads -p no:xdist $(RACE_TESTS) || { cat build/races/report* 2>/dev/null; exit 1; }
 
 # The parts that have their own code for ARM, or depend on the system: the emulator is ten times slower.
 ARM_TESTS := $(addprefix tests/,kernels/test_crc32c.py kernels/test_index.py engine/test_codec_lz4.py engine/test_codec_zstd.py \
