@@ -327,7 +327,8 @@ def alarms(tmp_path: Path, code: str) -> dict[str, Any]:
         command, env=env, stdout=subprocess.PIPE, text=True, timeout=HUNG_SECONDS, check=True
     )
     told: dict[str, Any] = json.loads(done.stdout)
-    assert told["interrupts"] > 20
+    # under ThreadSanitizer an attempt takes so long that there are few in the time
+    assert told["interrupts"] > (3 if os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread" else 20)
     return told
 
 
