@@ -11,6 +11,7 @@ was written. FOLDER is a new folder on the file system to try, by default a temp
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -22,17 +23,11 @@ import xarray as xr
 
 import shardcodec
 
-PIPELINES = ("zarr", "shardcodec")
+# What selects each pipeline for a block.
+PIPELINES = {"zarr": contextlib.nullcontext, "shardcodec": shardcodec.enable}
 ROUNDS = 5
 N_LAT, N_LON = 180, 360
 ENCODING = {"heat": {"chunks": (1, 45, 90), "shards": (48, N_LAT, N_LON)}}
-
-
-def use(pipeline: str) -> None:
-    """Choose the pipeline of the arrays that this process opens from now on."""
-    shardcodec.disable()
-    if pipeline == "shardcodec":
-        shardcodec.enable()
 
 
 def dataset(n_steps: int) -> xr.Dataset:
@@ -60,9 +55,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(sys.argv[2] if len(sys.argv) > 2 else temporary)
         for _ in range(ROUNDS):
-            for pipeline in PIPELINES:
-                use(pipeline)
-                taken[pipeline].append(times(folder / f"{pipeline}.zarr", data))
+            for pipeline, select in PIPELINES.items():
+                with select():
+                    taken[pipeline].append(times(folder / f"{pipeline}.zarr", data))
     print(f"| {data.nbytes / 1e6:.0f} MB, s | zarr | zarr with shardcodec |\n|---|---|---|")
     for row, name in enumerate(("write", "read")):
         cells = (statistics.median(pair[row] for pair in taken[pipeline]) for pipeline in PIPELINES)

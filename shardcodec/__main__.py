@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import shardcodec
-
 from .build_info import build_info, unknown_variables
+from .cli import COMMANDS, VERSION_LINE
 from .early_stop import EarlyStop
 from .errors import UnsupportedError
 from .options import settings, thread_limits
@@ -126,7 +125,7 @@ def main() -> int:
 
 def _main(arguments: list[str]) -> int:
     if arguments[:1] == ["--version"]:
-        sys.stdout.write(f"shardcodec {shardcodec.__version__}\n")
+        sys.stdout.write(f"{VERSION_LINE}\n")
         return 0
     if os.environ.get(COMPLETE) or (arguments and arguments != ["--json"]):
         return _run_command(arguments)
@@ -140,8 +139,6 @@ def _main(arguments: list[str]) -> int:
 
 
 def _run_command(arguments: list[str]) -> int:
-    from .cli import COMMANDS
-
     try:
         from .cli.app import run
     except ImportError as error:

@@ -1,7 +1,8 @@
 /* codec_blosclz_encode.c - encoder of blosclz; codec_blosclz.c describes the format
  *
- * `bundled` uses that of C-Blosc2. The system has no library with one, so a build with its libraries uses a short one of our
- * own: it takes the last place with the same four bytes as a match. The sizes are within a few percent.
+ * A build with the bundled libraries calls C-Blosc2. The system has no library with such an encoder, so a build with its libraries
+ * has the short one below. It looks for a match only at the last place where four bytes had the same hash. Its sizes differ from
+ * those of C-Blosc2 by a few percent.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
 
@@ -25,7 +26,7 @@ sc_blosclz_encode(int level, const uint8_t *src, size_t src_nbytes, uint8_t *dst
 #define MAX_RUN 32
 /* C-Blosc's decoder ignores a match at the end of a stream, so the last bytes are literals. */
 #define END_LITERALS 8
-/* After each so many bytes without a match the steps become longer, so noise takes little time. */
+/* Every 64 bytes without a match, the step grows by one byte, so noise takes little time. */
 #define STEP_SHIFT 6
 
 /* The output; nothing moves `at` beyond `end` without a comparison. */
@@ -54,17 +55,17 @@ static bool
 put_match(struct output *out, size_t n, size_t distance)
 {
     bool is_far = distance >= SC_BLOSCLZ_FAR;
-    size_t near = is_far ? SC_BLOSCLZ_FAR - 1 : distance - 1, rest = n < 9 ? 0 : n - 9;
+    size_t low = is_far ? SC_BLOSCLZ_FAR - 1 : distance - 1, rest = n < 9 ? 0 : n - 9;
 
     if ((size_t)(out->end - out->at) < rest / 255 + 5)
         return false;
-    *out->at++ = (uint8_t)((n < 9 ? n - 2 : 7) << 5 | near >> 8);
+    *out->at++ = (uint8_t)((n < 9 ? n - 2 : 7) << 5 | low >> 8);
     if (n >= 9) {
         for (; rest >= 255; rest -= 255)
             *out->at++ = 255;
         *out->at++ = (uint8_t)rest;
     }
-    *out->at++ = (uint8_t)near;
+    *out->at++ = (uint8_t)low;
     if (is_far) {
         *out->at++ = (uint8_t)((distance - SC_BLOSCLZ_FAR) >> 8);
         *out->at++ = (uint8_t)(distance - SC_BLOSCLZ_FAR);

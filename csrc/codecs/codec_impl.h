@@ -63,7 +63,7 @@ enum sc_status sc_lz4_decode(const uint8_t *src, size_t src_nbytes, uint8_t *dst
                              struct sc_where *where);
 void sc_lz4_release(struct sc_codec_state *state);
 
-#define SC_BLOSCLZ_FAR 8192 /* the first distance of two bytes more */
+#define SC_BLOSCLZ_FAR 8192 /* the least distance of a far match */
 
 /* Encode one blosclz stream of level 1..9; 0: it does not fit. */
 size_t sc_blosclz_encode(int level, const uint8_t *src, size_t src_nbytes, uint8_t *dst, size_t dst_capacity);

@@ -152,6 +152,8 @@ cdef int give_back(LockTable table, dict taken) except -1:
     return 0
 
 
+# The garbage collector must not clear the fields, which `__dealloc__` needs. None of them leads back to the `Hold`.
+@cython.no_gc_clear
 cdef class Hold:
     """A context manager that holds locks: all of them, or none after an exception at any point."""
 
@@ -195,7 +197,7 @@ cdef class Hold:
 
     def __dealloc__(self):
         # Since Python 3.14 a signal handler may raise after `__enter__` and before the block: `__exit__` is not called then.
-        if self.taken and self.table is not None:
+        if self.taken:
             give_back(self.table, self.taken)
 
     def __enter__(self):

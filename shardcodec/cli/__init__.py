@@ -5,7 +5,11 @@
 It needs the extra `cli`. `python -m shardcodec` without a command works without it.
 """
 
-__all__ = ["COMMANDS"]
+from .. import __version__
+
+__all__ = ["COMMANDS", "VERSION_LINE"]
+
+VERSION_LINE = f"shardcodec {__version__}"
 
 # The names of the commands of `cli.app`, for a help without typer.
 COMMANDS = (

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-import shardcodec
-
+from . import VERSION_LINE
 from .advise import advise
 from .compact import compact
 from .convert import convert, plan
@@ -34,7 +33,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"shardcodec {shardcodec.__version__}")
+        print(VERSION_LINE)
         raise typer.Exit
 
 

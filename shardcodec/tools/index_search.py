@@ -198,7 +198,7 @@ def _lost(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundInde
         return FoundIndex(How.LOST, None, max(at, 0), 0, FindingKind.TRUNCATED_TAIL, detail)
     rest = decode_entries(spec, stored, check=False)
     cut = _cut_index(view, spec)
-    if cut is not None and not _is_likelier(rest, cut.n_consistent, view, spec, at):
+    if cut is not None and not _is_damage_likelier(rest, cut.n_consistent, view, spec, at):
         n_cut, hints = cut.nbytes, cut.hints
         detail = f"the last {n_cut} bytes of the object, and of its index of {n} bytes, are missing"
         return FoundIndex(How.LOST, None, at + n_cut, n - n_cut, FindingKind.TRUNCATED_TAIL, detail, hints)
@@ -215,9 +215,9 @@ def _lost(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundInde
 
 @dataclass(frozen=True, eq=False)
 class _Cut:
-    """What an object has of an index whose last bytes are missing."""
+    """An index without its last bytes."""
 
-    nbytes: int  # missing bytes
+    nbytes: int  # number of missing bytes
     hints: Entries
     n_consistent: int
 
@@ -250,15 +250,16 @@ def _cut_index(view: StoredBytes, spec: ShardSpec) -> _Cut | None:
     return best
 
 
-def _are_possible(entries: Entries, nbytes: int, n: int, spec: ShardSpec) -> np.ndarray[Any, Any]:
-    bad: np.ndarray[Any, Any] = bad_entries(entries, nbytes, nbytes - n, n)
+def _are_possible(entries: Entries, nbytes: int, index_nbytes: int, spec: ShardSpec) -> np.ndarray[Any, Any]:
+    """Return which entries a writer could have stored in a shard that ends with an index of this size."""
+    bad: np.ndarray[Any, Any] = bad_entries(entries, nbytes, nbytes - index_nbytes, index_nbytes)
     return ~bad & ~wrong_sizes(entries, spec.inner.fixed_nbytes)
 
 
 def _n_consistent(entries: Entries) -> int:
-    """Return how many of some possible entries are absent, or begin where no inner chunk before them goes on.
+    """Return the number of absent entries, and of those that overlap no inner chunk with a smaller offset.
 
-    Entries that are read from the wrong byte are often possible too, each on its own, but they overlap.
+    An entry that is read from a wrong byte is often possible too, but it overlaps others.
     """
     absent = is_absent(entries)
     live = entries[~absent]
@@ -267,10 +268,18 @@ def _n_consistent(entries: Entries) -> int:
     return int(absent.sum()) + min(1, len(live)) + int((live[1:, 0] >= ends[:-1]).sum())
 
 
-def _is_likelier(
+def _is_damage_likelier(
     entries: Entries | None, n_consistent: int, view: StoredBytes, spec: ShardSpec, at: int
 ) -> bool:
-    """Return True if damage of an index in its place explains more than a cut that leaves so many entries consistent."""
+    """Return True if the index is probably damaged in its place, and not cut.
+
+    Parameters
+    ----------
+    entries : ndarray or None
+        The entries in its place.
+    n_consistent : int
+        The number of consistent entries if it was cut.
+    """
     if entries is None:
         return False
     possible = entries[_are_possible(entries, view.nbytes, spec.index_nbytes, spec)]
@@ -278,7 +287,7 @@ def _is_likelier(
     if n_in_place != n_consistent:
         return n_in_place > n_consistent
     live = possible[~is_absent(possible)]
-    # the entries behind a cut are missing, and with them the end of the last inner chunk
+    # after a cut the last entries are missing, so the other inner chunks end before the index
     return len(live) > 0 and int(live.sum(axis=1).max()) == at
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -386,3 +387,18 @@ def test_block_that_never_began_releases_its_locks() -> None:
         assert not table.holds("a") and len(table) == 0
 
     copy_context().run(enter_only)
+
+
+def test_block_that_never_began_releases_its_locks_from_a_cycle() -> None:
+    """An exception that a program keeps may refer to its own frame; then the garbage collector finds the block."""
+    table = LockTable()
+
+    def enter_only() -> None:
+        hold = table.hold(["a", "b"])
+        hold.__enter__()
+        cycle: list[Any] = [hold]
+        cycle.append(cycle)
+
+    copy_context().run(enter_only)
+    gc.collect()
+    assert len(table) == 0

@@ -143,8 +143,11 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({}, r"expected `to` \(--to\), a new place, or `backup`"),
-        ({"to": "b.zarr", "backup": "old"}, r"expected one of `to` \(--to\) and `backup`"),
+        ({}, r"expected `to` \(--to\), a new place, or `backup` \(--in-place --backup\), a folder"),
+        (
+            {"to": "b.zarr", "backup": "old"},
+            r"expected one of `to` \(--to\) and `backup` \(--in-place --backup\), got both",
+        ),
         ({"backup": "a.zarr/old"}, "expected a folder outside"),
         ({"backup": "old", "order": "hilbert"}, "order: expected one of"),
         ({"backup": "old", "copy": "a.zarr"}, "expected a copy, got the array itself"),
