@@ -194,24 +194,22 @@ free-threaded: .venv/wheels-$(VERSION)/stamp ## wheel for a free-threaded Python
 	$(call venv,wheels) -P -W ignore -c 'import sys, shardcodec; shardcodec.enable(); assert not sys._is_gil_enabled(), "the GIL is enabled"'
 	HYPOTHESIS_PROFILE=quick $(call pytest,wheels) -q -m 'not slow and not nightly' $(FREE_THREADED_TESTS)
 
-# ThreadSanitizer knows the locks of a Python that is built with it: scripts/build-free-threaded PREFIX --with-thread-sanitizer. The
-# extension is linked with the libraries of the system.
-.venv/races-$(VERSION)/stamp: pyproject.toml | .venv/races-$(VERSION)/bin/python
-	$(call venv,races) -c 'import tomllib; made = tomllib.load(open("$<", "rb")); \
-	  print(*(one for one in made["build-system"]["requires"] if not one.startswith("blosc2")), *made["project"]["dependencies"], sep="\n")' > $@.txt
-	CRC32C_PURE_PYTHON=1 $(call venv,races) $(pip_install) --no-binary google-crc32c -r $@.txt 'pytest>=9' pytest-asyncio hypothesis
+# ThreadSanitizer knows the locks of a Python that is built with it: scripts/build-free-threaded PREFIX --with-thread-sanitizer.
+$(eval $(call needed,races,))
+
+.venv/races-$(VERSION)/stamp: .venv/races-$(VERSION)/needed
+	CRC32C_PURE_PYTHON=1 $(call venv,races) $(pip_install) --force-reinstall --no-deps --no-binary google-crc32c google-crc32c
+	$(call venv,races) $(pip_install) 'pytest>=9' pytest-asyncio hypothesis
 	touch $@
 
 RACE_TESTS ?= $(shell grep -lr 'mark.threads' tests --include='test_*.py')
 
 .PHONY: tsan-free-threaded
-tsan-free-threaded: export TSAN_OPTIONS = die_after_fork=0:log_path='$(CURDIR)/build/races/report':suppressions='$(CURDIR)/tests/tsan.suppressions'
-tsan-free-threaded: .venv/races-$(VERSION)/stamp ## tests of threads under ThreadSanitizer, with a Python that is built with it and without the GIL
-	rm -rf $(call special,races) build/races
-	mkdir -p $(call special,races) build/races
-	CC=gcc SHARDCODEC_SANITIZE=thread SHARDCODEC_LIBS=system $(one_build) $(call venv,races) $(pip_install) --no-build-isolation --no-deps \
-	  --target $(call special,races) .
-	PYTHONPATH=$(call special,races) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
+tsan-free-threaded: build/special/tsan-$(VERSION)/stamp .venv/races-$(VERSION)/stamp ## tests of threads under ThreadSanitizer, with a Python that is built with it and without the GIL
+	rm -rf build/races
+	mkdir -p build/races
+	TSAN_OPTIONS=die_after_fork=0:log_path='$(CURDIR)/build/races/report':suppressions='$(CURDIR)/tests/free_threaded.suppressions' \
+	PYTHONPATH=$(call special,tsan) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
 	  setarch -R env $(call pytest,races) -q -m threads -p no:xdist $(RACE_TESTS) || { cat build/races/report* 2>/dev/null; exit 1; }
 
 # The parts that have their own code for ARM, or depend on the system: the emulator is ten times slower.

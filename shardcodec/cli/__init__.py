@@ -5,11 +5,11 @@
 It needs the extra `cli`. `python -m shardcodec` without a command works without it.
 """
 
-from .. import __version__
+import shardcodec
 
 __all__ = ["COMMANDS", "VERSION_LINE"]
 
-VERSION_LINE = f"shardcodec {__version__}"
+VERSION_LINE = f"shardcodec {shardcodec.__version__}"
 
 # The names of the commands of `cli.app`, for a help without typer.
 COMMANDS = (
