@@ -152,8 +152,9 @@ cdef int give_back(LockTable table, dict taken) except -1:
     return 0
 
 
-# The garbage collector must not clear the fields, which `__dealloc__` needs. None of them leads back to the `Hold`.
-@cython.no_gc_clear
+# `__dealloc__` needs the fields and what is in them. The garbage collector would empty the dict of a `Hold` in a cycle, so it must
+# not know of a `Hold`. No field leads back to it.
+@cython.no_gc
 cdef class Hold:
     """A context manager that holds locks: all of them, or none after an exception at any point."""
 

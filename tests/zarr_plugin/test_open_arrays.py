@@ -43,8 +43,9 @@ def test_array_left_to_zarr_says_why(tmp_path: Path) -> None:
 
 def test_repr_is_a_table_with_a_line_for_each_array(tmp_path: Path) -> None:
     kept = [zarr.create_array(tmp_path / name, shape=(4,), chunks=(2,), dtype="uint8") for name in "ab"]
-    lines = repr(shardcodec.open_arrays()).splitlines()
-    assert len(lines) == len(shardcodec.open_arrays())
+    found = shardcodec.open_arrays()
+    lines = repr(found).splitlines()
+    assert len(lines) == len(found)
     assert sum(str(tmp_path) in line and line.startswith("zarr") for line in lines) == len(kept)
 
 
