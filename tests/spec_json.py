@@ -76,6 +76,16 @@ def metadata(*codecs: Any, **changes: Any) -> Json:
     return {key: value for key, value in (base | changes).items() if value is not ...}
 
 
+def hierarchy_2022() -> Json:
+    """Return the zarr.json of a hierarchy of the 2022 format."""
+    return {
+        "zarr_format": "https://purl.org/zarr/spec/protocol/core/3.0",
+        "metadata_encoding": "https://purl.org/zarr/spec/protocol/core/3.0",
+        "metadata_key_suffix": ".json",
+        "extensions": [],
+    }
+
+
 def array_2022(*, shape: Any = (21, 13), chunk_shape: Any = (4, 3), chunks_per_shard: Any = (2, 3)) -> Json:
     """Return a valid array.json of the 2022 format, as zarr-python 2.18.7 writes it."""
     return {

@@ -264,6 +264,8 @@ def _array_lines(one: ConvertedArray) -> Iterator[str]:
         yield f"  by way of     an intermediate array with chunks of {' x '.join(map(str, one.via_chunk_shape))}"
     if one.cost is not None:
         yield from _cost_lines(one.cost)
+    for note in one.notes:
+        yield f"  note          {note}"
 
 
 def _cost_lines(cost: Cost) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spec_json import array_2022
+from spec_json import array_2022, hierarchy_2022
 
 from shardcodec.errors import ShardError, SpecError, UnsupportedError
 from shardcodec.transformer import open_2022
@@ -21,12 +21,7 @@ from shardcodec.transformer.legacy_2022.metadata import parse_array, parse_hiera
 from shardcodec.transformer.legacy_2022.translate import to_v3
 
 ARRAY = array_2022()
-HIERARCHY = {
-    "zarr_format": "https://purl.org/zarr/spec/protocol/core/3.0",
-    "metadata_encoding": "https://purl.org/zarr/spec/protocol/core/3.0",
-    "metadata_key_suffix": ".json",
-    "extensions": [],
-}
+HIERARCHY = hierarchy_2022()
 SHARDING = "storage_transformers[0]"
 CODEC = "compressor.configuration"
 

@@ -65,6 +65,8 @@ class ConvertedArray(Report):
         Shape of an inner chunk of the intermediate array, if there is one.
     cost : Cost or None
         Only in a dry run.
+    notes : tuple of str
+        What the new array does not have as the source has it, and what other programs cannot read.
     """
 
     schema: ClassVar[str] = "shardcodec.convert.array"
@@ -81,6 +83,7 @@ class ConvertedArray(Report):
     streamed: bool
     via_chunk_shape: Ints | None = None
     cost: Cost | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -95,4 +95,5 @@ def array_report(source: SourceArray, array: PlannedArray, cost: Cost | None) ->
         array.piece is not None,
         array.via_chunk,
         cost,
+        source.notes,
     )

@@ -20,10 +20,10 @@ from ...compat import StorePath, quiet
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.array_document import key_encoding
 from ...format.checks import as_items, as_mapping, show, wrong
+from ...format.xarray_attributes import DIMENSIONS, masked_attributes
 from ...options import Options
 from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url
-from ...transformer.legacy_2022.translate import DIMENSIONS
 from ..array_target import ArrayTarget
 from ..documents import document_of, group_documents, parsed
 from ..targets import find_arrays, find_groups
@@ -170,7 +170,12 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
     with _named(f"array {array.place}"):
         if array.is_malformed:
             raise SpecError(array.problem or "the metadata are invalid")
-        return _opened(array, options)
+        opened = _opened(array, options)
+    if opened is None or array.document.get("zarr_format") == 3 or opened.dimension_names is None:
+        return opened
+    fill = None if array.document.get("fill_value") is None else opened.fill_value
+    attributes, notes = masked_attributes(opened.attributes, opened.dtype, fill)
+    return replace(opened, attributes=attributes, notes=(*opened.notes, *notes))
 
 
 def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:

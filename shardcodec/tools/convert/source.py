@@ -84,6 +84,8 @@ class SourceArray(ABC):
         Its ``zarr.json``, if it has one.
     encoding : Encoding or None
         None if chunks cannot be moved without decoding them.
+    notes : tuple of str
+        Sentences on what the new array does not have as the source has it.
     """
 
     name: str
@@ -96,6 +98,7 @@ class SourceArray(ABC):
     dimension_names: Sequence[str | None] | None = None
     document: Mapping[str, Any] | None = None
     encoding: Encoding | None = None
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:

@@ -30,15 +30,13 @@ from ...format.checks import (
     wrong,
 )
 from ...format.codecs import Blosc, Gzip, Zstd
+from ...format.xarray_attributes import DIMENSIONS, masked_attributes
 from .metadata import COMPRESSORS, LegacyArray
 
 __all__ = ["has_certain_fill", "to_v3"]
 
 DType = np.dtype[Any]
 Codecs = list[dict[str, Any]]
-
-# The attribute in which xarray stores names of dimensions in formats without a member for them.
-DIMENSIONS = "_ARRAY_DIMENSIONS"
 
 INDEX_CODECS: Codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
 CRC32C = {"name": "crc32c"}
@@ -88,7 +86,7 @@ def to_v3(array: LegacyArray, *, index_checksum: bool = False, names: bool = Fal
     index_checksum : bool
         Add a crc32c to the index of the outermost shards, which the 2022 format does not have.
     names : bool
-        Remove the attribute of xarray that becomes ``dimension_names``.
+        Remove the attribute of xarray that becomes ``dimension_names``, and add the one in which it finds the mask.
 
     Returns
     -------
@@ -116,6 +114,10 @@ def to_v3(array: LegacyArray, *, index_checksum: bool = False, names: bool = Fal
     dimension_names = _dimension_names(attributes, len(shape))
     if names and dimension_names is not None:
         del attributes[DIMENSIONS]
+        text = data_type == "string"
+        fill = array.fill if not text or isinstance(array.fill, str) else None
+        kind = np.dtype("U") if text else array.dtype.newbyteorder("=")
+        attributes, _ = masked_attributes(attributes, kind, fill)
     metadata = {
         "zarr_format": 3,
         "node_type": "array",
