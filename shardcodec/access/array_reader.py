@@ -24,7 +24,7 @@ from ..option_sources import current_options
 from ..options import check
 from ..storage import index_cache as index_caches
 from ..storage.index_cache import IndexCache
-from ..storage.kinds import at_url
+from ..storage.kinds import readable_at
 from ..storage.retry import Patience
 from .array_request import Part
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
@@ -57,7 +57,7 @@ def open_array(
     Parameters
     ----------
     path_or_store : str, PathLike or zarr Store
-        Folder, URL (``s3://bucket/a.zarr``) or store of the array, or of a hierarchy that contains it.
+        Folder, zip file, URL (``s3://bucket/a.zarr``) or store of the array, or of a hierarchy that contains it.
     path : str
         Path of the array in the folder or store.
     threads : int, optional
@@ -96,7 +96,7 @@ def open_array(
 
     Elements have native byte order, also if those of the stored array have the other one.
     """
-    folder = folder_at(at_url(path_or_store, storage_options), path)
+    folder = folder_at(readable_at(path_or_store, storage_options), path)
     return ArrayReader(folder, threads, index_cache, immutable, clip)
 
 

@@ -8,6 +8,7 @@ A subclass may do anything in its methods, so only zarr's own classes count as f
 from __future__ import annotations
 
 import os
+import stat
 import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,16 +24,24 @@ from .tasks import in_thread
 from .urls import is_url, split_url, store_at
 
 __all__ = [
+    "ZIP_SUFFIXES",
     "at_url",
+    "file_above",
     "introduce",
     "introduce_async",
     "is_zarr_store",
+    "is_zip",
     "locate",
     "object_at",
+    "readable_at",
     "store_of",
     "zip_at",
 ]
 
+# Names of zip files; `.ozx` is that of OME-Zarr.
+ZIP_SUFFIXES = (".zip", ".ozx")
+# The first entry of a zip file, or the end of one without entries.
+_ZIP_BEGINS = (b"PK\3\4", b"PK\5\6")
 
 # The kinds that the engine reads itself. Any other class, and any subclass, is a store of requests.
 KINDS: dict[type, Callable[[Any], Store]] = {
@@ -87,6 +96,54 @@ def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
     if storage_options is not None:
         raise TypeError(f"storage_options: expected them only with a URL, got a {type(target).__name__}")
     return target
+
+
+def readable_at(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
+    """Return what `at_url` does; of a path that leads to a zip file, or into one, its store and the path in it.
+
+    Raises
+    ------
+    TypeError, ImportError, ValueError, OSError
+        As for `at_url` and `zip_at`.
+    """
+    found = at_url(target, storage_options)
+    if isinstance(found, str | os.PathLike) and "\0" not in os.fspath(found):
+        file, rest = file_above(os.path.abspath(os.fspath(found)))
+        if file and is_zip(file):
+            return StorePath(zip_at(file), rest)
+    return found
+
+
+def file_above(path: str) -> tuple[str, str]:
+    """Return the regular file at an absolute path, or the one in place of a folder above it, and the rest of the path.
+
+    Both are empty if there is a folder at the path, or the nearest thing above it is one.
+    """
+    file, rest = path, ""
+    while True:
+        try:
+            mode = os.stat(file).st_mode
+        except OSError:
+            mode = 0
+        if mode:
+            return (file, rest) if stat.S_ISREG(mode) else ("", "")
+        file, name = os.path.split(file)
+        if not name:
+            return "", ""
+        rest = f"{name}/{rest}" if rest else name
+
+
+def is_zip(path: str) -> bool:
+    """Return True for a regular file that is a zip file by its content, or says so by its name."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        if path.lower().endswith(ZIP_SUFFIXES):
+            return True
+        with open(path, "rb") as file:
+            return file.read(4) in _ZIP_BEGINS and zipfile.is_zipfile(file)
+    except OSError:
+        return False
 
 
 def zip_at(path: str) -> Any:

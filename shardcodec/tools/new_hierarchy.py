@@ -15,7 +15,7 @@ from typing import Any
 
 from ..access.box_reader import Folder
 from ..options import Options
-from ..storage.kinds import object_at
+from ..storage.kinds import ZIP_SUFFIXES, object_at
 from ..storage.urls import is_url
 from .array_target import ArrayTarget
 from .backup import write_object
@@ -155,7 +155,7 @@ def _check_place(to: Any, source: Any) -> None:
     if not isinstance(to, str | os.PathLike):
         return
     new = os.fspath(to)
-    if new.lower().endswith(".zip") and not is_url(new):
+    if new.lower().endswith(ZIP_SUFFIXES) and not is_url(new):
         raise ValueError(f"to: expected a folder, because a zip file cannot be written here, got {new}")
     if not isinstance(source, str | os.PathLike):
         return

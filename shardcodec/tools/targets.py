@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from ..access.box_reader import Folder, folder_at
 from ..compat import StorePath, on_zarrs_loop
 from ..errors import SpecError, UnsupportedError
 from ..format.spec import ShardSpec
-from ..storage.kinds import at_url, is_zarr_store, object_at, zip_at
+from ..storage.kinds import at_url, is_zarr_store, is_zip, object_at, zip_at
 from ..storage.renamed_store import RenamedStore
 from ..storage.runner import run_blocking
 from ..storage.urls import is_url
@@ -192,28 +191,20 @@ def _urls(url: str) -> Iterator[tuple[str, str]]:
 
 
 def _paths(path: str) -> Iterator[tuple[Folder, str]]:
-    """Yield the folders of a local path; from a zip file on, those in the file."""
+    """Yield the folders of a local path; at a zip file, first those in the file.
+
+    The folders above are yielded too, because a shard may have the bytes of a zip file.
+    """
     parts: list[str] = []
     folder = path
     while True:
-        if _is_zip(folder):
+        if is_zip(folder):
             yield from _in_store(zip_at(folder), "/".join(parts))
-            return
         yield folder_at(folder, ""), "/".join(parts)
         folder, name = os.path.split(folder)
         if not name:
             return
         parts.insert(0, name)
-
-
-def _is_zip(path: str) -> bool:
-    """Return True for a regular file with the suffix of zip files."""
-    if not path.lower().endswith(".zip"):
-        return False
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _in_store(store: Any, path: str) -> Iterator[tuple[Folder, str]]:

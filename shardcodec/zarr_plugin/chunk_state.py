@@ -27,7 +27,7 @@ from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
 from ..storage.files import check_name
-from ..storage.kinds import at_url, introduce, locate, store_of
+from ..storage.kinds import introduce, locate, readable_at, store_of
 from ..storage.renamed_store import RenamedStore, original
 from ..storage.sidecar import Sidecar
 
@@ -59,9 +59,9 @@ def chunk_state(
     Parameters
     ----------
     array : zarr.Array, zarr store, path-like or URL
-        An array, or the store, folder or URL (``s3://bucket/a.zarr``) that contains it.
+        An array, or the store, folder, zip file or URL (``s3://bucket/a.zarr``) that contains it.
     path : str
-        Path of the array in the store or folder; only permitted for a store or folder.
+        Path of the array in the store, folder or zip file; not permitted for an array.
     region : optional
         Integers and slices, as in ``array[region]``; only inner chunks that it touches are examined. Default: all.
     progress : callable, optional
@@ -98,7 +98,7 @@ def chunk_state(
     >>> state = shardcodec.chunk_state("a.zarr")
     >>> state.exists.mean(), state.nbytes.sum()
     """
-    scan = _Scan(at_url(array, storage_options), path, region, threads, cache)
+    scan = _Scan(readable_at(array, storage_options), path, region, threads, cache)
     sizes, state = scan.grid.collect()
     for shards, found in scan.run(progress):
         for shard, numbers in zip(shards, found, strict=True):
@@ -139,7 +139,7 @@ def iter_existing(
     UnsupportedError, TypeError, ValueError, ShardFormatError, ChecksumError, ImportError
         As for `chunk_state`.
     """
-    scan = _Scan(at_url(array, storage_options), path, region, threads, cache)
+    scan = _Scan(readable_at(array, storage_options), path, region, threads, cache)
 
     def existing() -> Iterator[tuple[tuple[int, ...], int]]:
         for shards, found in scan.run(progress):

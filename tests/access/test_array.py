@@ -19,7 +19,7 @@ from helpers import RecordingStore, bits, create, in_child, quiet, random_array,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import TransposeCodec
-from zarr.storage import LocalStore, MemoryStore, StorePath
+from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 import shardcodec
 from shardcodec import IndexCache, open_array
@@ -45,6 +45,25 @@ def expected() -> np.ndarray[Any, Any]:
     array = values()
     array[8:16, 12:24] = -1
     return array
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.ozx", "a"])
+def test_array_in_a_zip_file(name: str, tmp_path: Path) -> None:
+    """`open_array`, `chunk_state` and `iter_existing` take a zip file and a path into one, as the tools do."""
+    with ZipStore(tmp_path / name, mode="w") as store:
+        create(store, name="level/0", shape=SHAPE, shards=(8, 12), chunks=(4, 3))[...] = values()
+    for place in (
+        (tmp_path / name, "level/0"),
+        (tmp_path / name / "level/0",),
+        (str(tmp_path / name / "level"), "0"),
+    ):
+        array = open_array(*place)
+        assert bits(array[...]) == bits(values())
+        assert bits(pickle.loads(pickle.dumps(array))[3]) == bits(values()[3])
+        assert shardcodec.chunk_state(*place).exists.all()
+        assert len(list(shardcodec.iter_existing(*place))) == 8 * 14
+    with pytest.raises(FileNotFoundError, match=r"neither a zarr\.json"):
+        open_array(tmp_path / name / "level/1")
 
 
 def test_reader_has_the_properties_of_the_array(folder: Path) -> None:

@@ -255,6 +255,18 @@ def test_array_of_text_is_copied(tmp_path: Path) -> None:
         assert list(zarr.open_group(tmp_path / "b.zarr")["names"][...]) == ["a", "bc", ""]
 
 
+@pytest.mark.parametrize(("name", "block"), [("a.h5", 0), ("a.nwb", 0), ("a.mat", 512), ("a", 2048)])
+def test_hdf5_is_known_by_its_content(name: str, block: int, tmp_path: Path) -> None:
+    """`.nwb`, `.h5ad`, `.loom`, `.ims` and `.mat` are HDF5 files too; MATLAB puts a block of its own in front."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / name, "w", userblock_size=block) as file:
+        file["raw/one"] = VALUES
+    convert(tmp_path / name, tmp_path / "new")
+    same(tmp_path / "new", path="raw/one")
+    convert(tmp_path / name / "raw/one", tmp_path / "one")
+    same(tmp_path / "one")
+
+
 def test_hdf5(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(tmp_path / "a.h5", "w") as file:

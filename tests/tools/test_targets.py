@@ -107,15 +107,29 @@ def test_shard_without_its_array_needs_a_spec(tmp_path: Path) -> None:
         list(find_arrays(tmp_path / "other", spec=letters_spec()))
 
 
-def test_zip_file_and_a_path_into_it(tmp_path: Path) -> None:
-    store = zarr.storage.ZipStore(tmp_path / "data.zip", mode="w")
+@pytest.mark.parametrize("name", ["data.zip", "data.ozx", "data"])
+def test_zip_file_and_a_path_into_it(name: str, tmp_path: Path) -> None:
+    """A zip file is known by its content: OME-Zarr names it `.ozx`, and users give it any name."""
+    store = zarr.storage.ZipStore(tmp_path / name, mode="w")
     hierarchy(store)
     store.close()
-    assert [keys(one) for one in find_arrays(tmp_path / "data.zip")] == [["c/0/0", "c/0/1"]] * 2
-    (one,) = find_arrays(tmp_path / "data.zip/sub/b")
+    assert [keys(one) for one in find_arrays(tmp_path / name)] == [["c/0/0", "c/0/1"]] * 2
+    (one,) = find_arrays(tmp_path / name / "sub/b")
     assert keys(one) == ["c/0/0", "c/0/1"]
-    (shard,) = next(find_arrays(tmp_path / "data.zip/a/c/0/1")).shards()
+    (shard,) = next(find_arrays(tmp_path / name / "a/c/0/1")).shards()
     assert (shard.open().read_region() == 7).all()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_shard_that_has_the_bytes_of_a_zip_file_is_a_shard(is_whole: bool, tmp_path: Path) -> None:
+    """Raw chunks may be anything, so the folders above a file are looked at too."""
+    hierarchy(tmp_path / "g.zarr")
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as file:
+        file.writestr("readme", "text")
+    data = (tmp_path / "some.zip").read_bytes()
+    (tmp_path / "g.zarr/a/c/0/1").write_bytes(data if is_whole else data[:20])
+    (one,) = find_arrays(tmp_path / "g.zarr/a/c/0/1")
+    assert keys(one) == ["c/0/1"]
 
 
 def test_damaged_zip_file_is_told(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from ...format.chain_spec import ChainSpec
 from ...format.keys import KeyEncoding
 from ...format.spec import ShardSpec
 from ...options import Options, in_force
-from ...storage.kinds import at_url, introduce, is_zarr_store
+from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_zarr_store
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.destination import put
 from ..array_target import ArrayTarget
@@ -93,7 +93,7 @@ class NewTree:
         found = at_url(place, storage_options if is_url(place) else None)
         if isinstance(found, str | os.PathLike):
             path = os.path.abspath(os.fspath(found))
-            if path.lower().endswith(".zip"):
+            if path.lower().endswith(ZIP_SUFFIXES):
                 raise ValueError(
                     f"{path}: expected a folder, a URL or a store: shards are replaced, and a zip file cannot do that"
                 )

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ShardError, UnsupportedError
+from ...storage.kinds import file_above
 from .object_source import ObjectSource, as_json_attributes, fields_of
 from .source import Ints, SourceTree, file_state
 
 __all__ = ["hdf5_tree", "split_hdf5"]
 
-_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nc")
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # Attributes of HDF5's dimension scales and labels, which become the names of the axes.
 _REFERENCES = frozenset(
     {"DIMENSION_LABELS", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"}
@@ -35,15 +36,25 @@ class _Dataset(ObjectSource):
 
 
 def split_hdf5(path: str) -> tuple[str, str] | None:
-    """Return the path of an HDF5 file and the path in it, such as ``data.h5/images``; None for any other path."""
-    file, rest = path, ""
-    while True:
-        if file.lower().endswith(_SUFFIXES) and os.path.isfile(file):
-            return file, rest
-        file, name = os.path.split(file)
-        if not name:
-            return None
-        rest = f"{name}/{rest}" if rest else name
+    """Return the path of an HDF5 file and the path in it, such as ``data.h5/images``; None for any other path.
+
+    A file is known by its signature: `.nwb`, `.h5ad`, `.loom`, `.ims` and `.mat` are HDF5 files too.
+    """
+    file, rest = file_above(path)
+    return (file, rest) if file and _is_hdf5(file) else None
+
+
+def _is_hdf5(path: str) -> bool:
+    """Return True if a file has the signature of HDF5, at its beginning or behind a block of the user."""
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        at = 0
+        while at < end:
+            file.seek(at)
+            if file.read(len(_SIGNATURE)) == _SIGNATURE:
+                return True
+            at = 2 * at or 512
+    return False
 
 
 def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree:
