@@ -69,9 +69,23 @@ def test_memory_is_allocated_in_one_file() -> None:
 C_PROGRAMS = [path for path in source_files(".c") if path.parts[-3] == "tests"]
 
 
+@pytest.fixture(scope="module")
+def no_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for -I, in which each header of the codec libraries is an error, as on a machine without them."""
+    folder = tmp_path_factory.mktemp("no_libraries")
+    headers = re.findall(r"^#include <(.+)>", (ROOT / "csrc/codecs/sc_libs.h").read_text(), re.MULTILINE)
+    libraries = [name for name in headers if not name.startswith("std")]
+    assert {"lz4.h", "zlib.h", "zstd.h"} <= set(libraries)
+    for name in libraries:
+        (folder / name).write_text(f"#error {name} is a header of the system\n")
+    return folder
+
+
 @pytest.mark.parametrize("path", C_PROGRAMS, ids=lambda path: path.name)
-def test_c_programs_of_the_tests_compile(path: Path) -> None:
-    """A changed prototype breaks a fuzz target, and without this test only the next fuzz run would notice."""
+def test_c_programs_of_the_tests_compile_without_headers_of_libraries(path: Path, no_libraries: Path) -> None:
+    """A changed prototype breaks a fuzz target, and without this test only the next fuzz run would notice.
+
+    `make test` needs a compiler alone, but a fuzz target once needed lz4.h, which was on the machine of the tests."""
     gcc = shutil.which("gcc") or pytest.skip("gcc is not installed")
     command = [
         gcc,
@@ -80,6 +94,7 @@ def test_c_programs_of_the_tests_compile(path: Path) -> None:
         "-fsyntax-only",
         "-Wall",
         "-Werror",
+        f"-I{no_libraries}",
         f"-I{ROOT / 'csrc'}",
         str(path),
     ]

@@ -2,7 +2,8 @@
  *
  * The first bytes choose the capacity of the output, and how often the rest is repeated, for far matches.
  * SPDX-License-Identifier: MIT */
-#define SHARDCODEC_SYSTEM_LIBS /* for this file only; the other objects are those of a build with the bundled libraries */
+/* For this file only: the other objects, and all declarations, are those of a build with the bundled libraries. */
+#define SC_OWN_BLOSCLZ_ENCODER
 #define sc_blosclz_encode own_blosclz_encode
 #include "codecs/codec_blosclz_encode.c"
 
