@@ -359,7 +359,7 @@ asan: export ASAN_OPTIONS = detect_leaks=0:allocator_may_return_null=1:detect_st
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: build/special/asan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp ## the tests of C code, under AddressSanitizer and UBSan
 	PYTHONPATH=$(call special,asan) SHARDCODEC_TEST_SANITIZER=address PYTHONMALLOC=malloc HYPOTHESIS_PROFILE=quick \
-	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so)' \
+	LD_PRELOAD='$(call library,libasan.so) $(call library,libstdc++.so.6)' \
 	  $(call pytest,test) -m 'not slow and not nightly' $(TEST_ARGS) $(ASAN_TESTS)
 
 TSAN_TIER ?= threads
@@ -369,7 +369,7 @@ tsan: export TSAN_OPTIONS = ignore_noninstrumented_modules=1:halt_on_error=1:die
 tsan: build/special/tsan-$(VERSION)/stamp .venv/test-$(VERSION)/stamp build/stress/pool ## thread pool and engine under ThreadSanitizer
 	setarch -R build/stress/pool
 	PYTHONPATH=$(call special,tsan) SHARDCODEC_TEST_SANITIZER=thread HYPOTHESIS_PROFILE=quick \
-	LD_PRELOAD='$(call library,libtsan.so) $(call library,libstdc++.so)' \
+	LD_PRELOAD='$(call library,libtsan.so) $(call library,libstdc++.so.6)' \
 	  setarch -R env $(call pytest,test) -m '$(TSAN_TIER)' -p no:xdist
 
 build/stress/%: tests/stress/%.c $(filter csrc/%,$(SOURCES))

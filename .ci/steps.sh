@@ -65,6 +65,25 @@ if [[ -z $newest && ${CI:-} == true ]]; then
 fi
 echo "Python: $oldest${newest:+, $newest}"
 
+# hide_undeclared PACKAGE...: from here on, commands see the programs, headers and libraries of a new machine with these Debian
+# packages, their dependencies and Python. What a test needs beside them fails here, and not on the machine of a reader.
+hide_undeclared() {
+    local python name machine=$PWD/build/declared
+    if ! command -v dpkg-query >/dev/null; then
+        echo 'no dpkg here: programs and headers that are not declared are not hidden'
+        return
+    fi
+    "$oldest" scripts/declared_machine.py "$machine" "$@"
+    for python in "$oldest" "$newest"; do
+        [[ -n $python ]] || continue
+        for name in python3 "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"; do
+            [[ $name == python3 && $python == "$newest" ]] || install -m 755 <(printf '#!/bin/sh\nexec "%s" "$@"\n' "$python") "$machine/bin/$name"
+        done
+    done
+    export PATH=$machine/bin
+    unset CPATH C_INCLUDE_PATH LIBRARY_PATH PKG_CONFIG_PATH
+}
+
 # A step that hangs ends after this number of seconds, so that the others still run. SIGABRT lets each process of pytest print
 # the stacks of its threads, also one that runs no test: a worker that waits, or a controller that waits for a worker.
 limit=${STEP_SECONDS:-1800}

@@ -60,8 +60,11 @@ def _stand_in(name: str, misfit: Exception) -> Any:
     from . import stand_in
 
     if name not in stand_in.__all__:
+        missing = getattr(misfit, "name", None) == f"{__name__}._native"
         raise ImportError(
-            f"shardcodec {__version__} does not fit the zarr that is installed: {misfit}"
+            f"shardcodec cannot load its extension module: {misfit}"
+            if missing
+            else f"shardcodec {__version__} does not fit the zarr that is installed: {misfit}"
         ) from misfit
     return getattr(stand_in, name)
 

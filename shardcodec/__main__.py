@@ -18,6 +18,7 @@ from .build_info import build_info, unknown_variables
 from .cli import COMMANDS, VERSION_LINE
 from .early_stop import EarlyStop
 from .errors import UnsupportedError
+from .native import require
 from .options import settings, thread_limits
 
 # A shell asks for completions with this variable, and without arguments.
@@ -130,6 +131,7 @@ def _main(arguments: list[str]) -> int:
     if os.environ.get(COMPLETE) or (arguments and arguments != ["--json"]):
         return _run_command(arguments)
     try:
+        require()  # `describe` warns, too
         facts = describe()
     except (UnsupportedError, TypeError, ValueError) as error:
         sys.stderr.write(f"shardcodec: {error}\n")
@@ -140,18 +142,21 @@ def _main(arguments: list[str]) -> int:
 
 def _run_command(arguments: list[str]) -> int:
     try:
+        require()
         from .cli.app import run
+    except UnsupportedError as error:
+        why = str(error)
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "typer":
             raise
-        sys.stderr.write(
-            "shardcodec: its commands need typer (extra cli); install it with: pip install typer\n"
-        )
-        if arguments[:1] not in (["-h"], ["--help"]):
-            return 3
-        sys.stdout.write(f"{__doc__}\nCommands: {', '.join(COMMANDS)}\n")
-        return 0
-    return run(arguments)
+        why = "its commands need typer (extra cli); install it with: pip install typer"
+    else:
+        return run(arguments)
+    sys.stderr.write(f"shardcodec: {why}\n")
+    if arguments[:1] not in (["-h"], ["--help"]):
+        return 3
+    sys.stdout.write(f"{__doc__}\nCommands: {', '.join(COMMANDS)}\n")
+    return 0
 
 
 if __name__ == "__main__":

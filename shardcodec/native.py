@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from pathlib import Path
 from types import ModuleType
 
 from .errors import UnsupportedError
@@ -38,17 +37,6 @@ def _warn(what: str) -> None:
     warnings.warn(what, RuntimeWarning, stacklevel=3)
 
 
-def _why(error: ImportError) -> str:
-    """Return why the extension cannot be loaded, with a hint if its source folder shadows the installed package."""
-    beside = Path(__file__).with_name("_native.pyx").exists()
-    hint = (
-        f"; {Path(__file__).parent} is its source: start Python in another folder to find what is installed"
-        if beside
-        else ""
-    )
-    return f"{error}{hint}"
-
-
 def load() -> ModuleType:
     """Return ``shardcodec._native``.
 
@@ -59,9 +47,8 @@ def load() -> ModuleType:
     """
     module = _load()
     if isinstance(module, ImportError):
-        why = _why(module)
-        _warn(f"shardcodec cannot load its extension module and leaves the work to zarr: {why}")
-        raise UnsupportedError(f"the extension module cannot be loaded: {why}") from module
+        _warn(f"shardcodec cannot load its extension module and leaves the work to zarr: {module}")
+        raise UnsupportedError(f"the extension module cannot be loaded: {module}") from module
     return module
 
 
@@ -75,7 +62,7 @@ def require() -> None:
     """
     module = _load()
     if isinstance(module, ImportError):
-        raise UnsupportedError(f"shardcodec cannot load its extension module: {_why(module)}") from module
+        raise UnsupportedError(f"shardcodec cannot load its extension module: {module}") from module
 
 
 def loaded() -> ModuleType | None:

@@ -28,7 +28,8 @@ from spec_json import metadata, named
 def load_engine() -> Any:
     """Return the package, or None if the extension is not built. Any other defect raises."""
     found = importlib.util.find_spec("shardcodec") and importlib.util.find_spec("shardcodec._native")
-    return importlib.import_module("shardcodec") if found else None
+    is_built = found is not None and not str(found.origin).endswith(".py")
+    return importlib.import_module("shardcodec") if is_built else None
 
 
 shardcodec = load_engine()

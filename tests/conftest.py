@@ -13,6 +13,7 @@ long    2,000 random examples: for the property tests at night, or after a chang
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,6 +26,10 @@ settings.register_profile("fixed", max_examples=100, derandomize=True, deadline=
 settings.register_profile("random", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("long", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+# A job in the background of a shell begins with SIGINT ignored, and so would the programs that tests send it to.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:

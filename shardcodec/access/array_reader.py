@@ -20,6 +20,7 @@ from ..errors import ShardError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
 from ..format.chain_spec import ChainSpec
 from ..format.checks import bounded_depth
+from ..native import require
 from ..option_sources import current_options
 from ..options import check
 from ..storage import index_cache as index_caches
@@ -142,6 +143,7 @@ class ArrayReader:
         immutable: bool,
         clip: bool = False,
     ) -> None:
+        require()  # the error of a missing extension is not about the array
         self._arguments = (folder, threads, index_cache, immutable, clip)
         metadata = folder.metadata()
         try:

@@ -44,7 +44,8 @@ OTHER_ZARR = "import zarr.core.buffer\ndel zarr.core.buffer.default_buffer_proto
 def run(code: str, **environment: str) -> list[str]:
     keep = {k: v for k, v in os.environ.items() if k not in ("SHARDCODEC_CPU", "ZARR_CODEC_PIPELINE__PATH")}
     command = [sys.executable, "-W", "error::ImportWarning", "-c", code]
-    done = subprocess.run(command, env=keep | environment, capture_output=True, text=True, check=False)
+    env = keep | {"PYTHONSAFEPATH": "1"} | environment
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -55,8 +56,6 @@ SELECTED = {"ZARR_CODEC_PIPELINE__PATH": "shardcodec.ShardCodecPipeline"}
 @pytest.fixture
 def no_extension(tmp_path: Path) -> Path:
     """Make a folder for PYTHONPATH that contains the package without its extension."""
-    if (PACKAGE.parent / "setup.py").exists():
-        pytest.skip("the package is imported from the checkout; no wheel is installed")
     shutil.copytree(
         PACKAGE, tmp_path / "shardcodec", ignore=shutil.ignore_patterns("*.so", "*.pyx", "__pycache__")
     )
@@ -90,6 +89,10 @@ array[:] = 1
 """
 
 
+SOURCE = "is the source of shardcodec, where it is not built: build it with `pip install -e {}`"
+INSTALLED = "has none for cpython 3."
+
+
 @pytest.mark.parametrize("is_source", [False, True])
 def test_enable_and_attach_say_why_the_extension_is_missing(no_extension: Path, is_source: bool) -> None:
     """`enable` once succeeded although zarr did all the work; only a warning at the first array said so."""
@@ -97,17 +100,79 @@ def test_enable_and_attach_say_why_the_extension_is_missing(no_extension: Path, 
         (no_extension / "shardcodec" / "_native.pyx").touch()
     said = run(ASK, PYTHONPATH=str(no_extension))
     assert len(said) == 3 and len(set(said)) == 1
-    assert "cannot load its extension module: cannot import name '_native'" in said[0]
-    assert (
-        f"{no_extension}/shardcodec is its source: start Python in another folder" in said[0]
-    ) == is_source
+    why = SOURCE.format(no_extension) if is_source else INSTALLED
+    assert f"cannot load its extension module: {no_extension}/shardcodec {why}" in said[0]
 
 
 def test_source_folder_that_shadows_the_package_is_reported(no_extension: Path) -> None:
     """Python started in a checkout imports the source folder instead of the installed package."""
     (no_extension / "shardcodec" / "_native.pyx").touch()
     _, said = run(USE, PYTHONPATH=str(no_extension), **SELECTED)
-    assert "start Python in another folder" in said
+    assert SOURCE.format(no_extension) in said
+
+
+USES = [
+    "from shardcodec import tools",
+    "import shardcodec.checksum",
+    "shardcodec.open_array(array.store)",
+    "shardcodec.open_shard(array.store, 'shard', spec)",
+    "shardcodec.chunk_state(array)",
+    "shardcodec.encode(array[:4].astype('u1'), spec)",
+    "shardcodec.kv.ShardedKeyValueStore('shard', grid_shape=(2,), index_codecs=spec.index_codecs)",
+    "shardcodec.ShardWriter('shard', spec)",
+]
+USE_ONE = """
+import shardcodec, zarr
+array = zarr.create_array({{}}, shape=(8,), chunks=(2,), shards=(4,), dtype="i4")
+try:
+    spec = shardcodec.ShardSpec((4,), (2,), "uint8", 0, codecs=["bytes"])
+    {}
+except (ImportError, shardcodec.UnsupportedError) as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("statement", USES)
+def test_uses_say_what_to_type_without_the_extension(no_extension: Path, statement: str) -> None:
+    """They once said `No module named 'shardcodec._native'`, or that shardcodec does not fit zarr."""
+    (no_extension / "setup.py").touch()
+    (said,) = run(USE_ONE.format(statement), PYTHONPATH=str(no_extension))
+    assert SOURCE.format(no_extension) in said and "zarr" not in said
+
+
+COMMANDS = [
+    "",
+    "--json",
+    "inspect --help",
+    "verify no.zarr",
+    "doctor .",
+    "advise --help",
+    "convert",
+    "plan",
+    "status",
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_commands_say_what_to_type_beside_the_sources(no_extension: Path, arguments: str) -> None:
+    """In a checkout, `python -m shardcodec verify` finds the sources before the installed package; it ended in a traceback."""
+    (no_extension / "setup.py").touch()
+    command = [sys.executable, "-m", "shardcodec", *arguments.split()]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    done = subprocess.run(
+        command, cwd=no_extension, env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == (1 if arguments in ("", "--json") else 3)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("shardcodec: ") and SOURCE.format(no_extension) in line
+
+
+def test_help_is_printed_without_the_extension(no_extension: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(no_extension), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-m", "shardcodec", "--help"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and "Commands: advise, compact" in done.stdout
+    assert INSTALLED in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("selected", [{}, SELECTED], ids=["installed", "selected"])

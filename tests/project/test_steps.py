@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,50 @@ def test_step_that_hangs_shows_the_stacks_of_all_its_processes(tmp_path: Path) -
     assert found.stdout.count("Aborted") == 2, found.stdout
     assert found.stdout.count("most recent call first") >= 2
     assert "tests: FAILED" in found.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs dpkg")
+def test_undeclared_programs_headers_and_libraries_are_hidden(tmp_path: Path) -> None:
+    """A fuzz target needed lz4.h, and `.ci/run` passed because the header lay on its machine."""
+    packages = {"gcc", "libc6-dev"}
+    for package in packages:
+        if subprocess.run(["dpkg", "-s", package], capture_output=True, check=False).returncode:
+            pytest.skip(f"{package} is not installed")
+    machine = tmp_path / "machine"
+    command = [sys.executable, str(ROOT / "scripts/declared_machine.py"), str(machine), *sorted(packages)]
+    subprocess.run(command, check=True, capture_output=True)
+    env = os.environ | {"PATH": str(machine / "bin")}
+    (tmp_path / "program.c").write_text(
+        "#include <math.h>\n#include <unistd.h>\nint main(void) { return getpid() < cos(0); }\n"
+    )
+
+    def compiles(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["gcc", "-o", str(tmp_path / "program"), str(tmp_path / "program.c"), *arguments]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    done = compiles("-lm", "-pthread")
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([tmp_path / "program"], check=False).returncode == 0
+    assert "no declared package has it" in compiles("-lno_such_library").stderr
+    assert {"bash", "sed", "cc"} <= set(os.listdir(machine / "bin"))
+    # Which other packages this machine has is not known, so what they bring is looked for.
+    headers = {path.name for path in Path("/usr/include").glob("*.h")} - set(
+        os.listdir(machine / "root/usr/include")
+    )
+    for header in sorted(headers)[:3]:
+        (tmp_path / "program.c").write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
+        assert f"{header}: No such file or directory" in compiles().stderr
+    assert shutil.which("strace", path=env["PATH"]) is None  # nothing that these two packages need has it
+
+
+def test_missing_package_stops_the_machine(tmp_path: Path) -> None:
+    shutil.which("dpkg-query") or pytest.skip("needs dpkg")
+    command = [
+        sys.executable,
+        str(ROOT / "scripts/declared_machine.py"),
+        str(tmp_path / "machine"),
+        "no-such-package",
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1 and "not installed: no-such-package" in done.stderr
