@@ -22,6 +22,7 @@ from .options import (
     JsonOption,
     MemoryOption,
     MetadataOption,
+    OnlyArraysOption,
     PathArgument,
     ProgressKind,
     ProgressOption,
@@ -31,6 +32,7 @@ from .options import (
     spec_from,
     storage_options_from,
 )
+from .other_lines import other_lines
 from .output import Output
 from .session import run_command
 
@@ -64,6 +66,7 @@ def compact(
         str | None, Option("--to", metavar="NEW", help="Write a new hierarchy; PATH is not changed.")
     ] = None,
     array: ArrayOption = None,
+    only_arrays: OnlyArraysOption = False,
     metadata: MetadataOption = None,
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
@@ -91,6 +94,7 @@ def compact(
 
     def show(report: CompactReport) -> None:
         output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
+        output.text(other_lines(report.others, would=dry_run))
         output.text([_last_line(report)])
         output.end(report)
 
@@ -103,6 +107,7 @@ def compact(
             to=to,
             dry_run=dry_run,
             array=array,
+            only_arrays=only_arrays,
             spec=spec_from(metadata),
             threads=threads,
             memory=memory,

@@ -25,12 +25,14 @@ from .options import (
     JsonLinesOption,
     JsonOption,
     MemoryOption,
+    OnlyArraysOption,
     ProgressKind,
     ProgressOption,
     StorageOption,
     ThreadsOption,
     storage_options_from,
 )
+from .other_lines import other_lines
 from .output import Output
 from .session import run_command
 
@@ -92,6 +94,7 @@ def convert(
     codecs: CodecsOption = None,
     like: LikeOption = None,
     only: OnlyOption = None,
+    only_arrays: OnlyArraysOption = False,
     verify: VerifyOption = Verify.NONE,
     temp: Annotated[
         str | None,
@@ -131,7 +134,8 @@ def convert(
 ) -> None:
     """Convert arrays to shards. Encoded chunks are moved as they are where shapes and codecs permit.
 
-    Sources: Zarr v2, v3 with or without shards, the 2022 format, HDF5. Groups keep attributes and the names of axes.
+    Sources: Zarr v2, v3 with or without shards, the 2022 format, HDF5. Groups keep attributes and the names of axes, and all objects
+    that belong to no array.
     Metadata are written last. With --job, Ctrl-C and SIGTERM lead to exit code 4, and --resume goes on. With --dask it is always a job;
     its file is by default beside DST, with the ending .job.json.
 
@@ -156,6 +160,7 @@ def convert(
             destination,
             **_layout(chunks, shards, codecs, like, only, array),
             array=array,
+            only_arrays=only_arrays,
             verify=verify.value,
             memory=memory,
             threads=threads,
@@ -190,6 +195,7 @@ def plan(
     codecs: CodecsOption = None,
     like: LikeOption = None,
     only: OnlyOption = None,
+    only_arrays: OnlyArraysOption = False,
     verify: VerifyOption = Verify.NONE,
     array: ArrayOption = None,
     storage_option: StorageOption = None,
@@ -215,12 +221,14 @@ def plan(
             n_parts=parts,
             **_layout(chunks, shards, codecs, like, only, array),
             array=array,
+            only_arrays=only_arrays,
             verify=verify.value,
             memory=memory,
             threads=threads,
             storage_options=storage_options_from(storage_option),
         )
         output.text(line for one in report.arrays for line in _array_lines(one))
+        output.text(other_lines(report.others, would=True))
         output.text([f"{format_count(report.n_shards, 'shard')} in {format_count(parts, 'part')}: {file}"])
         output.end(report)
         return ExitCode.CLEAN
@@ -280,6 +288,7 @@ def convert_lines(report: ConvertReport) -> Iterator[str]:
     """Yield the result as lines of text."""
     for one in report.failures:
         yield f"{one.shard}: not written: {one.detail}"
+    yield from other_lines(report.others, would=report.dry_run)
     if report.dry_run:
         yield f"{format_count(report.n_shards, 'shard')}; memory of the data {format_nbytes(report.memory_nbytes)} at most"
         return

@@ -23,6 +23,7 @@ __all__ = [
     "KeepGoingOption",
     "MemoryOption",
     "MetadataOption",
+    "OnlyArraysOption",
     "PathArgument",
     "ProgressKind",
     "ProgressOption",
@@ -62,6 +63,9 @@ StorageOption = Annotated[
         metavar="NAME=VALUE",
         help="Option of the store of a URL, such as region=eu-west-1 or skip_signature=true; may be repeated.",
     ),
+]
+OnlyArraysOption = Annotated[
+    bool, Option("--only-arrays", help="Leave out objects that belong to no array, such as tables.")
 ]
 DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done, and change nothing.")]
 MemoryOption = Annotated[

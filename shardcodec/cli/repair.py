@@ -24,6 +24,7 @@ from .options import (
     JsonOption,
     MemoryOption,
     MetadataOption,
+    OnlyArraysOption,
     PathArgument,
     ProgressKind,
     ProgressOption,
@@ -32,6 +33,7 @@ from .options import (
     spec_from,
     storage_options_from,
 )
+from .other_lines import other_lines
 from .output import Output
 from .session import run_command
 
@@ -60,6 +62,7 @@ def repair(
         ),
     ] = None,
     array: ArrayOption = None,
+    only_arrays: OnlyArraysOption = False,
     metadata: MetadataOption = None,
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
@@ -88,6 +91,7 @@ def repair(
 
     def show(report: RepairReport) -> None:
         output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
+        output.text(other_lines(report.others, would=dry_run))
         output.text([_last_line(report)])
         output.end(report)
 
@@ -102,6 +106,7 @@ def repair(
             order=order,
             dry_run=dry_run,
             array=array,
+            only_arrays=only_arrays,
             spec=spec_from(metadata),
             threads=threads,
             memory=memory,

@@ -448,6 +448,10 @@ class Store(ABC):
         await self._base.set(key, buffer_from(self.prototype, data))
         return UNKNOWN
 
+    async def put_empty(self, key: str) -> None:
+        """Store an object without bytes, whatever is stored."""
+        await self._base.set(key, buffer_from(self.prototype, b""))
+
     def forget(self, keys: Collection[str]) -> None:
         """Drop cached indexes of objects that have been written; nothing if indexes are not cached or are compared with the object."""
         return

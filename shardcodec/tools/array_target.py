@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..access.box_reader import Folder
 from ..access.shard import Shard
@@ -188,6 +189,27 @@ class ArrayTarget:
     def n_grid_shards(self) -> int:
         """Number of shards of the grid, stored or not; 1 for a single shard."""
         return 1 if self.only is not None else math.prod(self.shard_grid)
+
+    def is_chunk(self, key: str) -> bool:
+        """Return True for the key of a chunk of the array; with shards or without, stored or not."""
+        coords, grid = self._coords(key), self._chunk_grid
+        return coords is not None and (grid is None or all(i < n for i, n in zip(coords, grid, strict=True)))
+
+    def grid_without(self, key: str) -> Ints | None:
+        """Return the grid of the array for the key of a chunk outside of it; None for any other key."""
+        return None if self._coords(key) is None or self.is_chunk(key) else self._chunk_grid
+
+    def _coords(self, key: str) -> Ints | None:
+        if self.layout is None or self.keys is None:
+            return None
+        return self.keys.coords(key.removeprefix(self.folder.prefix), len(self.layout.shape))
+
+    @cached_property
+    def _chunk_grid(self) -> Ints | None:
+        """Return the number of chunks along each axis; None for a rectilinear grid."""
+        if self.layout is None or any(len(sizes) != 1 for sizes in self.layout.edges):
+            return None
+        return tuple(-(-n // size) for n, (size,) in zip(self.layout.shape, self.layout.edges, strict=True))
 
     def shard(self, coords: Ints) -> ShardTarget:
         """Return the shard at a position of the grid, which may be missing."""

@@ -1,6 +1,6 @@
 # backup.py - copy an object byte by byte before it is changed
 # SPDX-License-Identifier: MIT
-"""`copy_object`: copies of objects, in runs of a few MiB. `Backup`: the durable copy of a shard, before a repair in place.
+"""`copy_stored`: copies of objects, in blocks of a few MiB. `Backup`: the durable copy of a shard, before a repair in place.
 
 A backup gets its name when it is whole and on disk, and is never written over. So a task that is repeated, or runs twice at
 the same time, finds either no backup or a whole one.
@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from .. import native
+from ..compat import on_zarrs_loop
 from ..storage.files import open_file
 from ..storage.journals import OldBytes, pending_journal, read_journal
 from ..storage.kinds import object_at
@@ -23,44 +24,82 @@ from ..storage.store import Store
 from ..storage.temp_folder import staging_for
 from ..storage.upload import Upload
 from .array_target import ShardTarget
+from .memory_budget import MemoryBudget
 from .stored_bytes import BLOCK_NBYTES, Ranges, StoredBytes, Sums, open_object
 
-__all__ = ["Backup", "copy_object", "same_bytes", "sync_folders", "write_object"]
+__all__ = ["Backup", "copy_stored", "holds_whole", "same_bytes", "sync_folders", "write_object"]
 
 
 # Bytes of a copy that a thread holds at a time. They are not part of its share of the memory, so they are few.
 COPY_NBYTES = 1 << 20
 
 
-def copy_object(
-    view: StoredBytes,
+def copy_stored(
     store: Store,
     key: str,
+    new_store: Store,
+    new_key: str,
+    budget: MemoryBudget,
     *,
-    block_nbytes: int = COPY_NBYTES,
-    sync: bool = False,
+    sync: bool,
+    may_replace: bool = False,
     before_store: Callable[[], None] | None = None,
-) -> None:
-    """Copy an object to a new one in any store, some bytes at a time.
+) -> int | None:
+    """Copy an object as it is to any store, block by block.
 
     Parameters
     ----------
-    view : StoredBytes
-    store : Store
-    key : str
-    block_nbytes : int
-        Bytes of a read.
+    store, key
+        The object.
+    new_store, new_key
+        The new one.
+    budget : MemoryBudget
+        For a store that takes only whole objects.
     sync : bool
         A file and its name are on disk when this returns.
+    may_replace : bool
+        Another object of this name is replaced.
     before_store : callable, optional
         Called when all bytes were read, just before the new object appears; an error that it raises prevents this.
+
+    Returns
+    -------
+    int or None
+        Size in bytes; None if the object does not exist.
 
     Raises
     ------
     FileExistsError
-        There is a file already.
+        There is another file already.
+    UnsupportedError
+        The new object must be in memory as a whole, and does not fit.
+    OSError
+        The object cannot be read or written.
     """
-    write_object(_blocks(view, block_nbytes), view.nbytes, store, key, sync=sync, before_store=before_store)
+    view = open_object(store, key)
+    if view is None:
+        return None
+    try:
+        if holds_whole(new_store, new_key):
+            budget.check_whole(store.path(key) or key, view.nbytes)
+        blocks = _blocks(view, COPY_NBYTES if store.is_near else BLOCK_NBYTES)  # a request costs a round trip
+        write_object(
+            blocks,
+            view.nbytes,
+            new_store,
+            new_key,
+            sync=sync,
+            may_replace=may_replace,
+            before_store=before_store,
+        )
+        return view.nbytes
+    finally:
+        view.close()
+
+
+def holds_whole(store: Store, key: str) -> bool:
+    """Return True if a new object is in memory until it is stored: in a store that does not take parts."""
+    return store.path(key) is None and not store.takes_parts
 
 
 def write_object(
@@ -70,10 +109,17 @@ def write_object(
     key: str,
     *,
     sync: bool = False,
+    may_replace: bool = False,
     before_store: Callable[[], None] | None = None,
 ) -> None:
-    """Write a new object, block by block; of a file, none may exist."""
+    """Write a new object, block by block; of a file, none may exist unless `may_replace`."""
     path = store.path(key)
+    if path is None and not nbytes:  # an upload without bytes stores nothing
+        store.check_writable()
+        if before_store is not None:
+            before_store()
+        on_zarrs_loop(store.put_empty(key))
+        return
     sink: Any = (
         Upload(store, key, nbytes) if path is None else native.load().NewFile(path, staging=staging_for(path))
     )
@@ -86,7 +132,7 @@ def write_object(
             before_store()
         if path is None:
             sink.commit()
-        elif not sink.commit(sync=sync, only_new=True):
+        elif not sink.commit(sync=sync, only_new=not may_replace):
             raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
     finally:
         sink.abort()

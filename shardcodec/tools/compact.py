@@ -8,7 +8,7 @@ requests, one shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..format.spec import ShardSpec
@@ -18,8 +18,9 @@ from .compact_work import CompactTask, CompactWork
 from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
+from .other_objects import NO_OBJECTS, count_objects, other_objects
 from .rebuilt_index import ORDERS
-from .run_over_arrays import RunOverArrays
+from .run_over_arrays import RunOverArrays, check_only_arrays
 from .targets import find_arrays, find_groups
 
 __all__ = ["compact"]
@@ -36,6 +37,7 @@ def compact(
     to: Any = None,
     dry_run: bool = False,
     array: str | None = None,
+    only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | None = None,
@@ -66,6 +68,9 @@ def compact(
         Change nothing, and report what would be packed.
     array : str, optional
         Only this array, by its path in the group.
+    only_arrays : bool
+        Do not copy objects that belong to no array to `to`. By default all objects of the hierarchy are copied as they are, such
+        as tables and hidden files; with `array` those in its folder.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -90,7 +95,7 @@ def compact(
     Raises
     ------
     FileExistsError
-        There is something at `to` already.
+        There is something at `to` already, other than an empty folder.
     FileNotFoundError
         There is no array, group or shard.
     OSError
@@ -106,6 +111,7 @@ def compact(
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
     if order not in (None, *ORDERS):
         raise ValueError(f"order: expected one of {ORDERS}, got {order!r}")
+    check_only_arrays(only_arrays, to)
     if index_crc and to is None and not dry_run:
         raise ValueError(
             "index_crc: expected `to` (--to), a new place: the metadata name the index codecs of all shards"
@@ -122,13 +128,26 @@ def compact(
         monitor=monitor,
         more_places={} if to is None else {"to": to},
     )
-    arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
+    arrays: Iterable[ArrayTarget] = find_arrays(
+        target, array=array, spec=spec, storage_options=storage_options
+    )
+    others, counts = None, NO_OBJECTS
+    if to is not None:
+        arrays = list(arrays)
+        others = other_objects(
+            target, arrays, storage_options, is_chosen=array is not None, only_arrays=only_arrays
+        )
+        counts = count_objects(others, monitor, pool.options.threads)
     with pool:
+        if to is not None and dry_run:
+            pool.check_new_place(to)
         new = None if to is None or dry_run else pool.new_hierarchy(to)
         task = CompactTask(min_dead, order, index_crc, dry_run, None if new is None else new.place)
         run = _CompactRun(new, task, pool, monitor, on_shard)
+        run.others = counts
         try:
             run.add_all(arrays)
+            run.copy_others(others)
         except Stopped as stop:
             stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
             raise
@@ -169,7 +188,7 @@ class _CompactRun(RunOverArrays[CompactedShard]):
         """Return the result."""
         counts = self.n_shards, self._n_packed, self._n_failed, self._freed
         lists = tuple(self.listed), tuple(self.left)
-        return CompactReport(target, to, self._task.dry_run, *counts, *lists, is_complete)
+        return CompactReport(target, to, self._task.dry_run, *counts, *lists, is_complete, self.others)
 
     def _add(self, array: ArrayTarget) -> None:
         if self._task.index_crc and array.only is not None:

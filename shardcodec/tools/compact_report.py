@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .left_array import LeftArray
+from .other_objects import NO_OBJECTS, ObjectCounts
 from .report import Report
 
 __all__ = ["CompactAction", "CompactReport", "CompactedShard"]
@@ -79,6 +80,8 @@ class CompactReport(Report):
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool
         False if the work was stopped before the end.
+    others : ObjectCounts
+        Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
     """
 
     schema: ClassVar[str] = "shardcodec.compact"
@@ -94,6 +97,7 @@ class CompactReport(Report):
     shards: tuple[CompactedShard, ...]
     left_arrays: tuple[LeftArray, ...] = ()
     is_complete: bool = True
+    others: ObjectCounts = NO_OBJECTS
 
     @property
     def n_unreadable_arrays(self) -> int:

@@ -8,23 +8,24 @@ So a hierarchy with documents is complete, and a stopped run leaves objects that
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..access.box_reader import Folder
 from ..options import Options
-from ..storage.kinds import ZIP_SUFFIXES, object_at
-from ..storage.urls import is_url
+from ..storage.kinds import object_at
 from .array_target import ArrayTarget
-from .backup import write_object
+from .backup import holds_whole, write_object
 from .consolidated import with_consolidated
-from .convert.claim import claim, release
+from .convert.claim import claim, guard, release
+from .convert.places import check_new_place
 from .documents import DOCUMENTS
 from .memory_budget import MemoryBudget
+from .monitor import Monitor
+from .names import is_own_name, node_path
 from .new_objects import NewObjects, NewPlace, root_prefix
-from .stored_bytes import open_object
+from .other_objects import ObjectCounts, OtherObject, OtherObjects, copy_objects
 
 __all__ = ["NewHierarchy"]
 
@@ -47,6 +48,8 @@ class NewHierarchy:
     options : Options
     job : str, optional
         Name of the run, if several processes write: the hierarchy has its mark until it is complete.
+    is_one_shard : bool
+        `source` is one shard, and `to` its new object.
 
     Attributes
     ----------
@@ -58,7 +61,7 @@ class NewHierarchy:
     Raises
     ------
     ValueError
-        `to` is inside of `source`, or the name of a zip file.
+        `to` is inside of `source` or contains it, or is the name of a zip file.
     FileExistsError
         There is something already.
     """
@@ -71,11 +74,13 @@ class NewHierarchy:
         source: Any,
         options: Options,
         job: str | None = None,
+        *,
+        is_one_shard: bool = False,
     ) -> None:
-        _check_place(to, source)
+        check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
         self.place = NewPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
-        _check_free(self.place)
+        self._budget, self._options = budget, options
         if job is not None:
             claim(self.place.tree(), job, None, is_begun=False)
         self.objects = NewObjects(self.place, budget, options)
@@ -84,8 +89,29 @@ class NewHierarchy:
         """Copy all objects of an array that is not sharded, except documents."""
         self.add(array)
         for key in array.store.keys(array.folder.prefix):
-            if key.removeprefix(array.folder.prefix) not in DOCUMENTS:
+            relative = key.removeprefix(array.folder.prefix)
+            if relative not in DOCUMENTS and not is_own_name(relative) and not key.endswith("/"):
                 self.objects.copy(array, key)
+
+    def copy_others(self, others: OtherObjects, monitor: Monitor) -> ObjectCounts:
+        """Copy the objects that belong to no array.
+
+        Raises
+        ------
+        OSError
+            An object cannot be read or written, or another program has stored one of this name.
+        Stopped
+            `monitor` stopped the work.
+        """
+        new, durable = self.place.tree(), self._options.durability == "fsync"
+        if self.place.job is not None:
+            new.before_store = guard(new, self.place.job)
+
+        def copy(one: OtherObject) -> int | None:
+            return new.copy(others.store, one.key, one.name, self._budget, durable=durable, may_replace=False)
+
+        n_threads = 1 if holds_whole(new.root.store, new.root.prefix) else self._options.threads
+        return copy_objects(others, copy, monitor, n_threads)
 
     def add(self, array: ArrayTarget, edit: Edit | None = None) -> None:
         """Note an array whose documents are to be written, with those of the groups above it.
@@ -98,7 +124,7 @@ class NewHierarchy:
         """
         if array.only is not None:
             return
-        parts = array.name.split("/") if array.name else []
+        parts = node_path(array.name).split("/") if array.name else []
         root = root_prefix(array)
         for n in range(len(parts)):
             above = "/".join(parts[:n])
@@ -113,7 +139,7 @@ class NewHierarchy:
 
     def add_group(self, name: str, folder: Folder) -> None:
         """Note a group whose documents are to be written."""
-        if name not in self._documents:
+        if node_path(name) not in self._documents:
             self._documents[name] = _stored_documents(folder)
 
     def finish(self, groups: Iterable[tuple[str, Folder]]) -> None:
@@ -135,37 +161,6 @@ class NewHierarchy:
                 write_object(iter([documents[name]]), len(documents[name]), store, key, sync=True)
         if self.place.job is not None:
             release(self.place.tree())
-
-
-def _check_free(place: NewPlace) -> None:
-    """Raise `FileExistsError` if there is something at a place already."""
-    to = place.to
-    if isinstance(to, str | os.PathLike) and not is_url(to):
-        if os.path.lexists(to):
-            raise FileExistsError(f"{os.fspath(to)}: expected a new path, but it exists")
-        return
-    for name in sorted(DOCUMENTS):
-        store, key, _ = object_at(to, name, place.options)
-        if open_object(store, key) is not None:
-            raise FileExistsError(f"{to}: expected a new place, but it has a {name}")
-
-
-def _check_place(to: Any, source: Any) -> None:
-    """Raise `ValueError` for a place inside of the source, which would change it, or a zip file."""
-    if not isinstance(to, str | os.PathLike):
-        return
-    new = os.fspath(to)
-    if new.lower().endswith(ZIP_SUFFIXES) and not is_url(new):
-        raise ValueError(f"to: expected a folder, because a zip file cannot be written here, got {new}")
-    if not isinstance(source, str | os.PathLike):
-        return
-    old = os.fspath(source)
-    if is_url(new) != is_url(old):
-        return
-    if not is_url(new):
-        new, old = os.path.realpath(new), os.path.realpath(old)
-    if new.startswith(old.rstrip("/") + "/"):
-        raise ValueError(f"to: expected a place outside of {os.fspath(source)}, got {os.fspath(to)}")
 
 
 def _stored_documents(folder: Folder) -> dict[str, bytes]:

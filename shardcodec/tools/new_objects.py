@@ -18,13 +18,14 @@ from ..access.shard_writer import ShardWriter
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.kinds import object_at
+from ..storage.store import Store
 from ..storage.urls import is_url
 from .array_target import ArrayTarget, ShardTarget
-from .backup import COPY_NBYTES, copy_object, same_bytes
+from .backup import copy_stored, holds_whole, same_bytes
 from .convert.claim import guard, has_claim
 from .convert.destination import JobOver, NewTree
 from .memory_budget import MemoryBudget
-from .stored_bytes import BLOCK_NBYTES, StoredBytes, open_object
+from .stored_bytes import open_object
 
 __all__ = ["NewObjects", "NewPlace", "holds_whole_shards", "root_prefix"]
 
@@ -86,9 +87,9 @@ class NewObjects:
             self._check_mark = guard(tree, place.job)
 
     def holds_whole(self, array: ArrayTarget, key: str) -> bool:
-        """Return True if a new object is in memory until it is stored: in a store that does not take parts."""
+        """Return True if a new object is in memory until it is stored."""
         store, new_key, _ = self._object(array, key)
-        return store.path(new_key) is None and not store.takes_parts
+        return holds_whole(store, new_key)
 
     def check_memory(self, shard: ShardTarget, nbytes: int) -> None:
         """Raise `UnsupportedError` if a new object must be in memory as a whole, and does not fit."""
@@ -125,40 +126,36 @@ class NewObjects:
         OSError
             The run is over, or the object cannot be written.
         """
-        view = open_object(array.store, key)
-        if view is None:
-            return 0
+        store, new_key, _ = self._object(array, key)
         try:
-            if self.holds_whole(array, key):
-                self._budget.check_whole(array.store.path(key) or key, view.nbytes)
-            self._copy(view, array, key)
-            return view.nbytes
-        finally:
-            view.close()
+            copied = copy_stored(
+                array.store,
+                key,
+                store,
+                new_key,
+                self._budget,
+                sync=self._durability == "fsync",
+                before_store=self._before_store,
+            )
+            return copied or 0
+        except FileExistsError:
+            # a task that was repeated, or that runs twice, has copied it
+            if self._check_mark is None or not _are_equal(array.store, key, store, new_key):
+                raise
+            return self._size(store, new_key)
 
     def size(self, shard: ShardTarget) -> int:
         """Return the size of a new shard in bytes."""
         store, key, _ = self._object(shard.array, shard.key)
-        view = open_object(store, key)
-        return 0 if view is None else view.nbytes
+        return self._size(store, key)
 
-    def _copy(self, view: StoredBytes, array: ArrayTarget, key: str) -> None:
-        store, new_key, _ = self._object(array, key)
-        nbytes = COPY_NBYTES if array.store.is_near else BLOCK_NBYTES  # a request costs a round trip
-        try:
-            copy_object(
-                view,
-                store,
-                new_key,
-                block_nbytes=nbytes,
-                sync=self._durability == "fsync",
-                before_store=self._before_store,
-            )
-        except FileExistsError:
-            made = None if self._check_mark is None else open_object(store, new_key)
-            # a task that was repeated, or that runs twice, has copied it
-            if made is None or not same_bytes(view, made):
-                raise
+    @staticmethod
+    def _size(store: Store, key: str) -> int:
+        view = open_object(store, key)
+        if view is None:
+            return 0
+        view.close()
+        return view.nbytes
 
     def _before_store(self) -> None:
         try:
@@ -169,6 +166,16 @@ class NewObjects:
 
     def _object(self, array: ArrayTarget, key: str) -> tuple[Any, str, str]:
         return object_at(self._place.to, _new_key(array, key), self._place.options)
+
+
+def _are_equal(store: Store, key: str, other_store: Store, other_key: str) -> bool:
+    one, other = open_object(store, key), open_object(other_store, other_key)
+    try:
+        return one is not None and other is not None and same_bytes(one, other)
+    finally:
+        for view in (one, other):
+            if view is not None:
+                view.close()
 
 
 def holds_whole_shards(array: ArrayTarget, to: NewObjects | None) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,10 +22,11 @@ from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
+from .other_objects import NO_OBJECTS, count_objects, other_objects
 from .rebuilt_index import ORDERS
 from .repair_report import RepairedShard, RepairReport
 from .repair_work import RepairTask, RepairWork
-from .run_over_arrays import RunOverArrays
+from .run_over_arrays import RunOverArrays, check_only_arrays
 from .targets import find_arrays, find_groups
 
 __all__ = ["repair"]
@@ -42,6 +43,7 @@ def repair(
     order: str | None = None,
     dry_run: bool = False,
     array: str | None = None,
+    only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | None = None,
@@ -76,6 +78,9 @@ def repair(
         Change nothing, and report what a repair would do. `to` and `backup` are not needed then.
     array : str, optional
         Only this array, by its path in the group.
+    only_arrays : bool
+        Do not copy objects that belong to no array to `to`. By default all objects of the hierarchy are copied as they are, such
+        as tables and hidden files; with `array` those in its folder.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -101,7 +106,7 @@ def repair(
     Raises
     ------
     FileExistsError
-        There is something at `to` already. Or the folder `backup` is a hierarchy, or has other bytes of a damaged shard, or the
+        There is something at `to` already, other than an empty folder. Or the folder `backup` is a hierarchy, or has other bytes of a damaged shard, or the
         shard itself; then it is not changed.
     FileNotFoundError
         There is no array, group or shard.
@@ -126,13 +131,25 @@ def repair(
         monitor=monitor,
         more_places={name: one for name, one in {"to": to, "copy": copy}.items() if one is not None},
     )
+    check_only_arrays(only_arrays, to)
     _check_arguments(target, to, backup, order, dry_run)
-    arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-    if backup is not None and (first := next(arrays, None)) is not None:
+    arrays: Iterable[ArrayTarget] = find_arrays(
+        target, array=array, spec=spec, storage_options=storage_options
+    )
+    others, counts = None, NO_OBJECTS
+    if to is not None:
+        arrays = list(arrays)
+        others = other_objects(
+            target, arrays, storage_options, is_chosen=array is not None, only_arrays=only_arrays
+        )
+        counts = count_objects(others, monitor, pool.options.threads)
+    if backup is not None and (first := next(iter(arrays), None)) is not None:
         _check_is_outside(backup, first)
         arrays = itertools.chain([first], arrays)
     with ExitStack() as stack:
         stack.enter_context(pool)
+        if to is not None and dry_run:
+            pool.check_new_place(to)
         new = None if to is None or dry_run else pool.new_hierarchy(to)
         folder = None if backup is None else os.path.abspath(backup) if pool.is_remote else os.fspath(backup)
         run_name = uuid.uuid4().hex if pool.is_remote and backup is not None and not dry_run else None
@@ -141,8 +158,10 @@ def repair(
         if (notes := task.notes()) is not None:
             stack.enter_context(notes)
         run = _RepairRun(new, task, pool, monitor, on_shard)
+        run.others = counts
         try:
             run.add_all(arrays)
+            run.copy_others(others)
         except Stopped as stop:
             stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
             raise
@@ -224,7 +243,7 @@ class _RepairRun(RunOverArrays[RepairedShard]):
         """Return the result."""
         counts = self.n_shards, self._n_damaged, self._n_restored, self._n_lost
         lists = tuple(self.listed), tuple(self.left)
-        return RepairReport(target, to, self._task.dry_run, *counts, *lists, is_complete)
+        return RepairReport(target, to, self._task.dry_run, *counts, *lists, is_complete, self.others)
 
     def _add(self, array: ArrayTarget) -> None:
         if self._task.backup is not None:

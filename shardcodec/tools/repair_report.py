@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from .findings import Finding
 from .left_array import LeftArray
+from .other_objects import NO_OBJECTS, ObjectCounts
 from .report import Report
 
 __all__ = ["RepairAction", "RepairReport", "RepairedShard"]
@@ -97,6 +98,8 @@ class RepairReport(Report):
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool
         False if the work was stopped before the end.
+    others : ObjectCounts
+        Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
     """
 
     schema: ClassVar[str] = "shardcodec.repair"
@@ -112,6 +115,7 @@ class RepairReport(Report):
     shards: tuple[RepairedShard, ...]
     left_arrays: tuple[LeftArray, ...] = ()
     is_complete: bool = True
+    others: ObjectCounts = NO_OBJECTS
 
     @property
     def n_unreadable_arrays(self) -> int:

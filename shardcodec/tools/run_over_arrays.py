@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .array_target import ArrayTarget, ForeignObject
 from .jobs.shard_pool import ShardPool
@@ -14,8 +14,9 @@ from .jobs.shard_task import ShardTask, ShardWork
 from .left_array import LeftArray
 from .monitor import Monitor
 from .new_hierarchy import NewHierarchy
+from .other_objects import NO_OBJECTS, OtherObjects
 
-__all__ = ["RunOverArrays"]
+__all__ = ["RunOverArrays", "check_only_arrays"]
 
 # Shards that a report lists.
 MOST_SHARDS = 1000
@@ -44,6 +45,8 @@ class RunOverArrays(ABC, Generic[R]):
         The first `MOST_SHARDS` results.
     left : list of LeftArray
         Arrays without readable shards.
+    others : ObjectCounts
+        Objects that belong to no array.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class RunOverArrays(ABC, Generic[R]):
         self.n_shards = 0
         self.listed: list[R] = []
         self.left: list[LeftArray] = []
+        self.others = NO_OBJECTS
 
     def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
         """Work on all arrays.
@@ -67,6 +71,17 @@ class RunOverArrays(ABC, Generic[R]):
                 self._add(one)
             else:
                 self._leave(one)
+
+    def copy_others(self, others: OtherObjects | None) -> None:
+        """Copy the objects that belong to no array to the new hierarchy.
+
+        Raises
+        ------
+        Stopped
+            `monitor` stopped the work.
+        """
+        if others is not None and self._to is not None:
+            self.others = self._to.copy_others(others, self._monitor)
 
     @abstractmethod
     def _add(self, array: ArrayTarget) -> None:
@@ -96,3 +111,9 @@ class RunOverArrays(ABC, Generic[R]):
         if self._to is not None:
             self._to.copy_all(array)
         self.left.append(LeftArray.of(array))
+
+
+def check_only_arrays(only_arrays: bool, to: Any) -> None:
+    """Raise `ValueError` for an option of a new hierarchy without one."""
+    if only_arrays and to is None:
+        raise ValueError("only_arrays: expected `to` (--to), a new place, because nothing is copied in place")

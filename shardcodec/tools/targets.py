@@ -20,7 +20,7 @@ from ..storage.urls import is_url
 from .array_target import ArrayTarget, array_target, lone_shard
 from .documents import array_documents, document_of, group_documents, is_group
 
-__all__ = ["find_arrays", "find_groups"]
+__all__ = ["find_arrays", "find_groups", "find_hierarchy"]
 
 
 def find_arrays(
@@ -86,6 +86,15 @@ def find_groups(
     if is_group(document) and not rest:
         for path, below, _ in group_documents(folder, document):
             yield path, below
+
+
+def find_hierarchy(target: Any, storage_options: Mapping[str, Any] | None = None) -> Folder | None:
+    """Return the root of the hierarchy that a path leads to, a group or an array; None for a shard.
+
+    The errors are those of `find_arrays`.
+    """
+    folder, rest, _ = _nearest(target, storage_options)
+    return None if rest else folder
 
 
 def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> Iterator[ArrayTarget]:

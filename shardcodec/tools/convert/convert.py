@@ -18,6 +18,7 @@ from ..array_target import ArrayTarget
 from ..jobs.cluster import chosen_cluster, default_job, open_workers
 from ..jobs.plan_file import PlanFile
 from ..monitor import Incomplete, Monitor, Stopped
+from ..other_objects import ObjectCounts, count_objects
 from ..targets import find_arrays
 from .begin_job import begin_job, give_up, plan_file
 from .convert_report import ConvertedArray, ConvertReport
@@ -47,6 +48,7 @@ def convert(
     like: Any = None,
     only: Sequence[str] = (),
     array: str | None = None,
+    only_arrays: bool = False,
     verify: str = "none",
     memory: int | None = None,
     threads: int | None = None,
@@ -86,6 +88,9 @@ def convert(
         Only arrays whose path matches one of these patterns, such as ``a/*``.
     array : str, optional
         Only this array of a group, by its path.
+    only_arrays : bool
+        Leave out objects that belong to no array. By default all objects of the hierarchy are copied as they are, such as tables
+        and hidden files; with `array` or `only` those in the folders of the chosen arrays.
     verify : {"none", "checksum", "full"}
         Read each new shard again: compare its checksums, or all its elements or encoded inner chunks with those that were
         written. The source is not read again.
@@ -158,7 +163,12 @@ def convert(
         )
         # sources and destinations that are no URLs must not get the options of one
         tree = open_source(
-            source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
+            source,
+            options,
+            array=array,
+            only=only,
+            others="none" if only_arrays else None,
+            storage_options=_options_for(source, storage_options),
         )
         check_apart(source, destination)
         new = NewTree(destination, storage_options)
@@ -175,6 +185,7 @@ def convert(
             n_workers=options.threads if workers is None else workers.n_shares,
             may_use_intermediate=temp is not None,
         )
+        others = count_objects(tree.others, monitor, options.threads)
         arrays = tuple(_reports(plan, tree, prices, dry_run))
         if on_array is not None:
             for one in arrays:
@@ -183,7 +194,7 @@ def convert(
         if dry_run:
             if not resume:
                 new.check_free()
-            return _planned(plan, options, listed)
+            return _planned(plan, options, listed, others)
         job_file, owner, is_new = None, uuid.uuid4().hex, True
         if job is not None:
             path = os.path.abspath(os.fspath(job))
@@ -311,6 +322,7 @@ def plan_convert(
     like: Any = None,
     only: Sequence[str] = (),
     array: str | None = None,
+    only_arrays: bool = False,
     verify: str = "none",
     memory: int | None = None,
     threads: int | None = None,
@@ -326,7 +338,7 @@ def plan_convert(
         The new file of the plan. All workers must reach it, the source and the destination under the same paths.
     n_parts : int
         Number of parts.
-    chunks, shards, codecs, like, only, array, verify, memory, threads, storage_options
+    chunks, shards, codecs, like, only, array, only_arrays, verify, memory, threads, storage_options
         As for `convert`; memory and threads of one worker.
 
     Returns
@@ -346,15 +358,21 @@ def plan_convert(
     options = current_options(argument=check({"threads": threads}))
     source, destination = (absolute(one, storage_options) for one in (source, destination))
     tree = open_source(
-        source, options, array=array, only=only, storage_options=_options_for(source, storage_options)
+        source,
+        options,
+        array=array,
+        only=only,
+        others="none" if only_arrays else None,
+        storage_options=_options_for(source, storage_options),
     )
     check_apart(source, destination)
     new = NewTree(destination, storage_options)
     new.check_free()
     choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
+    others = count_objects(tree.others, Monitor(), options.threads)
     plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
-    return _planned(plan, options, tuple(_reports(plan, tree, None, True)))
+    return _planned(plan, options, tuple(_reports(plan, tree, None, True)), others)
 
 
 # ---- arguments
@@ -373,12 +391,14 @@ def _like(like: Any, storage_options: Mapping[str, Any] | None) -> ArrayTarget |
     return found[0]
 
 
-def _planned(plan: ConvertPlan, options: Options, arrays: tuple[ConvertedArray, ...]) -> ConvertReport:
+def _planned(
+    plan: ConvertPlan, options: Options, arrays: tuple[ConvertedArray, ...], others: ObjectCounts
+) -> ConvertReport:
     """Return the report of a plan of which nothing was carried out."""
     zeros = (0,) * 6
     peak = peak_nbytes(plan, options.threads)
     return ConvertReport(
-        plan.source, plan.destination, True, False, plan.n_shards, *zeros, peak, 0, arrays, ()
+        plan.source, plan.destination, True, False, plan.n_shards, *zeros, peak, 0, arrays, (), others=others
     )
 
 

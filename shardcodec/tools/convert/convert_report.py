@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..report import Record, Report
 from .shard_record import ShardFailure
 from .source import Ints
@@ -116,6 +117,8 @@ class ConvertReport(Report):
         The first 1,000 shards that could not be written.
     is_stopped : bool
         The user stopped the run.
+    others : ObjectCounts
+        Objects that belong to no array: copied ones, of a dry run those to copy, and those that were left out.
     """
 
     schema: ClassVar[str] = "shardcodec.convert"
@@ -137,3 +140,4 @@ class ConvertReport(Report):
     arrays: tuple[ConvertedArray, ...]
     failures: tuple[ShardFailure, ...]
     is_stopped: bool = False
+    others: ObjectCounts = NO_OBJECTS

@@ -41,10 +41,14 @@ from ...format.keys import KeyEncoding
 from ...format.spec import ShardSpec
 from ...options import Options, in_force
 from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_zarr_store
+from ...storage.store import Store
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.destination import put
 from ..array_target import ArrayTarget
+from ..backup import copy_stored
 from ..documents import DOCUMENTS
+from ..memory_budget import MemoryBudget
+from ..names import is_own_name, node_path, object_name
 from ..stored_bytes import lasting_state, open_object
 from .source import Ints, file_state
 
@@ -122,7 +126,7 @@ class NewTree:
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it is a file")
         if path is not None and os.path.isdir(path) and _has_files(path):
             raise FileExistsError(
-                f"{path}: expected a new path or an empty folder, but it has files; after a stopped conversion remove it, or resume its job"
+                f"{path}: expected a new path or an empty folder, but it has files; after a stopped run remove it, or resume its job"
             )
         if path is None and self.root.store.supports_listing:
             for key in self.root.store.keys(self.root.prefix):
@@ -185,7 +189,14 @@ class NewTree:
     # ---- arrays and documents
 
     def array(self, name: str, document: Mapping[str, Any], options: Options) -> NewArray:
-        """Return a new array of the hierarchy."""
+        """Return a new array of the hierarchy.
+
+        Raises
+        ------
+        ValueError
+            The name cannot be written.
+        """
+        node_path(name)
         prefix = f"{self.root.prefix}{name}/" if name else self.root.prefix
         array = NewArray(name, Folder(self.root.store, prefix), self._base, document, options)
         array.before_store = self.before_store
@@ -199,24 +210,31 @@ class NewTree:
     def _put(self, key: str, document: Any) -> None:
         put(self._target(key), json.dumps(document, indent=2).encode(), durable=True)
 
-    def copy_objects(self, array: ArrayTarget, *, durable: bool) -> tuple[int, int]:
-        """Copy all objects of an array, except documents, as they are; return their number and size.
+    def copy(
+        self, store: Store, key: str, name: str, budget: MemoryBudget, *, durable: bool, may_replace: bool
+    ) -> int | None:
+        """Copy an object as it is to a path below the root, block by block; see `copy_stored`."""
+        return copy_stored(
+            store,
+            key,
+            self.root.store,
+            self.root.prefix + name,
+            budget,
+            sync=durable,
+            may_replace=may_replace,
+            before_store=self.before_store,
+        )
+
+    def copy_objects(self, array: ArrayTarget, budget: MemoryBudget, *, durable: bool) -> None:
+        """Copy all objects of an array, except documents and shardcodec's own files, as they are.
 
         With `durable` each file and its name are on disk before the next one is copied.
         """
-        n = nbytes = 0
         for key in array.store.keys(array.folder.prefix):
             relative = key.removeprefix(array.folder.prefix)
-            if relative in DOCUMENTS or (view := open_object(array.store, key)) is None:
-                continue
-            try:
-                new = self._target(f"{array.name}/{relative}" if array.name else relative)
-                data = bytes(view.range(0, view.nbytes))
-                put(new, data, durable=durable)
-                n, nbytes = n + 1, nbytes + len(data)
-            finally:
-                view.close()
-        return n, nbytes
+            if relative not in DOCUMENTS and not is_own_name(relative) and not key.endswith("/"):
+                name = object_name(f"{array.name}/{relative}" if array.name else relative)
+                self.copy(array.store, key, name, budget, durable=durable, may_replace=True)
 
 
 def _has_files(folder: str) -> bool:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ...options import Options
+from ..backup import holds_whole
 from ..jobs.ledger import FoundLines, Ledger, read_ledgers
+from ..memory_budget import MemoryBudget
 from ..monitor import Incomplete, Monitor, Stopped
+from ..other_objects import OtherObject, copy_objects
 from .claim import claim, guard, has_claim, release
 from .convert_report import ConvertedArray, ConvertReport
-from .destination import NewTree
+from .destination import JobOver, NewTree
 from .plan import ConvertPlan, Unit
 from .run import OnRecord, Totals, n_in_flight, run_units
 from .shard_record import ShardRecord
@@ -127,7 +130,7 @@ class Execution:
         self._monitor.start(self._plan.source, n_shards)
         if self._job is None:
             totals = self._run(units, done, lambda record: None)
-            is_complete = self._end(totals, lambda: self._finish(None))
+            is_complete = self._end(totals, lambda: self._finish(None, totals))
             return totals, is_complete, found.n_damaged
         with Ledger(self._job, self._plan.fingerprint) as ledger:
             totals = self._run(units, done, lambda record: ledger.append(record.to_json()))
@@ -218,8 +221,8 @@ class Execution:
             totals.is_stopped = True
             return False
 
-    def _finish(self, ledger: Ledger | None) -> bool:
-        """Copy arrays that are copied object by object, and write the documents; return True.
+    def _finish(self, ledger: Ledger | None, totals: Totals) -> bool:
+        """Copy what is copied object by object, and write the documents; return True.
 
         Raises
         ------
@@ -229,14 +232,34 @@ class Execution:
         if self._destination.is_complete:
             self._check_end(ledger)
             return True
-        for name in self._plan.verbatim:
-            self._monitor.check()
-            is_durable = self._options.durability == "fsync"
-            self._destination.copy_objects(self._tree.verbatim[name], durable=is_durable)
+        try:
+            self._copy_objects(totals)
+        except JobOver:  # another worker was faster
+            self._check_end(ledger)
+            return True
         self._destination.write_documents(self._plan.documents)
         self._record_end(ledger)
         release(self._destination)
         return True
+
+    def _copy_objects(self, totals: Totals) -> None:
+        """Copy the arrays that are copied object by object, and all objects that belong to no array."""
+        others, new = self._tree.others, self._destination
+        durable = self._options.durability == "fsync"
+        budget = MemoryBudget(self._plan.memory)
+        for name in self._plan.verbatim:
+            self._monitor.check()
+            new.copy_objects(self._tree.verbatim[name], budget, durable=durable)
+        if others is None:
+            return
+
+        def copy(one: OtherObject) -> int | None:
+            # an earlier run of the job may have copied it
+            return new.copy(others.store, one.key, one.name, budget, durable=durable, may_replace=True)
+
+        # in threads only if none of them holds a whole object
+        n_threads = 1 if holds_whole(new.root.store, new.root.prefix) else self._options.threads
+        totals.others = copy_objects(others, copy, self._monitor, n_threads)
 
     def _finish_job(self, ledger: Ledger, totals: Totals, finishes: bool) -> bool:
         """Finish if all shards are, and the source has not changed; return True if the documents are written."""
@@ -247,7 +270,7 @@ class Execution:
         work = GroupWork(self._plan, self._tree, self._destination, self._options, done)
         if finishes and self._workers is None:
             work.check_sources(self._monitor)
-            return self._finish(ledger)
+            return self._finish(ledger, totals)
         if len(done) < self._plan.n_shards:
             if not finishes:
                 return False
@@ -257,7 +280,7 @@ class Execution:
             )
         for failure in work.unfinished(self._monitor):
             totals.add_failure(failure)
-        return not totals.n_failed and self._finish(ledger)
+        return not totals.n_failed and self._finish(ledger, totals)
 
 
 def run_report(
@@ -287,6 +310,7 @@ def run_report(
         arrays,
         tuple(totals.failures),
         totals.is_stopped,
+        totals.others,
     )
 
 

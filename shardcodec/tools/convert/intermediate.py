@@ -89,7 +89,7 @@ class Intermediate:
         """Write the intermediate arrays; those that are finished are not written again."""
         execution = Execution(
             self._plan,
-            self._tree,
+            replace(self._tree, others=None),
             self._new,
             self._options,
             monitor,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import NoneType
@@ -20,12 +20,14 @@ from ...compat import StorePath, quiet
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.array_document import key_encoding
 from ...format.checks import as_items, as_mapping, show, wrong
+from ...format.keys import KeyEncoding
 from ...format.xarray_attributes import DIMENSIONS, masked_attributes
 from ...options import Options
 from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget
-from ..documents import document_of, group_documents, parsed
+from ..documents import DOCUMENTS, document_of, group_documents, parsed
+from ..other_objects import OtherObjects
 from ..targets import find_arrays, find_groups
 from .decoded_source import decoded_source
 from .hdf5_source import hdf5_tree, split_hdf5
@@ -45,6 +47,7 @@ def open_source(
     *,
     array: str | None = None,
     only: Sequence[str] = (),
+    others: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SourceTree:
     """Open what is to be converted.
@@ -60,6 +63,9 @@ def open_source(
         Only this array of a group, by its path.
     only : sequence of str
         Only arrays whose path matches one of these patterns, such as ``a/*``.
+    others : {"all", "chosen", "none"}, optional
+        Which objects that belong to no array are copied too: all, only those in the folders of chosen arrays, or none. Default:
+        all, or with `array` or `only` those of chosen arrays.
     storage_options : mapping, optional
         Only with a URL.
 
@@ -78,6 +84,10 @@ def open_source(
     """
     patterns = [*only, *([] if array is None else [glob.escape(array.strip("/"))])]
     tree = _tree(source, options, lambda name: _matches(name, patterns), array, storage_options)
+    if others is None:
+        others = "chosen" if patterns else "all"
+    if others == "none":
+        tree = replace(tree, others=None)
     if not patterns:
         return tree
     names = [*tree.verbatim, *(one.name for one in tree.arrays)]
@@ -88,6 +98,8 @@ def open_source(
         for path, found in tree.groups.items()
         if not path or any(name.startswith(f"{path}/") for name in names)
     }
+    if tree.others is not None and others == "chosen":
+        tree = replace(tree, others=replace(tree.others, chosen=tuple(sorted(names))))
     return replace(tree, groups=groups)
 
 
@@ -145,15 +157,40 @@ def _zarr_tree(
     root = next(
         (folder for _, folder in find_groups(source, storage_options)), None
     )  # the group itself comes first
+    documents = {one.name: _written_documents(one.document) for one in found}
     if root is None:
-        return SourceTree(str(source), tuple(arrays), {}, False, verbatim)
+        others = _others(found[0].folder, found, documents, verbatim)
+        return SourceTree(str(source), tuple(arrays), {}, False, verbatim, others)
     document = document_of(root) or {}
     groups = {}
     for name, folder, group in group_documents(root, document):
         with _named(f"group {folder!r}"):
             _check_group(folder, group)
             groups[name] = _attributes(folder, group)
-    return SourceTree(repr(root), tuple(arrays), groups, _is_consolidated(root, document), verbatim)
+            documents[name] = _written_documents(group)
+    others = _others(root, found, documents, verbatim)
+    return SourceTree(repr(root), tuple(arrays), groups, _is_consolidated(root, document), verbatim, others)
+
+
+def _others(
+    root: Folder,
+    arrays: Sequence[ArrayTarget],
+    documents: Mapping[str, Collection[str]],
+    whole: Collection[str],
+) -> OtherObjects:
+    # new arrays have the default keys
+    return OtherObjects(
+        root,
+        {one.name: one for one in arrays},
+        documents,
+        whole=frozenset(whole),
+        new_keys=KeyEncoding(True, "/"),
+    )
+
+
+def _written_documents(document: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the metadata of a node that become its new ``zarr.json``."""
+    return {"zarr.json"} if document.get("zarr_format") == 3 else DOCUMENTS
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 # places.py - where source and destination are, independent of their spelling
 # SPDX-License-Identifier: MIT
-"""`absolute`: one spelling of a place. `check_apart`: source and destination must not lie in each other."""
+"""`absolute`: one spelling of a place. `check_new_place`: the destination must be free, and apart from the source."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 from ...access.box_reader import Folder, folder_at
 from ...compat import StorePath, unwrap
-from ...storage.kinds import at_url, is_zarr_store
+from ...storage.kinds import at_url, is_zarr_store, object_at
 from ...storage.urls import is_url
+from ..stored_bytes import open_object
+from .destination import NewTree
 
-__all__ = ["absolute", "check_apart"]
+__all__ = ["absolute", "check_apart", "check_new_place"]
 
 
 def absolute(place: Any, storage_options: Mapping[str, Any] | None = None) -> Any:
@@ -25,7 +27,40 @@ def absolute(place: Any, storage_options: Mapping[str, Any] | None = None) -> An
     return os.path.abspath(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
 
 
-def check_apart(source: Any, destination: Any) -> None:
+def check_new_place(
+    to: Any, storage_options: Mapping[str, Any] | None, source: Any, *, is_one_shard: bool = False
+) -> None:
+    """Check the destination of `repair` and `compact`, as `convert` does with its own.
+
+    Parameters
+    ----------
+    to : path-like, URL or zarr store
+    storage_options : mapping or None
+        Only with a URL.
+    source : path-like, URL or zarr store
+    is_one_shard : bool
+        `source` is one shard, and `to` its new object.
+
+    Raises
+    ------
+    ValueError
+        One lies in the other one, or `to` is a zip file.
+    FileExistsError
+        There is something already.
+    """
+    options = storage_options if is_url(to) else None
+    old = absolute(source, storage_options if is_url(source) else None)
+    check_apart(old, absolute(to, options), name="to")
+    if not is_one_shard:
+        NewTree(to, options).check_free()
+        return
+    store, key, name = object_at(to, None, options)
+    path = store.path(key)
+    if open_object(store, key) is not None if path is None else os.path.lexists(path):
+        raise FileExistsError(f"{path or name}: expected a new path, but it exists")
+
+
+def check_apart(source: Any, destination: Any, *, name: str = "destination") -> None:
     """Raise `ValueError` if one of two places, which `absolute` has returned, lies in the other one."""
     old, new = _location(source), _location(destination)
     if old is None or new is None or not _is_same_store(old[0], new[0]):
@@ -33,8 +68,7 @@ def check_apart(source: Any, destination: Any) -> None:
     a, b = (f"{path.rstrip('/')}/" if path.strip("/") else "" for path in (old[1], new[1]))
     if a != b and (a.startswith(b) or b.startswith(a)):
         raise ValueError(
-            f"destination: expected a place outside of the source {source}, which does not contain the source, got "
-            f"{destination}"
+            f"{name}: expected a place outside of the source {source}, which does not contain the source, got {destination}"
         )
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ConflictError
 from ...options import Options
+from ..names import node_path
 from .destination import NewArray, NewTree
 from .grouping import Geometry, encode_grouping, move_grouping
 from .intermediate_shape import choose_intermediate
@@ -135,6 +136,8 @@ class ConvertPlan:
         One of `VERIFY_LEVELS`.
     fingerprint : str
         Identifies source, destination and options.
+    others : str
+        Which objects that belong to no array are copied, as for `open_source`.
     """
 
     source: str
@@ -146,6 +149,7 @@ class ConvertPlan:
     n_threads: int
     verify: str
     fingerprint: str
+    others: str = "none"
 
     @property
     def n_units(self) -> int:
@@ -183,9 +187,11 @@ class ConvertPlan:
         Raises
         ------
         ValueError
-            A member is missing or unknown.
+            A member is missing or unknown, or a name cannot be written.
         """
         try:
+            for name in (*data["documents"], *data["verbatim"], *(one["name"] for one in data["arrays"])):
+                node_path(name)
             arrays = tuple(PlannedArray(**_tuples(one)) for one in data["arrays"])
             rest = {name: value for name, value in data.items() if name != "arrays"}
             return cls(**{**rest, "arrays": arrays, "verbatim": tuple(data["verbatim"])})
@@ -274,6 +280,8 @@ def make_plan(
     for name, array in tree.verbatim.items():
         documents[name] = dict(array.document)
     _add_groups(tree, documents)
+    for name in documents:
+        node_path(name)
     return ConvertPlan(
         tree.place,
         destination.place,
@@ -284,6 +292,7 @@ def make_plan(
         options.threads,
         verify,
         fingerprint(tree, destination, documents, verify),
+        tree.scope,
     )
 
 
@@ -331,7 +340,7 @@ def fingerprint(tree: SourceTree, destination: NewTree, documents: Mapping[str, 
         codecs = None if one.encoding is None else [codec.to_json() for codec in one.encoding.codecs]
         sources.append([*facts, codecs, one.attributes, one.dimension_names])
     place = destination.root.store.describe(destination.root.prefix.rstrip("/"))
-    data = [1, tree.place, sources, sorted(tree.verbatim), place, documents, verify]
+    data = [1, tree.place, sources, sorted(tree.verbatim), tree.scope, place, documents, verify]
     text = json.dumps(data, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from ..monitor import Monitor, Stopped
+from ..other_objects import NO_OBJECTS, ObjectCounts
 from .plan import ConvertPlan, Unit
 from .shard_record import ShardFailure, ShardRecord
 from .work import GroupResult, GroupWork
@@ -34,6 +35,7 @@ class Totals:
     written_nbytes: int = 0
     failures: list[ShardFailure] = field(default_factory=list)
     is_stopped: bool = False
+    others: ObjectCounts = NO_OBJECTS
 
     def add(self, found: GroupResult) -> None:
         """Add the result of a group."""

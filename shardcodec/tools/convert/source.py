@@ -14,6 +14,7 @@ import numpy as np
 
 from ...format.codecs import Codec
 from ...format.dtypes import DType
+from ..other_objects import OtherObjects
 
 __all__ = ["Coords", "EncodedChunks", "Encoding", "Ints", "SourceArray", "SourceTree", "file_state"]
 
@@ -145,6 +146,8 @@ class SourceTree:
         The root has consolidated metadata.
     verbatim : mapping from str to Any
         Arrays whose data type shardcodec does not have: they are copied object by object.
+    others : OtherObjects or None
+        The objects that belong to no array; None if there are none, or they are not copied.
     """
 
     place: str
@@ -152,6 +155,14 @@ class SourceTree:
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_consolidated: bool = False
     verbatim: Mapping[str, Any] = field(default_factory=dict)
+    others: OtherObjects | None = None
+
+    @property
+    def scope(self) -> str:
+        """Which objects that belong to no array are copied, as for `open_source`."""
+        if self.others is None:
+            return "none"
+        return "all" if self.others.chosen is None else "chosen"
 
 
 def file_state(path: str) -> str:

@@ -33,6 +33,7 @@ def open_plan(found: PlanFile, options: Options) -> tuple[SourceTree, NewTree]:
         found.source,
         options,
         only=names if names != [""] else (),
+        others=plan.others,
         storage_options=found.storage_options if is_url(found.source) else None,
     )
     new = NewTree(found.destination, found.storage_options)

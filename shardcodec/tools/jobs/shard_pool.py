@@ -17,6 +17,7 @@ from ...option_sources import current_options
 from ...options import check
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget, ShardTarget
+from ..convert.places import check_new_place
 from ..memory_budget import MemoryBudget
 from ..monitor import Monitor
 from ..new_hierarchy import NewHierarchy
@@ -113,12 +114,25 @@ class ShardPool:
         ValueError, FileExistsError
             See `NewHierarchy`; or workers should write a single shard.
         """
-        if self.is_remote and self._is_one_shard():
+        is_one_shard = self._is_one_shard()
+        if self.is_remote and is_one_shard:
             raise ValueError(
                 "to: expected a group or an array with dask, got one shard, which needs no workers"
             )
         job = uuid.uuid4().hex if self.is_remote else None
-        return NewHierarchy(to, self._storage_options, self.budget, self._target, self.options, job)
+        return NewHierarchy(
+            to,
+            self._storage_options,
+            self.budget,
+            self._target,
+            self.options,
+            job,
+            is_one_shard=is_one_shard,
+        )
+
+    def check_new_place(self, to: Any) -> None:
+        """Raise the errors of `new_hierarchy`; nothing is written."""
+        check_new_place(to, self._storage_options, self._target, is_one_shard=self._is_one_shard())
 
     def _is_one_shard(self) -> bool:
         found = find_arrays(self._target, spec=self._spec, storage_options=self._storage_options)

@@ -1,0 +1,344 @@
+# other_objects.py - the objects of a hierarchy that belong to no array
+# SPDX-License-Identifier: MIT
+"""`OtherObjects`: tables, texts, hidden files and all else beside the arrays, which a new hierarchy gets as it is.
+
+They are found by one listing of the hierarchy. Metadata of nodes, chunks of arrays and shardcodec's own files are none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..access.box_reader import Folder
+from ..format.keys import KeyEncoding
+from ..storage.store import Store
+from .array_target import ArrayTarget
+from .documents import DOCUMENTS
+from .monitor import Monitor
+from .names import is_own_name, node_path, object_name
+from .report import Record
+from .shard_threads import in_order
+from .stored_bytes import open_object
+from .targets import find_groups, find_hierarchy
+
+__all__ = [
+    "NO_OBJECTS",
+    "LeftObject",
+    "ObjectCounts",
+    "OtherObject",
+    "OtherObjects",
+    "copy_objects",
+    "count_objects",
+    "other_objects",
+]
+
+# Objects that were left out and that a report lists; all are counted.
+MOST_LEFT = 1000
+# Metadata of Zarr v2 that name arrays: beside a zarr.json, a copy would show arrays that are not there in this form.
+_OF_ARRAYS = frozenset({".zarray", ".zmetadata"})
+# Bytes at the beginning of a file by which a plan or a ledger is known.
+_HEAD_NBYTES = 64
+
+
+@dataclass(frozen=True)
+class LeftObject(Record):
+    """An object that a new hierarchy does not have.
+
+    Attributes
+    ----------
+    name : str
+        Its path below the root of the hierarchy.
+    reason : str
+        Why it is not copied.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ObjectCounts(Record):
+    """The objects that belong to no array.
+
+    Attributes
+    ----------
+    n_objects, nbytes : int
+        Those that are copied: number and size.
+    n_left : int
+        Those that are not.
+    left : tuple of LeftObject
+        The first `MOST_LEFT` of them.
+    """
+
+    n_objects: int = 0
+    nbytes: int = 0
+    n_left: int = 0
+    left: tuple[LeftObject, ...] = ()
+
+
+NO_OBJECTS = ObjectCounts()
+
+
+class OtherObject(NamedTuple):
+    """One object: its key in the store, and its path below the root of the hierarchy."""
+
+    key: str
+    name: str
+
+
+@dataclass(frozen=True)
+class OtherObjects:
+    """The objects of a hierarchy that belong to no array. Each iteration lists the hierarchy anew; memory is bounded.
+
+    Attributes
+    ----------
+    root : Folder
+        The root of the hierarchy.
+    arrays : mapping
+        All arrays of the hierarchy, by path.
+    documents : mapping
+        From the path of each node to the names of its metadata that the tool writes itself.
+    chosen : collection of str or None
+        Only objects in the folders of these arrays; None for all.
+    whole : collection of str
+        Arrays all of whose objects the tool copies.
+    new_keys : KeyEncoding or None
+        Of the chunks of all new arrays; None if they stay as they are.
+    """
+
+    root: Folder
+    arrays: Mapping[str, ArrayTarget] = field(default_factory=dict)
+    documents: Mapping[str, Collection[str]] = field(default_factory=dict)
+    chosen: Collection[str] | None = None
+    whole: Collection[str] = ()
+    new_keys: KeyEncoding | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store of the hierarchy."""
+        return self.root.store
+
+    def __iter__(self) -> Iterator[OtherObject | LeftObject]:
+        """Yield the objects, and those that are left out.
+
+        Raises
+        ------
+        ValueError
+            The name of an object cannot be written, or is that of a new chunk.
+        """
+        root = self.root.prefix
+        if not self.store.supports_listing:
+            reason = "the store cannot list its objects, so those that belong to no array are not known"
+            yield LeftObject(repr(self.root), reason)
+            return
+        chosen = [""] if self.chosen is None else self.chosen
+        for prefix in (f"{root}{name}/" if name else root for name in chosen):
+            for key in self.store.keys(prefix):
+                found = self._found(key, key.removeprefix(root))
+                if found is not None:
+                    yield found
+
+    def _found(self, key: str, name: str) -> OtherObject | LeftObject | None:
+        """Return an object; None for metadata, chunks and shardcodec's own files."""
+        array = self._array_of(name)
+        if array is not None and (array.name in self.whole or array.is_chunk(key)):
+            return None
+        folder, _, last = name.rpartition("/")
+        if folder in self.documents:
+            if last in self.documents[folder]:
+                return None
+            if last in _OF_ARRAYS:
+                return LeftObject(name, "metadata of Zarr v2 beside a zarr.json, which hides them")
+        # a key with a slash at its end is the mark of a folder
+        if key.endswith("/") or is_own_name(name) or _is_job_file(self.store, key):
+            return None
+        if array is not None and (grid := array.grid_without(key)) is not None:
+            return LeftObject(name, f"a chunk outside of the array, whose grid is {grid}")
+        if array is not None and self.new_keys is not None:
+            _check_is_no_chunk(array, key, self.new_keys)
+        return OtherObject(key, object_name(name))
+
+    def _array_of(self, name: str) -> ArrayTarget | None:
+        """Return the array in whose folder an object is."""
+        if "" in self.arrays:
+            return self.arrays[""]
+        end = name.find("/")
+        while end >= 0:
+            if (array := self.arrays.get(name[:end])) is not None:
+                return array
+            end = name.find("/", end + 1)
+        return None
+
+
+def _check_is_no_chunk(array: ArrayTarget, key: str, new: KeyEncoding) -> None:
+    """Raise `ValueError` for an object that would be in the way of the chunks of the new array."""
+    assert array.layout is not None
+    relative = key.removeprefix(array.folder.prefix)
+    if (
+        new.coords(relative, len(array.layout.shape)) is not None
+        or f"{relative}{new.separator}" == new.prefix
+    ):
+        raise ValueError(
+            f"{array.store.path(key) or key}: expected no object with the name of a chunk of the new array {array.name!r}; rename it, "
+            "or leave out what is not of an array (--only-arrays, in Python only_arrays)"
+        )
+
+
+def _is_job_file(store: Store, key: str) -> bool:
+    """Return True for a plan or a ledger of shardcodec, by its first bytes. Jobs are local files."""
+    is_ledger = ".ledger/" in key and key.endswith(".jsonl")
+    if not (is_ledger or key.endswith(".json")) or store.path(key) is None:
+        return False
+    view = open_object(store, key)
+    if view is None:
+        return False
+    try:
+        head = bytes(view.range(0, min(view.nbytes, _HEAD_NBYTES)))
+    finally:
+        view.close()
+    return head.startswith(b'{"ledger":1,' if is_ledger else b'{\n "format": "shardcodec plan"')
+
+
+def other_objects(
+    target: Any,
+    arrays: Sequence[ArrayTarget],
+    storage_options: Mapping[str, Any] | None,
+    *,
+    is_chosen: bool,
+    only_arrays: bool,
+) -> OtherObjects | None:
+    """Return the objects that belong to no array, where metadata of nodes stay as they are and unsharded arrays are copied whole.
+
+    Parameters
+    ----------
+    target
+        As for `find_arrays`.
+    arrays : sequence of ArrayTarget
+        Those of the hierarchy, or the chosen ones.
+    storage_options : mapping or None
+    is_chosen : bool
+        Only objects in the folders of `arrays`.
+    only_arrays : bool
+        No objects; only the names of the nodes are checked.
+
+    Returns
+    -------
+    OtherObjects or None
+        None for one shard, and with `only_arrays`.
+
+    Raises
+    ------
+    ValueError
+        The name of a node cannot be written.
+    """
+    if any(one.only is not None for one in arrays):
+        return None
+    names = [node_path(one.name) for one in arrays]
+    groups = [] if is_chosen else [node_path(name) for name, _ in find_groups(target, storage_options)]
+    root = None if only_arrays else find_hierarchy(target, storage_options)
+    if root is None:
+        return None
+    return OtherObjects(
+        root,
+        {one.name: one for one in arrays},
+        dict.fromkeys((*names, *groups), DOCUMENTS),
+        chosen=names if is_chosen else None,
+        whole=frozenset(one.name for one in arrays if not one.is_sharded),
+    )
+
+
+# ---- all of them
+
+Work = Callable[[OtherObject], int | None]
+
+
+def count_objects(others: OtherObjects | None, monitor: Monitor, n_threads: int) -> ObjectCounts:
+    """Count the objects, and check that each can be opened, before anything is written.
+
+    Raises
+    ------
+    ValueError
+        The name of an object cannot be written.
+    OSError
+        An object cannot be opened.
+    Stopped
+        The user asked to stop.
+    """
+    if others is None:
+        return NO_OBJECTS
+    store = others.store
+
+    def size(one: OtherObject) -> int | None:
+        view = open_object(store, one.key)
+        if view is None:
+            return None
+        view.close()
+        return view.nbytes
+
+    counts = _Counts()
+    counts.add(others, size, monitor, n_threads)
+    return counts.end()
+
+
+def copy_objects(others: OtherObjects, copy: Work, monitor: Monitor, n_threads: int) -> ObjectCounts:
+    """Copy the objects; those with the names of metadata, which show an array to readers, come last.
+
+    Parameters
+    ----------
+    others : OtherObjects
+    copy : callable
+        Copies one object, in a thread, and returns its size; None if it does not exist any more.
+    monitor : Monitor
+    n_threads : int
+
+    Raises
+    ------
+    OSError
+        An object cannot be read or written.
+    Stopped
+        The user asked to stop.
+    """
+    counts = _Counts()
+    documents: list[OtherObject] = []
+
+    def first() -> Iterator[OtherObject | LeftObject]:
+        for one in others:
+            if one.name.rpartition("/")[2] in DOCUMENTS and isinstance(one, OtherObject):
+                documents.append(one)
+            else:
+                yield one
+
+    counts.add(first(), copy, monitor, n_threads)
+    counts.add(sorted(documents, key=lambda one: (-one.name.count("/"), one.name)), copy, monitor, n_threads)
+    return counts.end()
+
+
+class _Counts:
+    """Sums over objects."""
+
+    def __init__(self) -> None:
+        self._n = self._nbytes = self._n_left = 0
+        self._left: list[LeftObject] = []
+
+    def add(
+        self, found: Iterable[OtherObject | LeftObject], work: Work, monitor: Monitor, n_threads: int
+    ) -> None:
+        """Work on objects in threads, and add their sizes."""
+        for nbytes in in_order(self._kept(found), work, n_threads, monitor):
+            if nbytes is not None:
+                self._n, self._nbytes = self._n + 1, self._nbytes + nbytes
+
+    def _kept(self, found: Iterable[OtherObject | LeftObject]) -> Iterator[OtherObject]:
+        for one in found:
+            if isinstance(one, OtherObject):
+                yield one
+                continue
+            self._n_left += 1
+            if len(self._left) < MOST_LEFT:
+                self._left.append(one)
+
+    def end(self) -> ObjectCounts:
+        """Return the sums."""
+        return ObjectCounts(self._n, self._nbytes, self._n_left, tuple(self._left))
