@@ -12,11 +12,13 @@ import contextlib
 import copy
 import functools
 import inspect
+import json
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -31,7 +33,7 @@ from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
 from zarr.codecs._v2 import V2Codec
-from zarr.core.array import AsyncArray
+from zarr.core.array import AsyncArray, parse_array_metadata
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.core.config import config
@@ -89,6 +91,7 @@ __all__ = [
     "is_zarrs_loop",
     "max_workers",
     "memory_identity",
+    "metadata_from",
     "on_zarrs_loop",
     "options_of_zarr",
     "own_pipeline",
@@ -100,9 +103,11 @@ __all__ = [
     "settings_of_zarr",
     "spec_with",
     "store_by_fsspec",
+    "stored_document",
     "swaps_for_filters",
     "sync",
     "unwrap",
+    "watch_deletions",
     "with_empty_chunks",
     "with_pipeline",
     "write_order",
@@ -505,3 +510,67 @@ def chunk_shape_of(metadata: ArrayMetadata) -> tuple[int, ...] | None:
 def is_regular(metadata: ArrayMetadata) -> bool:
     """Return True if all chunks of an array have the same shape."""
     return chunk_shape_of(metadata) is not None
+
+
+def stored_document(metadata: ArrayMetadata) -> dict[str, Any]:
+    """Return the document that zarr stores for an array, without its attributes."""
+    name = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
+    document: dict[str, Any] = json.loads(metadata.to_buffer_dict(IN_MEMORY)[name].to_bytes())
+    return document
+
+
+def metadata_from(document: Mapping[str, Any]) -> ArrayMetadata:
+    """Return the metadata of an array from its document, as zarr reads it."""
+    with quiet():
+        metadata: ArrayMetadata = parse_array_metadata({"attributes": {}, **document})
+    return metadata
+
+
+# The methods of a zarr store that delete objects; each takes a key or a prefix, or nothing for all objects.
+_DELETIONS = ("delete", "delete_dir", "clear")
+
+
+def watch_deletions(around: Callable[[Any, str], AbstractAsyncContextManager[None]]) -> Callable[[], None]:
+    """Run every deletion through a zarr store within a context manager, until the returned function is called.
+
+    zarr tells a codec pipeline of reads and writes, and not of deletions, so the methods of all classes of stores are
+    replaced meanwhile.
+
+    Parameters
+    ----------
+    around : callable
+        Takes the store and the key or prefix that is deleted, without slashes at its ends; returns the context manager.
+    """
+    replaced = []
+    for cls in _with_subclasses(Store):
+        for name in _DELETIONS:
+            original = vars(cls).get(name)
+            if inspect.isfunction(original) and not getattr(original, "__isabstractmethod__", False):
+                watched = _watched(original, around)
+                with contextlib.suppress(TypeError):  # a class of an extension module
+                    setattr(cls, name, watched)
+                    replaced.append((cls, name, original, watched))
+
+    def stop() -> None:
+        for cls, name, original, watched in replaced:
+            if vars(cls).get(name) is watched:  # else another program has replaced it since
+                setattr(cls, name, original)
+
+    return stop
+
+
+def _with_subclasses(cls: type) -> Iterator[type]:
+    yield cls
+    subclasses: list[type] = type.__subclasses__(cls)
+    for subclass in subclasses:
+        yield from _with_subclasses(subclass)
+
+
+def _watched(original: Any, around: Callable[[Any, str], AbstractAsyncContextManager[None]]) -> Any:
+    @functools.wraps(original)
+    async def deletion(store: Any, *args: Any, **kwargs: Any) -> Any:
+        prefix = next(iter((*args, *kwargs.values())), "")
+        async with around(store, str(prefix).strip("/")):
+            return await original(store, *args, **kwargs)
+
+    return deletion

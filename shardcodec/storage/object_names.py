@@ -18,7 +18,16 @@ from ..compat import memory_identity, unwrap
 from .concurrent_calls import call_each
 from .identity import ByIdentity
 
-__all__ = ["describe", "index_names", "lies_in", "memory_name", "part_name", "real_paths", "store_name"]
+__all__ = [
+    "describe",
+    "index_names",
+    "lies_below",
+    "lies_in",
+    "memory_name",
+    "part_name",
+    "real_paths",
+    "store_name",
+]
 
 
 def store_name(store: Any) -> str:
@@ -51,6 +60,11 @@ def part_name(name: str, holder: str) -> str:
 def lies_in(name: str, objects: Collection[str]) -> bool:
     """Return True if a name for locks is that of a part of one of these objects."""
     return any(name[:i] in objects for i, character in enumerate(name) if character == "[")
+
+
+def lies_below(name: str, folder: str) -> bool:
+    """Return True if a name for locks is that of a folder, of an object below it, or of a part of one of these."""
+    return name == folder or name.startswith((f"{folder}/", f"{folder}[")) or f"[{folder}/" in name
 
 
 def _name_of(store: Any) -> str:

@@ -296,6 +296,11 @@ class Store(ABC):
         return self._base
 
     @property
+    def describes_arrays(self) -> bool:
+        """True if the documents in the store are those of the arrays that are opened in it."""
+        return True
+
+    @property
     def is_read_only(self) -> bool:
         """True if the store refuses writes."""
         return bool(self._base.read_only)

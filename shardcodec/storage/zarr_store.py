@@ -126,6 +126,11 @@ class ZarrStore(Store):
         return super().index_names(keys)
 
     @property
+    def describes_arrays(self) -> bool:
+        """False for values that are parts of shards: the document there is that of the sharded array."""
+        return not isinstance(self._base, PartStore) if self._inner is None else self._inner.describes_arrays
+
+    @property
     def is_cheap(self) -> bool:
         """True if a request costs as little as one to a local file."""
         if type(self._base) is ZipStore:

@@ -8,6 +8,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from ..access.buffer.buffered_object import Target
+from ..access.buffer.layout_looks import LayoutGuard
 from ..access.buffer.process_buffer import ProcessBuffer
 from ..access.read import INLINE_NBYTES
 from ..compat import StorePath, as_numpy
@@ -43,7 +44,9 @@ class SmallWriter:
         self._store = store
         self._chain = functools.lru_cache(MAX_CHAINS)(self._usual_chain)
 
-    def write(self, item: Any, value: Any, options: Options, buffer: ProcessBuffer) -> bool:
+    def write(
+        self, item: Any, value: Any, options: Options, buffer: ProcessBuffer, guard: LayoutGuard | None
+    ) -> bool:
         """Buffer the only item of a batch; return False if nothing was buffered."""
         target, spec, chunk_selection, array_selection, _ = item
         array = as_numpy(value)
@@ -52,7 +55,7 @@ class SmallWriter:
         chain = self._chain(spec.shape, array.dtype)
         if chain is None or self._base.read_only:
             return False
-        place = Target(self._store, target.path, options, bool(spec.config.write_empty_chunks))
+        place = Target(self._store, target.path, options, bool(spec.config.write_empty_chunks), guard)
         return buffer.write_slices(place, chain, chunk_selection, array_selection, array)
 
     def _usual_chain(self, shape: tuple[int, ...], dtype: Any) -> Chain | None:

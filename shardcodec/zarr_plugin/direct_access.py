@@ -41,6 +41,7 @@ from ..options import NOTHING, Choices, Options, active
 from ..storage import index_cache
 from ..storage.store import Store
 from .array_codecs import Kind
+from .layout_guard import ArrayGuard
 from .request import Declined
 
 __all__ = ["DirectAccess", "MemoisedAccess", "direct_access"]
@@ -152,7 +153,8 @@ def direct_access(array: Any, kind: Kind | None, store: Store, options: Options)
     path = array.store_path.path
     folder = Folder(store, f"{path}/" if path else "")
     objects = ArrayObjects(folder, keys, metadata.shape, chain, array.dtype)
-    return DirectAccess(objects, metadata, array.config, array.order, options)
+    guard = ArrayGuard(metadata, store, path)
+    return DirectAccess(objects, metadata, array.config, array.order, options, guard)
 
 
 class DirectAccess:
@@ -170,15 +172,24 @@ class DirectAccess:
         Memory order of results.
     options : Options
         Options of each access.
+    guard : ArrayGuard
+        The layout that writes are made for.
     """
 
     def __init__(
-        self, objects: ArrayObjects, metadata: Any, config: Any, order: str, options: Options
+        self,
+        objects: ArrayObjects,
+        metadata: Any,
+        config: Any,
+        order: str,
+        options: Options,
+        guard: ArrayGuard,
     ) -> None:
         self._objects = objects
         self._metadata = metadata
         self._spec = spec_with(config)
         self._options = options
+        self._guard = guard
         self._reads = fills_missing_chunks(config)
         self._empty = functools.partial(_empty, order)
         if objects.dtype.kind in PLAIN_KINDS:
@@ -245,7 +256,7 @@ class DirectAccess:
         request = Request(store, parts, range(len(parts)), axes, values, self._spec)
         buffer = open_buffer.active()
         if buffer is not None:
-            return buffer.write_blocking(request, self._options)
+            return buffer.write_blocking(request, self._options, self._guard)
         write_request_blocking(request, self._options)
         return True
 

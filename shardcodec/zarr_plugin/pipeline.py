@@ -44,6 +44,7 @@ from .request import Declined, prepare
 from .small_read import SmallReader
 
 if TYPE_CHECKING:
+    from ..access.buffer.layout_looks import LayoutGuard
     from .buffered_write import SmallWriter
     from .direct_access import MemoisedAccess
 
@@ -86,6 +87,7 @@ class ShardCodecPipeline(CodecPipeline):
             self._reason = str(why)
         self._resolver = Resolver({**self._order, **self._attached})
         at = self._usual[1]
+        self._guard: LayoutGuard | None = None
         self._small_reader: SmallReader | None = None
         if self._kind and at.path("") is not None and at.is_prompt:
             self._small_reader = SmallReader(self._kind, store, at)
@@ -103,6 +105,16 @@ class ShardCodecPipeline(CodecPipeline):
         from .buffered_write import SmallWriter
 
         return SmallWriter(self._kind, *self._usual) if self._kind else None
+
+    def _guard_of(self, target: Any) -> LayoutGuard | None:
+        """Return the guard of this array, which `target` is an object of, for blocks of `group_writes`."""
+        if self._guard is None and type(target) is StorePath and store_of(target.store).describes_arrays:
+            from .layout_guard import ArrayGuard
+
+            n_parts = self._metadata.encode_chunk_key((0,) * len(self._metadata.shape)).count("/") + 1
+            folder = "/".join(target.path.split("/")[:-n_parts])
+            self._guard = ArrayGuard(self._metadata, store_of(target.store), folder)
+        return self._guard
 
     # ---- made by zarr
 
@@ -333,13 +345,15 @@ class ShardCodecPipeline(CodecPipeline):
         """
         if turns.is_over():
             await turns.next_turn()
-        batch = originals(list(batch_info), writing=True)
+        items = list(batch_info)
+        batch = originals(items, writing=True)
         if not batch:
             return
         options = self._options()
         buffer = open_buffer.active()
+        guard = None if buffer is None else self._guard_of(items[0][0])
         fast_path = self._small_writer if buffer is not None and len(batch) == 1 and not drop_axes else None
-        if buffer is not None and fast_path and fast_path.write(batch[0], value, options, buffer):
+        if buffer is not None and fast_path and fast_path.write(batch[0], value, options, buffer, guard):
             await buffer.keep_within_budget()
             return
         try:
@@ -349,7 +363,7 @@ class ShardCodecPipeline(CodecPipeline):
             await self._flush(batch)
             await write_own(batch, lambda part: self._own.write(part, value, drop_axes), options)
             return
-        await (write_request(request, options) if buffer is None else buffer.write(request, options))
+        await (write_request(request, options) if buffer is None else buffer.write(request, options, guard))
 
     @staticmethod
     async def _flush(batch: list[Any]) -> None:

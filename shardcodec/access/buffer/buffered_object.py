@@ -13,6 +13,7 @@ import numpy as np
 from ...options import Options
 from ...storage.replace import replace
 from ...storage.store import Store
+from .layout_looks import LayoutGuard
 from .overlay import Overlay
 from .overlay_maker import OverlayMaker
 
@@ -76,12 +77,15 @@ class Target(NamedTuple):
         Options of the write.
     writes_empty : bool
         Store inner chunks that equal the fill value.
+    guard : LayoutGuard or None
+        The layout that the write was made for; None if it cannot change.
     """
 
     store: Store
     key: str
     options: Options
     writes_empty: bool
+    guard: LayoutGuard | None = None
 
 
 class BufferedElements:
@@ -126,7 +130,7 @@ class BufferedElements:
             Errors of codecs and of the store; the stored object is as it was.
         """
         assert self.target is not None
-        store, key, options, writes_empty = self.target
+        store, key, options, writes_empty, _ = self.target
         maker = OverlayMaker(
             self.overlay,
             key,

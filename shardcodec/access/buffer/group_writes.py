@@ -8,10 +8,12 @@ import asyncio
 import atexit
 import os
 import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ...compat import is_zarrs_loop, on_zarrs_loop
+from ...compat import is_zarrs_loop, on_zarrs_loop, watch_deletions
 from . import open_buffer, process_exit
 from .process_buffer import ProcessBuffer
 
@@ -35,6 +37,7 @@ class _Blocks:
         # reentrant: a garbage collection under the mutex may close a generator, which leaves its block
         self._mutex = threading.RLock()
         self._open: list[_OpenBlock] = []
+        self._stop_watching: Callable[[], None] = lambda: None
         self.buffer = None
         self.ends: set[asyncio.Task[None]] = set()  # strong references: an event loop holds only weak ones
 
@@ -68,6 +71,7 @@ class _Blocks:
             self._open.append(_OpenBlock(block, threading.current_thread()))
             if self.buffer is None:
                 self.buffer = ProcessBuffer()
+                self._stop_watching = watch_deletions(_deleting)
             self._adjust()
 
     def leave(self, block: group_writes) -> ProcessBuffer | None:
@@ -88,6 +92,7 @@ class _Blocks:
             if not buffer.close(drop=drop):
                 return False
             self.buffer = None
+            self._stop_watching()
             return True
 
     def end(self) -> None:
@@ -130,6 +135,11 @@ class _Blocks:
         if self.buffer is not None:
             self.buffer.is_closing = not self._open
             self.buffer.max_nbytes = min((one.block.max_bytes for one in self._open), default=0)
+
+
+def _deleting(store: Any, prefix: str) -> AbstractAsyncContextManager[None]:
+    buffer = open_buffer.active()
+    return nullcontext() if buffer is None else buffer.deleting(store, prefix)
 
 
 _blocks = _Blocks()
@@ -189,8 +199,9 @@ class group_writes:  # noqa: N801  # used like a function
     Blocks may be nested and may overlap in several threads. They share one buffer, and the end of each block stores all
     buffered writes. A block with ``flush_on_error=False`` must be the only one; a second block raises RuntimeError.
 
-    Other pipelines, stores and processes see the writes when they are stored. In the block, arrays must not be resized,
-    overwritten or deleted. A child process that is forked in the block starts with an empty buffer. In a coroutine,
+    Other pipelines, stores and processes see the writes when they are stored. If an array is deleted or made anew in the
+    block, through any zarr store of this process, its earlier writes are void. If another process has done so, the flush notices
+    that the array is gone, has another layout or has become smaller; it drops such writes and warns. A child process that is forked in the block starts with an empty buffer. In a coroutine,
     ``async with`` waits without blocking the event loop. The buffered writes of a block that was never left are stored when
     the process ends. If that fails, a message on stderr names arrays and numbers of shards, and the exit status is 120.
 

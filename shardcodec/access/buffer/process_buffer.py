@@ -9,14 +9,19 @@ through shardcodec see them. The buffered writes of an object are `BufferedEleme
 Buffered writes are flushed at the end of a block, when they exceed the memory budget, and before an operation that cannot
 be buffered. Each change to the buffered writes of an object is made under the object's lock in the table of this process.
 If several writes assign the same element, the last one counts.
+
+Buffered writes are void when their object is deleted. Deletions through the stores of this process drop them at once
+(`ProcessBuffer.deleting`); those by other processes are noticed at the flush, which compares the layout that the writes were
+made for with the stored metadata (`LayoutGuard`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +30,8 @@ from ...compat import on_zarrs_loop
 from ...errors import GroupWriteError
 from ...options import Options
 from ...storage import locks
-from ...storage.object_names import lies_in
+from ...storage.kinds import store_of
+from ...storage.object_names import lies_below, lies_in
 from ...storage.runner import BLOCKING, run_blocking
 from ...storage.store import Store
 from ...storage.tasks import all_of, to_its_end
@@ -36,6 +42,7 @@ from ..read import INLINE_NBYTES, decoded_nbytes
 from ..regions import Box
 from ..shard_object import ShardObject
 from .buffered_object import BufferedElements, BufferedObject, BufferedWrites, Target
+from .layout_looks import LayoutGuard, LayoutLooks
 from .lock_names import LockName, LockNames, lock_names, resolve
 from .overlay import Array, Overlay
 
@@ -87,6 +94,7 @@ class ProcessBuffer:
         self._mutex = threading.Lock()
         self._is_closed = False
         self._names = LockNames()
+        self._looks = LayoutLooks()
 
     @property
     def nbytes(self) -> int:
@@ -112,11 +120,11 @@ class ProcessBuffer:
 
     # ---- writing elements
 
-    async def write(self, request: Request, options: Options) -> None:
+    async def write(self, request: Request, options: Options, guard: LayoutGuard | None = None) -> None:
         """Buffer a request; parts that gain nothing from the buffer are stored at once."""
         request.store.check_writable()
         names = await self._names_of(request)
-        if len(names) == 1 and self._buffer_quickly(names[0], request, options):
+        if len(names) == 1 and self._buffer_quickly(names[0], request, options, guard):
             await self.keep_within_budget()
             return
         at_once = {i for i, part in enumerate(request.parts) if not self._may_buffer(names[i], part)}
@@ -126,7 +134,7 @@ class ProcessBuffer:
             if i in at_once:
                 continue
             async with locks.table().hold_async([names[i].name]):
-                is_buffered = await self._buffer(names[i].name, part, request, options)
+                is_buffered = await self._buffer(names[i].name, part, request, options, guard)
             if is_buffered:
                 await self.keep_within_budget()
             else:
@@ -161,7 +169,9 @@ class ProcessBuffer:
                 if is_covered[i]:
                     self._drop(names[i].name)
 
-    async def _buffer(self, name: str, part: Part, request: Request, options: Options) -> bool:
+    async def _buffer(
+        self, name: str, part: Part, request: Request, options: Options, guard: LayoutGuard | None
+    ) -> bool:
         """Buffer a part of a request; return False if the buffer is closed. The caller holds the object's lock."""
         found = self._objects.get(name)
         if found is not None and found.writes.kind is not part.chain:
@@ -179,10 +189,12 @@ class ProcessBuffer:
             if found is not None:
                 self._note(name, found)  # a cancelled write has taken memory
             raise
-        writes.target = Target(request.store, part.key, options, request.writes_empty)
+        writes.target = Target(request.store, part.key, options, request.writes_empty, guard)
         return self._note(name, one)
 
-    def _buffer_quickly(self, name: LockName, request: Request, options: Options) -> bool:
+    def _buffer_quickly(
+        self, name: LockName, request: Request, options: Options, guard: LayoutGuard | None
+    ) -> bool:
         """Buffer the only part of a small request; return False if nothing was buffered."""
         (part,) = request.parts
         box = _box_of(part)
@@ -193,7 +205,7 @@ class ProcessBuffer:
             overlay.write(box, request.axes, request.array)
             return True
 
-        target = Target(request.store, part.key, options, request.writes_empty)
+        target = Target(request.store, part.key, options, request.writes_empty, guard)
         return self._write_overlay(name.name, part.chain, write, target)
 
     def write_slices(
@@ -246,7 +258,7 @@ class ProcessBuffer:
             one.nbytes, one.last_write = nbytes, number
         return True
 
-    def write_blocking(self, request: Request, options: Options) -> bool:
+    def write_blocking(self, request: Request, options: Options, guard: LayoutGuard | None = None) -> bool:
         """Buffer a small request for one object, in a thread that does not run an event loop.
 
         Returns False if nothing was buffered; the caller then uses `write`.
@@ -273,7 +285,7 @@ class ProcessBuffer:
                 if found is not None:
                     self._note(name.name, found)  # as in `_buffer`
                 raise
-            writes.target = Target(request.store, part.key, options, request.writes_empty)
+            writes.target = Target(request.store, part.key, options, request.writes_empty, guard)
             if not self._note(name.name, one):
                 return False
         if self._nbytes > self.max_nbytes:
@@ -383,7 +395,7 @@ class ProcessBuffer:
         await self.flush(
             name
             for name, part in zip(names, request.parts, strict=True)
-            if self.has(name) and (_box_of(part) is None or self._elements(name) is None)
+            if self.has(name) and (_box_of(part) is None or not self._fits(name, part))
         )
         # before the store is read: writes that are flushed meanwhile are seen here or there
         found = {
@@ -401,10 +413,46 @@ class ProcessBuffer:
             await to_its_end(asyncio.to_thread(_copy_overlays, found.values(), request))
         return missing - {request.positions[i] for i in found}
 
+    def _fits(self, name: str, part: Part) -> bool:
+        """Return True if an object has buffered elements of the layout of a part; another process may have made it anew."""
+        elements = self._elements(name)
+        if elements is None:
+            return False
+        chain = elements.overlay.chain
+        return bool(chain.shape == part.chain.shape and chain.itemsize == part.chain.itemsize)
+
     def _elements(self, name: str) -> BufferedElements | None:
         """Return the buffered elements of an object; None if it has none."""
         one = self._objects.get(name)
         return one.writes if one is not None and isinstance(one.writes, BufferedElements) else None
+
+    # ---- deletions and other layouts
+
+    @contextlib.asynccontextmanager
+    async def deleting(self, base: Any, prefix: str) -> AsyncIterator[None]:
+        """Drop the buffered writes of an object, or of all below a prefix, that a zarr store deletes meanwhile.
+
+        No flush stores them again, because their locks are held. They are kept if the deletion fails.
+        """
+        if self.is_empty:
+            yield
+            return
+        (folder,) = await lock_names(store_of(base), [prefix])
+        folder = folder.rstrip("/")
+        names = [name for name in self.names() if lies_below(name, folder)]
+        async with locks.table().hold_async(names):
+            yield
+            if names != [folder]:  # an array or group, and not only one object
+                self._looks.forget()
+            for name in names:
+                self._drop(name)
+
+    async def _is_void(self, writes: BufferedWrites) -> bool:
+        """Return True if buffered writes must not be stored, because their array is another one by now."""
+        target = _target_of(writes)
+        if target is None or target.guard is None:
+            return False
+        return await self._looks.why_void(target.guard, target.key) is not None
 
     # ---- flushing
 
@@ -428,6 +476,12 @@ class ProcessBuffer:
         chosen = self.names() if names is None else list(names)
         if not self._objects or not chosen:
             return
+        if names is None:
+            self._looks.forget()
+        targets = [_target_of(one.writes) for name in chosen if (one := self._objects.get(name)) is not None]
+        await self._looks.look_at(
+            target.guard for target in targets if target is not None and target.guard is not None
+        )
         limit = asyncio.Semaphore(CONCURRENCY)
         written: list[str] = []
         failures: dict[str, Exception] = {}
@@ -449,6 +503,7 @@ class ProcessBuffer:
         await all_of([flush_one(name) for name in chosen if self.has(name) and self._elements(name) is None])
         if failures:
             raise _failure(written, failures)
+        self._looks.report()
 
     def flush_blocking(self, name: str) -> None:
         """Flush one object as `flush`, in a thread that does not run zarr's event loop."""
@@ -468,7 +523,10 @@ class ProcessBuffer:
             await self.flush(name for name in whole if self.has(name))
 
     async def _flush_object(self, name: str, one: BufferedObject) -> None:
-        """Store the buffered writes of one object; the caller holds its lock."""
+        """Store the buffered writes of one object, or drop them if they are void; the caller holds its lock."""
+        if await self._is_void(one.writes):
+            self._drop(name)
+            return
         flush = _Flush()
         token = _flush.set(flush)
         try:
@@ -504,6 +562,10 @@ class ProcessBuffer:
             self._nbytes = 0
             self._is_closed = True
             return True
+
+
+def _target_of(writes: BufferedWrites) -> Target | None:
+    return writes.target if isinstance(writes, BufferedElements) else None
 
 
 def _box_of(part: Part) -> Box | None:
