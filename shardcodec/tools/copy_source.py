@@ -22,6 +22,8 @@ from ..format.spec import ShardSpec
 from ..options import Options
 from .array_target import ArrayTarget, ShardTarget
 from .chunk_check import ChunkCheck, Level
+from .findings import FindingKind
+from .index_search import How
 from .memory_budget import MemoryBudget
 from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
@@ -134,6 +136,10 @@ class ChunksOfCopy:
             self._view = open_object(array.store, key)
             if self._view is not None:
                 self._survey = survey(self._view, key, check, Level.INDEX)
+                found = self._survey.found
+                if found.how is How.ELSEWHERE and found.kind is FindingKind.TORN_APPEND:
+                    # the state before an append: a newer inner chunk may be among the bytes behind it
+                    self._survey.is_lost[:] = True
 
     def close(self) -> None:
         """Close the shard of the copy."""

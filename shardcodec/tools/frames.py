@@ -103,7 +103,7 @@ def _fixed_slots(view: StoredBytes, low: int, high: int, nbytes: int, check: Chu
     window = _Window(view, low, high, check.share)
     found = []
     for offset in range(low, high - nbytes + 1, nbytes):
-        problem = check.problem(0, window.bytes(offset, nbytes), Level.CHECKSUM)
+        problem = check.problem(0, window.bytes(offset, nbytes), Level.DECODE)
         found.append(Slot(offset, nbytes, problem is None))
         if len(found) > check.spec.n_chunks:
             return Slots(tuple(found), False)

@@ -9,20 +9,24 @@ The places are tried in this order; the first whole index is taken:
 3. its own place, after the correction of one damaged byte (`index_layout.correct_one_byte`),
 4. the other end of the shard, if a writer had another ``index_location``,
 5. anywhere: the last place where the checksum holds and all entries lie before the index. This is the shard before an
-   append that was torn, or bytes were added to the object.
+   append that was torn, or bytes were added to the object. If the object ends with a damaged index, this is only an older
+   state, which shows what the append has not changed.
 
-Without a checksum of the index, only places 1 and 4 can be told apart from other bytes, by the bounds of all entries.
+Without a checksum of the index, only the bounds of all entries tell an index from other bytes: one impossible entry may mean
+that bytes were cut off or appended, and that each entry is read in the place of its neighbour. Such an index is in its place
+only if the inner chunks end where it begins (`_is_anchored`).
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .. import native
+from ..access.inner_chunks import coordinates
 from ..access.placement import ABSENT
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
@@ -30,6 +34,7 @@ from .findings import FindingKind
 from .index_layout import (
     CHECKSUM_NBYTES,
     Entries,
+    Flags,
     bad_entries,
     correct_one_byte,
     decode_entries,
@@ -46,6 +51,8 @@ UNKNOWN = np.uint64(0)
 
 # Words of an index that the search compares before it computes a checksum.
 _SAMPLE_WORDS = 8
+# In a larger index one byte explains damage of many by chance (255 * n / 2^32), so its inner chunks must touch each other too.
+MOST_TRUSTED_NBYTES = 4096
 
 
 class How(enum.Enum):
@@ -75,6 +82,16 @@ class FoundIndex:
     detail : str
     hints : ndarray or None
         Entries of a lost index, of two numbers `UNKNOWN` where its bytes are missing. Any of them may be wrong.
+    checksum : bytes
+        The last stored checksum of a lost index; of an index that is too short, the last bytes of the object, which are the
+        checksum if the missing ones were before it. Empty if it has none.
+    n_missing : int
+        Bytes of a lost index that are missing.
+    proved : ndarray or None
+        Entries that a lost index and an older whole one have in the same position; absent elsewhere, which proves nothing.
+    is_anchored : bool
+        The inner chunks end where the index begins, or begin where it ends: it was not shifted by bytes that were cut off or
+        appended. Always true with a checksum.
     """
 
     how: How
@@ -84,9 +101,15 @@ class FoundIndex:
     kind: FindingKind | None = None
     detail: str = ""
     hints: Entries | None = None
+    checksum: bytes = b""
+    n_missing: int = 0
+    proved: Entries | None = None
+    is_anchored: bool = True
 
 
-def find_index(view: StoredBytes, spec: ShardSpec, block_nbytes: int = BLOCK_NBYTES) -> FoundIndex:
+def find_index(
+    view: StoredBytes, spec: ShardSpec, block_nbytes: int = BLOCK_NBYTES, inside: Flags | None = None
+) -> FoundIndex:
     """Find the index of a shard.
 
     Parameters
@@ -97,6 +120,8 @@ def find_index(view: StoredBytes, spec: ShardSpec, block_nbytes: int = BLOCK_NBY
         Its encoding.
     block_nbytes : int
         Bytes of the object to search at a time.
+    inside : ndarray of bool, shape (n_chunks,), optional
+        Inner chunks that have elements of the array: entries of the others do not show damage.
 
     Returns
     -------
@@ -105,14 +130,14 @@ def find_index(view: StoredBytes, spec: ShardSpec, block_nbytes: int = BLOCK_NBY
     at, n = index_offset(spec, view.nbytes), spec.index_nbytes
     stored = view.range(at, n) if at >= 0 else None
     entries = None if stored is None else decode_entries(spec, stored)
-    if entries is not None and (spec.n_index_checksums or not _any_bad(view, spec, entries, at)):
-        return FoundIndex(How.IN_PLACE, entries, at, n)
     if not spec.n_index_checksums:
-        return _without_checksum(view, spec, entries, at)
+        return _without_checksum(view, spec, entries, at, block_nbytes, inside)
+    if entries is not None:
+        return FoundIndex(How.IN_PLACE, entries, at, n)
     found = _cut_checksum(view, spec) or _corrected(view, spec, stored, at)
     if found is None and not _holds_equal_indexes(spec):
         found = _other_end(view, spec, at) or _elsewhere(view, spec, at, block_nbytes)
-    return found or _lost(view, spec, stored, at)
+    return _if_latest(found, view, spec, stored, at)
 
 
 def _holds_equal_indexes(spec: ShardSpec) -> bool:
@@ -125,17 +150,133 @@ def _holds_equal_indexes(spec: ShardSpec) -> bool:
     return False
 
 
-def _any_bad(view: StoredBytes, spec: ShardSpec, entries: Entries, at: int) -> bool:
-    return bool(bad_entries(entries, view.nbytes, at, spec.index_nbytes).any())
+# ---- an index without a checksum
 
 
-def _without_checksum(view: StoredBytes, spec: ShardSpec, entries: Entries | None, at: int) -> FoundIndex:
-    found = None if _holds_equal_indexes(spec) else _other_end(view, spec, at)
-    if found is not None:
-        return found
+def _without_checksum(
+    view: StoredBytes,
+    spec: ShardSpec,
+    entries: Entries | None,
+    at: int,
+    block_nbytes: int,
+    inside: Flags | None,
+) -> FoundIndex:
+    n, is_nested = spec.index_nbytes, _holds_equal_indexes(spec)
+    if entries is not None:
+        needed = entries if inside is None else np.where(inside[:, None], entries, ABSENT)
+        if _is_possible(needed, view, spec, at):
+            appended = None if is_nested else _before_appended(view, spec, needed, at)
+            is_anchored = _is_anchored(entries, view, spec, at)
+            return appended or FoundIndex(How.IN_PLACE, entries, at, n, is_anchored=is_anchored)
+    found = None if is_nested else _other_end(view, spec, at)
+    is_anchored = entries is not None and _is_anchored(entries, view, spec, at)
+    if found is None and not is_anchored and not is_nested and spec.index_location == "end":
+        found = _elsewhere(view, spec, at, block_nbytes)
+    return _if_latest(found, view, spec, None if entries is None else view.range(at, n), at)
+
+
+def _is_possible(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
+    """Return True if all entries are possible in this object, or were before it lost bytes of inner chunks."""
+    if wrong_sizes(entries, spec.inner.fixed_nbytes).any():
+        return False
+    n_lost = max(0, _end_of(entries) - (at if spec.index_location == "end" else view.nbytes))
+    if n_lost and not _is_packed(entries):
+        return False
+    low = at + n_lost if spec.index_location == "end" else at
+    return not bad_entries(entries, view.nbytes + n_lost, low, spec.index_nbytes).any()
+
+
+def _is_anchored(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
+    """Return True if an index without a checksum begins where the inner chunks end, or they begin where it ends.
+
+    If bytes were cut off or appended, it does not; or the first entry is made of other bytes, and impossible.
+    """
+    possible = _are_possible(entries, view.nbytes, at, spec)
+    live = entries[possible & ~is_absent(entries)]
+    if not possible[0] or not len(live):
+        return False
+    if spec.index_location == "start":
+        return int(live[:, 0].min()) == spec.index_nbytes
+    return _end_of(entries) == at
+
+
+def _impossible(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> FoundIndex:
+    """Return an index of which some entries are impossible, as a lost one."""
+    possible = _are_possible(entries, view.nbytes, at, spec)
+    first = int(np.argmin(possible))
+    offset, nbytes = (int(number) for number in entries[first])
+    detail = (
+        f"{int((~possible).sum())} entries of the index are impossible, and it has no checksum; that of inner chunk "
+        f"{coordinates(first, spec.grid_shape)} claims {nbytes} bytes at offset {offset} of {view.nbytes}"
+    )
+    return FoundIndex(
+        How.LOST,
+        None,
+        at,
+        spec.index_nbytes,
+        FindingKind.OUT_OF_BOUNDS,
+        detail,
+        entries,
+        is_anchored=_is_anchored(entries, view, spec, at),
+    )
+
+
+def _end_of(entries: Entries) -> int:
+    """Return where the last inner chunk ends, of entries with numbers that any file can have."""
+    limit = np.uint64(2**60)
+    live = entries[(entries[:, 0] < limit) & (entries[:, 1] < limit)]
+    return int(live.sum(axis=1, dtype=np.uint64).max()) if len(live) else 0
+
+
+def _before_appended(view: StoredBytes, spec: ShardSpec, entries: Entries, at: int) -> FoundIndex | None:
+    """Return the index before a few appended bytes that are read as possible entries, such as 16 bytes of 0xFF.
+
+    The inner chunks end where it begins, and it overlaps its own place.
+    """
+    n, end = spec.index_nbytes, _end_of(entries)
+    if spec.index_location == "start" or not 0 < at - end < n or (at - end) % 16 or is_absent(entries).all():
+        return None
+    before = decode_entries(spec, view.range(end, n))
+    if before is None or not _is_plausible(before, end + n, end, n, spec) or _end_of(before) != end:
+        return None
+    detail = f"{at - end} bytes follow the index at offset {end}"
+    return FoundIndex(How.ELSEWHERE, before, end, n, FindingKind.TORN_APPEND, detail)
+
+
+# ---- older indexes
+
+
+def _if_latest(
+    found: FoundIndex | None, view: StoredBytes, spec: ShardSpec, stored: Any, at: int
+) -> FoundIndex:
+    """Return a found index, or a lost one if it is only that of the shard before an append: the object ends with a damaged one."""
+    if found is None:
+        return _lost(view, spec, stored, at)
+    is_older = found.kind is FindingKind.TORN_APPEND and found.offset + spec.index_nbytes <= at
+    if is_older and _is_index(
+        None if stored is None else decode_entries(spec, stored, check=False), view, spec, at
+    ):
+        return _with_older(_lost(view, spec, stored, at), found.entries)
+    return found
+
+
+def _with_older(lost: FoundIndex, older: Entries | None) -> FoundIndex:
+    """Return a lost index with the entries that are the same in an older whole one."""
+    if older is None or lost.hints is None:
+        return lost
+    is_same = (lost.hints == older).all(axis=1)
+    return replace(lost, proved=np.where(is_same[:, None], older, ABSENT))
+
+
+def _is_index(entries: Entries | None, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
+    """Return True if the bytes in the place of the index are one, though damaged."""
     if entries is None:
-        return _lost(view, spec, None, at)
-    return FoundIndex(How.IN_PLACE, entries, at, spec.index_nbytes)
+        return False
+    live = entries[_are_possible(entries, view.nbytes, at, spec) & ~is_absent(entries)]
+    return len(live) > 0 and (_end_of(live) == at or 2 * len(live) >= len(entries))
+
+
+# ---- an index with a checksum, near its place
 
 
 def _cut_checksum(view: StoredBytes, spec: ShardSpec) -> FoundIndex | None:
@@ -166,6 +307,8 @@ def _corrected(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> Foun
     entries = None if corrected is None else decode_entries(spec, corrected)
     if entries is None or not _is_plausible(entries, view.nbytes, at, spec.index_nbytes, spec):
         return None
+    if spec.index_nbytes > MOST_TRUSTED_NBYTES and not _is_packed(entries):
+        return None
     detail = "one byte of the index is damaged; the checksum shows which one, and its value"
     return FoundIndex(How.CORRECTED, entries, at, spec.index_nbytes, FindingKind.BAD_INDEX_CHECKSUM, detail)
 
@@ -184,6 +327,13 @@ def _other_end(view: StoredBytes, spec: ShardSpec, at: int) -> FoundIndex | None
     return FoundIndex(How.ELSEWHERE, entries, other, n, FindingKind.MISPLACED_INDEX, detail)
 
 
+def _is_packed(entries: Entries) -> bool:
+    """Return True if the present inner chunks follow each other without gaps."""
+    live = entries[~is_absent(entries)]
+    live = live[np.argsort(live[:, 0], kind="stable")]
+    return bool((live[1:, 0] == live[:-1].sum(axis=1, dtype=np.uint64)).all())
+
+
 def _is_plausible(entries: Entries, nbytes: int, at: int, n: int, spec: ShardSpec) -> bool:
     """Return True if entries are possible and at least one inner chunk is present."""
     if is_absent(entries).all() or bad_entries(entries, nbytes, at, n).any():
@@ -197,17 +347,20 @@ def _lost(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundInde
         detail = f"expected at least the {n} bytes of the index, got {view.nbytes} bytes"
         return FoundIndex(How.LOST, None, max(at, 0), 0, FindingKind.TRUNCATED_TAIL, detail)
     rest = decode_entries(spec, stored, check=False)
+    checksum = bytes(stored)[-CHECKSUM_NBYTES:] if spec.n_index_checksums else b""
     cut = _cut_index(view, spec)
     if cut is not None and not _is_damage_likelier(rest, cut.n_consistent, view, spec, at):
         n_cut, hints = cut.nbytes, cut.hints
         detail = f"the last {n_cut} bytes of the object, and of its index of {n} bytes, are missing"
-        return FoundIndex(How.LOST, None, at + n_cut, n - n_cut, FindingKind.TRUNCATED_TAIL, detail, hints)
-    if not spec.n_index_checksums:
+        kind = FindingKind.TRUNCATED_TAIL
         return FoundIndex(
-            How.LOST, None, at, n, FindingKind.OUT_OF_BOUNDS, "no entry of the index can be right", rest
+            How.LOST, None, at + n_cut, n - n_cut, kind, detail, hints, checksum=checksum, n_missing=n_cut
         )
+    if not spec.n_index_checksums:
+        assert rest is not None
+        return _impossible(rest, view, spec, at)
     detail = f"the checksum of the index of {n} bytes at offset {at} is wrong, and no other index is whole"
-    return FoundIndex(How.LOST, None, at, n, FindingKind.BAD_INDEX_CHECKSUM, detail, rest)
+    return FoundIndex(How.LOST, None, at, n, FindingKind.BAD_INDEX_CHECKSUM, detail, rest, checksum)
 
 
 # ---- an index that was cut off
@@ -233,7 +386,7 @@ def _cut_index(view: StoredBytes, spec: ShardSpec) -> _Cut | None:
         whole = (n - phase) // 16
         pairs = tail[n - phase - 16 * whole : n - phase].view("<u8").reshape(whole, 2)
         first = view.nbytes - phase - 16 * np.arange(whole, 0, -1)
-        possible = _are_possible(pairs, view.nbytes, 0, spec)
+        possible = _are_possible(pairs, view.nbytes, None, spec)
         # the first entry of a run of possible ones to the end, all of which lie before this entry
         run = int(np.argmax(~possible[::-1])) if not possible.all() else whole
         ends = np.where(is_absent(pairs), np.uint64(0), pairs[:, 0] + pairs[:, 1])[whole - run :]
@@ -250,10 +403,10 @@ def _cut_index(view: StoredBytes, spec: ShardSpec) -> _Cut | None:
     return best
 
 
-def _are_possible(entries: Entries, nbytes: int, index_nbytes: int, spec: ShardSpec) -> np.ndarray[Any, Any]:
-    """Return which entries a writer could have stored in a shard that ends with an index of this size."""
-    bad: np.ndarray[Any, Any] = bad_entries(entries, nbytes, nbytes - index_nbytes, index_nbytes)
-    return ~bad & ~wrong_sizes(entries, spec.inner.fixed_nbytes)
+def _are_possible(entries: Entries, nbytes: int, at: int | None, spec: ShardSpec) -> Flags:
+    """Return which entries a writer could have stored in a shard with the index at a place; None for no index."""
+    where = (nbytes, 0) if at is None else (at, spec.index_nbytes)
+    return ~bad_entries(entries, nbytes, *where) & ~wrong_sizes(entries, spec.inner.fixed_nbytes)
 
 
 def _n_consistent(entries: Entries) -> int:
@@ -282,7 +435,7 @@ def _is_damage_likelier(
     """
     if entries is None:
         return False
-    possible = entries[_are_possible(entries, view.nbytes, spec.index_nbytes, spec)]
+    possible = entries[_are_possible(entries, view.nbytes, at, spec)]
     n_in_place = _n_consistent(possible)
     if n_in_place != n_consistent:
         return n_in_place > n_consistent
@@ -323,9 +476,14 @@ def _elsewhere(view: StoredBytes, spec: ShardSpec, at: int, block_nbytes: int) -
 
 
 def _lies_around(entries: Entries, place: int, nbytes: int, spec: ShardSpec) -> bool:
-    """Return True if all entries are possible for an index at this place: before one at the end of a shard."""
+    """Return True if all entries are possible for an index at this place: before one at the end of a shard.
+
+    Without a checksum, the inner chunks must also follow each other, up to the index.
+    """
     size = place + spec.index_nbytes if spec.index_location == "end" else nbytes
-    return _is_plausible(entries, size, place, spec.index_nbytes, spec)
+    if not _is_plausible(entries, size, place, spec.index_nbytes, spec):
+        return False
+    return bool(spec.n_index_checksums) or (_is_packed(entries) and _end_of(entries) == place)
 
 
 def _sampled_words(spec: ShardSpec) -> list[tuple[int, bool]]:

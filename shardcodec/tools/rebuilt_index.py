@@ -2,19 +2,25 @@
 # SPDX-License-Identifier: MIT
 """Rebuild the index of a shard from the inner chunks that can be recognised, and what is left of the index.
 
-An entry of a damaged index is no proof. It is a *hint* if it names exactly the range of a recognised inner chunk. A position
-is proved in one of two ways:
+An entry of a damaged index is no proof, neither that an inner chunk is there nor that it is absent. It is a *hint* if it names
+exactly the range of a recognised chunk. A position is proved in one of these ways:
 
-- *Count*: there are as many recognised chunks as positions that may be present, and the hints name different chunks for all
-  of these positions, or for all but one.
-- *Order and count*: the range has only inner chunks, as many as positions, and they lie in one order. Either the
-  caller says in which order, or at least half of the positions have a hint, and all hints agree with the order. Where
-  several orders agree with all hints, only chunks that have one place in all of them are proved.
+- *Checksum*: an index that is made of hints, and of recognised chunks in the positions that have none, has the stored checksum.
+- *Count and order*: the range has only inner chunks, as many as the shard has positions, and they lie in one order. Either the
+  caller says in which order, or at least half of the positions have a hint, and all hints agree with the order. Where several
+  orders agree with all hints, only chunks that have one place in all of them are proved.
+- *Order*: the index has no checksum that would contradict: its end is missing or was never written, or its writer has made
+  none. At least `_MIN_HINTS` hints agree with an order. The range has only inner chunks. Chunks without a hint are proved if
+  as many positions are free between their neighbours in that order.
+- *Older index*: a whole index from before an append has the same entry in the same position.
+
+Without a checksum the order of columns is no proof: two exchanged entries of a square make it from the order of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +29,9 @@ import numpy as np
 from .. import native
 from ..access.placement import ABSENT
 from ..format.spec import ShardSpec
-from .chunk_check import ChunkCheck
+from .chunk_check import ChunkCheck, Level, read_runs
 from .frames import Slot, Slots, recognise
-from .index_layout import Entries, is_absent
+from .index_layout import CHECKSUM_NBYTES, Entries, encode_entries, is_absent, wrong_sizes
 from .index_search import FoundIndex
 from .stored_bytes import StoredBytes
 
@@ -34,6 +40,17 @@ __all__ = ["ORDERS", "Rebuilt", "rebuild", "sequence"]
 ORDERS = ("morton", "lexicographic", "colexicographic")
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+# From positions to the number of a recognised inner chunk.
+Places = Mapping[int, int]
+
+# Indexes whose checksum is compared with the stored one, and bytes of all of them.
+_MOST_CANDIDATES = 4000
+_MOST_CANDIDATE_NBYTES = 256 << 20
+# So many exchanged entries of an index do not agree with an order by chance.
+_MIN_HINTS = 8
+# Checksums of bytes that were never written, or erased: the true one is missing.
+_BLANK = (bytes(CHECKSUM_NBYTES), b"\xff" * CHECKSUM_NBYTES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +79,13 @@ def sequence(spec: ShardSpec, order: str) -> np.ndarray[Any, np.dtype[np.intp]]:
     return out.astype(np.intp)
 
 
-def rebuild(view: StoredBytes, found: FoundIndex, check: ChunkCheck, order: str | None = None) -> Rebuilt:
+def rebuild(
+    view: StoredBytes,
+    found: FoundIndex,
+    check: ChunkCheck,
+    order: str | None = None,
+    inside: Flags | None = None,
+) -> Rebuilt:
     """Rebuild the index of a shard.
 
     Parameters
@@ -73,66 +96,245 @@ def rebuild(view: StoredBytes, found: FoundIndex, check: ChunkCheck, order: str 
     check : ChunkCheck
     order : {"morton", "lexicographic", "colexicographic"}, optional
         The order of the inner chunks, if the caller knows it.
+    inside : ndarray of bool, shape (n_chunks,), optional
+        Inner chunks that have elements of the array.
 
     Returns
     -------
     Rebuilt
     """
     spec = check.spec
-    hints = found.hints
-    may_be_present = np.ones(spec.n_chunks, dtype=np.bool_) if hints is None else ~is_absent(hints)
-    entries = np.full((spec.n_chunks, 2), ABSENT, dtype=np.uint64)
     low, high = (found.nbytes, view.nbytes) if spec.index_location == "start" else (0, found.offset)
     slots = recognise(view, low, max(low, high), check) or Slots((), False)
-    positions = np.flatnonzero(may_be_present)
-    if len(slots.found) == len(positions):
-        for position, slot in _proved(slots, positions, hints, spec, order).items():
-            if slot.is_whole:
-                entries[position] = slot.offset, slot.nbytes
-    n_recognised = sum(slot.is_whole for slot in slots.found)
-    return Rebuilt(entries, may_be_present & is_absent(entries), n_recognised)
+    evidence = _Evidence(spec, slots, high, found, order, inside)
+    places = evidence.with_checksum()
+    is_complete = places is not None
+    if places is None:
+        places, is_complete = evidence.with_order()
+    entries = _proved(view, found, check)
+    if not is_complete and slots.found and slots.fills_range:
+        known = set(map(tuple, entries.tolist()))
+        is_complete = all((slot.offset, slot.nbytes) in known for slot in slots.found)
+    is_lost = is_absent(entries) & (not is_complete)
+    for position, number in places.items():
+        slot = slots.found[number]
+        is_lost[position] = not slot.is_whole
+        if slot.is_whole:
+            entries[position] = slot.offset, slot.nbytes
+    return Rebuilt(entries, is_lost, sum(slot.is_whole for slot in slots.found))
 
 
-def _proved(
-    slots: Slots, positions: Any, hints: Entries | None, spec: ShardSpec, order: str | None
-) -> dict[int, Slot]:
-    """Return the proved slot of each position."""
-    hinted = {} if hints is None else _hinted(slots.found, positions, hints)
-    missing = [position for position in positions.tolist() if position not in hinted]
-    if order is None and hinted and len(missing) <= slots.fills_range:
-        left = set(range(len(slots.found))) - set(hinted.values())
-        return {p: slots.found[i] for p, i in [*hinted.items(), *zip(missing, left, strict=True)]}
-    if not slots.fills_range or (order is None and 2 * len(hinted) < len(positions)):
-        return {}
-    agreeing = [
-        ranks
-        for one in (ORDERS if order is None else (order,))
-        if (ranks := _ranks(spec, one, positions)) and all(ranks[p] == i for p, i in hinted.items())
-    ]
-    return {p: slots.found[i] for p, i in _common(agreeing).items()}
+def _proved(view: StoredBytes, found: FoundIndex, check: ChunkCheck) -> Entries:
+    """Return the proved entries whose inner chunks are whole; absent elsewhere."""
+    entries = np.full((check.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+    if found.proved is None:
+        return entries
+    where = np.flatnonzero(~is_absent(found.proved))
+    for position, data in read_runs(view, found.proved, where, check.share.block_nbytes):
+        if not isinstance(data, OSError) and check.problem(position, data, Level.DECODE) is None:
+            entries[position] = found.proved[position]
+    return entries
 
 
-def _hinted(slots: Sequence[Slot], positions: Any, hints: Entries) -> dict[int, int]:
-    """Return the slot that each entry names exactly; a slot that two entries name proves neither."""
+class _Evidence:
+    """What shows the positions of recognised inner chunks.
+
+    Attributes
+    ----------
+    hinted : dict
+        The slot that the entry of a position names exactly; a slot that two entries name is a hint for neither.
+    left : list of int
+        Slots without a hint.
+    open : list of int
+        Positions without a hint.
+    garbled : list of int
+        Those of them whose entry is not absent.
+    high : int
+        Where the inner chunks end.
+    """
+
+    def __init__(
+        self,
+        spec: ShardSpec,
+        slots: Slots,
+        high: int,
+        found: FoundIndex,
+        order: str | None,
+        inside: Flags | None,
+    ) -> None:
+        self.spec, self.slots, self.found, self.order, self.inside = spec, slots.found, found, order, inside
+        self.high = high
+        self.fills_range = slots.fills_range
+        hints = found.hints
+        self.hinted = {} if hints is None else _hinted(self.slots, hints)
+        self.left = sorted(set(range(len(self.slots))) - set(self.hinted.values()))
+        self.open = [position for position in range(spec.n_chunks) if position not in self.hinted]
+        absent = np.zeros(spec.n_chunks, dtype=np.bool_) if hints is None else is_absent(hints)
+        self.garbled = [position for position in self.open if not absent[position]]
+
+    # ---- an index with the stored checksum
+
+    def with_checksum(self) -> Places | None:
+        """Return the places of an index that has the stored checksum; None if none has."""
+        checksum, n = self.found.checksum, self.spec.index_nbytes
+        if not checksum:
+            return None
+        for places in itertools.islice(
+            self._candidates(), min(_MOST_CANDIDATES, _MOST_CANDIDATE_NBYTES // n)
+        ):
+            entries = np.full((self.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+            for position, number in places.items():
+                entries[position] = self.slots[number].offset, self.slots[number].nbytes
+            if encode_entries(self.spec, entries).endswith(checksum):
+                return places
+        return None
+
+    def _candidates(self) -> Iterator[Places]:
+        """Yield possible indexes; the likely ones come first."""
+        left, garbled = self.left, self.garbled
+        yield self.hinted
+        for order in self._orders():
+            for positions in self._present():
+                if len(positions) == len(self.slots):
+                    yield _in_order(self.spec, order, positions)
+        for order in self._orders():
+            yield from itertools.islice(self._between(order), _MOST_CANDIDATES // 4)
+        yield from self._with_inserted()
+        if len(garbled) <= len(left):
+            chosen = itertools.permutations(left, len(garbled))
+            yield from ({**self.hinted, **dict(zip(garbled, one, strict=True))} for one in chosen)
+        elif left:
+            some = itertools.permutations(garbled, len(left))
+            yield from ({**self.hinted, **dict(zip(one, left, strict=True))} for one in some)
+        if left and len(left) <= 2:
+            some = itertools.permutations(self.open, len(left))
+            yield from ({**self.hinted, **dict(zip(one, left, strict=True))} for one in some)
+
+    def _with_inserted(self) -> Iterator[Places]:
+        """Yield indexes that had further entries anywhere, if whole entries of the stored one are missing."""
+        n_missing, rest = divmod(self.found.n_missing, 16)
+        if not n_missing or rest or self.found.hints is None or len(self.left) > n_missing:
+            return
+        named = _hinted(self.slots, self.found.hints)
+        for first in range(self.spec.n_chunks - n_missing + 1):
+            moved = {p if p < first else p + n_missing: number for p, number in named.items()}
+            for positions in itertools.permutations(range(first, first + n_missing), len(self.left)):
+                yield {**moved, **dict(zip(positions, self.left, strict=True))}
+
+    def _orders(self) -> Sequence[str]:
+        if self.order is not None:
+            return (self.order,)
+        return ORDERS if self.spec.n_index_checksums else ORDERS[:2]
+
+    def _present(self) -> Iterator[Sequence[int]]:
+        """Yield sets of positions that may be all that are present."""
+        yield range(self.spec.n_chunks)
+        if self.inside is not None:
+            yield np.flatnonzero(self.inside).tolist()
+        yield sorted([*self.hinted, *self.garbled])
+
+    def _between(self, order: str) -> Iterator[Places]:
+        """Yield indexes in which the slots without a hint have open positions between their neighbours in an order."""
+        gaps = self._gaps(order)
+        if gaps is None:
+            return
+        choices = [itertools.combinations(positions, len(numbers)) for positions, numbers in gaps if numbers]
+        slots = [number for _, numbers in gaps for number in numbers]
+        for chosen in itertools.product(*map(_few, choices)):
+            yield {**self.hinted, **dict(zip(itertools.chain(*chosen), slots, strict=True))}
+
+    def _gaps(self, order: str) -> list[tuple[list[int], list[int]]] | None:
+        """Return the open positions and the slots between each two hinted neighbours in an order; None if hints contradict it."""
+        gaps: list[tuple[list[int], list[int]]] = []
+        positions: list[int] = []
+        last = -1
+        for position in [*sequence(self.spec, order).tolist(), None]:
+            if position is not None and position not in self.hinted:
+                positions.append(position)
+                continue
+            number = len(self.slots) if position is None else self.hinted[position]
+            numbers = list(range(last + 1, number))
+            if number <= last or len(numbers) > len(positions):
+                return None
+            gaps.append((positions, numbers))
+            positions, last = [], number
+        return gaps
+
+    # ---- without it
+
+    def with_order(self) -> tuple[Places, bool]:
+        """Return the places that count and order prove, and True if they show that nothing else was stored."""
+        if not self.fills_range or not self.slots:
+            return {}, False
+        n = len(self.slots)
+        n_hints = sum(self.slots[number].is_whole for number in self.hinted.values())
+        if self.order is None and 2 * n_hints < n and self.spec.n_chunks > 1:
+            return {}, False
+        if n == self.spec.n_chunks or (self.order is not None and not self.hinted):
+            return self._in_full_order()
+        if self._reaches_beyond():
+            return {}, False
+        if self.spec.n_index_checksums:
+            has_none = self.found.n_missing > 0 or self.found.checksum in _BLANK
+        else:
+            has_none = self.found.is_anchored
+        return self._in_some_order() if has_none and n_hints >= _MIN_HINTS else ({}, False)
+
+    def _reaches_beyond(self) -> bool:
+        """Return True if an entry could be right but for its end: bytes of inner chunks are missing, so others are shifted."""
+        if self.found.hints is None:
+            return False
+        entries = self.found.hints[self.garbled]
+        limit = np.uint64(4 * self.high)
+        could_be = (entries <= limit).all(axis=1) & ~wrong_sizes(entries, self.spec.inner.fixed_nbytes)
+        return bool((entries[could_be].sum(axis=1, dtype=np.uint64) > np.uint64(self.high)).any())
+
+    def _in_full_order(self) -> tuple[Places, bool]:
+        """Return the places if every position is present, or every one that has elements of the array and the caller knows the order."""
+        for positions in itertools.islice(self._present(), 1 + (self.inside is not None)):
+            if len(positions) == len(self.slots):
+                orders = [_in_order(self.spec, one, positions) for one in self._orders()]
+                places = _common([one for one in orders if self.hinted.items() <= one.items()])
+                return places, len(places) == len(self.slots)
+        return {}, False
+
+    def _in_some_order(self) -> tuple[Places, bool]:
+        """Return the places of hints that agree with an order, and of slots that have one place between them."""
+        found = []
+        for order in self._orders():
+            gaps = self._gaps(order)
+            if gaps is not None:
+                exact = (zip(p, numbers, strict=True) for p, numbers in gaps if len(p) == len(numbers))
+                found.append({**self.hinted, **dict(itertools.chain(*exact))})
+        places = _common(found)
+        return places, len(places) == len(self.slots)
+
+
+def _few(chosen: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return list(itertools.islice(chosen, _MOST_CANDIDATES // 4))
+
+
+def _hinted(slots: Sequence[Slot], hints: Entries) -> dict[int, int]:
+    """Return the slot that each entry names exactly, unless two entries name it."""
     number = {(slot.offset, slot.nbytes): i for i, slot in enumerate(slots)}
     named: dict[int, list[int]] = {}
-    for position in positions.tolist():
-        slot = number.get(tuple(hints[position].tolist()))
+    for position, entry in enumerate(hints.tolist()):
+        slot = number.get(tuple(entry))
         if slot is not None:
             named.setdefault(slot, []).append(position)
     return {which[0]: slot for slot, which in named.items() if len(which) == 1}
 
 
-def _ranks(spec: ShardSpec, order: str, positions: Any) -> dict[int, int]:
+def _in_order(spec: ShardSpec, order: str, positions: Sequence[int]) -> dict[int, int]:
     """Return the rank of each position among the given ones."""
     wanted = np.zeros(spec.n_chunks, dtype=np.bool_)
-    wanted[positions] = True
+    wanted[list(positions)] = True
     laid_out = sequence(spec, order)
     return {position: rank for rank, position in enumerate(laid_out[wanted[laid_out]].tolist())}
 
 
-def _common(orders: Sequence[dict[int, int]]) -> dict[int, int]:
-    """Return the positions that have one rank in all orders."""
+def _common(orders: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """Return the positions that have one slot in all orders."""
     if not orders:
         return {}
-    return {p: rank for p, rank in orders[0].items() if all(one[p] == rank for one in orders)}
+    return {p: rank for p, rank in orders[0].items() if all(one.get(p) == rank for one in orders)}

@@ -137,7 +137,7 @@ class _ShardSurvey:
         self.data_nbytes = self.verified_nbytes = 0
 
     def result(self) -> Survey:
-        found = find_index(self.view, self.spec, self.check.share.block_nbytes)
+        found = find_index(self.view, self.spec, self.check.share.block_nbytes, self.inside)
         if found.entries is None:
             self._rebuild(found)
         else:
@@ -154,8 +154,8 @@ class _ShardSurvey:
         )
 
     def _rebuild(self, found: FoundIndex) -> None:
-        rebuilt = rebuild(self.view, found, self.check, self.order)
-        self.places, self.is_lost = rebuilt.entries, rebuilt.is_lost
+        rebuilt = rebuild(self.view, found, self.check, self.order, self.inside)
+        self.places, self.is_lost = rebuilt.entries, rebuilt.is_lost & self.inside
         self.data_nbytes = int(self.places[~is_absent(self.places), 1].sum())
         n_proved = int((~is_absent(self.places)).sum())
         detail = f"{found.detail}; {rebuilt.n_recognised} inner chunks are recognised, {n_proved} of them at a proved position"
@@ -174,18 +174,20 @@ class _ShardSurvey:
         readable = stored & ~bad & ~wrong
         level = self.level
         if found.how is not How.IN_PLACE or (displaced is not None and self.check.has_checksum):
-            level = max(level, Level.CHECKSUM, key=lambda one: one.rank)
+            level = self._level_of_moved
         problems = self._read(entries, readable, level)
         whole = readable.copy()
         whole[list(problems)] = False
+        if not found.is_anchored and not (whole | ~stored | ~self.inside)[[0, -1]].all():
+            # each entry may be that of a neighbour: bytes that were cut off or appended are read as the first or last ones
+            whole[:], stored = False, np.ones_like(stored)
         if displaced is not None:
             displaced = self._displace(found, entries, displaced, whole, bad)
         if displaced is None:
             self.places[whole] = entries[whole]
         if displaced is None or displaced.kind is FindingKind.TRUNCATED_TAIL:
             displaced = self._follow_drift(found, entries, stored & ~whole) or displaced
-        self.is_lost = stored & is_absent(self.places)
-        self.is_lost &= self.inside | ~bad
+        self.is_lost = stored & is_absent(self.places) & self.inside
         self._report(found, entries, displaced, bad, wrong, problems)
 
     def _read(self, entries: Entries, chosen: Flags, level: Level) -> dict[int, Problem]:
@@ -245,6 +247,11 @@ class _ShardSurvey:
                 problems[position] = Problem(damage.kind, detail, nested)
         return problems
 
+    @property
+    def _level_of_moved(self) -> Level:
+        """The level at which inner chunks are checked that are not where the index says."""
+        return max(self.level, Level.CHECKSUM, key=lambda one: one.rank)
+
     def _displace(
         self, found: FoundIndex, entries: Entries, displaced: Displacement, whole: Flags, bad: Flags
     ) -> Displacement | None:
@@ -257,7 +264,7 @@ class _ShardSurvey:
         moved = shifted(entries, displaced.shift, found, self.view.nbytes)
         verified = self.verified_nbytes
         in_other = ~is_absent(moved)
-        in_other[list(self._read(moved, in_other, Level.CHECKSUM))] = False
+        in_other[list(self._read(moved, in_other, self._level_of_moved))] = False
         self.verified_nbytes = verified
         if displaced.moves_all:
             here, there = np.zeros_like(whole), in_other
@@ -279,7 +286,7 @@ class _ShardSurvey:
             return None
         moved = shifted(entries, drift, found, self.view.nbytes)
         there = missing & ~is_absent(moved) & ~_share_bytes(moved, self.places)
-        there[list(self._read(moved, there, Level.CHECKSUM))] = False
+        there[list(self._read(moved, there, self._level_of_moved))] = False
         if np.count_nonzero(there) < 2:
             return None
         self.places[there] = moved[there]

@@ -1,0 +1,38 @@
+# test_random_damage.py - verify and repair after random damage of random arrays
+# SPDX-License-Identifier: MIT
+"""`verify` finds each damage that a checksum shows, `repair` writes no wrong or undecodable shard, and its counts are true."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from random_damage import Scene, check_scene
+
+
+def check_scenes(folder: Path, seed: str, n: int) -> None:
+    failed = []
+    for i in range(n):
+        scene = Scene(f"{seed}-{i}")
+        try:
+            check_scene(folder / "scene", scene)
+        except Exception as error:  # all are reported, to see the kinds
+            failed.append(
+                f"{type(error).__name__}: {error}"
+                if isinstance(error, AssertionError)
+                else f"{scene}: {error!r}"
+            )
+        shutil.rmtree(folder / "scene")
+    assert not failed, f"{len(failed)} of {n}:\n" + "\n".join(failed[:40])
+
+
+def test_random_damage_of_random_arrays(tmp_path: Path) -> None:
+    check_scenes(tmp_path, "fixed", 60)
+
+
+@pytest.mark.nightly
+def test_thousands_of_random_damages(tmp_path: Path) -> None:
+    """Repeat the examples of a run with its SEED."""
+    check_scenes(tmp_path, os.environ.get("SEED", "0"), 5000)
