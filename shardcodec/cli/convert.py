@@ -288,6 +288,7 @@ def convert_lines(report: ConvertReport) -> Iterator[str]:
     """Yield the result as lines of text."""
     for one in report.failures:
         yield f"{one.shard}: not written: {one.detail}"
+    yield from report.notes
     yield from other_lines(report.others, would=report.dry_run)
     if report.dry_run:
         yield f"{format_count(report.n_shards, 'shard')}; memory of the data {format_nbytes(report.memory_nbytes)} at most"

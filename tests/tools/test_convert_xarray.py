@@ -180,3 +180,145 @@ def test_arrays_that_are_not_of_xarray_keep_their_attributes(tmp_path: Path) -> 
         )[:2] = 1
     convert(tmp_path / "old", tmp_path / "new")
     assert json.loads((tmp_path / "new/zarr.json").read_text())["attributes"] == {"unit": "m"}
+
+
+def strict(place: Path) -> dict[str, Any]:
+    """Return the documents of a hierarchy; raise ValueError for what is no JSON, though Python reads it."""
+
+    def no_constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    return {
+        path.parent.relative_to(place).as_posix(): json.loads(path.read_bytes(), parse_constant=no_constant)
+        for path in place.rglob("zarr.json")
+    }
+
+
+def write_netcdf(path: Path) -> None:
+    """Write a file with dimensions of all kinds: with a coordinate, with one of two axes, without a variable, of a group above."""
+    import netCDF4
+
+    with netCDF4.Dataset(path, "w") as file:
+        file.setncatts({"title": "wind", "level": np.array([1.5]), "two": np.array([1, 2], "i2")})
+        for name, n in (("time", None), ("y", 3), ("x", 4), ("bounds", 2), ("letters", 5)):
+            file.createDimension(name, n)
+        days = file.createVariable("time", "f8", ("time",))
+        days.units = "days since 2000-01-01"
+        days[:] = [0, 1, 2]
+        for name, axes in (
+            ("lat", ("y", "x")),
+            ("y", ("y", "x")),
+        ):  # the second is the coordinate of its dimension
+            file.createVariable(name, "f4", axes)[:] = np.arange(12).reshape(3, 4)
+        file.createVariable("bounds", "f4", ("x",))[:] = 0  # has the name of a dimension that is not its own
+        packed = file.createVariable("packed", "i2", ("time", "y", "x"), fill_value=-99, zlib=True)
+        packed.setncatts({"scale_factor": 0.5, "coordinates": "lat", "missing_value": np.int16(-99)})
+        packed.set_auto_maskandscale(False)
+        packed[:] = np.arange(36).reshape(3, 3, 4) - 1
+        packed[0, 0] = -99
+        file.createVariable("time_bounds", "f8", ("time", "bounds"))[:] = 1
+        text = file.createVariable("text", "S1", ("time", "letters"))
+        text._Encoding = "utf-8"
+        text[:] = np.array([list("ab   "), list("cde  "), list("f    ")], "S1")
+        file.createVariable("crs", "i4", ())[...] = 7
+        float_nan = file.createVariable("heat", "f4", ("x",), fill_value=np.float32("nan"))
+        float_nan[:] = [1, np.nan, 3, 4]
+        file.createGroup("sub").createVariable("w", "f4", ("time", "x"), fill_value=1e20)[:] = 1e20
+
+
+@pytest.mark.parametrize("group", [None, "sub"])
+def test_netcdf_file_reads_as_its_copy(group: str | None, tmp_path: Path) -> None:
+    """The copy of a netCDF4 file could not be opened: axes had no names, and `_FillValue` was a list, or no JSON."""
+    pytest.importorskip("netCDF4", reason="netCDF4 is not installed")
+    write_netcdf(tmp_path / "a.nc")
+    convert(tmp_path / "a.nc", tmp_path / "new")
+    assert sorted(strict(tmp_path / "new")) == sorted(
+        [".", "bounds", "crs", "heat", "lat", "packed", "sub", "sub/w", "text", "time", "time_bounds", "y"]
+    )
+    with (
+        xarray.open_dataset(tmp_path / "a.nc", group=group) as old,
+        xarray.open_zarr(tmp_path / "new", group=group, consolidated=False) as new,
+    ):
+        xarray.testing.assert_equal(old, new.load())
+        assert sorted(old.coords) == sorted(new.coords)
+        for one, other in ((old, new), *((old[name], new[name]) for name in old.variables)):
+            attributes = {name: np.asarray(value).tolist() for name, value in one.attrs.items()}
+            assert attributes == other.attrs
+
+
+def test_scales_of_hdf5_name_the_axes(tmp_path: Path) -> None:
+    """A dimension scale of one axis is the coordinate of this axis; an array of one element is a scalar attribute."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        scale = file.create_dataset("x", data=np.arange(3.0))
+        scale.make_scale("x")
+        made = file.create_dataset("v", data=np.array([-999, 10, 20], "i2"))
+        made.dims[0].attach_scale(scale)
+        made.attrs.update(
+            {"_FillValue": np.array([-999], "i2"), "scale_factor": np.array([0.5]), "units": [b"K"]}
+        )
+        file["scalar"] = np.float32(1)
+        file["scalar"].attrs["_FillValue"] = np.array([np.nan], "f4")
+        file["plain"] = np.zeros(2)
+        file["plain"].attrs["_FillValue"] = np.nan
+    report = convert(tmp_path / "a.h5", tmp_path / "new", only=["x", "v", "scalar"])
+    assert not any(one.notes for one in report.arrays)
+    new = seen(tmp_path / "new", "v")
+    assert new.dims == ("x",)
+    assert new.attrs == {"units": "K"}
+    assert np.array_equal(new.values, [np.nan, 5, 10], equal_nan=True)
+    assert seen(tmp_path / "new", "x").values.tolist() == [0, 1, 2]
+    assert seen(tmp_path / "new", "scalar") == 1
+    convert(tmp_path / "a.h5/plain", tmp_path / "plain")  # xarray cannot open an array without names
+    assert strict(tmp_path / "plain")["."]["attributes"] == {"_FillValue": "NaN"}
+
+
+def test_attributes_that_json_does_not_have_are_written_and_said(tmp_path: Path) -> None:
+    """They were left out in silence, or made documents that zarrs and TensorStore cannot parse."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    given = {
+        "complex": (1 + 2j, [1.0, 2.0]),
+        "complexes": (np.array([1j, 2]), [[0.0, 1.0], [2.0, 0.0]]),
+        "empty text": (h5py.Empty("S10"), ""),
+        "empty": (h5py.Empty("f4"), []),
+        "latin": (np.bytes_(b"\xb5m"), "\xb5m"),
+        "nan": (np.nan, "NaN"),
+        "limits": (np.array([-np.inf, 1, np.inf], "f4"), ["-Infinity", 1.0, "Infinity"]),
+        "raw": (np.void(b"ab"), "YWI="),
+    }
+    plain = {
+        "struct": (np.array((1, 2.5), [("a", "i4"), ("b", "f8")]), {"a": 1, "b": 2.5}),
+        "bool": (np.bool_(True), True),
+        "texts": (["a", "b"], ["a", "b"]),
+        "ints": (np.arange(3), [0, 1, 2]),
+    }
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sub/x"] = np.arange(4)
+        for node in (file["sub"], file["sub/x"]):
+            for name, (value, _) in (given | plain).items():
+                node.attrs[name] = value
+            node.attrs["reference"] = file["sub/x"].ref
+            node.attrs.create("references", [file["sub"].ref, h5py.Reference()], dtype=h5py.ref_dtype)
+            node.attrs["region"] = file["sub/x"].regionref[1:2]
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    wanted = {name: found for name, (_, found) in (given | plain).items()}
+    wanted |= {"reference": "/sub/x", "references": ["/sub", ""], "region": "/sub/x"}
+    documents = strict(tmp_path / "new")
+    assert documents["sub"]["attributes"] == wanted
+    assert documents["sub/x"]["attributes"] == wanted
+    for notes, start in ((report.arrays[0].notes, ""), (report.notes, "group sub: ")):
+        for name in (*given, "reference", "references", "region"):
+            assert any(note.startswith(f"{start}attribute {name!r}: ") for note in notes)
+        assert len(notes) == len(given) + 3
+
+
+def test_nan_in_attributes_of_v2_is_text_of_json(tmp_path: Path) -> None:
+    """Python's JSON has NaN. In Zarr v2 it was in a document of its own, in v3 no other library could open the array."""
+    stored_v2(tmp_path / "old", "a", {"dtype": "<f4", "fill_value": "NaN"}, {"limit": NAN}, [1, 2, 3])
+    (tmp_path / "old/.zattrs").write_text('{"limit": -Infinity}')
+    report = convert(tmp_path / "old", tmp_path / "new")
+    documents = strict(tmp_path / "new")
+    assert documents["."]["attributes"] == {"limit": "-Infinity"}
+    assert documents["a"]["attributes"]["limit"] == "NaN"
+    assert "attribute 'limit'" in report.notes[0]
+    assert "attribute 'limit'" in report.arrays[0].notes[0]

@@ -194,7 +194,7 @@ def convert(
         if dry_run:
             if not resume:
                 new.check_free()
-            return _planned(plan, options, listed, others)
+            return _planned(plan, options, listed, others, tree.notes)
         job_file, owner, is_new = None, uuid.uuid4().hex, True
         if job is not None:
             path = os.path.abspath(os.fspath(job))
@@ -221,7 +221,8 @@ def convert(
         )
     if totals.is_stopped and job_file is None:
         raise Stopped
-    return run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
+    report = run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
+    return replace(report, notes=tree.notes)
 
 
 def _carry_out_or_give_up(
@@ -372,7 +373,7 @@ def plan_convert(
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
     plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
-    return _planned(plan, options, tuple(_reports(plan, tree, None, True)), others)
+    return _planned(plan, options, tuple(_reports(plan, tree, None, True)), others, tree.notes)
 
 
 # ---- arguments
@@ -392,13 +393,28 @@ def _like(like: Any, storage_options: Mapping[str, Any] | None) -> ArrayTarget |
 
 
 def _planned(
-    plan: ConvertPlan, options: Options, arrays: tuple[ConvertedArray, ...], others: ObjectCounts
+    plan: ConvertPlan,
+    options: Options,
+    arrays: tuple[ConvertedArray, ...],
+    others: ObjectCounts,
+    notes: tuple[str, ...],
 ) -> ConvertReport:
     """Return the report of a plan of which nothing was carried out."""
     zeros = (0,) * 6
     peak = peak_nbytes(plan, options.threads)
     return ConvertReport(
-        plan.source, plan.destination, True, False, plan.n_shards, *zeros, peak, 0, arrays, (), others=others
+        plan.source,
+        plan.destination,
+        True,
+        False,
+        plan.n_shards,
+        *zeros,
+        peak,
+        0,
+        arrays,
+        (),
+        others=others,
+        notes=notes,
     )
 
 

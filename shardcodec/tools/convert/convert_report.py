@@ -119,6 +119,8 @@ class ConvertReport(Report):
         The user stopped the run.
     others : ObjectCounts
         Objects that belong to no array: copied ones, of a dry run those to copy, and those that were left out.
+    notes : tuple of str
+        What the new groups do not have as those of the source.
     """
 
     schema: ClassVar[str] = "shardcodec.convert"
@@ -141,3 +143,4 @@ class ConvertReport(Report):
     failures: tuple[ShardFailure, ...]
     is_stopped: bool = False
     others: ObjectCounts = NO_OBJECTS
+    notes: tuple[str, ...] = ()

@@ -84,4 +84,4 @@ def decoded_source(values: Any, name: str, folder: Folder, **known: Any) -> Deco
     UnsupportedError
         shardcodec does not have the data type.
     """
-    return DecodedSource(name, repr(folder), **(fields_of(values) | known), folder=folder)
+    return DecodedSource(name, repr(folder), **fields_of(values, **known), folder=folder)

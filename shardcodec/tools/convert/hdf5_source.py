@@ -9,20 +9,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...errors import ShardError, UnsupportedError
+from ...format.attributes import as_json_attributes
+from ...format.dtypes import as_dtype
 from ...storage.kinds import file_above
-from .object_source import ObjectSource, as_json_attributes, fields_of
-from .source import Ints, SourceTree, file_state
+from .object_source import ObjectSource, array_attributes, fields_of
+from .source import Ints, SourceTree, file_state, group_notes
 
 __all__ = ["hdf5_tree", "split_hdf5"]
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# Attributes of HDF5's dimension scales and labels, which become the names of the axes.
-_REFERENCES = frozenset(
-    {"DIMENSION_LABELS", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"}
+# Attributes of HDF5's dimension scales and labels, which become the names of the axes, and those that netCDF hides.
+_HIDDEN = frozenset(
+    {
+        "DIMENSION_LABELS",
+        "DIMENSION_LIST",
+        "REFERENCE_LIST",
+        "_Netcdf4Dimid",
+        "_Netcdf4Coordinates",
+        "_NCProperties",
+        "_nc3_strict",
+    }
 )
 # Those of a dimension scale itself. Other datasets and groups may have attributes of these names.
 _OF_SCALES = frozenset({"CLASS", "NAME"})
+# NAME of a dimension scale of netCDF that is no variable, and the beginning of the name of a variable that is not the
+# coordinate of the dimension of its name.
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+_NOT_COORDINATE = "_nc4_non_coord_"
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,18 +106,22 @@ def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree
     if root is None:
         opened.close()
         raise FileNotFoundError(f"{file}: expected a dataset or a group {path!r}, but there is none")
+    axes = _Axes()
     if isinstance(root, h5py.Dataset):
-        return SourceTree(place, (_dataset(root, ""),))
+        return SourceTree(place, (_dataset(root, "", axes),))
     if not isinstance(root, h5py.Group):
         raise UnsupportedError(f"{place}: expected a dataset or a group, got a named type")
     arrays: list[_Dataset] = []
     groups = {}
+    notes: list[str] = []
     for name, node in _nodes(root, "", (), wanted):
         if isinstance(node, h5py.Group):
-            groups[name] = _attributes(node)
-        elif isinstance(node, h5py.Dataset) and wanted(name):  # a named type has no elements
-            arrays.append(_dataset(node, name))
-    return SourceTree(place, tuple(arrays), groups)
+            given, lost = _attributes(node)
+            groups[name], more = as_json_attributes(given)
+            notes += group_notes(name, [*lost, *more])
+        elif isinstance(node, h5py.Dataset) and wanted(name) and not _is_dimension_only(node):
+            arrays.append(_dataset(node, name, axes))  # a named type has no elements
+    return SourceTree(place, tuple(arrays), groups, notes=tuple(notes))
 
 
 def _nodes(
@@ -112,7 +132,8 @@ def _nodes(
         return
     yield name, group
     for key in group:
-        path = f"{name}/{key}" if name else key
+        own = key.removeprefix(_NOT_COORDINATE)
+        path = f"{name}/{own}" if name else own
         node = _linked(group, key, path, wanted)
         if hasattr(node, "keys"):
             yield from _nodes(node, path, (*above, group), wanted)
@@ -133,32 +154,110 @@ def _linked(group: Any, key: str, path: str, wanted: Callable[[str], bool]) -> A
         ) from error
 
 
-def _dataset(values: Any, name: str) -> _Dataset:
+def _is_dimension_only(values: Any) -> bool:
+    """Return True for a dimension of netCDF without a variable, which HDF5 stores as a dataset without meaning."""
+    return bool(values.is_scale) and np.bytes_(values.attrs.get("NAME", b"")).startswith(_NO_VARIABLE)
+
+
+def _dataset(values: Any, name: str, axes: _Axes) -> _Dataset:
     file = values.file.filename  # an external link leads to another file
     place = f"{file}{values.name}"
-    labels = tuple(_label(axis) for axis in values.dims)
-    known = {
-        "fill_value": values.fillvalue if values.dtype.names is None else None,
-        "attributes": _attributes(values),
-        "dimension_names": labels if any(labels) else None,
-    }
     if values.shape is None:
         raise UnsupportedError(f"{place}: expected elements, got an empty dataspace")
+    names = axes.names(values)
+    given, notes = _attributes(values)
     try:
-        fields = fields_of(values) | {key: one for key, one in known.items() if one is not None}
+        dtype = as_dtype(np.dtype(values.dtype))
+        known = array_attributes(given, dtype, has_names=names is not None or not values.shape)
+        known["notes"] = (*notes, *known["notes"])
+        if values.dtype.names is None and values.fillvalue is not None:
+            known["fill_value"] = values.fillvalue
+        fields = fields_of(values, **known, dimension_names=names)
     except ShardError as error:
         raise UnsupportedError(f"{place}: {error.message}; choose other arrays with --only") from error
     return _Dataset(name, place, **fields, file=file)
 
 
+class _Axes:
+    """Names of axes: labels, dimension scales, and the dimensions of netCDF."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[str, dict[int, str]] = {}
+
+    def names(self, values: Any) -> tuple[str | None, ...] | None:
+        """Return the names of the axes of a dataset; None if it has none.
+
+        A scale has no scales itself. Its axis has its own name, and netCDF numbers the axes of a scale that has several.
+        """
+        found = tuple(_label(axis) for axis in values.dims)
+        if any(found):
+            return found
+        if not values.is_scale:
+            return None
+        if len(found) == 1:
+            return (_base_name(values),)
+        numbers = np.ravel(values.attrs.get("_Netcdf4Coordinates", ())).tolist()
+        known = self._numbered(values.file) if len(numbers) == len(found) else {}
+        return tuple(known[n] for n in numbers) if known and all(n in known for n in numbers) else None
+
+    def _numbered(self, file: Any) -> dict[int, str]:
+        """Return the dimensions of a netCDF file by number."""
+        known = self._by_number.get(file.filename)
+        if known is None:
+            known = self._by_number[file.filename] = {}
+
+            def look(_: str, node: Any) -> None:
+                if getattr(node, "is_scale", False) and (n := node.attrs.get("_Netcdf4Dimid")) is not None:
+                    known[int(n)] = _base_name(node)
+
+            file.visititems(look)
+        return known
+
+
 def _label(axis: Any) -> str | None:
     """Return the name of an axis: its label, or the name of its scale."""
-    if axis.label:
-        return str(axis.label)
-    return str(axis[0].name).rpartition("/")[2] if len(axis) else None
+    return str(axis.label) or (_base_name(axis[0]) if len(axis) else None)
 
 
-def _attributes(node: Any) -> dict[str, Any]:
-    hidden = _REFERENCES | _OF_SCALES if getattr(node, "is_scale", False) else _REFERENCES
-    given = {name: node.attrs[name] for name in node.attrs if name not in hidden}
-    return as_json_attributes(given)
+def _base_name(node: Any) -> str:
+    return str(node.name).rpartition("/")[2]
+
+
+def _attributes(node: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return attributes as values of numpy, and sentences on those that change by it or cannot be read.
+
+    An array of one element is a scalar, because netCDF stores each number in this way.
+    """
+    hidden = _HIDDEN | _OF_SCALES if getattr(node, "is_scale", False) else _HIDDEN
+    found: dict[str, Any] = {}
+    notes: list[str] = []
+    for name in node.attrs:
+        if name in hidden:
+            continue
+        changes: dict[str, None] = {}
+        try:
+            value = node.attrs[name]
+            single = isinstance(value, np.ndarray) and value.shape == (1,)
+            found[name] = _plain(value[0] if single else value, node, changes)
+        except Exception as error:  # noqa: BLE001 - h5py raises errors of many kinds for types that it does not have
+            changes = {f"left out: h5py cannot read it: {type(error).__name__}: {error}": None}
+        notes += [f"attribute {name!r}: {change}" for change in changes]
+    return found, notes
+
+
+def _plain(value: Any, node: Any, changes: dict[str, None]) -> Any:
+    """Return a value without the types of h5py."""
+    import h5py
+
+    if isinstance(value, h5py.Empty):
+        is_text = value.dtype.kind in "SUO"
+        changes[f"it has no elements and is written as {'an empty text' if is_text else 'an empty list'}"] = (
+            None
+        )
+        return "" if is_text else []
+    if isinstance(value, h5py.Reference | h5py.RegionReference):
+        changes["a reference is written as the path to which it leads"] = None
+        return (h5py.h5r.get_name(value, node.id) or b"").decode("utf-8", "surrogateescape")
+    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+        return [_plain(one, node, changes) for one in value]
+    return value

@@ -12,12 +12,13 @@ from typing import Any
 from ...access.box_reader import folder_at
 from ...errors import UnsupportedError
 from ...format.array_document import key_encoding
+from ...format.attributes import as_json_attributes
 from ...options import Options
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.convert import Source2022
 from ...transformer.legacy_2022.open import legacy_store, open_2022
 from .decoded_source import decoded_source
-from .source import SourceArray, SourceTree
+from .source import SourceArray, SourceTree, group_notes
 from .zarr_source import zarr_source
 
 __all__ = ["legacy_hierarchy", "legacy_tree"]
@@ -60,9 +61,11 @@ def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], 
     view, prefix = legacy_store(root, read_only=True)
     arrays: list[SourceArray] = []
     groups = {}
+    notes: list[str] = []
     for node, is_array in source.nodes():
         if not is_array:
-            groups[node] = dict(source.attributes(node))
+            groups[node], more = as_json_attributes(source.attributes(node))
+            notes += group_notes(node, more)
             continue
         if not wanted(node):
             continue
@@ -79,4 +82,4 @@ def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], 
             arrays.append(zarr_source(node, folder, document, key_encoding(document), options, **known))
         except UnsupportedError:  # zarr may have the codecs
             arrays.append(decoded_source(open_2022(root, at, mode="r"), node, folder, **known))
-    return SourceTree(f"{root}/{path}".rstrip("/"), tuple(arrays), groups)
+    return SourceTree(f"{root}/{path}".rstrip("/"), tuple(arrays), groups, notes=tuple(notes))

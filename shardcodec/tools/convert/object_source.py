@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ...format.dtypes import as_dtype
+from ...format.attributes import MASK, as_json_attributes, masked_attributes
+from ...format.dtypes import DType, as_dtype
 from .source import Ints, SourceArray
 
-__all__ = ["ObjectSource", "as_json_attributes", "fields_of", "is_array_like", "object_source"]
+__all__ = ["ObjectSource", "array_attributes", "fields_of", "is_array_like", "object_source"]
 
 
 def is_array_like(value: Any) -> bool:
@@ -66,21 +66,52 @@ def object_source(values: Any) -> ObjectSource:
     return ObjectSource("", f"<{type(values).__name__}>", **fields_of(values))
 
 
-def fields_of(values: Any) -> dict[str, Any]:
-    """Return fields of the source for an array-like object; raise `UnsupportedError` for an unknown data type."""
+def fields_of(values: Any, **known: Any) -> dict[str, Any]:
+    """Return fields of the source for an array-like object; raise `UnsupportedError` for an unknown data type.
+
+    `known` has the fields that the caller knows better.
+    """
     dtype = as_dtype(np.dtype(values.dtype))
     fill = getattr(values, "fill_value", None)
     if fill is None or dtype.names is not None:
         fill = np.zeros((), dtype)[()]
-    return {
+    found = {
         "shape": tuple(int(n) for n in values.shape),
         "dtype": dtype,
         "fill_value": fill,
         "chunks": _chunks(values),
-        "attributes": as_json_attributes(getattr(values, "attrs", None)),
         "dimension_names": _names(values),
         "values": values,
+        **known,
     }
+    if "attributes" not in known:
+        given = getattr(values, "attrs", None)
+        given = dict(given) if isinstance(given, Mapping) or given else {}
+        found |= array_attributes(given, dtype, has_names=found["dimension_names"] is not None)
+    return found
+
+
+def array_attributes(
+    given: Mapping[str, Any], dtype: DType, *, has_names: bool, fill: Any = None
+) -> dict[str, Any]:
+    """Return the fields `attributes` and `notes` of a source.
+
+    Parameters
+    ----------
+    given : mapping
+        Attributes of any kind.
+    dtype : dtype
+    has_names : bool
+        The axes have names, so that xarray can read the array, and its mask.
+    fill : Any
+        The fill value, if xarray masks it; see `masked_attributes`.
+    """
+    masks = {name: value for name, value in given.items() if has_names and name == MASK}
+    attributes, notes = as_json_attributes({name: given[name] for name in given if name not in masks})
+    if has_names:
+        attributes, more = masked_attributes(as_json_attributes(masks)[0] | attributes, dtype, fill)
+        notes = (*notes, *more)
+    return {"attributes": attributes, "notes": notes}
 
 
 def _chunks(values: Any) -> Ints | None:
@@ -106,22 +137,3 @@ def _names(values: Any) -> tuple[str | None, ...] | None:
         if isinstance(given, Sequence) and len(given) == len(values.shape):
             return tuple(None if one is None else str(one) for one in given)
     return None
-
-
-def as_json_attributes(given: Any) -> dict[str, Any]:
-    """Return attributes as JSON has them; numbers and arrays of numpy become plain ones. Others are left out."""
-    found: dict[str, Any] = {}
-    for name, value in dict(given or {}).items() if isinstance(given, Mapping) or given else ():
-        try:
-            found[str(name)] = json.loads(json.dumps(value, default=_plain))
-        except (TypeError, ValueError):
-            continue
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, bytes):
-        return value.decode("utf-8")
-    raise TypeError

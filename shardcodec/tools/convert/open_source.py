@@ -19,9 +19,9 @@ from ...access.box_reader import Folder
 from ...compat import StorePath, quiet
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.array_document import key_encoding
+from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.checks import as_items, as_mapping, show, wrong
 from ...format.keys import KeyEncoding
-from ...format.xarray_attributes import DIMENSIONS, masked_attributes
 from ...options import Options
 from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url
@@ -32,8 +32,8 @@ from ..targets import find_arrays, find_groups
 from .decoded_source import decoded_source
 from .hdf5_source import hdf5_tree, split_hdf5
 from .legacy_source import legacy_hierarchy, legacy_tree
-from .object_source import is_array_like, object_source
-from .source import SourceArray, SourceTree
+from .object_source import array_attributes, is_array_like, object_source
+from .source import SourceArray, SourceTree, group_notes
 from .zarr_source import zarr_source
 
 __all__ = ["open_source"]
@@ -163,13 +163,21 @@ def _zarr_tree(
         return SourceTree(str(source), tuple(arrays), {}, False, verbatim, others)
     document = document_of(root) or {}
     groups = {}
+    notes: list[str] = []
     for name, folder, group in group_documents(root, document):
         with _named(f"group {folder!r}"):
             _check_group(folder, group)
-            groups[name] = _attributes(folder, group)
+            attributes = _attributes(folder, group)
             documents[name] = _written_documents(group)
+        if group.get("zarr_format") != 3:
+            attributes, more = as_json_attributes(attributes)
+            notes += group_notes(name, more)
+        groups[name] = attributes
     others = _others(root, found, documents, verbatim)
-    return SourceTree(repr(root), tuple(arrays), groups, _is_consolidated(root, document), verbatim, others)
+    is_consolidated = _is_consolidated(root, document)
+    return SourceTree(
+        repr(root), tuple(arrays), groups, is_consolidated, verbatim, others, notes=tuple(notes)
+    )
 
 
 def _others(
@@ -208,11 +216,13 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
         if array.is_malformed:
             raise SpecError(array.problem or "the metadata are invalid")
         opened = _opened(array, options)
-    if opened is None or array.document.get("zarr_format") == 3 or opened.dimension_names is None:
+    if opened is None or array.document.get("zarr_format") == 3:
         return opened
     fill = None if array.document.get("fill_value") is None else opened.fill_value
-    attributes, notes = masked_attributes(opened.attributes, opened.dtype, fill)
-    return replace(opened, attributes=attributes, notes=(*opened.notes, *notes))
+    has_names = opened.dimension_names is not None
+    return replace(
+        opened, **array_attributes(opened.attributes, opened.dtype, has_names=has_names, fill=fill)
+    )
 
 
 def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:

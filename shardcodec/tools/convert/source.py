@@ -16,7 +16,16 @@ from ...format.codecs import Codec
 from ...format.dtypes import DType
 from ..other_objects import OtherObjects
 
-__all__ = ["Coords", "EncodedChunks", "Encoding", "Ints", "SourceArray", "SourceTree", "file_state"]
+__all__ = [
+    "Coords",
+    "EncodedChunks",
+    "Encoding",
+    "Ints",
+    "SourceArray",
+    "SourceTree",
+    "file_state",
+    "group_notes",
+]
 
 Ints = tuple[int, ...]
 Coords = np.ndarray[Any, np.dtype[np.int64]]
@@ -148,6 +157,8 @@ class SourceTree:
         Arrays whose data type shardcodec does not have: they are copied object by object.
     others : OtherObjects or None
         The objects that belong to no array; None if there are none, or they are not copied.
+    notes : tuple of str
+        Sentences on what the new groups do not have as those of the source.
     """
 
     place: str
@@ -156,6 +167,7 @@ class SourceTree:
     is_consolidated: bool = False
     verbatim: Mapping[str, Any] = field(default_factory=dict)
     others: OtherObjects | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def scope(self) -> str:
@@ -163,6 +175,11 @@ class SourceTree:
         if self.others is None:
             return "none"
         return "all" if self.others.chosen is None else "chosen"
+
+
+def group_notes(name: str, notes: Sequence[str]) -> list[str]:
+    """Return sentences that name their group."""
+    return [f"group {name or '/'}: {note}" for note in notes]
 
 
 def file_state(path: str) -> str:

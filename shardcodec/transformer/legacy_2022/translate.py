@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...compat import data_type_of
+from ...format.attributes import DIMENSIONS, as_json_attributes, masked_attributes
 from ...format.checks import (
     as_int,
     as_items,
@@ -30,7 +31,6 @@ from ...format.checks import (
     wrong,
 )
 from ...format.codecs import Blosc, Gzip, Zstd
-from ...format.xarray_attributes import DIMENSIONS, masked_attributes
 from .metadata import COMPRESSORS, LegacyArray
 
 __all__ = ["has_certain_fill", "to_v3"]
@@ -110,7 +110,7 @@ def to_v3(array: LegacyArray, *, index_checksum: bool = False, names: bool = Fal
         }
         codecs = [{"name": "sharding_indexed", "configuration": configuration}]
         shape = tuple(extent * n for extent, n in zip(shape, per_shard, strict=True))
-    attributes = dict(array.attributes)
+    attributes, _ = as_json_attributes(array.attributes)
     dimension_names = _dimension_names(attributes, len(shape))
     if names and dimension_names is not None:
         del attributes[DIMENSIONS]
