@@ -245,6 +245,38 @@ def test_codecs_that_only_zarr_has(tmp_path: Path) -> None:
     assert same(tmp_path / "b.zarr").chunks == (4, 8, 4)
 
 
+@pytest.mark.parametrize(("kind", "name", "wanted"), [("Zlib", "zlib", "gzip"), ("LZ4", "lz4", "zstd")])
+def test_codecs_that_others_cannot_read_are_named(kind: str, name: str, wanted: str, tmp_path: Path) -> None:
+    """Chunks of Zarr v2 are moved with codecs of numcodecs, which TensorStore does not read; the report said nothing."""
+    numcodecs = pytest.importorskip("numcodecs")
+    with quiet():
+        source(tmp_path / "old", zarr_format=2, compressors=getattr(numcodecs, kind)())
+    (one,) = convert(tmp_path / "old", tmp_path / "new", dry_run=True).arrays
+    (note,) = one.notes
+    assert f"numcodecs.{name}" in note
+    assert note.endswith(f"--codecs {wanted}")
+    (one,) = convert(tmp_path / "old", tmp_path / "new", codecs=parse_codec_list(wanted)).arrays
+    assert one.notes == ()
+    same(tmp_path / "new")
+    assert f'"name": "{wanted}"' in (tmp_path / "new/zarr.json").read_text()
+
+
+def test_codecs_that_are_not_kept_are_named(tmp_path: Path) -> None:
+    """`scale_offset` and `cast_value` were replaced by zstd in silence, and each element took four times the bytes."""
+    codecs = pytest.importorskip("zarr.codecs")
+    if not hasattr(codecs, "CastValue"):
+        pytest.skip("this zarr has no cast_value")
+    filters = [codecs.ScaleOffset(offset=5.0, scale=10.0), codecs.CastValue(data_type="int16")]
+    with quiet():
+        array = zarr.create_array(tmp_path / "old", shape=(10,), chunks=(5,), dtype="f8", filters=filters)
+        array[...] = np.arange(10) / 10 + 5
+    (one,) = convert(tmp_path / "old", tmp_path / "new").arrays
+    assert one.notes == (
+        "codecs of the source that are not kept: scale_offset, cast_value; elements are stored as float64 with bytes, zstd",
+    )
+    same(tmp_path / "new", np.asarray(array[...]))
+
+
 def test_array_of_text_is_copied(tmp_path: Path) -> None:
     with quiet():
         group = zarr.create_group(tmp_path / "a.zarr")

@@ -26,7 +26,7 @@ from .destination import NewTree
 from .estimate import Prices, array_report, cost_of
 from .execute import Execution, Workers, peak_nbytes, run_report
 from .intermediate import Intermediate
-from .layout import Choices
+from .layout import Choices, codec_notes
 from .open_source import open_source
 from .places import absolute, check_apart
 from .plan import ConvertPlan, make_plan
@@ -424,7 +424,8 @@ def _reports(
     found = []
     for source, one in zip(tree.arrays, plan.arrays, strict=True):
         cost = cost_of(source, one, prices) if with_cost else None
-        found.append(array_report(source, one, cost))
+        notes = (*source.notes, *codec_notes(source, plan.documents[source.name]))
+        found.append(array_report(source, one, cost, notes))
     for name, array in tree.verbatim.items():
         shape = () if array.layout is None else array.layout.shape
         dtype = str(array.document.get("data_type"))

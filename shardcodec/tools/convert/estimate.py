@@ -81,7 +81,9 @@ def _n_reads(shape: Ints, objects: Ints, groups: Ints, steps: Ints) -> int:
     return total
 
 
-def array_report(source: SourceArray, array: PlannedArray, cost: Cost | None) -> ConvertedArray:
+def array_report(
+    source: SourceArray, array: PlannedArray, cost: Cost | None, notes: tuple[str, ...]
+) -> ConvertedArray:
     """Return the report of one array."""
     return ConvertedArray(
         array.name,
@@ -95,5 +97,5 @@ def array_report(source: SourceArray, array: PlannedArray, cost: Cost | None) ->
         array.piece is not None,
         array.via_chunk,
         cost,
-        source.notes,
+        notes,
     )

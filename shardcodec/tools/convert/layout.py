@@ -24,6 +24,8 @@ __all__ = [
     "Choices",
     "NewLayout",
     "chunks_of",
+    "codec_names",
+    "codec_notes",
     "new_layout",
     "parse_codec_list",
     "parse_shape",
@@ -311,3 +313,47 @@ def _with_fields(source: SourceArray, document: dict[str, Any]) -> dict[str, Any
     if (reason := refusal_of(document)) is not None:
         raise UnsupportedError(f"this version of zarr cannot read structs of type {source.dtype}: {reason}")
     return document
+
+
+# ---- codecs that are named
+
+# Codecs that every library of Zarr v3 should have, in place of those of numcodecs. zstd does for all others.
+_CORE = {"numcodecs.zlib": "gzip", "numcodecs.gzip": "gzip", "numcodecs.blosc": "blosc"}
+# They only say how elements are laid out.
+_LAYOUT_CODECS = frozenset({"bytes", "transpose", "sharding_indexed"})
+
+
+def codec_names(codecs: Any) -> list[str]:
+    """Return the names of codecs in the metadata of Zarr v3; those in shards in place of the sharding codec."""
+    names = []
+    for one in codecs:
+        name = one.get("name") if isinstance(one, Mapping) else one
+        if name == "sharding_indexed":
+            names += codec_names(one["configuration"]["codecs"])
+        else:
+            names.append(str(name))
+    return names
+
+
+def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return sentences on codecs that the new array does not keep, and on those that other libraries do not have."""
+    names = codec_names(document["codecs"])
+    notes = []
+    has = {name.removeprefix("numcodecs.") for name in names}
+    lost = [
+        name
+        for name in source.codec_names
+        if name not in _LAYOUT_CODECS and name.removeprefix("numcodecs.") not in has
+    ]
+    if lost and source.encoding is None:  # otherwise the user has chosen other ones
+        notes.append(
+            f"codecs of the source that are not kept: {', '.join(lost)}; elements are stored as {source.dtype} with {', '.join(names)}"
+        )
+    foreign = [name for name in names if name.startswith("numcodecs.")]
+    if foreign:
+        known = [_CORE.get(name, "zstd") if name in foreign else name for name in names]
+        wanted = ",".join(dict.fromkeys(name for name in known if name not in _LAYOUT_CODECS))
+        notes.append(
+            f"zarr-python reads {', '.join(foreign)}, TensorStore and others do not; all read chunks made with --codecs {wanted}"
+        )
+    return tuple(notes)

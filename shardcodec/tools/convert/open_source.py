@@ -31,6 +31,7 @@ from ..other_objects import OtherObjects
 from ..targets import find_arrays, find_groups
 from .decoded_source import decoded_source
 from .hdf5_source import hdf5_tree, split_hdf5
+from .layout import codec_names
 from .legacy_source import legacy_hierarchy, legacy_tree
 from .object_source import array_attributes, is_array_like, object_source
 from .source import SourceArray, SourceTree, group_notes
@@ -216,7 +217,10 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
         if array.is_malformed:
             raise SpecError(array.problem or "the metadata are invalid")
         opened = _opened(array, options)
-    if opened is None or array.document.get("zarr_format") == 3:
+    if opened is None:
+        return None
+    opened = replace(opened, codec_names=_codec_names(array.document))
+    if array.document.get("zarr_format") == 3:
         return opened
     fill = None if array.document.get("fill_value") is None else opened.fill_value
     has_names = opened.dimension_names is not None
@@ -239,6 +243,14 @@ def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:
         if array.document.get("zarr_format") == 3:
             return None
         raise UnsupportedError(f"array {array.place}: {reason.message}", **reason.context) from reason
+
+
+def _codec_names(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the codecs of an array, those of Zarr v2 as Zarr v3 has them."""
+    if document.get("zarr_format") == 3:
+        return tuple(codec_names(document["codecs"]))
+    stored = [*(document.get("filters") or ()), document.get("compressor")]
+    return tuple(f"numcodecs.{one.get('id')}" for one in stored if isinstance(one, Mapping))
 
 
 def _through_zarr(array: ArrayTarget, known: dict[str, Any]) -> SourceArray:

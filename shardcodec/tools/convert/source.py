@@ -96,6 +96,8 @@ class SourceArray(ABC):
         None if chunks cannot be moved without decoding them.
     notes : tuple of str
         Sentences on what the new array does not have as the source has it.
+    codec_names : tuple of str
+        Names of its codecs, of a sharded array those of its inner chunks; empty without metadata of Zarr.
     """
 
     name: str
@@ -109,6 +111,7 @@ class SourceArray(ABC):
     document: Mapping[str, Any] | None = None
     encoding: Encoding | None = None
     notes: tuple[str, ...] = ()
+    codec_names: tuple[str, ...] = ()
 
     @abstractmethod
     def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
