@@ -154,6 +154,9 @@ char *sc_file_folder_of(const char *path);
 /* Make a folder and those above it. 0, or -1 and errno. *n_made is increased by the number of folders made. */
 int sc_file_make_folders(char *folder, unsigned *n_made);
 
+/* fsync() a file or a folder. */
+enum sc_status sc_file_sync_path(const char *path, struct sc_where *where);
+
 /* fsync() the folder of `path` and n_above folders above it. */
 enum sc_status sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where);
 

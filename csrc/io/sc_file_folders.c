@@ -70,15 +70,15 @@ sc_file_make_folders(char *folder, unsigned *n_made)
     return r ? r : make_folder(folder, n_made);
 }
 
-static enum sc_status
-sync_folder(const char *folder, struct sc_where *where)
+enum sc_status
+sc_file_sync_path(const char *path, struct sc_where *where)
 {
     enum sc_status status = SC_OK;
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = sc_file_open_now(path, O_RDONLY);
 
     if (fd < 0)
         return sc_file_error(where, "open");
-    if (!sc_file_allows("fsync", folder, NULL) ||
+    if (!sc_file_allows("fsync", path, NULL) ||
         (fsync(fd) && errno != EINVAL)) /* EINVAL: this file system has nothing to sync for a folder */
         status = sc_file_error(where, "fsync");
     sc_file_close(fd);
@@ -97,7 +97,7 @@ sc_file_sync_folders(const char *path, unsigned n_above, struct sc_where *where)
         if (i)
             sc_free(folder);
         folder = above;
-        status = folder ? sync_folder(folder, where) : SC_NO_MEMORY;
+        status = folder ? sc_file_sync_path(folder, where) : SC_NO_MEMORY;
     }
     sc_free(folder);
     return status;

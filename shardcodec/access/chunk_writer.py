@@ -18,6 +18,7 @@ from .. import native
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage import file_locks, locks
+from ..storage.durable_documents import sync_documents
 from .chunk_codec import compiled
 from .inner_chunks import as_chunks, batches, coordinates, encode_chunks, positions
 from .user_bytes import marked_footer
@@ -244,6 +245,8 @@ class ChunkWriter:
 
         with locks.table().hold([path]):
             file_locks.update(path, self._options, commit)
+        if sync:
+            sync_documents([path])
 
     def abort(self) -> None:
         """Discard the new shard; do nothing after the end. An old shard under the same name stays."""

@@ -211,6 +211,8 @@ class Shard(ShardReader):
     def compact(self) -> int:
         """Pack the inner chunks together. Header, footer and alignment are kept.
 
+        A new file is on the disk before it takes the place of the old one, with any ``durability``, because the old one may be.
+
         Returns
         -------
         int
@@ -227,7 +229,7 @@ class Shard(ShardReader):
         """
         before = self.refresh().nbytes
         if self.exists:
-            self._write(Change({}, keep_empty=True), keep_user_bytes=True, dead_share=0.0)
+            self._write(Change({}, keep_empty=True), keep_user_bytes=True, durability="fsync", dead_share=0.0)
         return before - self.nbytes
 
     def _change(self, where: list[int], chunks: Sequence[Any]) -> Change:
@@ -241,10 +243,11 @@ class Shard(ShardReader):
         keep_user_bytes: bool | None = None,
         alignment: int | None = None,
         strategy: str | None = None,
+        durability: str | None = None,
         dead_share: float | None = None,
     ) -> None:
         self._check_mode()
-        options = self._options(write_strategy=strategy)
+        options = self._options(write_strategy=strategy, durability=durability)
         if dead_share is None:
             dead_share = DEAD_SHARE if options.compact else math.inf
         if keep_user_bytes is None:

@@ -123,6 +123,19 @@ def open_file(str path):
     return fd
 
 
+def sync_path(str path):
+    """Wait until a file, or the names in a folder, are on disk."""
+    cdef bytes name = path_bytes(path)
+    cdef const char *chars = path_chars(name)
+    cdef sc_where where
+    cdef sc_status status
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_file_sync_path(chars, &where)
+    where.shard = 0
+    raise_status(status, &where, [name])
+
+
 def remove_file(str path, *, bint sync=False):
     """Remove a file, or a symbolic link to one, if it exists. sync: make the removal durable with an fsync of the folder."""
     cdef bytes name = path_bytes(path)

@@ -56,6 +56,7 @@ cdef extern from "io/sc_file.h" nogil:
 
     sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, sc_where *where)
     sc_status sc_file_truncate(int fd, const char *path, uint64_t nbytes, sc_where *where)
+    sc_status sc_file_sync_path(const char *path, sc_where *where)
     sc_status sc_file_remove(const char *path, bint sync, sc_where *where)
     sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
 

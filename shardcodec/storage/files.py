@@ -18,6 +18,7 @@ from ..compat import LocalStore
 from ..options import Options
 from . import file_locks, file_system, listing, object_names
 from .concurrent_calls import call_each
+from .durable_documents import sync_documents
 from .identity import ByIdentity
 from .requests import Answer
 from .runner import Runner
@@ -228,6 +229,8 @@ class FileStore(Store):
                 if not made.is_stored:
                     work = zip(files, made.objects, held, strict=False)
                     appeared = await runner.call(_put_all, list(work), options, inline=False)
+                if options.durability == "fsync":
+                    await runner.call(sync_documents, [one.name for one in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more
             return Outcome(wanted, pause=contest.patience.pause(error))
         if not appeared:

@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import native
 from ..compat import on_zarrs_loop
+from ..storage.durable_documents import sync_documents
 from ..storage.files import open_file
 from ..storage.journals import OldBytes, pending_journal, read_journal
 from ..storage.kinds import object_at
@@ -136,6 +137,8 @@ def write_object(
             raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
     finally:
         sink.abort()
+    if sync and path is not None:
+        sync_documents([os.path.realpath(path)])
 
 
 def same_bytes(one: StoredBytes, other: StoredBytes) -> bool:

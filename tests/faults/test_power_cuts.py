@@ -25,7 +25,7 @@ from workers import forked
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
-from shardcodec.tools import convert
+from shardcodec.tools import compact, convert
 
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN
 WITHOUT_LOG_FLUSH = 2
@@ -157,3 +157,61 @@ def test_power_cut_after_a_conversion_loses_nothing(tmp_path: Path, system: str)
         for name in ("moved", "encoded"):
             assert (zarr.open_array(folder / name / name, mode="r")[...] == values).all()
         assert list(zarr.open_array(folder / "copied" / "copied", mode="r")[...]) == list(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zarr_format", [3, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("system", ["ext4", "xfs"])
+def test_power_cut_after_a_write_keeps_its_documents(tmp_path: Path, system: str, zarr_format: int) -> None:
+    """The zarr.json of a new array had 0 bytes; on XFS that of an old one too, after a change of its attributes."""
+    image, folder = formatted(tmp_path, system)
+    values = np.arange(64, dtype="int32")
+    layout: dict[str, Any] = {"chunks": (16,), "shards": (32,)} if zarr_format == 3 else {"chunks": (32,)}
+
+    def work() -> None:
+        with shardcodec.options(durability="fsync"):
+            group = zarr.create_group(folder / "new/root", zarr_format=zarr_format)
+            array = group.create_array("group/array", shape=(64,), dtype="int32", **layout)
+            ours(array.store_path)[:] = values
+            old = ours(folder / "old")
+            old.attrs["units"] = "K"
+            old.resize((65,))
+            old[0] = 5
+        switch_off(folder)
+
+    with mounted(image, folder), quiet():
+        zarr.create_array(folder / "old", shape=(64,), dtype="int32", zarr_format=zarr_format, **layout)[
+            :
+        ] = values
+        os.sync()
+        _, status = os.waitpid(forked(work), 0)
+        assert status == 0
+    with mounted(image, folder), quiet():
+        assert (zarr.open_group(folder / "new/root", mode="r")["group/array"][:] == values).all()  # type: ignore[index]
+        old = zarr.open_array(folder / "old", mode="r")
+        assert (old.shape, old.attrs["units"], old[0], old[1]) == ((65,), "K", 5, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [None, "lexicographic"])
+def test_power_cut_after_a_compaction_in_place_loses_nothing(tmp_path: Path, order: str | None) -> None:
+    """The old shards were on the disk. With the default durability the new ones that took their places were not."""
+    image, folder = formatted(tmp_path, "ext4")
+    with mounted(image, folder), quiet():
+        array = zarr.create_array(folder / "a", shape=(64, 64), shards=(64, 64), chunks=(8, 8), dtype="int32")
+        array[:] = 1
+        for row in range(8):
+            with shardcodec.options(compact=False):
+                ours(folder / "a")[row] = np.arange(64) + row
+        os.sync()
+        size = shard_path(array).stat().st_size
+
+        def work() -> None:
+            compact(folder / "a", order=order)
+            switch_off(folder)
+
+        _, status = os.waitpid(forked(work), 0)
+        assert status == 0
+    with mounted(image, folder), quiet():
+        assert (zarrs_view(array)[:8] == np.arange(64) + np.arange(8)[:, None]).all()
+        assert shard_path(array).stat().st_size < size

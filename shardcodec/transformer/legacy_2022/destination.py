@@ -8,6 +8,7 @@ An array that is replaced is removed in the opposite order.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, s
 from ...errors import UnsupportedError
 from ...format.keys import KeyEncoding
 from ...native import load
+from ...storage.durable_documents import sync_documents
 from ...storage.kinds import store_of
 from ...storage.temp_folder import staging_for
 from .metadata import parse_json
@@ -34,6 +36,8 @@ def put(target: StorePath, data: Any, *, durable: bool) -> None:
         file.commit(sync=durable)
     finally:
         file.abort()
+    if durable:
+        sync_documents([os.path.realpath(path)])
 
 
 def _get(store: Store, key: str) -> bytes | None:
