@@ -45,16 +45,6 @@ def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return found
 
 
-WRITES: dict[str, Callable[[Any], Any]] = {
-    "part": lambda array: array.__setitem__((1, 1), 1),
-    "whole": lambda array: array.__setitem__(slice(None), 1),
-    "attached": lambda array: shardcodec.attach(array).__setitem__((1, 1), 1),
-    "zarr": lambda array: array.__setitem__(([1, 2], [1, 2]), 1),
-    "handle": lambda array: handle(array),
-    "writer": lambda array: writer(array),
-}
-
-
 def spec_of(array: Any) -> ShardSpec:
     return ShardSpec.from_metadata(array.metadata.to_dict())
 
@@ -67,6 +57,16 @@ def handle(array: Any) -> None:
 def writer(array: Any) -> None:
     with ShardWriter(array.store.root / array.path / "c/0/0", spec_of(array)) as new:
         new.write_chunk((0, 0), np.ones((4, 3), np.int32))
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "part": lambda array: array.__setitem__((1, 1), 1),
+    "whole": lambda array: array.__setitem__(slice(None), 1),
+    "attached": lambda array: shardcodec.attach(array).__setitem__((1, 1), 1),
+    "zarr": lambda array: array.__setitem__(([1, 2], [1, 2]), 1),
+    "handle": handle,
+    "writer": writer,
+}
 
 
 @pytest.mark.parametrize("how", WRITES)
