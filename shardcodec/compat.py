@@ -339,8 +339,14 @@ def as_numpy(buffer: Any) -> np.ndarray[Any, Any] | None:
 
 
 def buffer_from(prototype: Any, data: Any) -> Any:
-    """Wrap bytes as a zarr Buffer, without a copy."""
-    return prototype.buffer.from_array_like(np.frombuffer(data, dtype=np.uint8))
+    """Wrap bytes as a zarr Buffer.
+
+    Bytes that no element of 8 bytes could be read from in place are copied: codecs such as ``cast_value`` panic on them.
+    """
+    array = np.frombuffer(data, dtype=np.uint8)
+    if array.__array_interface__["data"][0] % 8:
+        array = array.copy()
+    return prototype.buffer.from_array_like(array)
 
 
 def is_buffer(value: Any) -> bool:

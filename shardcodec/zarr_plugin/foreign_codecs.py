@@ -8,7 +8,10 @@ run in batches on zarr's own event loop. Staged work never blocks that loop.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from ..compat import (
     evolve,
     is_synchronous,
     on_zarrs_loop,
+    quiet,
 )
 
 __all__ = ["ZarrCodecs"]
@@ -50,6 +54,24 @@ class ZarrCodecs:
         self._prototype = self._specs[False].prototype
         self.fill = _element(dtype.to_native_dtype(), fill_value)
         self.one_by_one = all(is_synchronous(codec) for codec, _ in links[False])
+
+    @cached_property
+    def input_dtype(self) -> np.dtype[Any]:
+        """The data type in which `encode` reads a chunk: it is the one in which `decode` returns it.
+
+        The order differs from that of the array if a filter reinterprets memory and names a data type of the other order.
+        Only then a chunk is encoded to find out.
+        """
+        dtype: np.dtype[Any] = self.fill.dtype
+        order = "<" if (dtype.byteorder == "=" and sys.byteorder == "little") else dtype.byteorder
+        if all(mentioned == order for codec, _ in self._links[False] for mentioned in _named_orders(codec)):
+            return dtype
+        chunk = np.empty(self._specs[False].shape, dtype=dtype)
+        chunk[...] = self.fill
+        with quiet():
+            (decoded,) = self.decode(self.encode([chunk], True), [chunk.shape])
+        named: np.dtype[Any] = decoded.dtype
+        return named if named.newbyteorder("=") == dtype.newbyteorder("=") else dtype
 
     def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray[Any, Any]]:
         """Decode buffers. `shapes` is not used: the codecs know their one shape."""
@@ -90,9 +112,15 @@ class ZarrCodecs:
 
     def is_fill(self, chunk: np.ndarray[Any, Any]) -> bool:
         """Return True if all elements of a chunk equal the fill value: objects by value, other elements bit by bit."""
+        chunk = chunk.astype(self.fill.dtype, copy=False)
         if chunk.dtype.kind in "OT":
             return bool(self._prototype.nd_buffer.from_numpy_array(chunk).all_equal(self.fill[()]))
         return bool(native.load().all_equal(np.ascontiguousarray(as_void(chunk)), self.fill.tobytes()))
+
+
+def _named_orders(codec: Any) -> list[str]:
+    """Return the byte orders in the data types that a codec's configuration names."""
+    return re.findall(r"'([<>])[a-zA-Z]\d", str(codec.to_dict().get("configuration")))
 
 
 def _element(dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:

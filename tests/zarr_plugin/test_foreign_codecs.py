@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import zarr.codecs
 from helpers import ZARR_IS_31, bits, ours, quiet, random_array, zarrs_view
-from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as of_numcodecs
 from zarr.storage import MemoryStore
 
@@ -152,3 +152,55 @@ def test_index_arrays_are_read_alike(name: str) -> None:
             part = getattr(writer, kind)[where]
             selection[where] = np.roll(values, turn + 2).ravel()[: part.size].reshape(part.shape)
             assert bits(array[...]) == bits(other[...]), (kind, writer is other)
+
+
+BIG_ENDIAN_FILTERS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "fixedscaleoffset": (
+        "float32",
+        lambda: of_numcodecs.FixedScaleOffset(offset=0, scale=10, dtype=">f4", astype="i2"),
+    ),
+    "astype": ("uint16", lambda: of_numcodecs.AsType(encode_dtype="i8", decode_dtype=">u2")),
+}
+
+
+@pytest.mark.parametrize("name", BIG_ENDIAN_FILTERS)
+def test_partial_write_keeps_elements_of_a_big_endian_filter(name: str) -> None:
+    """Filters of numcodecs reinterpret memory in the order that they name; other elements became 0 in the first partial write."""
+    dtype, make_filter = BIG_ENDIAN_FILTERS[name]
+    with quiet():
+        sharding = ShardingCodec(chunk_shape=(4,), codecs=[make_filter(), BytesCodec()])
+        zarr.create_array(
+            store := MemoryStore(),
+            shape=(12,),
+            chunks=(12,),
+            dtype=dtype,
+            serializer=sharding,
+            compressors=None,
+        )
+    array = ours(store)
+    twin = np.zeros(12, dtype)
+    for place in (slice(0, 8), 1, slice(9, 11)):  # whole inner chunks, an old one, a new one
+        array[place] = twin[place] = np.arange(1, 13)[place]
+        assert array[:].tolist() == zarrs_view(array)[:].tolist() == twin.tolist()
+    array[0:8] = twin[0:8] = np.arange(8).astype(array.dtype.newbyteorder(">"))
+    assert array[:].tolist() == twin.tolist()
+
+
+def test_codecs_get_aligned_bytes() -> None:
+    """`cast_value` panicked on an inner chunk whose bytes began at an odd multiple of 4, as after a crc32c."""
+    pytest.importorskip("cast_value_rs")
+    cast = of_zarr("CastValue", data_type="int64", rounding="towards-zero")
+    with quiet():
+        sharding = ShardingCodec(chunk_shape=(5,), codecs=[cast, BytesCodec(), Crc32cCodec()])
+        zarr.create_array(
+            store := MemoryStore(),
+            shape=(40,),
+            chunks=(40,),
+            dtype="float64",
+            serializer=sharding,
+            compressors=None,
+        )
+    array = ours(store)
+    array[...] = np.arange(40)
+    array[7:13] = 1
+    assert array[:].tolist() == [*range(7), *[1] * 6, *range(13, 40)]

@@ -57,7 +57,9 @@ class ChunkCodecs(Protocol):
     Attributes
     ----------
     fill : ndarray
-        The fill value, an array of rank 0 with the dtype of decoded chunks.
+        The fill value, an array of rank 0 with the dtype of the array.
+    input_dtype : dtype
+        The data type, with byte order, in which `encode` reads a chunk.
     one_by_one : bool
         True: `decode` and `encode` can be called in any thread, with one chunk per call. False: they are called once for
         many chunks, and never in the thread of an event loop.
@@ -65,6 +67,9 @@ class ChunkCodecs(Protocol):
 
     @property
     def fill(self) -> Array: ...
+
+    @property
+    def input_dtype(self) -> np.dtype[Any]: ...
 
     @property
     def one_by_one(self) -> bool: ...

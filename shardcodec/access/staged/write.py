@@ -294,12 +294,17 @@ class _Writing:
         return buffers
 
     def _merged(self, job: _ChunkJob, codecs: ChunkCodecs) -> Array:
-        """Return the decoded new chunk: the old elements or the fill value, overwritten by the caller's elements."""
-        chunk: Array = np.empty(job.cuts.shape_at(job.position), dtype=codecs.fill.dtype)
+        """Return the decoded new chunk: the old elements or the fill value, overwritten by the caller's elements.
+
+        Old elements stay in the byte order in which the codecs return them: filters of numcodecs reinterpret memory.
+        """
         if job.old is not None:
-            chunk[...] = decode_pieces([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)[0]
-        elif not job.cuts.is_whole(job.position or 0):
-            chunk[...] = codecs.fill
+            (old,) = decode_pieces([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)
+            chunk = old.copy()
+        else:
+            chunk = np.empty(job.cuts.shape_at(job.position), dtype=codecs.input_dtype)
+            if not job.cuts.is_whole(job.position or 0):
+                chunk[...] = codecs.fill
         job.cuts.gather(job.position or 0, self.value, chunk)
         return chunk
 
