@@ -31,20 +31,25 @@ class Part(NamedTuple):
         Compiled chain of the object.
     box : Box, Boxes, Lists or Points
         The elements of the object.
+    ends_at_edge : bool
+        For a write: the box has all elements of the object that lie within the array, and elements beyond its shape, from
+        before the array was made smaller, are not kept. So zarr writes chunks without shards.
     """
 
     key: str
     chain: Chain
     box: Parts
+    ends_at_edge: bool = False
 
     @property
     def covers(self) -> bool:
-        """True if the box is the whole chunk, so a write does not depend on the stored object.
-
-        zarr's own flag also counts a selection that ends at the edge of the array within the chunk, where cells beyond the
-        shape may hold elements from before the array was made smaller.
-        """
+        """True if the box is the whole chunk."""
         return covers(self.box, self.chain.shape)
+
+    @property
+    def replaces(self) -> bool:
+        """True if a write does not depend on the stored object."""
+        return self.ends_at_edge or self.covers
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # two stores are never compared

@@ -58,7 +58,7 @@ class _Elements:
         """Do nothing: the elements are known."""
 
     def needs_old(self, position: int) -> bool:
-        return not self._request.parts[position].covers
+        return not self._request.parts[position].replaces
 
     def nbytes(self, position: int) -> int:
         part = self._request.parts[position]
@@ -126,4 +126,5 @@ class _Elements:
 
 
 def _item(store: Store, part: Part, old: Stored) -> WriteItem:
-    return WriteItem(part.chain, store.path(part.key), old.data, part.box, part.key, old.fd)
+    path = store.path(part.key)
+    return WriteItem(part.chain, path, old.data, part.box, part.key, old.fd, complete=part.ends_at_edge)

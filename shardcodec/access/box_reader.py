@@ -144,12 +144,23 @@ class ArrayObjects:
         """Return elements of the object at a grid position as a part of a request."""
         return Part(self.folder.keys([self.keys.key(coords)])[0], self.chain, elements)
 
-    def parts(self, box: Box) -> list[Part]:
-        """Return the parts of a box of the array; `box` has at least one element."""
+    def parts(self, box: Box, *, drops_rest: bool = False) -> list[Part]:
+        """Return the parts of a box of the array; `box` has at least one element.
+
+        With `drops_rest`, for a write, elements of an object beyond the shape of the array need not be kept.
+        """
         chain, key = self.chain, self.keys.key
         found = list(box_parts(box, chain.shape))
         keys = self.folder.keys([key(coords) for coords, _ in found])
-        return [Part(name, chain, elements) for name, (_, elements) in zip(keys, found, strict=True)]
+        return [
+            Part(name, chain, elements, drops_rest and self._has_all(coords, elements))
+            for name, (coords, elements) in zip(keys, found, strict=True)
+        ]
+
+    def _has_all(self, coords: Ints, elements: Box) -> bool:
+        """Return True if a box has all elements of an object that lie within the array."""
+        inside = zip(coords, self.chain.shape, self.shape, strict=True)
+        return elements.count == tuple(min(extent, size - at * extent) for at, extent, size in inside)
 
 
 class BoxReader:
@@ -271,7 +282,7 @@ class BoxReader:
             on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))
             return
         if self._objects.chain.stage is None and patience is None:
-            plan = [(chain, store.source(key), box) for key, chain, box in parts]
+            plan = [(part.chain, store.source(part.key), part.box) for part in parts]
             try:
                 self._plans.read(plan, as_void(out), axes, cancel.current())
                 return

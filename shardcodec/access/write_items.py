@@ -83,6 +83,8 @@ class WriteItem(NamedTuple):
         a file that exists by now must not be replaced. None: the write opens the file.
     chunks : ndarray of uint64 or None
         Positions of whole inner chunks: `box` consists of exactly these, each as a box of its own.
+    complete : bool
+        All other elements get the fill value. The old object is not looked at.
     """
 
     chain: Chain
@@ -92,10 +94,13 @@ class WriteItem(NamedTuple):
     key: str
     old_fd: int | None = None
     chunks: Positions | None = None
+    complete: bool = False
 
     @property
     def keeps_old(self) -> bool:
         """True if a part of the old object may stay, so that it has to be looked at."""
+        if self.complete:
+            return False
         if self.chunks is not None:
             return len(self.chunks) < int(self.chain.n_chunks)
         return not covers(self.box, self.chain.shape)

@@ -67,9 +67,14 @@ class MemoisedAccess:
         Its store.
     resolver : Resolver
         Its options.
+    is_plain : bool
+        zarr writes objects of this array as a whole, and not by inner chunks.
     """
 
-    def __init__(self, kind: Kind | None, store: Store, resolver: Resolver) -> None:
+    def __init__(
+        self, kind: Kind | None, store: Store, resolver: Resolver, *, is_plain: bool = False
+    ) -> None:
+        self._is_plain = is_plain
         self._kind = kind
         self._store = store
         self._resolver = resolver
@@ -111,11 +116,13 @@ class MemoisedAccess:
         access = None
         if has_usual_buffers():
             options = self._resolver.resolve(any_threads=True)
-            access = direct_access(array, self._kind, self._store, options)
+            access = direct_access(array, self._kind, self._store, options, is_plain=self._is_plain)
         return access, *inputs
 
 
-def direct_access(array: Any, kind: Kind | None, store: Store, options: Options) -> DirectAccess | None:
+def direct_access(
+    array: Any, kind: Kind | None, store: Store, options: Options, *, is_plain: bool
+) -> DirectAccess | None:
     """Return the direct access to an array, with its metadata and configuration of this moment.
 
     Parameters
@@ -128,6 +135,8 @@ def direct_access(array: Any, kind: Kind | None, store: Store, options: Options)
         Its store.
     options : Options
         Options of each access.
+    is_plain : bool
+        zarr writes objects of this array as a whole, and not by inner chunks.
 
     Returns
     -------
@@ -154,7 +163,7 @@ def direct_access(array: Any, kind: Kind | None, store: Store, options: Options)
     folder = Folder(store, f"{path}/" if path else "")
     objects = ArrayObjects(folder, keys, metadata.shape, chain, array.dtype)
     guard = ArrayGuard(metadata, store, path)
-    return DirectAccess(objects, metadata, array.config, array.order, options, guard)
+    return DirectAccess(objects, metadata, array.config, array.order, options, guard, is_plain=is_plain)
 
 
 class DirectAccess:
@@ -174,6 +183,8 @@ class DirectAccess:
         Options of each access.
     guard : ArrayGuard
         The layout that writes are made for.
+    is_plain : bool
+        zarr writes objects of this array as a whole, and not by inner chunks.
     """
 
     def __init__(
@@ -184,7 +195,13 @@ class DirectAccess:
         order: str,
         options: Options,
         guard: ArrayGuard,
+        *,
+        is_plain: bool,
     ) -> None:
+        # only at its edge an array has objects that a write replaces though its box does not cover them
+        edges = [n % extent for n, extent in zip(objects.shape, objects.chain.shape, strict=True)]
+        self._has_edge = is_plain and any(edges)
+        self._single = [axis for axis, n in enumerate(edges) if n == 1]
         self._objects = objects
         self._metadata = metadata
         self._spec = spec_with(config)
@@ -265,12 +282,16 @@ class DirectAccess:
         objects = self._objects
         if (found := self._reader.locate(selection)) is not None:
             part, axes, shape = found
-            return [part], axes, shape
+            assert isinstance(part.box, Box)
+            if not self._has_edge or any(part.box.start) or part.covers:  # else it may end at the edge
+                return [part], axes, shape
         parsed = _parse(selection, objects.shape)
         if parsed is None or 0 in parsed[0].count:
             return None
         box, axes, shape = parsed
-        return objects.parts(box), axes, shape
+        if self._has_edge and any(axes[axis] < 0 for axis in self._single):
+            return None  # versions of zarr differ in whether an integer replaces a chunk with one element within the array
+        return objects.parts(box, drops_rest=self._has_edge), axes, shape
 
 
 def _empty(order: str, shape: Ints, dtype: np.dtype[Any]) -> Any:

@@ -78,6 +78,7 @@ class ShardCodecPipeline(CodecPipeline):
         self._usual = store, store_of(store)
         self._attached = dict(attached)
         self._own = own_pipeline(metadata)
+        self._is_plain = not self._own.supports_partial_encode
         self._kind: Kind | None = None
         self._reason = ""
         self._order = next((write_order(c) for c in codecs_of(metadata) if hasattr(c, "index_codecs")), {})
@@ -97,7 +98,7 @@ class ShardCodecPipeline(CodecPipeline):
         """Access to the array without zarr's event loop, for `attach`."""
         from .direct_access import MemoisedAccess
 
-        return MemoisedAccess(self._kind, self._usual[1], self._resolver)
+        return MemoisedAccess(self._kind, self._usual[1], self._resolver, is_plain=self._is_plain)
 
     @cached_property
     def _small_writer(self) -> SmallWriter | None:
@@ -326,7 +327,7 @@ class ShardCodecPipeline(CodecPipeline):
         Parameters
         ----------
         batch_info : iterable of tuple
-            For each chunk: its object, spec, selection of the chunk, selection of `value`, and a flag that is not used.
+            For each chunk: its object, spec, selection of the chunk, selection of `value`, and True if the selection ends where the array does.
         value : NDBuffer
             The array of the whole request, or one element.
         drop_axes : tuple of int
@@ -376,7 +377,8 @@ class ShardCodecPipeline(CodecPipeline):
     def _prepare(self, batch: list[Any], buffer: Any, drop_axes: tuple[int, ...]) -> Request:
         if self._kind is None:
             raise Declined(self._reason)
-        return prepare(batch, buffer, drop_axes, self._kind.dtype, self._kind.chain, self._usual)
+        kind = self._kind
+        return prepare(batch, buffer, drop_axes, kind.dtype, kind.chain, self._usual, is_plain=self._is_plain)
 
     def _options(self, *, any_threads: bool = False) -> Options:
         return self._resolver.resolve(any_threads=any_threads)

@@ -36,6 +36,8 @@ def prepare(
     dtype: np.dtype[Any],
     get_chain: GetChain,
     usual: tuple[Any, Store],
+    *,
+    is_plain: bool = False,
 ) -> Request:
     """Translate a batch of `CodecPipeline.read` or `write`.
 
@@ -53,6 +55,8 @@ def prepare(
         Takes a chunk shape and whether the memory has the native byte order; returns the compiled chain.
     usual : tuple
         The zarr store of the array, and its `Store`.
+    is_plain : bool
+        zarr writes objects of this array as a whole, and not by inner chunks.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def prepare(
     parts, positions = [], []
     chain: Chain | None = None
     chain_shape: tuple[int, ...] = ()
-    for position, (target, chunk_spec, chunk_selection, array_selection, _) in enumerate(batch):
+    for position, (target, chunk_spec, chunk_selection, array_selection, is_complete) in enumerate(batch):
         if chain is None or chunk_spec.shape != chain_shape:
             chain_shape = chunk_spec.shape
             chain = get_chain(chain_shape, native_order)
@@ -93,7 +97,7 @@ def prepare(
         if not scalar and not fits(box, axes, array.shape):
             raise Declined(f"an array of shape {array.shape} would have to be broadcast")
         if not is_empty(box):
-            parts.append(Part(target.path, chain, box))
+            parts.append(Part(target.path, chain, box, is_plain and bool(is_complete)))
             positions.append(position)
     return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array, batch[0][1])
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -17,6 +18,8 @@ import pytest
 import zarr
 from helpers import (
     ZARR_IS_31,
+    OtherMemoryStore,
+    RecordingStore,
     bits,
     bytes_of_files,
     create,
@@ -30,6 +33,8 @@ from helpers import (
     write_and_read_row,
     zarrs_view,
 )
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs.numcodecs import Delta
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore, StorePath
@@ -183,6 +188,85 @@ def test_appended_array_equals_numpy(tmp_path: Path) -> None:
     array.append(more)
     expected = np.concatenate([values, more, more])
     assert bits(array[...]) == bits(expected) == bits(zarrs_view(array)[...])
+
+
+# ---- chunks at the edge
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "v2": {"zarr_format": 2},
+    "not native": {"filters": [Delta(dtype="int32")]},
+    "transposed": {"filters": [TransposeCodec(order=(1, 0))]},
+    "shards behind a transpose": {
+        "filters": [TransposeCodec(order=(1, 0))],
+        "serializer": ShardingCodec(chunk_shape=(2, 4)),
+        "compressors": None,
+    },
+    "shards before a codec": {"serializer": ShardingCodec(chunk_shape=(4, 2)), "compressors": ZstdCodec()},
+    "shards of other codecs": {
+        "serializer": ShardingCodec(chunk_shape=(4, 2), codecs=[Delta(dtype="int32"), BytesCodec()]),
+        "compressors": Crc32cCodec(),
+    },
+}
+
+
+def ragged(store: Any, layout: str) -> None:
+    """Make an array with chunks of 4 x 4 elements and an edge along each axis."""
+    with quiet():
+        arguments = {
+            "shape": (10, 7),
+            "chunks": (4, 4),
+            "dtype": "int32",
+            "fill_value": -1,
+            **LAYOUTS[layout],
+        }
+        zarr.create_array(store, **arguments)
+
+
+def as_it_is(array: Any) -> Any:
+    return array
+
+
+@pytest.mark.parametrize("view", [as_it_is, shardcodec.attach])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_whole_write_of_an_edge_chunk_drops_what_was_cut_off(
+    layout: str, grouped: bool, view: Any, tmp_path: Path
+) -> None:
+    """Elements that a resize had cut off returned when the array grew again; zarr replaces such chunks."""
+    results = []
+    for name, by_zarr in (("ours", False), ("zarr's", True)):
+        ragged(tmp_path / name, layout)
+        array = (
+            zarrs_view(ours(tmp_path / name, strict=False))
+            if by_zarr
+            else view(ours(tmp_path / name, strict=False))
+        )
+        array[...] = 1
+        array.resize((9, 6))
+        with contextlib.nullcontext() if by_zarr or not grouped else shardcodec.group_writes():
+            array[:8] = 2
+            array[8, :] = np.arange(6)
+            array[0:4, 4] = 5  # a part of the chunk
+        array.resize((12, 8))
+        results.append(array[...].tolist())
+    assert results[0] == results[1]
+    assert results[0][0] == [2, 2, 2, 2, 5, 2, -1, -1]
+
+
+def test_whole_write_of_a_ragged_array_reads_nothing() -> None:
+    """It read each chunk at the edge, and failed if one was damaged."""
+    ragged(inside := OtherMemoryStore(), "plain")
+    array = ours(store := RecordingStore(inside))
+    array[...] = 1
+    for key in [*inside._store_dict]:
+        if key.startswith("c/"):
+            inside._store_dict[key] = inside._store_dict[key][:3]
+    store.forget()
+    array[...] = 7
+    assert not store.chunk_requests()
+    assert (array[...] == 7).all()
 
 
 def test_zarrs_copy_functions_keep_the_elements(tmp_path: Path) -> None:

@@ -151,22 +151,22 @@ class ProcessBuffer:
         name of its target.
         """
         native = part.chain.stage is None and not name.is_link
-        return native and not self.is_closing and _box_of(part) is not None and not part.covers
+        return native and not self.is_closing and _box_of(part) is not None and not part.replaces
 
     async def _write_at_once(
         self, request: Request, chosen: Sequence[int], names: Sequence[LockName], options: Options
     ) -> None:
         """Store parts of a request now.
 
-        Buffered writes of their objects are flushed first, or dropped if the part covers the object. Those of a symbolic
+        Buffered writes of their objects are flushed first, or dropped if the part replaces the object. Those of a symbolic
         link are always flushed: an erase removes the link and keeps the file, which may have other names.
         """
-        is_covered = {i: request.parts[i].covers and not names[i].is_link for i in chosen}
-        await self.flush(names[i].name for i in chosen if not is_covered[i])
+        is_replaced = {i: request.parts[i].replaces and not names[i].is_link for i in chosen}
+        await self.flush(names[i].name for i in chosen if not is_replaced[i])
         async with locks.table().hold_async([names[i].name for i in chosen]):
             await write_request(_selected(request, chosen), options)
             for i in chosen:
-                if is_covered[i]:
+                if is_replaced[i]:
                     self._drop(names[i].name)
 
     async def _buffer(
