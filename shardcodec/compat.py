@@ -110,7 +110,9 @@ __all__ = [
     "watch_deletions",
     "with_empty_chunks",
     "with_pipeline",
+    "wrapped",
     "write_order",
+    "zip_again",
 ]
 
 
@@ -364,6 +366,23 @@ def unwrap(store: Any) -> Any:
     while isinstance(store, WrapperStore):
         store = store._store
     return store
+
+
+def wrapped(store: Any, inner: Any) -> Any:
+    """Return a store with the wrappers of another one, but with a new store within them."""
+    if not isinstance(store, WrapperStore):
+        return inner
+    new = copy.copy(store)
+    new._store = wrapped(store._store, inner)
+    return new
+
+
+def zip_again(store: ZipStore) -> ZipStore:
+    """Return a zip store that has opened the file of another one again; the lock of that one may be held for ever."""
+    new = object.__new__(type(store))
+    new.__dict__ = {**vars(store), "_lock": threading.RLock(), "_is_open": False}
+    new._sync_open()
+    return new
 
 
 class Caller:

@@ -69,21 +69,24 @@ class ObjectStore(ZarrStore):
         import obstore
 
         super().__init__(base)
-        self._store = base.store
-        self._is_conditional = type(self._store).__name__ in CONDITIONAL
+        self._is_conditional = type(base.store).__name__ in CONDITIONAL
         self._obstore = obstore
 
+    @property
+    def _store(self) -> Any:
+        return self._base.store
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectStore, (self._base,)
+        return ObjectStore, (self._given,)
 
     @property
     def is_cheap(self) -> bool:
         """True if a request costs as little as one to a local file."""
-        return type(self._store).__name__ in ("LocalStore", "MemoryStore")
+        return type(self._given.store).__name__ in ("LocalStore", "MemoryStore")
 
     def index_names(self, keys: Sequence[str]) -> list[str]:
         """Return names for caches, equal for all zarr stores over one obstore."""
-        return object_names.index_names(self._store, keys)
+        return object_names.index_names(self._given.store, keys)
 
     @property
     def has_lasting_states(self) -> bool:

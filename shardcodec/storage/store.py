@@ -255,10 +255,11 @@ class Store(ABC):
     prototype: Any = IN_MEMORY
 
     def __init__(self, base: Any) -> None:
+        self._given = base  # names objects, also where the store cannot be used
         self._base = base
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._base,)
+        return type(self), (self._given,)
 
     def with_prototype(self, prototype: Any) -> Store:
         """Return this store, or a copy of it, whose requests to a zarr store ask for buffers of these classes."""
@@ -293,7 +294,7 @@ class Store(ABC):
     @property
     def place(self) -> Any:
         """An object that is another one after all objects have moved, so that their paths are others."""
-        return self._base
+        return self._given
 
     @property
     def describes_arrays(self) -> bool:
@@ -339,18 +340,18 @@ class Store(ABC):
 
     def index_names(self, keys: Sequence[str]) -> list[str]:
         """Return the names of objects for caches of indexes. No other store returns them."""
-        return object_names.index_names(self._base, keys)
+        return object_names.index_names(self._given, keys)
 
     def describe(self, key: str) -> str:
         """Return the name of an object for messages, without a call of the store's own ``__str__``."""
-        return object_names.describe(self._base, key)
+        return object_names.describe(self._given, key)
 
     # ---- requests
 
     @property
     def budget_name(self) -> str | None:
         """Name of the store, whose limits of requests all calls share."""
-        return object_names.store_name(self._base)
+        return object_names.store_name(self._given)
 
     @abstractmethod
     async def get(self, key: str) -> Answer | None:

@@ -24,7 +24,7 @@ from ..compat import (
     buffer_from,
 )
 from ..options import Options
-from . import budget, conditions, object_names, remote_indexes
+from . import budget, conditions, forks, object_names, remote_indexes
 from .file_system import CLUSTER
 from .lock_scopes import refuse_store
 from .requests import Answer, Limits, limits_of_zarr, max_requests, n_concurrent
@@ -85,10 +85,20 @@ class ZarrStore(Store):
 
     def __init__(self, base: Any, inner: Store | None = None) -> None:
         super().__init__(base)
+        forks.note(base)
         self._inner = inner
 
+    @property
+    def _base(self) -> Any:
+        """The zarr store that this process may use."""
+        return forks.own(self._given)
+
+    @_base.setter
+    def _base(self, base: Any) -> None:
+        self._given = base
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._base, self._inner)
+        return type(self), (self._given, self._inner)
 
     def __repr__(self) -> str:
         return self.describe("")
@@ -98,18 +108,18 @@ class ZarrStore(Store):
         """True if names of objects are found without network round trips."""
         if self._inner is not None:
             return self._inner.is_prompt
-        return not isinstance(self._base, PartStore) or self._base.is_prompt
+        return not isinstance(self._given, PartStore) or self._given.is_prompt
 
     def lock_names(self, keys: Sequence[str]) -> list[str]:
         """Return names that stores of one place share, as far as their ``__str__`` tells."""
         if self._inner is not None:
             return self._inner.lock_names(keys)
-        prefix = object_names.store_name(self._base)
+        prefix = object_names.store_name(self._given)
         names = [f"{prefix}/{key}" for key in keys]
-        if not isinstance(self._base, PartStore):
+        if not isinstance(self._given, PartStore):
             return names
         return [
-            self._part_name(name, self._base.object_of(key)) for name, key in zip(names, keys, strict=True)
+            self._part_name(name, self._given.object_of(key)) for name, key in zip(names, keys, strict=True)
         ]
 
     @staticmethod
@@ -133,19 +143,14 @@ class ZarrStore(Store):
     @property
     def is_cheap(self) -> bool:
         """True if a request costs as little as one to a local file."""
-        if type(self._base) is ZipStore:
+        if type(self._given) is ZipStore:
             return True
-        if type(self._base) is not FsspecStore:
-            return False
-        # zarr wraps file systems that are not asynchronous
-        fs = getattr(self._base.fs, "sync_fs", self._base.fs)
-        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-        return not protocols.isdisjoint({"file", "local", "memory"})
+        return type(self._given) is FsspecStore and forks.is_local(self._given)
 
     @property
     def _lacks_conditions(self) -> bool:
         """True for a service that has conditional writes, but not through this store."""
-        return type(self._base) is FsspecStore and not self.is_cheap
+        return type(self._given) is FsspecStore and not self.is_cheap
 
     def limits(self, spec: Any) -> Limits:
         """Return the limits of concurrent requests."""

@@ -18,7 +18,7 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options
-from ..storage import index_cache, turns
+from ..storage import forks, index_cache, turns
 from ..storage.kinds import store_of
 from ..storage.replace import replace
 from ..storage.requests import n_concurrent
@@ -62,11 +62,16 @@ class Shards:
     def __init__(
         self, below: Store, arrays: Sequence[ArrayKeys], spec: ShardSpec, choices: Mapping[str, Any]
     ) -> None:
-        self.below = below
+        self._below = below
         self.arrays = arrays
         self.spec = spec
         self.choices = choices
         self._writers: list[Writer] = []
+
+    @property
+    def below(self) -> Store:
+        """The store below, which a forked child has opened again."""
+        return forks.own(self._below)  # type: ignore[no-any-return]
 
     @property
     def _chain(self) -> Chain:

@@ -34,7 +34,7 @@ from ..errors import UnsupportedError
 from ..option_sources import Resolver
 from ..options import NOTHING, Options
 from ..statistics import stats
-from ..storage import turns
+from ..storage import forks, turns
 from ..storage.kinds import introduce, store_of
 from ..storage.renamed_store import originals
 from ..storage.retry import Patience
@@ -316,7 +316,7 @@ class ShardCodecPipeline(CodecPipeline):
         except Declined as why:
             self._left_to_zarr(why, options)
             await self._flush(batch)
-            return await self._own.read(batch, out, drop_axes)
+            return await self._own.read(forks.own_batch(batch), out, drop_axes)
         reads = read_request(request, options, patience) if buffer is None else buffer.read(request, options)
         missing = await reads
         return tuple(get_result(position in missing) for position in range(len(batch)))
@@ -362,7 +362,9 @@ class ShardCodecPipeline(CodecPipeline):
         except Declined as why:
             self._left_to_zarr(why, options)
             await self._flush(batch)
-            await write_own(batch, lambda part: self._own.write(part, value, drop_axes), options)
+            await write_own(
+                forks.own_batch(batch), lambda part: self._own.write(part, value, drop_axes), options
+            )
             return
         await (write_request(request, options) if buffer is None else buffer.write(request, options, guard))
 

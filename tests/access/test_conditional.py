@@ -38,9 +38,9 @@ class Store(object_store.ObjectStore):
     """A store in memory: each change of an object increments its version."""
 
     def __init__(self, **objects: bytes) -> None:
-        self._base = SimpleNamespace(supports_deletes=True, read_only=False)
+        store = type("MemoryStore", (), {})()  # its conditions need no probe
+        self._base = SimpleNamespace(store=store, supports_deletes=True, read_only=False)
         self._inner, self._is_conditional = None, True
-        self._store = type("MemoryStore", (), {})()  # its conditions need no probe
         self.objects = {key: (0, blob) for key, blob in objects.items()}
         self.tries: list[str] = []
         self.meanwhile: Any = lambda key: None  # called between reading and writing
