@@ -265,7 +265,10 @@ def _array_lines(one: ConvertedArray) -> Iterator[str]:
         yield f"  copied        object by object: {one.reason}"
         return
     chunks, shards = (" x ".join(map(str, shape)) or "scalar" for shape in (one.chunk_shape, one.shard_shape))
-    yield f"  new           {format_count(one.n_shards, 'shard')} of {shards}, inner chunks of {chunks}, {one.dtype}"
+    if one.shard_shape:
+        yield f"  new           {format_count(one.n_shards, 'shard')} of {shards}, inner chunks of {chunks}, {one.dtype}"
+    else:
+        yield f"  new           {format_count(one.n_shards, 'chunk')} of {chunks}, no shards, {one.dtype}"
     how = "moved without decoding" if one.method == "move" else f"decoded and encoded: {one.reason}"
     yield f"  chunks        {how}{', piece by piece' if one.streamed else ''}"
     if one.via_chunk_shape is not None:

@@ -391,6 +391,45 @@ def test_group_keeps_attributes_names_of_axes_and_levels(zarr_format: int, tmp_p
         assert document == json.loads((tmp_path / "b.zarr" / name / "zarr.json").read_text())
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("how", ["shapes", "like"])
+def test_arrays_with_other_axes_keep_their_layout(zarr_format: int, how: str, tmp_path: Path) -> None:
+    """A data set of xarray has coordinates of one axis beside variables of three; shapes for these refused the whole group."""
+    sources = {
+        "v": {"data": VALUES, "chunks": (4, 8, 4)},
+        "x": {"data": np.arange(33.0), "chunks": (8,)},
+        "crs": {"data": np.array(7)},
+    }
+    if zarr_format == 3:
+        sources["sharded"] = {"data": VALUES[0], "chunks": (4, 7), "shards": (16, 7)}
+    with quiet():
+        group = zarr.create_group(tmp_path / "old", zarr_format=zarr_format)
+        for name, one in sources.items():
+            group.create_array(name, **one)
+    shapes: dict[str, Any] = {"chunks": (5, 4, 7), "shards": (10, 16, 7)}
+    if how == "like":
+        with quiet():
+            source(tmp_path / "like", **shapes)
+        shapes = {"like": tmp_path / "like"}
+    dry = convert(tmp_path / "old", tmp_path / "new", **shapes, dry_run=True)
+    report = convert(tmp_path / "old", tmp_path / "new", **shapes, verify="full")
+    for found in (dry, report):
+        notes = {one.name: one.notes for one in found.arrays}
+        assert notes["v"] == ()
+        assert "the array keeps its layout" in notes["x"][0]
+        assert all(notes[name] for name in notes if name in ("x", "sharded"))
+    for name, one in sources.items():
+        new = same(tmp_path / "new", one["data"], name)
+        if name == "v":
+            assert (new.chunks, new.shards) == ((5, 4, 7), (10, 16, 7))
+        else:
+            assert new.shards == one.get("shards")
+            assert new.chunks == one.get("chunks", ())
+    wrong = {"chunks": (5, 4, 7, 1)} if how == "shapes" else shapes
+    with pytest.raises(ValueError, match="expected"):
+        convert(tmp_path / "old", tmp_path / "wrong", **wrong, only=["x", "crs"])
+
+
 def test_only_some_arrays(tmp_path: Path) -> None:
     hierarchy(tmp_path / "a.zarr", 3)
     report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", only=["[1-9]"])

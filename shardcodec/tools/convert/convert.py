@@ -26,7 +26,7 @@ from .destination import NewTree
 from .estimate import Prices, array_report, cost_of
 from .execute import Execution, Workers, peak_nbytes, run_report
 from .intermediate import Intermediate
-from .layout import Choices, codec_notes
+from .layout import Choices, codec_notes, has_shards
 from .open_source import open_source
 from .places import absolute, check_apart
 from .plan import ConvertPlan, make_plan
@@ -424,8 +424,10 @@ def _reports(
     found = []
     for source, one in zip(tree.arrays, plan.arrays, strict=True):
         cost = cost_of(source, one, prices) if with_cost else None
-        notes = (*source.notes, *codec_notes(source, plan.documents[source.name]))
-        found.append(array_report(source, one, cost, notes))
+        document = plan.documents[source.name]
+        kept = (f"the array keeps its layout: {one.kept}",) if one.kept else ()
+        notes = (*kept, *source.notes, *codec_notes(source, document))
+        found.append(array_report(source, one, cost, notes, is_sharded=has_shards(document)))
     for name, array in tree.verbatim.items():
         shape = () if array.layout is None else array.layout.shape
         dtype = str(array.document.get("data_type"))

@@ -56,10 +56,11 @@ class ConvertedArray(Report):
     reason : str
         Why chunks were not moved.
     shape, chunk_shape, shard_shape : tuple of int
-        Shapes of the array, of an inner chunk and of a shard, in elements.
+        Shapes of the array, of an inner chunk and of a shard, in elements. Without shards the last one is empty, and the
+        other one that of a chunk.
     dtype : str
     n_shards : int
-        Shards of the grid.
+        Shards of the grid; without shards, chunks.
     streamed : bool
         A shard does not fit into the memory, so it is written piece by piece.
     via_chunk_shape : tuple of int or None

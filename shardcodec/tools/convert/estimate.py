@@ -82,7 +82,12 @@ def _n_reads(shape: Ints, objects: Ints, groups: Ints, steps: Ints) -> int:
 
 
 def array_report(
-    source: SourceArray, array: PlannedArray, cost: Cost | None, notes: tuple[str, ...]
+    source: SourceArray,
+    array: PlannedArray,
+    cost: Cost | None,
+    notes: tuple[str, ...],
+    *,
+    is_sharded: bool,
 ) -> ConvertedArray:
     """Return the report of one array."""
     return ConvertedArray(
@@ -92,7 +97,7 @@ def array_report(
         source.shape,
         str(source.dtype),
         array.chunk_shape,
-        array.shard_shape,
+        array.shard_shape if is_sharded else (),
         array.n_shards,
         array.piece is not None,
         array.via_chunk,

@@ -26,6 +26,9 @@ __all__ = [
     "chunks_of",
     "codec_names",
     "codec_notes",
+    "has_shards",
+    "kept_layout",
+    "misfit",
     "new_layout",
     "parse_codec_list",
     "parse_shape",
@@ -134,6 +137,33 @@ def new_layout(source: SourceArray, choices: Choices) -> NewLayout:
         return _layout(source, choices)
     except ShardError as error:
         raise type(error)(f"array {source.place}: {error.message}", **error.context) from error
+
+
+def misfit(source: SourceArray, choices: Choices) -> str:
+    """Return why the shapes that the user wants cannot be those of an array with other axes; empty if they can."""
+    ndim = len(source.shape)
+    like = choices.like.layout if choices.like is not None else None
+    shapes = {
+        "chunks": choices.chunks,
+        "shards": choices.shards,
+        "like": None if like is None else like.shape,
+    }
+    if not ndim:  # such an array has no shards, whatever the user wants
+        shapes = {"like": shapes["like"]}
+    for name, shape in shapes.items():
+        if isinstance(shape, tuple) and len(shape) != ndim:
+            return f"{name} of {shape}: expected {ndim} axes, got {len(shape)}"
+    return ""
+
+
+def kept_layout(source: SourceArray) -> NewLayout:
+    """Return the encoding of a new array that has chunks, shards and codecs of its source."""
+    encoding, objects = source.encoding, source.objects_shape
+    if encoding is not None and objects is not None and objects != source.chunks:
+        return new_layout(source, Choices(shards=objects))
+    codecs = _with_bytes(("zstd",), source) if encoding is None else encoding.codecs
+    chain = ChainSpec(_chunks(source), source.dtype, source.fill_value, codecs)
+    return NewLayout(_document(source, chain), False, "the array has no shards")
 
 
 def _layout(source: SourceArray, choices: Choices) -> NewLayout:
@@ -321,6 +351,13 @@ def _with_fields(source: SourceArray, document: dict[str, Any]) -> dict[str, Any
 _CORE = {"numcodecs.zlib": "gzip", "numcodecs.gzip": "gzip", "numcodecs.blosc": "blosc"}
 # They only say how elements are laid out.
 _LAYOUT_CODECS = frozenset({"bytes", "transpose", "sharding_indexed"})
+
+
+def has_shards(document: Mapping[str, Any]) -> bool:
+    """Return True if the metadata of Zarr v3 are those of a sharded array."""
+    return any(
+        isinstance(one, Mapping) and one.get("name") == "sharding_indexed" for one in document["codecs"]
+    )
 
 
 def codec_names(codecs: Any) -> list[str]:

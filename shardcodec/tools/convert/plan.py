@@ -22,7 +22,7 @@ from ..names import node_path
 from .destination import NewArray, NewTree
 from .grouping import Geometry, encode_grouping, move_grouping
 from .intermediate_shape import choose_intermediate
-from .layout import Choices, chunks_of, new_layout
+from .layout import Choices, chunks_of, kept_layout, misfit, new_layout
 from .object_source import ObjectSource
 from .source import Ints, SourceArray, SourceTree
 from .zarr_source import ZarrSource
@@ -84,6 +84,8 @@ class PlannedArray:
         those of its chunks.
     via_chunk, via_shard : tuple of int or None
         Shapes of an inner chunk and of a shard of the intermediate array, if there is one.
+    kept : str
+        Why the array keeps its layout, though the user wants another one; empty if it does not.
     """
 
     name: str
@@ -98,6 +100,7 @@ class PlannedArray:
     amplification: float
     via_chunk: Ints | None = None
     via_shard: Ints | None = None
+    kept: str = ""
 
     @property
     def groups(self) -> Ints:
@@ -248,8 +251,10 @@ def make_plan(
     memory = default_memory() if memory is None else memory
     documents: dict[str, Any] = {}
     arrays = []
+    misfits = _misfits(tree, choices)
     for source in tree.arrays:
-        layout = new_layout(source, choices)
+        kept = misfits.get(source.name, "")
+        layout = kept_layout(source) if kept else new_layout(source, choices)
         documents[source.name] = layout.document
         new = destination.array(source.name, layout.document, options)
         chunk = chunks_of(new.chain)
@@ -257,7 +262,7 @@ def make_plan(
         group = move_grouping if layout.moves else encode_grouping
         grouping = group(geometry, memory)
         via = None
-        if may_use_intermediate and not layout.moves:
+        if may_use_intermediate and not layout.moves and not kept:
             via = choose_intermediate(geometry, memory, grouping)
         if via is not None:
             grouping = encode_grouping(replace(geometry, source=via.chunk), memory)
@@ -275,6 +280,7 @@ def make_plan(
                 grouping.amplification if via is None else via.amplification,
                 None if via is None else via.chunk,
                 None if via is None else via.shard,
+                kept,
             )
         )
     for name, array in tree.verbatim.items():
@@ -294,6 +300,17 @@ def make_plan(
         fingerprint(tree, destination, documents, verify),
         tree.scope,
     )
+
+
+def _misfits(tree: SourceTree, choices: Choices) -> dict[str, str]:
+    """Return the arrays of a group that keep their layout, because the wanted shapes have other axes, and why.
+
+    Coordinates beside variables are such arrays. If no array has these axes, the shapes are wrong, and none is returned.
+    """
+    found = {one.name: misfit(one, choices) for one in tree.arrays}
+    if all(found[one.name] for one in tree.arrays if one.shape):
+        return {}
+    return {name: reason for name, reason in found.items() if reason}
 
 
 def _geometry(
