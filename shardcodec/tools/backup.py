@@ -26,6 +26,7 @@ from ..storage.temp_folder import staging_for
 from ..storage.upload import Upload
 from .array_target import ShardTarget
 from .memory_budget import MemoryBudget
+from .names import node_path, object_name
 from .stored_bytes import BLOCK_NBYTES, Ranges, StoredBytes, Sums, open_object
 
 __all__ = ["Backup", "copy_stored", "holds_whole", "same_bytes", "sync_folders", "write_object"]
@@ -170,7 +171,8 @@ class Backup:
 
     def __init__(self, shard: ShardTarget, folder: str) -> None:
         self._shard, self._folder = shard, os.path.abspath(folder)
-        self.path = os.path.join(folder, *filter(None, (shard.array.name, shard.relative)))
+        name = object_name(shard.relative)
+        self.path = os.path.join(folder, *filter(None, (node_path(shard.array.name), name)))
         self._journal = f"{self.path}.journal"
 
     @property

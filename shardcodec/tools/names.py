@@ -1,6 +1,6 @@
 # names.py - the names that a tool writes
 # SPDX-License-Identifier: MIT
-"""`node_path` and `object_name`: every name that a tool writes passes one of them, before the first write.
+"""`node_path`, `object_name`: every name that a tool writes passes one of them, before the first write. `inner_path`: of an argument.
 
 Names come from HDF5 files, entries of zip files, listings of stores, consolidated metadata, plans and arguments. A name such as
 ``..`` would lead out of the new hierarchy, and one such as ``zarr.json`` would hide its metadata.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .documents import DOCUMENTS
 
-__all__ = ["OWN_PREFIX", "is_own_name", "node_path", "object_name"]
+__all__ = ["OWN_PREFIX", "inner_path", "is_own_name", "node_path", "object_name"]
 
 # How all names begin that shardcodec makes beside the objects of a hierarchy: marks, temporary files, journals.
 OWN_PREFIX = ".shardcodec-"
@@ -60,6 +60,29 @@ def object_name(name: str) -> str:
             raise ValueError(
                 f"expected the name of an object that can be written, got {name!r}: {part!r} {problem}; rename it, or leave out "
                 "what is not of an array (--only-arrays, in Python only_arrays)"
+            )
+    return name
+
+
+def inner_path(path: str, argument: str) -> str:
+    """Return the path of an array in a group, without slashes around it.
+
+    Parameters
+    ----------
+    path : str
+    argument : str
+        Name of the argument, for the error.
+
+    Raises
+    ------
+    ValueError
+        It leads elsewhere.
+    """
+    name = path.strip("/")
+    for part in name.split("/"):
+        if (problem := _problem(part)) is not None:
+            raise ValueError(
+                f"{argument}: expected the path of an array in the group, got {path!r}: {part!r} {problem}"
             )
     return name
 

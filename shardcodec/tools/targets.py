@@ -19,6 +19,7 @@ from ..storage.runner import run_blocking
 from ..storage.urls import is_url
 from .array_target import ArrayTarget, array_target, lone_shard
 from .documents import array_documents, document_of, group_documents, is_group
+from .names import inner_path
 
 __all__ = ["find_arrays", "find_groups", "find_hierarchy"]
 
@@ -100,7 +101,7 @@ def find_hierarchy(target: Any, storage_options: Mapping[str, Any] | None = None
 def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> Iterator[ArrayTarget]:
     if rest:
         raise FileNotFoundError(f"{rest!r} is neither an array nor a shard of the group {folder!r}")
-    wanted = None if array is None else array.strip("/")
+    wanted = None if array is None else inner_path(array, "array")
     if wanted is not None:
         below = replace(folder, prefix=f"{folder.prefix}{wanted}/")
         document_below = document_of(below) if folder.store.supports_listing else None

@@ -27,6 +27,7 @@ from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget
 from ..documents import DOCUMENTS, document_of, group_documents, parsed
+from ..names import inner_path
 from ..other_objects import OtherObjects
 from ..targets import find_arrays, find_groups
 from .decoded_source import decoded_source
@@ -83,7 +84,7 @@ def open_source(
     TypeError, ValueError, ImportError
         An argument is invalid, or a package is missing.
     """
-    patterns = [*only, *([] if array is None else [glob.escape(array.strip("/"))])]
+    patterns = [*only, *([] if array is None else [glob.escape(inner_path(array, "array"))])]
     tree = _tree(source, options, lambda name: _matches(name, patterns), array, storage_options)
     if others is None:
         others = "chosen" if patterns else "all"
