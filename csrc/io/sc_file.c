@@ -178,24 +178,43 @@ open_once(const char *path, int flags)
     return fd;
 }
 
-int
-sc_file_open_now(const char *path, int flags)
+/* After ENOENT: true if the name does not exist, or leads to nothing (*dangling). False: it is a stale cached name, or
+ * exists by now. */
+static bool
+is_missing(const char *path, bool *dangling)
 {
     struct stat st;
-    int fd;
 
+    if (lstat(path, &st))
+        return errno != ESTALE;
+    *dangling = S_ISLNK(st.st_mode) && stat(path, &st) && errno != ESTALE;
+    return *dangling;
+}
+
+static int
+open_now(const char *path, int flags, bool *dangling)
+{
+    *dangling = false;
     for (int i = 0; i < MAX_OPENS; i++) {
-        fd = open_once(path, flags);
+        int fd = open_once(path, flags);
+
         if (fd >= 0 || (errno != ENOENT && errno != ESTALE))
             return fd;
-        if (errno == ENOENT && stat(path, &st) && errno != ESTALE) {
-            /* the file is missing, and the name is not a stale cached one */
+        if (errno == ENOENT && is_missing(path, dangling)) {
             errno = ENOENT;
             return -1;
         }
     }
     errno = ESTALE;
     return -1;
+}
+
+int
+sc_file_open_now(const char *path, int flags)
+{
+    bool dangling;
+
+    return open_now(path, flags, &dangling);
 }
 
 enum sc_status
@@ -226,14 +245,23 @@ sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_wher
     enum sc_status status;
     struct stat st;
     int64_t seen_ns;
+    bool dangling;
 
     memset(id, 0, sizeof *id);
-    *fd = sc_file_open_now(path, O_RDONLY);
+    *fd = open_now(path, O_RDONLY, &dangling);
+    if (dangling) {
+        where->detail = "link to a missing file";
+        return SC_NOT_A_FILE;
+    }
     if (*fd < 0)
         return sc_file_means_missing(errno) ? SC_OK : sc_file_open_failed(path, where);
     seen_ns = now_ns();
     status = fstat(*fd, &st) ? handle_error(where, "fstat") : sc_file_check_kind(&st, where);
-    if (status || S_ISDIR(st.st_mode)) {
+    if (!status && S_ISDIR(st.st_mode)) {
+        where->detail = "folder";
+        status = SC_NOT_A_FILE;
+    }
+    if (status) {
         sc_file_close(*fd);
         *fd = -1;
         return status;

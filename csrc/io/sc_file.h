@@ -90,7 +90,8 @@ enum sc_status sc_file_open_failed(const char *path, struct sc_where *where);
 /* As sc_file_open(), and identify the file. */
 enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where);
 
-/* Open a file for reading. *fd = -1 with SC_OK and *nbytes = 0 if the file is missing (ENOENT, ENOTDIR, a folder). */
+/* Open a file for reading. *fd = -1 with SC_OK and *nbytes = 0 if the file is missing (ENOENT, ENOTDIR). SC_NOT_A_FILE for a
+ * folder, and for a link to nothing: a listing shows the name, so data may be lost or not fetched yet. */
 enum sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where);
 
 /* Return a second descriptor of an open file, which the caller closes, and the size of the file. */

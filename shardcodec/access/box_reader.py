@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import cancel, native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
-from ..errors import ShardError, SpecError
+from ..errors import ShardError, ShardFileError, SpecError
 from ..format.checks import as_mapping, bounded_depth
 from ..format.keys import KeyEncoding
 from ..options import Options
@@ -86,7 +86,12 @@ class Folder:
             buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
             return None if buffer is None else bytes(buffer.to_bytes())
         work = self.store.get(key)
-        answer = run_blocking(work) if self.store.is_near else on_zarrs_loop(work)
+        try:
+            answer = run_blocking(work) if self.store.is_near else on_zarrs_loop(work)
+        except ShardFileError as error:
+            if error.kind != "folder":
+                raise
+            return None  # a folder of this name is no document
         return None if answer is None else bytes(answer.data)
 
     def keys(self, names: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .. import native
-from ..errors import ShardError
+from ..errors import ShardError, ShardFileError
 from ..options import Options
 from ..statistics import stats
 from ..storage.concurrent_calls import call_each
@@ -141,7 +141,7 @@ def _open(item: Item, files: contextlib.ExitStack) -> OldObject:
     if fd == NO_FILE:
         return MISSING
     if fd is None:
-        fd = native.load().open_file(item.path)
+        fd = _open_file(item.path)
         if fd < 0:
             return MISSING
         files.callback(os.close, fd)
@@ -149,6 +149,16 @@ def _open(item: Item, files: contextlib.ExitStack) -> OldObject:
             native.load().settle(item.path, fd)
     found = os.fstat(fd)
     return OldObject(fd, found.st_size, FileStamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+def _open_file(path: str) -> int:
+    """Open the file of an old object; -1 if there is none, also for a link to nothing, which a write replaces."""
+    try:
+        return native.load().open_file(path)
+    except ShardFileError:
+        if os.path.islink(path) and not os.path.exists(path):
+            return -1
+        raise
 
 
 def _load(item: Item, old: OldObject, options: Options, has_declined: bool) -> OldShard:

@@ -108,7 +108,10 @@ def settle(str path, int fd):
 
 
 def open_file(str path):
-    """Open a regular file for reading, without blocking on other kinds of files; return -1 for no file or a folder."""
+    """Open a regular file for reading, without blocking on other kinds of files; return -1 for no file.
+
+    ShardFileError for a folder, a link to nothing, a FIFO and the like.
+    """
     cdef bytes name = path_bytes(path)
     cdef const char *chars = path_chars(name)
     cdef uint64_t nbytes

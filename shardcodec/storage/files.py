@@ -57,12 +57,12 @@ def open_file(path: str) -> BufferedReader | None:
     Returns
     -------
     file or None
-        None if there is no file, or it is a folder.
+        None if there is no file.
 
     Raises
     ------
     ShardFileError
-        The path is a FIFO, a socket or a device, which could block forever.
+        The path is a folder or a link to nothing. Or a FIFO, a socket or a device, which could block forever.
     ValueError
         The path has a null byte.
     """
@@ -165,9 +165,9 @@ class FileStore(Store):
         """Return the size of a file in bytes; raise `FileNotFoundError` if it does not exist."""
         return os.stat(self.source(key)).st_size
 
-    def keys(self, prefix: str) -> Iterator[str]:
+    def keys(self, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
         """Yield the keys of the files below a folder."""
-        return listing.file_keys(self.root, prefix)
+        return listing.file_keys(self.root, prefix, with_folders=with_folders)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the folders in a folder."""

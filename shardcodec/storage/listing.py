@@ -48,8 +48,10 @@ def zarr_names(base: Any, prefix: str) -> list[str]:
     return sorted(set(on_zarrs_loop(listed())))
 
 
-def file_keys(root: str, prefix: str) -> Iterator[str]:
+def file_keys(root: str, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
     """Yield the keys of all files below a folder; symbolic links are followed, but never to a folder above them.
+
+    A link to nothing is a file here, so that opening it is an error.
 
     Parameters
     ----------
@@ -57,11 +59,13 @@ def file_keys(root: str, prefix: str) -> Iterator[str]:
         The folder to which keys are relative.
     prefix : str
         The folder, relative to `root`; empty, or with a slash at its end.
+    with_folders : bool
+        Also yield the folders, with a slash at the end.
     """
-    yield from _walk(f"{root}/{prefix}", prefix, frozenset())
+    yield from _walk(f"{root}/{prefix}", prefix, frozenset(), with_folders)
 
 
-def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]], with_folders: bool) -> Iterator[str]:
     try:
         found = os.stat(folder)
         entries = os.scandir(folder)
@@ -75,7 +79,9 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
         for entry in entries:
             key = prefix + entry.name
             if entry.is_dir():
-                yield from _walk(entry.path, f"{key}/", above | {own})
+                if with_folders:
+                    yield f"{key}/"
+                yield from _walk(entry.path, f"{key}/", above | {own}, with_folders)
             else:
                 yield key
 

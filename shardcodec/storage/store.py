@@ -380,8 +380,11 @@ class Store(ABC):
         """True if `keys` and `names` work."""
         return bool(self._base.supports_listing)
 
-    def keys(self, prefix: str) -> Iterator[str]:
-        """Yield the keys below a folder in any order; `prefix` is empty or ends with a slash."""
+    def keys(self, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
+        """Yield the keys below a folder in any order; `prefix` is empty or ends with a slash.
+
+        `with_folders`: also those of folders, with a slash at the end, if the store has folders of its own.
+        """
         return listing.zarr_keys(self._base, prefix)
 
     def names(self, prefix: str) -> list[str]:

@@ -190,6 +190,16 @@ class ArrayTarget:
         """Number of shards of the grid, stored or not; 1 for a single shard."""
         return 1 if self.only is not None else math.prod(self.shard_grid)
 
+    def listed_keys(self) -> Iterator[str]:
+        """Yield the keys of all objects in the folder except metadata. A folder at the key of a chunk is one: it cannot be opened."""
+        for key in self.store.keys(self.folder.prefix, with_folders=True):
+            name = key.rstrip("/")
+            if name != key:
+                if self.store.path(key) is not None and self.is_chunk(name):
+                    yield name
+            elif name.removeprefix(self.folder.prefix) not in DOCUMENTS:
+                yield name
+
     def is_chunk(self, key: str) -> bool:
         """Return True for the key of a chunk of the array; with shards or without, stored or not."""
         coords, grid = self._coords(key), self._chunk_grid
@@ -227,9 +237,7 @@ class ArrayTarget:
         elif not self.is_sharded or self.keys is None:
             return
         elif self.store.supports_listing:
-            for key in self.store.keys(self.folder.prefix):
-                if key.removeprefix(self.folder.prefix) not in DOCUMENTS:
-                    yield self._listed(key)
+            yield from map(self._listed, self.listed_keys())
         else:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
 

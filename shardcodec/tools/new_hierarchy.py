@@ -88,9 +88,8 @@ class NewHierarchy:
     def copy_all(self, array: ArrayTarget) -> None:
         """Copy all objects of an array that is not sharded, except documents."""
         self.add(array)
-        for key in array.store.keys(array.folder.prefix):
-            relative = key.removeprefix(array.folder.prefix)
-            if relative not in DOCUMENTS and not is_own_name(relative) and not key.endswith("/"):
+        for key in array.listed_keys():
+            if not is_own_name(key.removeprefix(array.folder.prefix)):
                 self.objects.copy(array, key)
 
     def copy_others(self, others: OtherObjects, monitor: Monitor) -> ObjectCounts:

@@ -136,10 +136,13 @@ def test_folder_in_the_place_of_a_shard_is_refused(array: Any, locking: str) -> 
     path.resolve().mkdir()
     was_link = path.is_symlink()
     with shardcodec.options(locking=locking, lock_timeout=0.1):
-        assert (array[...] == -1).all()
+        for read in ("read", "read an element", "chunk_state", "open_shard", "open_array", "key-value read"):
+            with pytest.raises(ShardFileError, match="got a folder") as caught:
+                OPERATIONS[read](array, path)
+            assert caught.value.kind == "folder"
         written_by("erase", array)
         for way in ("all", "partial"):
-            with pytest.raises(IsADirectoryError):
+            with pytest.raises((IsADirectoryError, ShardFileError)):
                 written_by(way, array)
     assert (path.is_symlink(), path.is_dir()) == (was_link, True)
 
@@ -229,15 +232,17 @@ def test_erase_removes_the_link(linked: Any, tmp_path: Path, strategy: str, lock
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("way", ["partial", "all", "stream", "erase"])
-def test_dangling_link_reads_as_a_missing_shard(tmp_path: Path, way: str, locking: str) -> None:
-    """It reads as fill value. A write replaces it by a file. An erase does nothing."""
+def test_dangling_link_is_refused_by_reads(tmp_path: Path, way: str, locking: str) -> None:
+    """An archive of DataLad without its content must not read as fill values. A write replaces it by a file. An erase does nothing."""
     array = create(tmp_path / "a", shape=(8, 12))
     path = shard_path(array)
     path.parent.mkdir(parents=True)
     path.symlink_to(tmp_path / "nothing")
     with shardcodec.options(locking=locking):
-        assert (array[...] == -1).all()
-        assert not shardcodec.chunk_state(array).exists.any()
+        for read in ("read", "read an element", "chunk_state", "open_shard", "open_array", "key-value read"):
+            with pytest.raises(ShardFileError, match="got a link to a missing file") as caught:
+                OPERATIONS[read](array, path)
+            assert caught.value.kind == "link to a missing file"
         stream(path) if way == "stream" else written_by(way, array)
     assert path.is_symlink() == (way == "erase")
     assert path.exists() == (way != "erase")

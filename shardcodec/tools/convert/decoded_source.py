@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...access.box_reader import Folder
 from ...errors import CodecError
+from ...storage.files import open_file
 from .object_source import ObjectSource, fields_of
 from .source import Ints
 
@@ -28,6 +31,15 @@ class DecodedSource(ObjectSource):
     """
 
     folder: Folder = field(kw_only=True)
+
+    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
+        """Read a box; zarr would read a folder or a link to nothing as an object that does not exist."""
+        for coords in self._objects(start, out.shape):
+            (key,) = self.folder.keys([self.values.metadata.encode_chunk_key(coords)])
+            path = self.folder.store.path(key)
+            if path is not None and (opened := open_file(path)) is not None:
+                opened.close()
+        super().read(start, out)
 
     def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
         """Return the error of the first object of a box that zarr cannot read, with path and position of the object."""

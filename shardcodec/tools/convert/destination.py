@@ -230,9 +230,9 @@ class NewTree:
 
         With `durable` each file and its name are on disk before the next one is copied.
         """
-        for key in array.store.keys(array.folder.prefix):
+        for key in array.listed_keys():
             relative = key.removeprefix(array.folder.prefix)
-            if relative not in DOCUMENTS and not is_own_name(relative) and not key.endswith("/"):
+            if not is_own_name(relative):
                 name = object_name(f"{array.name}/{relative}" if array.name else relative)
                 self.copy(array.store, key, name, budget, durable=durable, may_replace=True)
 

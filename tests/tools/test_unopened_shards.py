@@ -1,0 +1,137 @@
+# test_unopened_shards.py - shards that a listing shows and no program can open
+# SPDX-License-Identifier: MIT
+"""A link to nothing in an archive of git-annex or DataLad, or a folder at the key of a shard, is a finding and stops a copy.
+
+zarr reads both as the fill value, so `verify` found no damage, and `convert` made a complete copy of fill values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import quiet
+
+import shardcodec
+from shardcodec import ShardFileError
+from shardcodec.cli.app import run
+from shardcodec.tools import compact, convert, inspect, repair, verify
+
+HOW: dict[str, dict[str, Any]] = {
+    "shards": {"shards": (20,)},
+    "plain": {"chunks": (20,)},
+    "decoded by zarr": {"chunks": (20,), "compressors": [zarr.codecs.numcodecs.BZ2()]},
+}
+
+
+def link(path: Path) -> None:
+    path.symlink_to(path.parents[2] / "annex/not-here")
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def folder_with_file(path: Path) -> None:
+    path.mkdir()
+    (path / "x").write_bytes(b"x")
+
+
+def damaged(tmp_path: Path, spoil: Callable[[Path], None], layout: str = "shards") -> Path:
+    """Make an array whose second shard cannot be opened."""
+    with quiet():
+        how = {"chunks": (5,), **HOW[layout]}
+        array = zarr.create_array(tmp_path / "a.zarr", shape=(40,), dtype="int32", fill_value=0, **how)
+        array[...] = 7
+    shard = tmp_path / "a.zarr/c/1"
+    shard.unlink()
+    spoil(shard)
+    return tmp_path / "a.zarr"
+
+
+KINDS = pytest.mark.parametrize("spoil", [link, folder, folder_with_file])
+
+
+@KINDS
+@pytest.mark.parametrize("level", ["index", "checksum", "decode"])
+def test_verify_finds_it(spoil: Any, level: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = damaged(tmp_path, spoil)
+    report = verify(path, level=level)
+    (shard,) = [one for one in report.shards if one.n_findings]
+    assert shard.shard.endswith("c/1") and shard.findings[0].kind == "unreadable"
+    assert report.arrays[0].n_damaged == 1
+    assert run(["verify", str(path)]) == 1
+    assert "c/1" in capsys.readouterr().out
+
+
+@KINDS
+def test_inspect_names_it(spoil: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = damaged(tmp_path, spoil)
+    assert run(["inspect", str(path)]) == 1
+    assert "c/1" in capsys.readouterr().out
+    assert inspect(path).n_findings
+
+
+@KINDS
+@pytest.mark.parametrize("layout", HOW)
+def test_convert_makes_no_copy_of_fill_values(
+    spoil: Any, layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = damaged(tmp_path, spoil, layout)
+    for more in ({}, {"chunks": (4,)}, {"only_arrays": True}):
+        report = convert(path, tmp_path / f"b{len(more)}{'only_arrays' in more}.zarr", shards=(20,), **more)
+        assert not report.is_complete and report.n_failed == 1 and report.n_written == 1
+        assert "c/1" in report.failures[0].detail
+    assert run(["convert", str(path), str(tmp_path / "c.zarr")]) == 3
+    assert "c/1" in capsys.readouterr().out
+    assert not (tmp_path / "c.zarr/zarr.json").exists()
+
+
+@KINDS
+def test_repair_and_compact_name_it(spoil: Any, tmp_path: Path) -> None:
+    path = damaged(tmp_path, spoil)
+    (shard,) = repair(path, dry_run=True).shards
+    assert shard.shard.endswith("c/1") and shard.action == "unreadable"
+    report = compact(path)
+    assert report.n_failed == 1 and report.shards[0].shard.endswith("c/1")
+
+
+@pytest.mark.parametrize("spoil", [link, folder])
+def test_plain_array_is_not_copied_as_a_part(spoil: Any, tmp_path: Path) -> None:
+    """`repair --to` and `compact --to` copy the objects of an array without shards as they are."""
+    path = damaged(tmp_path, spoil, "plain")
+    for number, work in enumerate((repair, compact)):
+        with pytest.raises(ShardFileError, match="c/1"):
+            work(path, to=tmp_path / f"b{number}.zarr")
+        assert not (tmp_path / f"b{number}.zarr/zarr.json").exists()
+
+
+@pytest.mark.parametrize("work", [repair, compact])
+def test_other_object_that_is_a_link_to_nothing_stops_a_copy(work: Any, tmp_path: Path) -> None:
+    with quiet():
+        zarr.create_group(tmp_path / "a.zarr")
+    (tmp_path / "a.zarr/table.parquet").symlink_to("../annex/not-here")
+    with pytest.raises(ShardFileError, match=r"table\.parquet"):
+        work(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
+    with pytest.raises(ShardFileError, match=r"table\.parquet"):
+        convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    assert not (tmp_path / "b.zarr").exists()
+
+
+@pytest.mark.parametrize("layout", ["shards", "plain"])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("spoil", [link, folder])
+def test_reads_through_zarr_raise_where_the_engine_opens_it(
+    spoil: Any, strict: bool, layout: str, tmp_path: Path
+) -> None:
+    path = damaged(tmp_path, spoil, layout)
+    attached = shardcodec.attach(zarr.open_array(path, mode="r"), strict=strict)
+    with pytest.raises(ShardFileError, match="expected a regular file, got a"):
+        attached[...]
+    with pytest.raises(ShardFileError, match="expected a regular file, got a"):
+        shardcodec.open_array(path)[25]
+    assert (np.asarray(attached[:20]) == 7).all()
