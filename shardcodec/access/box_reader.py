@@ -89,7 +89,7 @@ class Folder:
         try:
             answer = run_blocking(work) if self.store.is_near else on_zarrs_loop(work)
         except ShardFileError as error:
-            if error.kind != "folder":
+            if error.context.get("kind") != "folder":
                 raise
             return None  # a folder of this name is no document
         return None if answer is None else bytes(answer.data)

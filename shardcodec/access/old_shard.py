@@ -154,7 +154,7 @@ def _open(item: Item, files: contextlib.ExitStack) -> OldObject:
 def _open_file(path: str) -> int:
     """Open the file of an old object; -1 if there is none, also for a link to nothing, which a write replaces."""
     try:
-        return native.load().open_file(path)
+        return int(native.load().open_file(path))
     except ShardFileError:
         if os.path.islink(path) and not os.path.exists(path):
             return -1

@@ -24,7 +24,10 @@ from shardcodec.tools import compact, convert, inspect, repair, verify
 HOW: dict[str, dict[str, Any]] = {
     "shards": {"shards": (20,)},
     "plain": {"chunks": (20,)},
-    "decoded by zarr": {"chunks": (20,), "compressors": [zarr.codecs.numcodecs.BZ2()]},
+    "decoded by zarr": {
+        "chunks": (20,),
+        "compressors": [{"name": "numcodecs.bz2", "configuration": {"level": 1}}],
+    },
 }
 
 
