@@ -1,4 +1,4 @@
-"""Build and call floor.c, the loop that all ratios refer to, and floor_keys.c, the loops over keys."""
+"""Build and call floor.c, the loop that all ratios refer to, and floor_keys.c, a list of keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,19 +72,13 @@ def _keys() -> Any:
         include = f"-I{sysconfig.get_paths()['include']}"
         subprocess.run([*command, include, "-o", str(target), str(source)], check=True)
         found = ctypes.PyDLL(str(target))
-    for call in (found.floor_keys, found.floor_each):
-        call.argtypes, call.restype = [ctypes.c_uint], ctypes.py_object
+    found.floor_keys.argtypes, found.floor_keys.restype = [ctypes.c_uint], ctypes.py_object
     return found
 
 
 def keys(edge: int) -> list[bytes]:
     """Make a list of the keys of edge x edge entries."""
     return _keys().floor_keys(edge)  # type: ignore[no-any-return]
-
-
-def each_key(edge: int) -> Iterator[bytes]:
-    """Make the same keys one after the other in a loop."""
-    return _keys().floor_each(edge)  # type: ignore[no-any-return]
 
 
 def _triple(values: Any, ahead: int) -> Any:

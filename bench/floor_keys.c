@@ -2,7 +2,6 @@
  *
  * One bytes object for each key of a grid of two axes, 32 bits an axis, and the list of them: no index, no file. Any
  * library that returns such a list does at least this. Half of it is the kernel's: the first touch of 48 bytes a key.
- * Who only takes the keys one after the other needs no list; the iterator is what that takes at least.
  *
  * SPDX-License-Identifier: MIT */
 #define PY_SSIZE_T_CLEAN
@@ -39,63 +38,4 @@ floor_keys(unsigned edge)
         }
     }
     return keys;
-}
-
-/* ---- one after the other ---- */
-
-struct each {
-    PyObject head;
-    uint32_t edge, i, j;
-};
-
-static PyObject *
-next_key(PyObject *self)
-{
-    struct each *each = (struct each *)self;
-    char key[8];
-
-    if (each->j == each->edge) {
-        each->i++;
-        each->j = 0;
-    }
-    if (each->i >= each->edge)
-        return NULL;
-    store_be32(key, each->i);
-    store_be32(key + 4, each->j++);
-    return PyBytes_FromStringAndSize(key, 8);
-}
-
-static void
-forget(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-
-    PyObject_Free(self);
-    Py_DECREF(type);
-}
-
-static PyType_Slot slots[] = {
-    { Py_tp_iter, PyObject_SelfIter },
-    { Py_tp_iternext, next_key },
-    { Py_tp_dealloc, forget },
-    { 0, NULL },
-};
-
-static PyType_Spec spec = { "floor_keys.each", sizeof(struct each), 0, Py_TPFLAGS_DEFAULT, slots };
-
-/* The same keys, made when they are taken. */
-__attribute__((visibility("default"))) PyObject *
-floor_each(unsigned edge)
-{
-    static PyObject *type;
-    struct each *each;
-
-    if (type == NULL && (type = PyType_FromSpec(&spec)) == NULL)
-        return NULL;
-    each = PyObject_New(struct each, (PyTypeObject *)type);
-    if (each != NULL) {
-        each->edge = edge;
-        each->i = each->j = 0;
-    }
-    return (PyObject *)each;
 }

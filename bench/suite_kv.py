@@ -84,11 +84,10 @@ class Theirs:
 
 
 class Bare:
-    """No shard: measures only Python's part of a loop over all keys."""
+    """No shard: measures only what Python needs for a list of all keys."""
 
-    def __init__(self, edge: int, *, kept: bool) -> None:
-        make = floor.keys if kept else floor.each_key
-        self.keys: Any = lambda: make(edge)
+    def __init__(self, edge: int) -> None:
+        self.keys: Any = lambda: floor.keys(edge)
 
     def get(self, k: bytes) -> bytes:
         return k
@@ -137,9 +136,7 @@ class KeyValue(Row):
     strategy: str = "replace"
 
     def takes(self, peer: Peer) -> bool:
-        return peer.name in ("shardcodec", "tensorstore") or (
-            peer.name == "floor" and self.work in (take_each, keep_all)
-        )
+        return peer.name in ("shardcodec", "tensorstore") or (peer.name == "floor" and self.work is list_all)
 
     @property
     def chosen(self) -> list[bytes]:
@@ -157,7 +154,7 @@ class KeyValue(Row):
             time.sleep(AGE_SECONDS)
         path = context.sources[slug] / "shard"
         if peer.name == "floor":
-            return Bare(self.edge, kept=self.work is keep_all)
+            return Bare(self.edge)
         return Ours(path, self.edge) if peer.name == "shardcodec" else Theirs(path, self.edge)
 
     def _option(self) -> AbstractContextManager[Any]:
@@ -169,8 +166,6 @@ class KeyValue(Row):
         store = self._store(context, peer)
         with self._option():
             found = self.work(store, self.chosen)
-        if self.work in (list_all, take_each):
-            found = list(store.keys())
         if isinstance(found, list):
             numbers = {
                 k: i for i, k in enumerate(key(i, j) for i in range(self.edge) for j in range(self.edge))
@@ -214,17 +209,6 @@ def write(store: Store, keys: Sequence[bytes]) -> None:
 
 def list_all(store: Store, keys: Sequence[bytes]) -> Sequence[bytes]:
     return store.keys()
-
-
-def take_each(store: Store, keys: Sequence[bytes]) -> None:
-    listed = store.keys()
-    for _ in listed:
-        pass
-
-
-def keep_all(store: Store, keys: Sequence[bytes]) -> list[bytes]:
-    listed = store.keys()
-    return listed if isinstance(listed, list) else list(listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,8 +268,7 @@ class States(Row):
 def rows(sizes: Any) -> list[Row]:
     """Return the rows: 10,000 values of 1 KiB, 1,000 writes in a transaction, a million keys, a thousand shards.
 
-    Our list makes keys only when they are used, so it has three rows: the call alone, a loop over all keys, and a list of
-    all. The floor of the last two is the time that Python needs for a million bytes objects (floor_keys.c).
+    The floor of the list is the time that Python needs for a million bytes objects (floor_keys.c).
     """
     case = data.big(sizes.edge)
     edge = round(sizes.n_chunks**0.5)
@@ -297,10 +280,6 @@ def rows(sizes: Any) -> list[Row]:
         KeyValue(GROUP, "transaction of 1,000 writes, append", case, n=1000, work=write, strategy="append"),
         KeyValue(GROUP, f"list of {edge**2:,} keys", case, edge=edge, value_nbytes=1, work=list_all),
     ]
-    for what, work in ((", each taken", take_each), (", all kept", keep_all)):
-        found.append(
-            KeyValue(GROUP, f"list of {edge**2:,} keys{what}", case, edge=edge, value_nbytes=1, work=work)
-        )
     n_shards = (10, 10, 10) if sizes.edge >= 512 else (4, 4, 4)
     found.append(States(GROUP, f"chunk state of {np.prod(n_shards):,} shards", case, n_shards))
     return found

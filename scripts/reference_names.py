@@ -31,7 +31,7 @@ MODULES = {
 # Methods and attributes that only modules of the package use.
 INTERNAL = {
     "Layout.chain",
-    "KeyedEntries.target",
+    "ShardedKeyValueStore.target",
     "ShardingStorageTransformer.object_of",
     "ShardingStorageTransformer.shards",
     "Transaction.member",

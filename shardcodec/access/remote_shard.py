@@ -129,8 +129,8 @@ class RemoteShard:
         ((offset, nbytes),) = self._checked_entries([position]).tolist()
         return None if offset == ABSENT else (offset, nbytes)
 
-    def positions(self, first: int, end: int) -> Any:
-        return native.load().index_positions(self._chain, self._index.entries, first, end)
+    def present(self, first: int, end: int) -> bytes:
+        return native.load().index_present(self._chain, self._index.entries, first, end)  # type: ignore[no-any-return]
 
     def confirm(self) -> None:
         """Fetch the index if no request has shown that the cached one is the present one; raise if it is stale."""

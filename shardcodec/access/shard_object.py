@@ -84,8 +84,8 @@ class OpenObject(Protocol):
     def entry(self, position: int) -> tuple[int, int] | None:
         """Return the checked offset and size of an inner chunk; None if it is absent."""
 
-    def positions(self, first: int, end: int) -> Any:
-        """Return the positions in [first, end) whose inner chunks exist, as a native `Positions`."""
+    def present(self, first: int, end: int) -> bytes:
+        """Return one byte for each of the positions [first, end): 1 if its inner chunk exists, else 0."""
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         """Return several ranges (offset, nbytes) as buffers; near ranges share a request."""
@@ -192,8 +192,8 @@ class NativeShard:
             **self._io_rules,
         )
 
-    def positions(self, first: int, end: int) -> Any:
-        return self._shard.positions(first, end)
+    def present(self, first: int, end: int) -> bytes:
+        return self._shard.present(first, end)  # type: ignore[no-any-return]
 
     def range(self, offset: int, nbytes: int) -> bytes:
         return bytes(self._shard.range(offset, nbytes))

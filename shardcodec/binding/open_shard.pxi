@@ -159,8 +159,8 @@ cdef class OpenShard:
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
-    def positions(self, uint64_t first, uint64_t end):
-        """Return the `Positions` of the inner chunks that exist among positions [first, end)."""
+    def present(self, uint64_t first, uint64_t end):
+        """Return one byte for each of the positions [first, end): 1 if its inner chunk exists, else 0."""
         self.begin_work()
         try:
             return marked(self.chain, self.held.entries, first, end)

@@ -56,22 +56,14 @@ cdef extern from "kernels/sc_index.h" nogil:
 
 
 cdef extern from "kernels/sc_present.h" nogil:
-    struct sc_present:
-        uint64_t first
-        uint64_t end
-        uint64_t n
-        const uint8_t *bits
-        const uint64_t *before
+    struct sc_place:
         int ndim
         uint64_t grid[32]
+        uint8_t key[128]
 
-    uint64_t sc_present_nwords(uint64_t first, uint64_t end)
-    uint64_t sc_present_nblocks(uint64_t first, uint64_t end)
-    void sc_present_mark(const sc_entry *entries, uint64_t first, uint64_t end, uint8_t *bits)
-    bint sc_present_count(sc_present *set, uint64_t *before)
-    uint64_t sc_present_position(const sc_present *set, uint64_t rank)
-    bint sc_present_find(const sc_present *set, const uint8_t *key, uint64_t *rank)
-    void sc_present_keys(const sc_present *set, uint64_t first, int64_t step, size_t n, size_t skip, uint8_t *keys)
+    void sc_present_mark(const sc_entry *entries, uint64_t first, uint64_t end, uint8_t *flags)
+    uint64_t sc_present_next(const uint8_t *flags, uint64_t at, uint64_t end)
+    void sc_place_go_to(sc_place *place, uint64_t position)
 
 
 cdef extern from "kernels/sc_order.h" nogil:

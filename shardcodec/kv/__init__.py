@@ -4,13 +4,10 @@
 
 from __future__ import annotations
 
-from .keys import KeyRange
-from .listing import KeyList
-from .results import FAILED, NO_VALUE, PENDING, UNNAMED, ConflictError, ReadResult, Stamp
+from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ConflictError, KeyRange, ReadResult, Stamp
 from .spec import StoreSpec
-from .store import ShardedKeyValueStore
+from .store import BoundStore, ShardedKeyValueStore
 from .transaction import Transaction
-from .transaction_view import BoundStore
 
 __all__ = [
     "FAILED",
@@ -19,7 +16,6 @@ __all__ = [
     "UNNAMED",
     "BoundStore",
     "ConflictError",
-    "KeyList",
     "KeyRange",
     "ReadResult",
     "ShardedKeyValueStore",

@@ -19,8 +19,7 @@ from ..storage.index_cache import IndexCache
 from ..storage.kinds import at_url
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import Maker, Stored
-from .keys import Key, as_bytes
-from .results import ReadResult
+from .keys import Key, ReadResult, as_bytes
 from .spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ Renew = Callable[[int, bytes | None, bytes], bytes | None]
 
 
 class OuterStore(Protocol):
-    """The part of `KeyedEntries` that a shard inside an entry needs."""
+    """The part of `ShardedKeyValueStore` that a shard inside an entry needs."""
 
     @property
     def path(self) -> bytes: ...

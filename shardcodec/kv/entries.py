@@ -1,4 +1,4 @@
-# entries.py - read and write the entries of one shard by position
+# entries.py - read, write and buffer the entries of one shard by position
 # SPDX-License-Identifier: MIT
 """`Entries`: the key-value store without keys.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -20,23 +21,36 @@ import numpy as np
 from .. import native
 from ..access.buffer import buffered_chunks
 from ..access.inner_chunks import coordinates
-from ..access.placement import ABSENT
+from ..access.placement import ABSENT, Gone
 from ..access.read import INLINE_NBYTES, with_key
 from ..access.shard_change import Change, Found, change
 from ..access.shard_object import OpenObject, ShardObject, cut_out, joined
+from ..access.write_encoded import NOTHING
 from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
 from ..option_sources import current_options
 from ..options import Options, active
 from ..storage import index_cache, locks
 from ..storage.retry import retried
-from .arguments import ByteRange
 from .base_object import NestedObject, Renew
-from .listing import flags_of, no_positions
+from .keys import (
+    FAILED,
+    NO_VALUE,
+    ByteRange,
+    ConditionFailed,
+    ReadResult,
+    Stamp,
+    TooLarge,
+    is_known,
+    is_there,
+    result_of,
+)
 from .spec import Layout
-from .write_buffer import WriteBuffer
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "WriteBuffer"]
+
+# One flag for each of some positions: True if the entry exists.
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 T = TypeVar("T")
 
@@ -133,6 +147,47 @@ class Entries:
                 pass  # `look` retries, as a writer may have replaced the object
         return self.look(lambda shard: self.value_in(shard, position))
 
+    def read(
+        self,
+        position: int,
+        part: ByteRange | None = None,
+        if_not_equal: bytes | None = None,
+        most: int | None = None,
+    ) -> ReadResult:
+        """Read a value, or a range of it.
+
+        Raises `TooLarge` before the value is read if this takes more than `most` bytes (`nbytes_to_read`; the index does
+        not count); None means no limit.
+        """
+
+        def work(shard: OpenObject) -> ReadResult:
+            if most is not None and self.nbytes_to_read(shard, position, part) > most:
+                raise TooLarge
+            return self.read_in(shard, position, part, if_not_equal)
+
+        return self.look(work)
+
+    def read_many(
+        self,
+        positions: np.ndarray[Any, Any],
+        parts: Sequence[ByteRange | None] | None = None,
+        if_not_equal: bytes | None = None,
+    ) -> list[ReadResult]:
+        """Read several values, or ranges of them, all from one state of the shard."""
+        whole = parts is None and if_not_equal is None and self._are_all(positions)
+        return self.look(lambda shard: self.read_many_in(shard, positions, parts, if_not_equal), whole=whole)
+
+    def _are_all(self, positions: np.ndarray[Any, Any]) -> bool:
+        return len(positions) >= self.n and len(np.unique(positions)) == self.n
+
+    def exists(self, position: int) -> bool:
+        """Return True if an entry exists, also if it is damaged."""
+        return self.look(lambda shard: is_there(shard, position))
+
+    def present(self, first: int, end: int) -> Flags:
+        """Return one flag for each of the positions [first, end)."""
+        return self.look(lambda shard: self.present_in(shard, first, end))
+
     def look(self, work: Callable[[OpenObject], T], *, whole: bool = False) -> T:
         """Call `work` with the opened shard in its present state; retry if a writer replaces the shard meanwhile.
 
@@ -179,6 +234,30 @@ class Entries:
 
     def _held(self) -> contextlib.AbstractContextManager[None]:
         return locks.table().hold([self.target.identity])
+
+    # ---- reading from an opened shard
+
+    def read_in(
+        self, shard: OpenObject, position: int, part: ByteRange | None, if_not_equal: bytes | None
+    ) -> ReadResult:
+        """Read a value of an opened shard; see `read`."""
+        stamp = Stamp(shard.generation, time.time())
+        if is_known(stamp.generation, if_not_equal):
+            return ReadResult("unspecified", b"", stamp)
+        return result_of(self.value_in(shard, position, part), stamp)
+
+    def read_many_in(
+        self,
+        shard: OpenObject,
+        positions: np.ndarray[Any, Any],
+        parts: Sequence[ByteRange | None] | None,
+        if_not_equal: bytes | None,
+    ) -> list[ReadResult]:
+        """Read values of an opened shard; see `read_many`."""
+        stamp = Stamp(shard.generation, time.time())
+        if is_known(stamp.generation, if_not_equal):
+            return [ReadResult("unspecified", b"", stamp)] * len(positions)
+        return [result_of(value, stamp) for value in self.values_in(shard, positions, parts)]
 
     def value_in(self, shard: OpenObject, position: int, wanted: ByteRange | None = None) -> bytes | None:
         """Return a value of an opened shard, or a range of it; None if it is absent.
@@ -265,15 +344,40 @@ class Entries:
             at = coordinates(position, self.layout.grid_shape)
             raise ValueError(f"{error}: entry {at} of shard {self.key!r}") from None
 
-    def present(self, shard: OpenObject, first: int, end: int) -> Any:
-        """Return the positions of existing entries among [first, end) as native `Positions`."""
-        return no_positions(self.layout.grid_shape) if shard.missing else shard.positions(first, end)
-
-    def exist(self, shard: OpenObject) -> np.ndarray[Any, Any]:
-        """Return one flag for each entry, True if it exists."""
-        return flags_of(self.present(shard, 0, self.n), self.n)
+    def present_in(self, shard: OpenObject, first: int, end: int) -> Flags:
+        """Return one flag for each of the positions [first, end) of an opened shard."""
+        if shard.missing:
+            return np.zeros(end - first, np.bool_)
+        return np.frombuffer(shard.present(first, end), np.bool_)
 
     # ---- writing
+
+    def write(self, position: int, value: bytes | None, condition: bytes | None = None) -> Stamp:
+        """Store a value, or delete the entry if it is None, if the condition holds; see `keys.condition_of`."""
+
+        def check(found: Found) -> None:
+            if condition == NO_VALUE:
+                if is_there(found.shard, position):
+                    raise ConditionFailed
+            elif found.generation != condition:
+                raise ConditionFailed
+
+        pending = WriteBuffer.of(position, value)
+        try:
+            generation = self.store(pending, None if condition is None else check)
+            return Stamp(generation, time.time())
+        except ConditionFailed:
+            return Stamp(FAILED, time.time())
+
+    def remove(self, position: int) -> bool:
+        """Delete an entry; return True if it existed."""
+        existed: list[bool] = []
+
+        def check(found: Found) -> None:
+            existed[:] = [is_there(found.shard, position)]
+
+        self.store(WriteBuffer.of(position, None), check)
+        return existed[-1]
 
     def store(self, pending: WriteBuffer, check: Callable[[Found], None] | None = None) -> bytes:
         """Store buffered writes in one atomic write.
@@ -343,12 +447,106 @@ class Entries:
                 check(found)
             if pending.covers(self.n):
                 return Change(pending.values(), complete=True)
-            change = Change(pending.values(), pending.gone(lambda: self.exist(found.shard)))
+            change = Change(pending.values(), pending.gone(lambda: self.present_in(found.shard, 0, self.n)))
             if not change.chunks and not len(change.gone) and not keep:
                 raise NothingToWrite(found.generation)
             return change
 
         return decide
+
+
+class WriteBuffer:
+    """Buffered writes to the entries of one shard: values by position, and deleted ranges of positions.
+
+    A later write overrides an earlier one.
+    """
+
+    def __init__(self) -> None:
+        self._writes: dict[int, bytes | None] = {}
+        # disjoint and ascending; a position in `_writes` was written after its range was cleared
+        self._cleared: list[tuple[int, int]] = []
+
+    @classmethod
+    def of(cls, position: int, value: bytes | None) -> WriteBuffer:
+        """Return a buffer with one write."""
+        pending = cls()
+        pending.write(position, value)
+        return pending
+
+    def __bool__(self) -> bool:
+        return bool(self._writes or self._cleared)
+
+    def write(self, position: int, value: bytes | None) -> None:
+        """Buffer a value for an entry; None deletes the entry."""
+        self._writes[position] = value
+
+    def add(self, later: WriteBuffer) -> None:
+        """Buffer the writes of another buffer, which override those of this one."""
+        for first, end in later._cleared:
+            self.clear(first, end)
+        self._writes.update(later._writes)
+
+    def clear(self, first: int, end: int) -> None:
+        """Buffer the deletion of the entries at [first, end)."""
+        if first >= end:
+            return
+        for position in [p for p in self._writes if first <= p < end]:
+            del self._writes[position]
+        kept = []
+        for low, high in self._cleared:
+            if high < first or low > end:
+                kept.append((low, high))
+            else:
+                first, end = min(first, low), max(end, high)
+        self._cleared = sorted([*kept, (first, end)])
+
+    def find(self, position: int) -> tuple[bool, bytes | None]:
+        """Return (True if a write to the entry is buffered, its value or None for a deletion)."""
+        if position in self._writes:
+            return True, self._writes[position]
+        return any(low <= position < high for low, high in self._cleared), None
+
+    def covers(self, n: int) -> bool:
+        """Return True if every one of n entries is overwritten or deleted, so that the stored shard is not needed."""
+        cleared = sum(high - low for low, high in self._cleared)
+        beside = (
+            sum(not any(low <= p < high for low, high in self._cleared) for p in self._writes)
+            if self._cleared
+            else len(self._writes)
+        )
+        return cleared + beside == n
+
+    def values(self) -> dict[int, bytes]:
+        """Return the buffered values by position, in ascending order."""
+        return {p: value for p, value in sorted(self._writes.items()) if value is not None}
+
+    def gone(self, exist: Callable[[], Flags]) -> Gone:
+        """Return the positions of existing entries that are deleted, in ascending order.
+
+        Parameters
+        ----------
+        exist : callable
+            Returns one flag for each entry, True if it exists. Called only if a deletion is buffered.
+        """
+        if not self._cleared and None not in self._writes.values():
+            return NOTHING
+        before = exist()
+        return np.flatnonzero(before & ~self.over(before))
+
+    def over(self, exist: Flags) -> Flags:
+        """Return the flags of all entries after the buffered writes; `exist` has those before."""
+        exist = exist.copy()
+        for low, high in self._cleared:
+            exist[low:high] = False
+        positions, written = self._written()
+        exist[positions] = written
+        return exist
+
+    def _written(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the written positions and flags: True for a value, False for a deletion."""
+        n = len(self._writes)
+        values = (value is not None for value in self._writes.values())
+        return np.fromiter(self._writes, np.intp, n), np.fromiter(values, np.bool_, n)
 
 
 class NothingToWrite(Exception):

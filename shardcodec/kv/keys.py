@@ -1,4 +1,4 @@
-# keys.py - keys of the entries of a shard: arithmetic without a store
+# keys.py - keys, byte ranges, conditions and results of the key-value store
 # SPDX-License-Identifier: MIT
 """Keys of entries: the index along each axis of the grid as 32 bits, most significant byte first.
 
@@ -12,12 +12,42 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
+from reprlib import repr as shown
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Grid", "Key", "KeyRange", "as_bytes", "escape"]
+from ..access.shard_object import NO_OBJECT, UNKNOWN, OpenObject
+from ..errors import ConflictError, ShardError
+
+__all__ = [
+    "FAILED",
+    "NO_VALUE",
+    "PENDING",
+    "UNNAMED",
+    "ByteRange",
+    "ConditionFailed",
+    "ConflictError",
+    "Grid",
+    "Key",
+    "KeyRange",
+    "ReadResult",
+    "Stamp",
+    "TooLarge",
+    "as_bytes",
+    "byte_range_of",
+    "byte_ranges_of",
+    "condition_of",
+    "escape",
+    "is_known",
+    "is_there",
+    "pairs_of",
+    "range_of",
+    "result_of",
+    "value_of",
+]
 
 Key = bytes | bytearray | memoryview | str
 
@@ -140,10 +170,10 @@ class Grid:
         if len(key) != self.key_nbytes:
             raise self.invalid(key)
         position = 0
-        for index, (extent, stride) in zip(self._unpack(key), self._axes):  # noqa: B905  # both of the grid's rank
-            if index >= extent:
+        for at, (extent, stride) in zip(self._unpack(key), self._axes):  # noqa: B905  # both of the grid's rank
+            if at >= extent:
                 raise self.invalid(key)
-            position += index * stride
+            position += at * stride
         return position
 
     def positions(self, keys: Sequence[Key]) -> np.ndarray[Any, Any]:
@@ -180,8 +210,188 @@ class Grid:
         n = 0
         for axis, (extent, stride) in enumerate(self._axes):
             part = bound[AXIS_NBYTES * axis : AXIS_NBYTES * (axis + 1)]
-            index = int.from_bytes(part.ljust(AXIS_NBYTES, b"\0"))
-            n += min(index, extent) * stride
-            if index >= extent or len(part) < AXIS_NBYTES:
+            at = int.from_bytes(part.ljust(AXIS_NBYTES, b"\0"))
+            n += min(at, extent) * stride
+            if at >= extent or len(part) < AXIS_NBYTES:
                 return n
         return n + (len(bound) > self.key_nbytes)
+
+
+# ---------------------------------------------------------------- results
+
+# Generation of a shard that does not exist. As a condition of a write: the entry must be absent.
+NO_VALUE = NO_OBJECT
+# Generation in the stamp of a write that changed nothing because its condition did not hold.
+FAILED = b""
+# Generation of every existing shard in a store that does not identify states of its objects.
+UNNAMED = UNKNOWN
+# Generation of a buffered write in an open transaction; no stored state has it.
+PENDING = b"\x06"
+
+
+class Stamp(NamedTuple):
+    """A state of the shard, and the time at which the shard was in that state.
+
+    Attributes
+    ----------
+    generation : bytes
+        Identifies the state of the whole shard. `NO_VALUE`: the shard does not exist. `UNNAMED`: the store does not
+        identify states of its objects. `FAILED` (empty): the condition of a write did not hold. `PENDING`: a buffered
+        write of a transaction.
+    time : float
+        Seconds since the epoch.
+    """
+
+    generation: bytes
+    time: float
+
+
+class ReadResult(NamedTuple):
+    """The result of a read.
+
+    Attributes
+    ----------
+    state : {"value", "missing", "unspecified"}
+        ``"unspecified"``: the shard still has the generation that the caller gave as ``if_not_equal``.
+    value : bytes
+        The value; empty unless `state` is ``"value"``.
+    stamp : Stamp
+        State of the shard from which the value was read.
+    """
+
+    state: str
+    value: bytes
+    stamp: Stamp
+
+
+# ---------------------------------------------------------------- arguments
+
+# First byte and end (exclusive). A negative first byte counts from the end of the value. None: to the end of the value.
+ByteRange = tuple[int, int | None]
+
+
+class ConditionFailed(Exception):
+    """The condition of a write does not hold."""
+
+
+class TooLarge(Exception):
+    """The read is too large for the event loop; the caller uses a thread instead."""
+
+
+def condition_of(if_equal: bytes | str | None) -> bytes | None:
+    """Return the generation of a condition.
+
+    Returns
+    -------
+    bytes or None
+        `NO_VALUE` if the entry must be absent; None without a condition.
+
+    Raises
+    ------
+    ValueError
+        `if_equal` is `FAILED` or `UNNAMED`, which identify no state.
+    TypeError
+        `if_equal` is neither bytes nor "absent".
+    """
+    if if_equal is None:
+        return None
+    if if_equal == "absent":
+        return NO_VALUE
+    if not isinstance(if_equal, bytes):
+        raise TypeError(f'if_equal: expected a generation (bytes) or "absent", got {if_equal!r}')
+    if if_equal == FAILED:
+        raise ValueError(
+            "if_equal is empty: it comes from a write whose condition did not hold; read the entry for its generation"
+        )
+    if if_equal == UNNAMED:
+        raise ValueError(
+            "if_equal is UNNAMED: the store does not identify states of its objects, so no write can depend on one"
+        )
+    return if_equal
+
+
+def is_there(shard: OpenObject, position: int) -> bool:
+    """Return True if the entry exists, also if it is damaged."""
+    try:
+        return not shard.missing and shard.entry(position) is not None
+    except ShardError:
+        return True  # a damaged entry exists; reading it raises
+
+
+def is_known(generation: bytes, if_not_equal: bytes | None) -> bool:
+    """Return True if the shard exists and still has the generation that the caller knows."""
+    return generation == if_not_equal and generation not in (NO_VALUE, UNNAMED)
+
+
+def result_of(value: bytes | None, stamp: Stamp) -> ReadResult:
+    """Return the result for a value; a value of None is absent."""
+    return ReadResult("missing", b"", stamp) if value is None else ReadResult("value", value, stamp)
+
+
+def value_of(given: Any) -> bytes | None:
+    """Return a value as bytes; None stands for a deletion."""
+    return None if given is None else as_bytes(given, "value")
+
+
+def byte_range_of(given: slice | None) -> ByteRange | None:
+    """Return a slice as a byte range; None stands for the whole value.
+
+    Raises
+    ------
+    ValueError
+        The slice has a step, a negative stop, a negative start with a stop, or a stop before its start (KV-23).
+    TypeError
+        `given` is not a slice of integers.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, slice):
+        raise TypeError(f"byte_range: expected a slice, got {given!r}")
+    first = 0 if given.start is None else index(given.start)
+    end = None if given.stop is None else index(given.stop)
+    if given.step not in (None, 1) or (end is not None and (end < 0 or first < 0 or end < first)):
+        start = "None" if given.start is None else given.start
+        raise ValueError(f"Unsupported byte_range slice: {start}:{end}")
+    return first, end
+
+
+def byte_ranges_of(given: Sequence[slice | None] | None, n: int) -> list[ByteRange | None] | None:
+    """Return n slices as byte ranges; None stands for n whole values.
+
+    Raises
+    ------
+    ValueError
+        The number of slices is not n, or `byte_range_of` refuses one.
+    TypeError
+        An item is not a slice of integers.
+    """
+    if given is None:
+        return None
+    parts = [byte_range_of(part) for part in given]
+    if len(parts) != n:
+        raise ValueError(f"byte_ranges: expected {n} items, one for each key, got {len(parts)}")
+    return None if all(part is None for part in parts) else parts
+
+
+def range_of(given: Any) -> KeyRange:
+    """Return a pair of keys as a `KeyRange`.
+
+    Other iterables are refused: one with fewer bounds would stand for all keys.
+
+    Raises
+    ------
+    TypeError
+        `given` is neither a `KeyRange` nor a tuple or list of two keys.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise TypeError(
+            f"range: expected a KeyRange or a pair (lower bound, upper bound) of keys, "
+            f"got {type(given).__name__}: {shown(given)}"
+        )
+    low, high = given
+    return KeyRange(as_bytes(low, "bound"), as_bytes(high, "bound"))
+
+
+def pairs_of(given: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the pairs of an argument of `dict.update`: a mapping or an iterable of pairs."""
+    return ((key, given[key]) for key in given.keys()) if hasattr(given, "keys") else given  # noqa: SIM118

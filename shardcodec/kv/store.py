@@ -1,27 +1,58 @@
-# store.py - `ShardedKeyValueStore`
+# store.py - `ShardedKeyValueStore`, and the same store in a transaction
 # SPDX-License-Identifier: MIT
-"""`ShardedKeyValueStore`: the entries of one shard as keys and values."""
+"""`ShardedKeyValueStore`: the entries of one shard as keys and values. `BoundStore`: the same in a transaction.
+
+Each operation has two forms: a method with the suffix ``_sync``, and a coroutine that runs this method in a thread.
+Keys end here: `Entries` (or in a transaction `BoundEntries`) works by position.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
+from .. import native
+from ..access.read import INLINE_NBYTES
+from ..access.shard_object import ShardObject
+from ..errors import UnsupportedError
 from ..format.checks import as_int
+from ..storage import turns
+from ..storage.tasks import in_thread
 from ..storage.urls import is_url
-from .base_object import object_of_base
-from .entries import Entries
-from .executor import Executor
-from .keys import Grid, as_bytes
+from .base_object import NestedObject, Renew, object_of_base
+from .entries import Entries, WriteBuffer
+from .keys import (
+    Grid,
+    Key,
+    KeyRange,
+    ReadResult,
+    Stamp,
+    TooLarge,
+    as_bytes,
+    byte_range_of,
+    byte_ranges_of,
+    condition_of,
+    pairs_of,
+    range_of,
+    value_of,
+)
 from .spec import Layout, StoreSpec, parse
-from .transaction_view import BoundStore, Transactional
+from .transaction import BoundEntries, Transaction
 
-__all__ = ["ShardedKeyValueStore"]
+__all__ = ["BoundStore", "ShardedKeyValueStore"]
+
+T = TypeVar("T")
+
+ALL = KeyRange()
 
 
-class ShardedKeyValueStore(Transactional):
+class ShardedKeyValueStore(MutableMapping[Key, bytes]):
     """A key-value store over the entries of one shard.
 
     A key is the index of an entry along each axis of the grid, 32 bits each, most significant byte first. A value is
@@ -91,14 +122,18 @@ class ShardedKeyValueStore(Transactional):
                 as_int(limit, name, minimum=least)
         layout = Layout.of(grid_shape, index_codecs, index_location)
         self._base, self._storage_options = base, storage_options
-        self._entries = Entries(
-            object_of_base(base, ShardedKeyValueStore, storage_options), layout, cache_pool
-        )
+        target = object_of_base(base, ShardedKeyValueStore, storage_options)
         self._grid = Grid(layout.grid_shape, as_bytes(path, "path"))
         self._cache_pool = cache_pool
         self._concurrency = data_copy_concurrency
-        self._executor = Executor(data_copy_concurrency)
-        self._value, self._position = self._entries.value, self._grid.position
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._stored = Entries(target, layout, cache_pool)
+        self._use(self._stored)
+
+    def _use(self, entries: Entries | BoundEntries) -> None:
+        self._entries = entries
+        # Bound methods, because a loop over keys calls them for each.
+        self._value, self._position = entries.value, self._grid.position
 
     @classmethod
     def from_json(cls, spec: Mapping[str, Any], *, base: Any = None) -> ShardedKeyValueStore:
@@ -142,9 +177,522 @@ class ShardedKeyValueStore(Transactional):
         base = self.target.path if is_path else self._base
         return partial(ShardedKeyValueStore, base, **layout, **rest), ()
 
+    # ---- description
 
-# isinstance(view, ShardedKeyValueStore) is True for a view in a transaction
-ShardedKeyValueStore.register(BoundStore)
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON from which `ShardedKeyValueStore.from_json` opens this store.
+
+        Returns
+        -------
+        dict
+            A specification for TensorStore's driver ``zarr3_sharding_indexed``.
+
+        Raises
+        ------
+        UnsupportedError
+            The shard is in a zarr store that is not a local folder.
+        SpecError
+            `path` is not UTF-8, so JSON cannot hold it.
+        """
+        return self.spec_with_path(self.path).to_json()
+
+    def spec_with_path(self, path: bytes) -> StoreSpec:
+        """Return the specification of this store with another `path`; a store in an entry of this one needs it."""
+        target = self._entries.target
+        base: str | StoreSpec | None = target.path
+        if isinstance(target, NestedObject):
+            base = target.outer.spec_with_path(target.outer.path + target.inner_key)
+        if base is None:
+            raise UnsupportedError(
+                f"shard {target.key!r}: expected a local file to describe as JSON, got an object in another store",
+                shard=target.key,
+            )
+        return StoreSpec(base, self._entries.layout, path, self._cache_pool, self._concurrency)
+
+    @property
+    def base(self) -> Any:
+        """Place of the shard: the argument `base` of the constructor, unchanged."""
+        return self._base
+
+    @property
+    def target(self) -> ShardObject:
+        """The object that contains the shard."""
+        return self._entries.target
+
+    def position_of(self, key: Key) -> int:
+        """Return the position of an entry, its number in C order over the grid.
+
+        Parameters
+        ----------
+        key : bytes or str
+            Key of the entry, without `path`.
+
+        Returns
+        -------
+        int
+            At least 0 and less than the number of entries of the grid. The entry need not exist.
+
+        Raises
+        ------
+        ValueError
+            No entry of the grid has this key.
+        TypeError
+            `key` is neither bytes-like nor str.
+        """
+        return self._position(key)
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Number of entries along each axis."""
+        return self._grid.shape
+
+    @property
+    def path(self) -> bytes:
+        """Common start of all keys. Keys in arguments do not contain it; it is empty by default."""
+        return self._grid.prefix
+
+    def __repr__(self) -> str:
+        path = f", path={self.path!r}" if self.path else ""
+        return f"<{type(self).__name__} {self._entries.key!r} of {self.grid_shape}{path}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # ---- a dictionary
+
+    def __getitem__(self, key: Key) -> bytes:
+        value = self._value(self._position(key))
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return self._entries.exists(self._position(key))  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.list_sync())
+
+    def __len__(self) -> int:
+        first, end = self._grid.span(ALL)
+        return int(self._entries.present(first, end).sum()) if first < end else 0
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        self.write_sync(key, value)
+
+    def __delitem__(self, key: Key) -> None:
+        """Delete an entry.
+
+        Raises
+        ------
+        KeyError
+            The entry does not exist.
+        """
+        if not self._entries.remove(self._position(key)):
+            raise KeyError(key)
+
+    def clear(self) -> None:
+        """Delete all entries whose keys start with `path`, in one write.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError
+            The shard is damaged and other entries must be kept; it is unchanged.
+        LockError
+            Another process held the lock of the shard for longer than ``lock_timeout``.
+        """
+        self.delete_range_sync(ALL)
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Store several values in one write, as `dict.update`.
+
+        Parameters
+        ----------
+        other : mapping or iterable of pairs, optional
+            Keys without `path`, and values; text is stored as UTF-8. A value of None deletes the entry. If a key occurs
+            several times, the last value is stored.
+        **more
+            More values; the name is the key.
+
+        Raises
+        ------
+        ValueError
+            One of the keys is not a key of the grid; nothing was written.
+        TypeError
+            A key is neither bytes-like nor str, or a value is neither bytes-like, str nor None; nothing was written.
+        ShardFormatError, ChecksumError
+            An entry that the write would carry over is damaged; the shard is unchanged.
+        LockError
+            Another process held the lock of the shard for longer than ``lock_timeout``.
+        """
+        pending = WriteBuffer()
+        for key, value in [*pairs_of(other), *more.items()]:
+            pending.write(self._position(key), value_of(value))
+        if pending:
+            self._entries.store(pending)
+
+    # ---- reading
+
+    def read_sync(
+        self,
+        key: Key,
+        *,
+        byte_range: slice | None = None,
+        if_not_equal: bytes | None = None,
+        staleness_bound: float | None = None,
+    ) -> ReadResult:
+        """Read a value.
+
+        Parameters
+        ----------
+        key : bytes or str
+            Key of the entry, without `path`.
+        byte_range : slice, optional
+            Bytes of the value to read: ``slice(a, b)``, ``slice(a, None)``, or ``slice(-n, None)`` for the last n
+            bytes.
+        if_not_equal : bytes, optional
+            A generation that the caller knows. The value is not read if the shard still has this generation.
+        staleness_bound : float, optional
+            Ignored; it is accepted for compatibility with TensorStore. Each read checks the present state of the shard.
+
+        Returns
+        -------
+        ReadResult
+            State ``"value"``, ``"missing"`` or, because of `if_not_equal`, ``"unspecified"``. In a transaction the
+            generation of a buffered value is `PENDING`.
+
+        Raises
+        ------
+        ValueError
+            No entry of the grid has this key, or the value is shorter than `byte_range`.
+        TypeError
+            `key` is neither bytes-like nor str, or `byte_range` is not a slice of integers.
+        ShardFormatError, ChecksumError
+            The index, or the index entry of this key, is damaged.
+        """
+        return self._read(key, byte_range, if_not_equal)
+
+    def _read(
+        self, key: Key, byte_range: slice | None, if_not_equal: bytes | None, most: int | None = None
+    ) -> ReadResult:
+        part = byte_range_of(byte_range)
+        return self._entries.read(self._position(key), part, if_not_equal, most)
+
+    def read_many_sync(
+        self,
+        keys: Sequence[Key],
+        *,
+        byte_ranges: Sequence[slice | None] | None = None,
+        if_not_equal: bytes | None = None,
+    ) -> list[ReadResult]:
+        """Read several values, all from one state of the shard. The index is read once, and close ranges are read together.
+
+        Parameters
+        ----------
+        keys : sequence of bytes or str
+            Keys of the entries, without `path`.
+        byte_ranges : sequence of (slice or None), optional
+            For each key the bytes to read, as in `read_sync`; None stands for the whole value.
+        if_not_equal : bytes, optional
+            As in `read_sync`.
+
+        Returns
+        -------
+        list of ReadResult
+            In the order of `keys`.
+
+        Raises
+        ------
+        ValueError
+            No entry of the grid has one of the keys, a value is shorter than its range, or the numbers of keys and
+            ranges differ.
+        TypeError
+            A key is neither bytes-like nor str, or a range is not a slice of integers.
+        ShardFormatError, ChecksumError
+            The index, or the index entry of one of the keys, is damaged.
+        """
+        positions = self._grid.positions(keys)
+        parts = byte_ranges_of(byte_ranges, len(positions))
+        return self._entries.read_many(positions, parts, if_not_equal)
+
+    def list_sync(
+        self,
+        range: KeyRange | None = None,  # noqa: A002
+        *,
+        strip_prefix_length: int = 0,
+    ) -> list[bytes]:
+        """List the keys of existing entries in ascending order.
+
+        Parameters
+        ----------
+        range : KeyRange or pair of keys, optional
+            Range to list. The bounds are compared byte by byte and need not be keys. Default: all keys.
+        strip_prefix_length : int
+            Number of bytes that are left out at the start of each key.
+
+        Returns
+        -------
+        list of bytes
+
+        Raises
+        ------
+        ValueError
+            `strip_prefix_length` is negative.
+        TypeError
+            `range` is neither a `KeyRange` nor a pair of keys.
+        ShardFormatError, ChecksumError
+            The index is damaged.
+        """
+        if strip_prefix_length < 0:
+            raise ValueError(f"strip_prefix_length: expected 0 or more, got {strip_prefix_length}")
+        first, end = self._grid.span(ALL if range is None else range_of(range))
+        skip = min(len(self._grid.prefix) + strip_prefix_length, self._grid.key_nbytes)
+        if first >= end:
+            return []
+        return native.load().present_keys(self.grid_shape, self._entries.present(first, end), first, skip)  # type: ignore[no-any-return]
+
+    # ---- writing
+
+    def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Store a value, or delete the entry if the value is None.
+
+        Parameters
+        ----------
+        key : bytes or str
+            Key of the entry, without `path`.
+        value : bytes-like, str or None
+            The new value; text is stored as UTF-8.
+        if_equal : bytes or "absent", optional
+            Condition: write only if the shard has this generation. "absent" or `NO_VALUE`: write only if the entry
+            does not exist.
+
+        Returns
+        -------
+        Stamp
+            The new state of the shard. Its generation is `FAILED` (empty) if the condition did not hold; nothing was
+            written then. In a transaction the generation is `PENDING`, and a condition is checked now and at commit.
+
+        Raises
+        ------
+        ValueError
+            No entry of the grid has this key, or `if_equal` is `FAILED` or `UNNAMED`, which identify no state; or the
+            transaction does not accept this write (see `Transaction.member`).
+        TypeError
+            `key` or `value` is neither bytes-like nor str, or `if_equal` is not a condition.
+        ShardFormatError, ChecksumError
+            An entry that the write would carry over is damaged; the shard is unchanged.
+        LockError
+            Another process held the lock of the shard for longer than ``lock_timeout``.
+        ConflictError
+            The transaction requires another state of the shard than `if_equal`.
+        """
+        return self._entries.write(self._position(key), value_of(value), condition_of(if_equal))
+
+    def delete_sync(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Delete an entry if it exists.
+
+        Parameters
+        ----------
+        key : bytes or str
+            Key of the entry, without `path`.
+        if_equal : bytes or "absent", optional
+            Condition, as in `write_sync`.
+
+        Returns
+        -------
+        Stamp
+            The new state of the shard. Its generation is `FAILED` (empty) if the condition did not hold; nothing was
+            deleted then.
+
+        Raises
+        ------
+        ValueError, TypeError, ShardFormatError, ChecksumError, LockError
+            As `write_sync`.
+        """
+        return self.write_sync(key, None, if_equal=if_equal)
+
+    def delete_range_sync(self, range: KeyRange) -> None:  # noqa: A002
+        """Delete all entries of a range in one write.
+
+        Parameters
+        ----------
+        range : KeyRange or pair of keys
+            Range to delete. The bounds are compared byte by byte and need not be keys.
+
+        Raises
+        ------
+        TypeError
+            `range` is neither a `KeyRange` nor a pair of keys.
+        ShardFormatError, ChecksumError
+            An entry that the write would carry over is damaged; the shard is unchanged.
+        LockError
+            Another process held the lock of the shard for longer than ``lock_timeout``.
+        """
+        first, end = self._grid.span(range_of(range))
+        if first < end:
+            pending = WriteBuffer()
+            pending.clear(first, end)
+            self._entries.store(pending)
+
+    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes:
+        """Replace values by new ones that `renew` makes from them, in one atomic write; see `Entries.exchange`."""
+        return self._entries.exchange(positions, renew)
+
+    # ---- coroutines
+
+    async def read(
+        self,
+        key: Key,
+        *,
+        byte_range: slice | None = None,
+        if_not_equal: bytes | None = None,
+        staleness_bound: float | None = None,
+    ) -> ReadResult:
+        """Read a value; see `read_sync`. A small value that needs no network request is read on the event loop."""
+        if self._entries.can_read_inline:
+            if turns.is_over():
+                await turns.next_turn()
+            with suppress(TooLarge):
+                return self._read(key, byte_range, if_not_equal, INLINE_NBYTES)
+        return await self._in_thread(self._read, key, byte_range, if_not_equal)
+
+    async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
+        """Read values of one state of the shard; see `read_many_sync`."""
+        return await self._in_thread(self.read_many_sync, keys, **how)
+
+    async def list(
+        self,
+        range: KeyRange | None = None,  # noqa: A002
+        *,
+        strip_prefix_length: int = 0,
+    ) -> list[bytes]:
+        """List keys in ascending order; see `list_sync`."""
+        return await self._in_thread(self.list_sync, range, strip_prefix_length=strip_prefix_length)
+
+    async def write(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Store a value, or delete it if it is None; see `write_sync`."""
+        return await self._in_thread(self.write_sync, key, value, if_equal=if_equal)
+
+    async def delete(self, key: Key, *, if_equal: bytes | str | None = None) -> Stamp:
+        """Delete an entry if it exists; see `delete_sync`."""
+        return await self._in_thread(self.delete_sync, key, if_equal=if_equal)
+
+    async def delete_range(self, range: KeyRange) -> None:  # noqa: A002
+        """Delete all entries of a range in one write; see `delete_range_sync`."""
+        await self._in_thread(self.delete_range_sync, range)
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        return await in_thread(partial(work, *arguments, **keywords), pool=self._threads())
+
+    def _threads(self) -> ThreadPoolExecutor | None:
+        """Return the threads of this store, which start with its first coroutine; None: those of the event loop."""
+        if self._concurrency is None:
+            return None
+        pid = os.getpid()
+        if self._pool is None or self._pool[0] != pid:  # after a fork the pool has no threads
+            self._pool = pid, ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardcodec.kv")
+        return self._pool[1]
+
+    # ---- transactions
+
+    def with_transaction(self, transaction: Transaction) -> BoundStore:
+        """Return a view of this store in a transaction.
+
+        Parameters
+        ----------
+        transaction : Transaction
+            An open transaction.
+
+        Returns
+        -------
+        BoundStore
+            The view: writes are buffered until the transaction commits, and reads see them.
+        """
+        return BoundStore(self, transaction)
+
+    def transaction(self, *, atomic: bool = False, repeatable_read: bool = False) -> BoundStore:
+        """Begin a new transaction on this store.
+
+        Parameters
+        ----------
+        atomic, repeatable_read : bool
+            As for `Transaction`.
+
+        Returns
+        -------
+        BoundStore
+            The view of this store in the transaction. As a with block it commits at its end; an exception that leaves
+            the block aborts the transaction.
+
+        Examples
+        --------
+        >>> with store.transaction() as t:
+        ...     t[key] = b"value"
+        """
+        return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
+
+
+class BoundStore(ShardedKeyValueStore):
+    """A view of a key-value store in a transaction.
+
+    Reads see the buffered writes of the transaction; other readers see these after the commit. Stamps are those of
+    the stored state. A buffered write has no generation before the commit; its stamp has `PENDING`.
+
+    Parameters
+    ----------
+    store : ShardedKeyValueStore
+        The store.
+    transaction : Transaction
+        The transaction.
+
+    Attributes
+    ----------
+    store : ShardedKeyValueStore
+        The store outside of the transaction.
+    bound_to : Transaction
+        The transaction.
+    """
+
+    def __init__(self, store: ShardedKeyValueStore, transaction: Transaction) -> None:
+        vars(self).update(vars(store))
+        self.store = store
+        self.bound_to = transaction
+        self._use(BoundEntries(store._stored, transaction))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("cannot pickle a store that is bound to a transaction; pickle its attribute `store`")
+
+    # ---- commit and abort
+
+    def commit_sync(self) -> None:
+        """Store all buffered writes; raises as `Transaction.commit_sync`."""
+        self.bound_to.commit_sync()
+
+    async def commit(self) -> None:
+        """Store all buffered writes without blocking the event loop; raises as `Transaction.commit_sync`."""
+        await self.bound_to.commit()
+
+    def abort(self) -> None:
+        """Discard all buffered writes of the transaction."""
+        self.bound_to.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bound_to.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.bound_to.__aexit__(kind, error, trace)
 
 
 def _from_parsed(cls: type[ShardedKeyValueStore], parsed: StoreSpec, base: Any) -> ShardedKeyValueStore:

@@ -12,20 +12,26 @@ Source: TensorStore, `Transaction`; requirements KV-50 to KV-54.
 
 from __future__ import annotations
 
-import asyncio
 import threading
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import numpy as np
 
 from ..access.shard_change import Found, change_all
-from ..access.shard_object import UNKNOWN
-from ..errors import ConflictError
-from ..storage.tasks import to_its_end
-from .arguments import is_there
-from .entries import Entries
-from .write_buffer import WriteBuffer
+from ..access.shard_object import UNKNOWN, OpenObject, ShardObject
+from ..errors import ConflictError, UnsupportedError
+from ..storage.tasks import in_thread
+from .base_object import Renew
+from .entries import Entries, Flags, WriteBuffer
+from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ByteRange, ReadResult, Stamp, is_there, result_of
+from .spec import Layout
 
-__all__ = ["Member", "Transaction"]
+__all__ = ["BoundEntries", "Member", "Transaction"]
+
+T = TypeVar("T")
 
 
 class Member:
@@ -217,7 +223,7 @@ class Transaction:
 
     async def commit(self) -> None:
         """Store all buffered writes as `commit_sync` does, in another thread, so that the event loop is not blocked."""
-        await to_its_end(asyncio.to_thread(self.commit_sync))
+        await in_thread(self.commit_sync)
 
     def _groups(self) -> list[list[Member]]:
         """Return groups of members to commit one after the other. The members of a group change in one step.
@@ -286,3 +292,173 @@ def _verify(member: Member) -> None:
     generation = member.entries.look(lambda shard: shard.generation)
     if member.expected is not None:
         member.expect(generation)
+
+
+class _Unnamed(Exception):
+    """The store does not identify states of the shard."""
+
+
+class BoundEntries:
+    """The entries of a shard in a transaction: its buffered writes lie over the stored entries.
+
+    It has the methods of `Entries` that work by position.
+    """
+
+    can_read_inline = False  # another thread may hold the mutex of the transaction during its commit
+
+    def __init__(self, entries: Entries, transaction: Transaction) -> None:
+        self._stored = entries
+        self._transaction = transaction
+
+    @property
+    def target(self) -> ShardObject:
+        """The object that contains the shard."""
+        return self._stored.target
+
+    @property
+    def layout(self) -> Layout:
+        """Grid and index of the shard."""
+        return self._stored.layout
+
+    @property
+    def key(self) -> str:
+        """Name of the shard in errors."""
+        return self._stored.key
+
+    # ---- reading
+
+    def value(self, position: int) -> bytes | None:
+        """Return a value; None if it is absent."""
+        found = self.read(position)
+        return None if found.state == "missing" else found.value
+
+    def read(
+        self,
+        position: int,
+        part: ByteRange | None = None,
+        if_not_equal: bytes | None = None,
+        most: int | None = None,
+    ) -> ReadResult:
+        """Read a value; the generation of a buffered one is `PENDING`. `most` is not used: no read is inline."""
+        with self._transaction.mutex:
+            member = self._transaction.member(self._stored)
+            is_pending, value = member.pending.find(position)
+            if is_pending:
+                return self._pending_result(position, value, part)
+            return self._look(member, lambda shard: self._stored.read_in(shard, position, part, if_not_equal))
+
+    def read_many(
+        self,
+        positions: np.ndarray[Any, Any],
+        parts: Sequence[ByteRange | None] | None = None,
+        if_not_equal: bytes | None = None,
+    ) -> list[ReadResult]:
+        """Read several values; those that are not buffered belong to one state of the shard."""
+        with self._transaction.mutex:
+            member = self._transaction.member(self._stored)
+            results: list[Any] = []
+            for i, position in enumerate(positions.tolist()):
+                is_pending, value = member.pending.find(position)
+                part = None if parts is None else parts[i]
+                results.append(self._pending_result(position, value, part) if is_pending else None)
+            rest = [i for i, result in enumerate(results) if result is None]
+            if rest:
+                wanted = None if parts is None else [parts[i] for i in rest]
+                stored = self._look(
+                    member,
+                    lambda shard: self._stored.read_many_in(shard, positions[rest], wanted, if_not_equal),
+                )
+                for i, result in zip(rest, stored, strict=True):
+                    results[i] = result
+            return results
+
+    def _pending_result(self, position: int, value: bytes | None, part: ByteRange | None) -> ReadResult:
+        own = None if value is None else self._stored.cut(position, value, part)
+        return result_of(own, Stamp(PENDING, time.time()))
+
+    def exists(self, position: int) -> bool:
+        """Return True if an entry exists, buffered or stored."""
+        with self._transaction.mutex:
+            member = self._transaction.member(self._stored)
+            is_pending, value = member.pending.find(position)
+            if is_pending:
+                return value is not None
+            return self._look(member, lambda shard: is_there(shard, position))
+
+    def present(self, first: int, end: int) -> Flags:
+        """Return one flag for each of the positions [first, end)."""
+        with self._transaction.mutex:
+            member = self._transaction.member(self._stored)
+            n = self._stored.n
+            exist = self._look(member, lambda shard: self._stored.present_in(shard, 0, n))
+            return member.pending.over(exist)[first:end]
+
+    def _look(self, member: Member, work: Callable[[OpenObject], T]) -> T:
+        """Call `work` with the stored shard. With repeatable_read the shard must not have changed since the last call."""
+
+        def checked(shard: OpenObject) -> T:
+            result = work(shard)
+            if self._transaction.repeatable_read:
+                if shard.generation == UNNAMED:
+                    raise _Unnamed
+                shard.confirm()
+                member.expect(shard.generation)
+            return result
+
+        try:
+            return self._stored.look(checked)
+        except ConflictError:
+            self._transaction.abort()
+            raise
+        except _Unnamed:
+            raise UnsupportedError(
+                f"shard {self.key!r}: its store does not identify states of its objects, so repeatable_read is not possible",
+                shard=self.key,
+            ) from None
+
+    # ---- writing
+
+    def write(self, position: int, value: bytes | None, condition: bytes | None = None) -> Stamp:
+        """Buffer a value if the condition holds now; it is checked again at commit."""
+        with self._transaction.mutex:
+            member = self._transaction.member(self._stored)
+            if condition is not None and not self._holds(member, position, condition):
+                return Stamp(FAILED, time.time())
+            member.pending.write(position, value)
+        return Stamp(PENDING, time.time())
+
+    def _holds(self, member: Member, position: int, condition: bytes) -> bool:
+        is_pending, value = member.pending.find(position)
+        if condition == NO_VALUE and is_pending:
+            return value is None
+
+        def work(shard: OpenObject) -> tuple[bytes, bool]:
+            return shard.generation, is_there(shard, position)
+
+        generation, exists = self._look(member, work)
+        if condition == NO_VALUE:
+            if not exists:
+                member.absent.add(position)
+            return not exists
+        if generation == condition:
+            member.expect(generation)
+        return generation == condition
+
+    def remove(self, position: int) -> bool:
+        """Buffer the deletion of an entry; return True if it existed."""
+        with self._transaction.mutex:
+            if not self.exists(position):
+                return False
+            self.write(position, None)
+            return True
+
+    def store(self, pending: WriteBuffer) -> None:
+        """Add buffered writes to those of the transaction."""
+        with self._transaction.mutex:
+            self._transaction.member(self._stored).pending.add(pending)
+
+    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes:
+        """Raise TypeError: a shard inside of an entry changes the stored one at once, so it is bound itself."""
+        raise TypeError(
+            f"shard {self.key!r}: expected a store that is not bound to a transaction; bind the inner store instead"
+        )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
@@ -56,13 +57,16 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     return await _end_of(task, cancel)
 
 
-async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run work in another thread and wait as `to_its_end`; without the task that `asyncio.to_thread` would need."""
+async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | None = None) -> T:
+    """Run work in another thread and wait as `to_its_end`; without the task that `asyncio.to_thread` would need.
+
+    The thread is one of `pool`, or of the event loop's default executor.
+    """
     cancel = native.load().Cancel()
     with listen_to(cancel):
         context = copy_context()
     call = functools.partial(context.run, work, *arguments)
-    return await _end_of(asyncio.get_running_loop().run_in_executor(None, call), cancel)
+    return await _end_of(asyncio.get_running_loop().run_in_executor(pool, call), cancel)
 
 
 async def _end_of(task: asyncio.Future[T], cancel: Any) -> T:

@@ -115,13 +115,3 @@ def test_new_file_is_committed_once_and_whole(tmp_path: Path) -> None:
         content = path.read_bytes()
         assert all(content[number : number + 1] == b"x" for number in results if type(number) is int)
         path.unlink()
-
-
-def test_threads_share_an_iterator_over_keys() -> None:
-    n = 20_000
-    words = np.full(-(-n // 64), 2**64 - 1, np.uint64)
-    words[-1] = (1 << (n % 64)) - 1 if n % 64 else words[-1]
-    positions = _native.Positions((n,), 0, n, words.tobytes())
-    keys = positions.keys(0, 0, n, 1)
-    found = [key for keys_of_thread in at_once(lambda _: list(keys)) for key in keys_of_thread]
-    assert len(found) == len(set(found)) == n
