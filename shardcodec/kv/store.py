@@ -637,15 +637,9 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
 class BoundStore(ShardedKeyValueStore):
     """A view of a key-value store in a transaction.
 
-    Reads see the buffered writes of the transaction; other readers see these after the commit. Stamps are those of
-    the stored state. A buffered write has no generation before the commit; its stamp has `PENDING`.
-
-    Parameters
-    ----------
-    store : ShardedKeyValueStore
-        The store.
-    transaction : Transaction
-        The transaction.
+    `ShardedKeyValueStore.with_transaction` makes it. Reads see the buffered writes of the transaction; other readers see
+    these after the commit. Stamps are those of the stored state. A buffered write has no generation before the commit;
+    its stamp has `PENDING`.
 
     Attributes
     ----------
