@@ -114,12 +114,10 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         data_copy_concurrency: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        for name, limit, least in (
-            ("cache_pool", cache_pool, 0),
-            ("data_copy_concurrency", data_copy_concurrency, 1),
-        ):
-            if limit is not None:
-                as_int(limit, name, minimum=least)
+        if cache_pool is not None:
+            as_int(cache_pool, "cache_pool", minimum=0)
+        if data_copy_concurrency is not None:
+            as_int(data_copy_concurrency, "data_copy_concurrency", minimum=1)
         layout = Layout.of(grid_shape, index_codecs, index_location)
         self._base, self._storage_options = base, storage_options
         target = object_of_base(base, ShardedKeyValueStore, storage_options)
