@@ -31,6 +31,7 @@ MODULES = {
 # Methods and attributes that only modules of the package use.
 INTERNAL = {
     "Layout.chain",
+    "ShardedKeyValueStore.exchange",
     "ShardedKeyValueStore.target",
     "ShardingStorageTransformer.object_of",
     "ShardingStorageTransformer.shards",

@@ -20,7 +20,6 @@ from ..storage.kinds import at_url
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import Maker, Stored
 from .keys import Key, ReadResult, as_bytes
-from .spec import StoreSpec
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -45,8 +44,6 @@ class OuterStore(Protocol):
     def read_sync(self, key: Key) -> ReadResult: ...
 
     def exchange(self, positions: Sequence[int], renew: Renew) -> bytes: ...
-
-    def spec_with_path(self, path: bytes) -> StoreSpec: ...
 
 
 class NestedShard(NativeShard):

@@ -192,20 +192,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         SpecError
             `path` is not UTF-8, so JSON cannot hold it.
         """
-        return self.spec_with_path(self.path).to_json()
-
-    def spec_with_path(self, path: bytes) -> StoreSpec:
-        """Return the specification of this store with another `path`; a store in an entry of this one needs it."""
-        target = self._entries.target
-        base: str | StoreSpec | None = target.path
-        if isinstance(target, NestedObject):
-            base = target.outer.spec_with_path(target.outer.path + target.inner_key)
-        if base is None:
-            raise UnsupportedError(
-                f"shard {target.key!r}: expected a local file to describe as JSON, got an object in another store",
-                shard=target.key,
-            )
-        return StoreSpec(base, self._entries.layout, path, self._cache_pool, self._concurrency)
+        return _spec(self, self.path).to_json()
 
     @property
     def base(self) -> Any:
@@ -218,25 +205,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         return self._entries.target
 
     def position_of(self, key: Key) -> int:
-        """Return the position of an entry, its number in C order over the grid.
-
-        Parameters
-        ----------
-        key : bytes or str
-            Key of the entry, without `path`.
-
-        Returns
-        -------
-        int
-            At least 0 and less than the number of entries of the grid. The entry need not exist.
-
-        Raises
-        ------
-        ValueError
-            No entry of the grid has this key.
-        TypeError
-            `key` is neither bytes-like nor str.
-        """
+        """Return the position of an entry, its number in C order over the grid, for a key as in `read_sync`."""
         return self._position(key)
 
     @property
@@ -639,6 +608,11 @@ class BoundStore(ShardedKeyValueStore):
     these after the commit. Stamps are those of the stored state. A buffered write has no generation before the commit;
     its stamp has `PENDING`.
 
+    Parameters
+    ----------
+    store : ShardedKeyValueStore
+    transaction : Transaction
+
     Attributes
     ----------
     store : ShardedKeyValueStore
@@ -685,6 +659,20 @@ class BoundStore(ShardedKeyValueStore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.bound_to.__aexit__(kind, error, trace)
+
+
+def _spec(store: ShardedKeyValueStore, path: bytes) -> StoreSpec:
+    """Return the specification of a store with another `path`: for a store in one of its entries, the key of the entry."""
+    target = store.target
+    base: str | StoreSpec | None = target.path
+    if isinstance(target, NestedObject):
+        base = _spec(target.outer, target.outer.path + target.inner_key)  # type: ignore[arg-type]
+    if base is None:
+        raise UnsupportedError(
+            f"shard {target.key!r}: expected a local file to describe as JSON, got an object in another store",
+            shard=target.key,
+        )
+    return StoreSpec(base, store._entries.layout, path, store._cache_pool, store._concurrency)
 
 
 def _from_parsed(cls: type[ShardedKeyValueStore], parsed: StoreSpec, base: Any) -> ShardedKeyValueStore:
