@@ -205,7 +205,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         return self._entries.target
 
     def position_of(self, key: Key) -> int:
-        """Return the position of an entry, its number in C order over the grid, for a key as in `read_sync`."""
+        """Return the position of an entry, its number in C order over the grid; keys as `read_sync` takes them."""
         return self._position(key)
 
     @property
