@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from ..access.store_object import StoreObject
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
 from ..format.chain_spec import ChainSpec
-from ..format.checks import bounded_depth
+from ..format.checks import as_int_tuple, bounded_depth
 from ..format.keys import KeyEncoding
 from ..format.metadata import ArrayLayout
 from ..format.spec import ShardSpec
@@ -200,6 +200,12 @@ class ArrayTarget:
             elif name.removeprefix(self.folder.prefix) not in DOCUMENTS:
                 yield name
 
+    def is_chunk_with(self, keys: KeyEncoding, key: str) -> bool:
+        """Return True if a key would be that of a chunk, or of the folder of all chunks, with other keys."""
+        relative = key.removeprefix(self.folder.prefix)
+        ndim = 0 if self._geometry is None else self._geometry[1]
+        return keys.coords(relative, ndim) is not None or f"{relative}{keys.separator}" == keys.prefix
+
     def is_chunk(self, key: str) -> bool:
         """Return True for the key of a chunk of the array; with shards or without, stored or not."""
         coords, grid = self._coords(key), self._chunk_grid
@@ -210,16 +216,31 @@ class ArrayTarget:
         return None if self._coords(key) is None or self.is_chunk(key) else self._chunk_grid
 
     def _coords(self, key: str) -> Ints | None:
-        if self.layout is None or self.keys is None:
+        if self._geometry is None:
             return None
-        return self.keys.coords(key.removeprefix(self.folder.prefix), len(self.layout.shape))
+        keys, ndim, _ = self._geometry
+        return keys.coords(key.removeprefix(self.folder.prefix), ndim)
+
+    @property
+    def _chunk_grid(self) -> Ints | None:
+        """Number of chunks along each axis; None if the grid is rectilinear, or not known."""
+        return None if self._geometry is None else self._geometry[2]
 
     @cached_property
-    def _chunk_grid(self) -> Ints | None:
-        """Return the number of chunks along each axis; None for a rectilinear grid."""
-        if self.layout is None or any(len(sizes) != 1 for sizes in self.layout.edges):
+    def _geometry(self) -> tuple[KeyEncoding, int, Ints | None] | None:
+        """Keys, number of axes and grid of the chunks, also if codecs or data type are not supported; None if nothing tells them."""
+        if self.layout is not None and self.keys is not None:
+            sizes = [axis[0] for axis in self.layout.edges]
+            is_regular = all(len(axis) == 1 for axis in self.layout.edges)
+            return self.keys, len(self.layout.shape), _grid(self.layout.shape, sizes) if is_regular else None
+        try:
+            keys = key_encoding(self.document)
+            shape = as_int_tuple(self.document.get("shape"), "shape", minimum=0)
+            chunks = self.document.get("chunks")
+            sizes = [] if chunks is None else list(as_int_tuple(chunks, "chunks", minimum=1))
+        except ShardError:
             return None
-        return tuple(-(-n // size) for n, (size,) in zip(self.layout.shape, self.layout.edges, strict=True))
+        return keys, len(shape), _grid(shape, sizes) if len(sizes) == len(shape) else None
 
     def shard(self, coords: Ints) -> ShardTarget:
         """Return the shard at a position of the grid, which may be missing."""
@@ -253,6 +274,10 @@ class ArrayTarget:
             else f"it is outside the grid of shards {grid}"
         )
         return ForeignObject(self.store.path(key) or key, key, reason)
+
+
+def _grid(shape: Ints, sizes: Sequence[int]) -> Ints:
+    return tuple(-(-n // size) for n, size in zip(shape, sizes, strict=True))
 
 
 def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:

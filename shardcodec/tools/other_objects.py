@@ -156,8 +156,11 @@ class OtherObjects:
             return None
         if array is not None and (grid := array.grid_without(key)) is not None:
             return LeftObject(name, f"a chunk outside of the array, whose grid is {grid}")
-        if array is not None and self.new_keys is not None:
-            _check_is_no_chunk(array, key, self.new_keys)
+        if array is not None and self.new_keys is not None and array.is_chunk_with(self.new_keys, key):
+            raise ValueError(
+                f"{self.store.path(key) or key}: expected no object with the name of a chunk of the new array {array.name!r}; "
+                "rename it, or leave out what is not of an array (--only-arrays, in Python only_arrays)"
+            )
         return OtherObject(key, object_name(name))
 
     def _array_of(self, name: str) -> ArrayTarget | None:
@@ -170,20 +173,6 @@ class OtherObjects:
                 return array
             end = name.find("/", end + 1)
         return None
-
-
-def _check_is_no_chunk(array: ArrayTarget, key: str, new: KeyEncoding) -> None:
-    """Raise `ValueError` for an object that would be in the way of the chunks of the new array."""
-    assert array.layout is not None
-    relative = key.removeprefix(array.folder.prefix)
-    if (
-        new.coords(relative, len(array.layout.shape)) is not None
-        or f"{relative}{new.separator}" == new.prefix
-    ):
-        raise ValueError(
-            f"{array.store.path(key) or key}: expected no object with the name of a chunk of the new array {array.name!r}; rename it, "
-            "or leave out what is not of an array (--only-arrays, in Python only_arrays)"
-        )
 
 
 def _is_job_file(store: Store, key: str) -> bool:

@@ -135,6 +135,22 @@ def test_objects_beside_arrays_of_zarr_v2_are_copied(tmp_path: Path) -> None:
     assert not any(name.rpartition("/")[2] in (".zarray", ".zgroup", ".zmetadata") for name in found)
 
 
+def test_chunks_that_only_zarr_decodes_are_no_other_objects(tmp_path: Path) -> None:
+    """The chunks of an array with a codec that shardcodec does not have must not come into the new array."""
+    import numcodecs
+
+    with quiet():
+        group = zarr.create_group(tmp_path / "a.zarr", zarr_format=2)
+        array = group.create_array("a", shape=(40,), chunks=(10,), dtype="i4", compressors=numcodecs.LZMA())
+        array[...] = 7
+    for name, data in {"notes": b"n", "9": b"a chunk outside"}.items():
+        (tmp_path / "a.zarr/a" / name).write_bytes(data)
+    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(20,))
+    assert report.others.n_objects == 1 and [one.name for one in report.others.left] == ["a/9"]
+    names = {path.name for path in (tmp_path / "b.zarr/a").iterdir()}
+    assert names == {"notes", "c", "zarr.json"}
+
+
 @WAYS
 def test_only_arrays_leaves_out_the_others(work: Work, tmp_path: Path) -> None:
     hierarchy(LocalStore(tmp_path / "a.zarr"))
