@@ -30,9 +30,7 @@ _MARKS = {Status.OK: " ", Status.NOTE: "-", Status.PROBLEM: "!"}
 
 
 def doctor(
-    path: Annotated[
-        str, Argument(metavar="PATH", help="The place of arrays: a folder, which need not exist, or a URL.")
-    ],
+    path: Annotated[str, Argument(metavar="PATH", help="The place of arrays: a folder or a URL.")],
     storage_option: StorageOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,

@@ -16,7 +16,7 @@ import warnings
 import weakref
 from typing import Any
 
-__all__ = ["check", "is_known", "known_reason", "warn", "warn_of", "was_repeated"]
+__all__ = ["check", "is_known", "known_reason", "names_missing_bucket", "warn", "warn_of", "was_repeated"]
 
 # An entity tag, and for GCS a generation, that no object has.
 NEVER = {"e_tag": f'"{"0" * 32}"', "version": "1"}
@@ -26,6 +26,9 @@ NO_TAGS = "the server, or a proxy before it, does not name the states of objects
 
 # Where obstore says in an error that it has sent a request more than once.
 REPEATED = re.compile(r"after [1-9][0-9]* retries")
+MISSING_BUCKET = re.compile(
+    r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist", re.I
+)
 
 _checked: set[bytes] = set()
 _told: set[tuple[bytes, str]] = set()
@@ -97,7 +100,9 @@ async def _reason_against(store: Any, key: str) -> str | None:
     name = f"{folder}/.shardcodec-probe-{os.urandom(8).hex()}".lstrip("/")
     try:
         await _send(store, name)
-    except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
+    except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError) as error:
+        if names_missing_bucket(error):
+            raise FileNotFoundError(f"the bucket or container of {_shown(store)} does not exist") from error
         return None
     except (NotImplementedError, errors.NotSupportedError):
         return "the store is configured to know no conditions (conditional_put)"
@@ -126,6 +131,11 @@ async def _send(store: Any, name: str) -> None:
         if was_repeated(error):
             raise
         await obstore.put_async(store, name, b"", mode=NEVER)
+
+
+def names_missing_bucket(error: Exception) -> bool:
+    """Tell whether a service answered that the bucket or container does not exist; obstore has no error for that."""
+    return MISSING_BUCKET.search(str(error)) is not None
 
 
 def was_repeated(error: Exception) -> bool:

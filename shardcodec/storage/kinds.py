@@ -21,7 +21,7 @@ from .memory import BytesStore, MemoryStore
 from .renamed_store import original
 from .store import Store
 from .tasks import in_thread
-from .urls import is_url, split_url, store_at
+from .urls import PlacedOptions, is_url, split_url, store_at
 
 __all__ = [
     "ZIP_SUFFIXES",
@@ -91,6 +91,8 @@ def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
     ImportError, ValueError
         As for `urls.store_at`.
     """
+    if isinstance(storage_options, PlacedOptions):
+        storage_options = storage_options.of(target)
     if is_url(target):
         return store_at(check_name(target), storage_options)
     if storage_options is not None:
@@ -188,6 +190,8 @@ def object_at(
         The URL cannot be opened; see `urls.store_at`.
     """
     if is_url(store):
+        if isinstance(storage_options, PlacedOptions):
+            storage_options = storage_options.of(store)
         url, name = (store, key) if key else split_url(store)
         found = at_url(url, storage_options)
         store, key = (found, name) if key or is_zarr_store(found) else (f"{found}/{name}", None)

@@ -21,13 +21,21 @@ PAGE_KEYS = 1000
 
 def zarr_keys(base: Any, prefix: str) -> Iterator[str]:
     """Yield the keys of a zarr store that begin with a prefix, which is empty or ends with a slash."""
-    listed = aiter(base.list_prefix(prefix))
+
+    async def begin() -> Any:
+        return aiter(base.list_prefix(prefix))
+
+    async def end() -> None:
+        await listed.aclose()
+
+    # the methods of some stores need the running event loop before they are awaited
+    listed = on_zarrs_loop(begin())
     try:
         while page := on_zarrs_loop(_page(listed)):
             yield from page
     finally:
         if hasattr(listed, "aclose"):
-            on_zarrs_loop(listed.aclose())
+            on_zarrs_loop(end())
 
 
 async def _page(keys: Any) -> list[str]:

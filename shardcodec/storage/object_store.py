@@ -188,6 +188,10 @@ class ObjectStore(ZarrStore):
             answer = await self._get(key, options)
         except errors.PreconditionError:
             raise Changed(key) from None
+        except errors.NotSupportedError:  # a server without ranges
+            answer = await self._get(key, {name: options[name] for name in options if name != "range"})
+            if answer is not None:
+                answer = answer._replace(data=answer.data[start:end])
         except errors.GenericError:
             if (nothing := await self._nothing_from(key, start)) is None:
                 raise

@@ -9,12 +9,12 @@ and for schemes that it does not know, zarr's own parser opens the store with fs
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..compat import ObjectStore, store_by_fsspec
 
-__all__ = ["is_url", "split_url", "store_at"]
+__all__ = ["PlacedOptions", "is_url", "placed_options", "split_url", "store_at"]
 
 # The schemes that obstore opens, with the names that it has for them.
 BY_OBSTORE = {
@@ -30,7 +30,31 @@ BY_OBSTORE = {
     "http": "http",
     "https": "https",
 }
+SAME_SERVICE = (("s3", "s3a"), ("gs", "gcs"), ("az", "adl", "azure", "abfs", "abfss"))
 FILES = ("file", "local")
+# Options of obstore's clients. It panics if one is given as an option of the store.
+CLIENT_OPTIONS = frozenset(
+    (
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "default_headers",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "timeout",
+        "user_agent",
+    )
+)
 WITHOUT_OBSTORE = (
     "install obstore (preferred), or fsspec with its package for this scheme (s3fs, gcsfs, adlfs, aiohttp)"
 )
@@ -39,6 +63,50 @@ WITHOUT_OBSTORE = (
 def is_url(value: Any) -> bool:
     """Return True for a string that zarr takes for a URL and not for a path."""
     return isinstance(value, str) and "://" in value
+
+
+class PlacedOptions(dict[str, Any]):
+    """Options for the first URL among some places, and for the others of the same service.
+
+    Parameters
+    ----------
+    options : mapping
+    places : iterable
+        Paths, URLs or stores; None stands for no place.
+
+    Raises
+    ------
+    TypeError
+        None of the places is a URL.
+    """
+
+    def __init__(self, options: Mapping[str, Any], places: Iterable[Any]) -> None:
+        super().__init__(options)
+        given = [place for place in places if place is not None]
+        self.service = next((_service(place) for place in given if is_url(place)), None)
+        if self.service is None:
+            kinds = ", ".join(type(place).__name__ for place in given)
+            raise TypeError(f"storage_options: expected them only with a URL, got a {kinds}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlacedOptions, (dict(self), [self.service])
+
+    def of(self, place: Any) -> dict[str, Any] | None:
+        """Return the options for a place; None for another service, a path or a store."""
+        return dict(self) if is_url(place) and _service(place) == self.service else None
+
+
+def placed_options(options: Mapping[str, Any] | None, *places: Any) -> Mapping[str, Any] | None:
+    """Return options that reach only the first URL among these places, and others of the same service."""
+    return None if options is None else PlacedOptions(options, places)
+
+
+def _service(url: str) -> str:
+    """Return what URLs of one service share: the scheme, for the web with the host."""
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    name = next((names[0] for names in SAME_SERVICE if scheme in names), scheme)
+    return f"{name}://{rest.partition('/')[0] if name in ('http', 'https') else ''}"
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -62,7 +130,8 @@ def store_at(url: str, options: Mapping[str, Any] | None = None) -> Any:
     ----------
     url : str
     options : mapping, optional
-        For obstore the arguments of ``obstore.store.from_url``; else those of the file system of fsspec.
+        For obstore the arguments of ``obstore.store.from_url``, and those in its ``client_options``; else those of the file
+        system of fsspec.
 
     Returns
     -------
@@ -104,15 +173,19 @@ def _obstore_at(url: str, options: dict[str, Any]) -> Any:
             f"expected a URL without a query, to which keys can be appended, got {_shown(url)!r}"
         )
     scheme = url.partition("://")[0]
-    if scheme == "http":
-        options = options | {
-            "client_options": {"allow_http": True} | dict(options.get("client_options") or {})
-        }
+    client = {"allow_http": True} if scheme == "http" else {}
+    client |= {name: options[name] for name in options if name in CLIENT_OPTIONS}
+    options = {name: options[name] for name in options if name not in CLIENT_OPTIONS}
+    if client:
+        options["client_options"] = client | dict(options.get("client_options") or {})
     # `from_url` takes the host names of some services for S3 or Azure, which need credentials
     opener = HTTPStore.from_url if scheme in ("http", "https") else from_url
     try:
         return opener(url, **options)
-    except (obstore.exceptions.BaseError, TypeError, ValueError) as error:
+    except BaseException as error:
+        is_panic = type(error).__name__ == "PanicException"  # of Rust, for options with unexpected names
+        if not is_panic and not isinstance(error, obstore.exceptions.BaseError | TypeError | ValueError):
+            raise
         raise ValueError(
             f"cannot open {_shown(url)!r} with the options {sorted(options)}: {_first_line(error)}. Options are the "
             "arguments of obstore.store.from_url, such as region, endpoint, skip_signature (not those of s3fs), "
@@ -129,6 +202,6 @@ def _shown(url: str) -> str:
     return f"{scheme}://{place}{slash}{path}"
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """Return what an error says, without the further lines of obstore, which show its configuration."""
     return str(error).partition("\n")[0]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..format.spec import ShardSpec
+from ..storage.urls import placed_options
 from .array_target import ArrayTarget
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .compact_work import CompactTask, CompactWork
@@ -118,6 +119,7 @@ def compact(
         )
     monitor = monitor or Monitor()
     to = absolute_place(to)
+    storage_options = placed_options(storage_options, target, to)
     pool = ShardPool(
         target,
         spec,

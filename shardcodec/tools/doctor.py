@@ -12,6 +12,7 @@ from typing import Any
 from ..access.box_reader import Folder, folder_at
 from ..compat import on_zarrs_loop
 from ..errors import LockScopeError, ShardError
+from ..storage.conditions import names_missing_bucket
 from ..storage.file_system import CLUSTER
 from ..storage.kinds import at_url
 from ..storage.store import Store
@@ -31,7 +32,7 @@ def doctor(
     Parameters
     ----------
     target : path-like, URL or zarr store
-        The place of arrays: a folder, which need not exist, or a file in it.
+        The place of arrays: a folder, or a file in it.
     probe : bool
         In a folder: make a file with a temporary name, lock it and remove it. In an object store: send a write whose
         condition does not hold. Only this shows how far locks reach on FUSE, whether the clocks agree, and whether the
@@ -70,22 +71,42 @@ def _failures() -> tuple[type[BaseException], ...]:
 
 def _place(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:
     found = at_url(target, storage_options)
-    if isinstance(found, str | os.PathLike):
-        yield from check_folder(_existing(os.path.abspath(os.fspath(found))), probe=probe)
-        return
-    folder = folder_at(found, "")
-    path = folder.store.path("")
+    folder = None if isinstance(found, str | os.PathLike) else folder_at(found, "")
+    path = os.path.abspath(os.fspath(found)) if folder is None else folder.store.path(folder.prefix)
     if path is not None:
-        yield from check_folder(_existing(path), probe=probe)
+        if not os.path.exists(path):
+            yield _missing(
+                path.rstrip("/"), "Create the folder, or give the folder in which a new hierarchy is to be."
+            )
+            return
+        yield from check_folder(path if os.path.isdir(path) else os.path.dirname(path), probe=probe)
         return
-    yield from _store(folder, str(target) if is_url(target) else folder.store.describe(""), probe)
+    assert folder is not None
+    name = str(target) if is_url(target) else folder.store.describe("")
+    if not _exists(folder):
+        yield _missing(
+            name, "Create the bucket or the container, or check the name, the endpoint and the region."
+        )
+        return
+    yield from _store(folder, name, probe)
 
 
-def _existing(path: str) -> str:
-    """Return the folder itself, or the nearest folder above that exists."""
-    while not os.path.isdir(path) and path != os.path.dirname(path):
-        path = os.path.dirname(path)
-    return path
+def _missing(name: str, advice: str) -> Check:
+    return Check("place", Status.PROBLEM, f"{name} does not exist; nothing else was tested there", advice)
+
+
+def _exists(folder: Folder) -> bool:
+    """Return False if the bucket of a store does not exist. Stores that cannot list have no sign of it."""
+    store = folder.store
+    if store.is_near or not store.supports_listing:
+        return True
+    try:
+        _ = next(iter(store.keys(folder.prefix)), None)
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) or names_missing_bucket(error):
+            return False
+        raise
+    return True
 
 
 def _store(folder: Folder, name: str, probe: bool) -> Iterator[Check]:

@@ -109,6 +109,8 @@ def _nodes(
         yield from _consolidated(folder, document, name)
         return
     for child in folder.store.names(folder.prefix):
+        if child in DOCUMENTS:  # some stores raise for keys below it
+            continue
         path = f"{name}/{child}" if name else child
         below = replace(folder, prefix=f"{folder.prefix}{child}/")
         try:

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..format.spec import ShardSpec
-from ..storage.urls import is_url
+from ..storage.urls import is_url, placed_options
 from .array_target import ArrayTarget
 from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
@@ -121,6 +121,7 @@ def repair(
     """
     monitor = monitor or Monitor()
     to, copy = absolute_place(to), absolute_place(copy)
+    storage_options = placed_options(storage_options, target, copy, to)
     pool = ShardPool(
         target,
         spec,

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..checksum import crc32c
 from ..format.spec import ShardSpec
+from ..storage.urls import placed_options
 from .against import Comparison
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .chunk_check import Level
@@ -114,6 +115,7 @@ def verify(
     if not 0 < sample <= 1:
         raise ValueError(f"sample: expected a share in (0, 1], got {sample}")
     monitor = monitor or Monitor()
+    storage_options = placed_options(storage_options, target, against)
     task = VerifyTask(Level(level), manifest is not None, absolute_place(against), storage_options)
     pool = ShardPool(
         target,

@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+NO_BUCKET = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
+NO_KEYS = b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+
 
 class Objects:
     """The objects of a server, and a record of its requests: (method, path, range)."""
@@ -26,6 +29,10 @@ class Objects:
         self.n_refused = 0  # requests whose condition failed
         self.checks_conditions = True
         self.status_of_writes = 200
+        self.missing_bucket = (
+            "none"  # requests below this path get the answer of S3 for a bucket that does not exist
+        )
+        self.has_ranges = True
         self.url = ""
 
     def chunk_requests(self) -> list[tuple[str, str | None]]:
@@ -67,11 +74,15 @@ class Handler(BaseHTTPRequestHandler):
         with self.objects.mutex:
             self.objects.requests.append((self.command, self.path, self.headers["Range"]))
             blob = self.objects.blobs.get(self.path)
-        if blob is None:
+        if self.path.startswith(self.objects.missing_bucket):
+            self.answer(404, NO_BUCKET)
+        elif self.path.partition("?")[2].startswith("list-type=2"):
+            self.answer(200, NO_KEYS)
+        elif blob is None:
             self.answer(404)
         elif not self.holds(blob):
             self.answer(412)
-        elif self.headers["Range"] is None:
+        elif self.headers["Range"] is None or not self.objects.has_ranges:
             self.answer(200, blob, ETag=tag(blob), Accept_Ranges="bytes")
         else:
             first, last = self.headers["Range"].removeprefix("bytes=").split("-")
@@ -87,6 +98,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         blob = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.startswith(self.objects.missing_bucket):
+            self.answer(404, NO_BUCKET)
+            return
         if self.objects.status_of_writes != 200:
             self.answer(self.objects.status_of_writes)
             return

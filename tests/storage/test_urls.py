@@ -24,6 +24,7 @@ import shardcodec
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import conditions, urls
 from shardcodec.storage.kinds import at_url, store_of
+from shardcodec.storage.urls import PlacedOptions, placed_options
 
 needs_obstore = pytest.mark.skipif(
     importlib.util.find_spec("obstore") is None, reason="obstore is not installed"
@@ -161,6 +162,55 @@ def test_options_without_a_url_are_refused(tmp_path: Path) -> None:
             call()
 
 
+@needs_obstore
+@pytest.mark.parametrize("url", ["s3://bucket/a", "https://host/a", "az://container/a"])
+def test_options_of_the_client_need_no_dictionary(url: str) -> None:
+    """`allow_http=true`, which users of MinIO try, ended in a panic of Rust."""
+    options = {"allow_http": True, "timeout": "3s", "client_options": {"user_agent": "test"}}
+    store = at_url(url, options | ({"account_name": "me"} if url.startswith("az") else {})).store
+    given = {name.lower(): value for name, value in store.client_options.items()}
+    assert {name: str(given[name]).lower() for name in ("allow_http", "timeout", "user_agent")} == {
+        "allow_http": "true",
+        "timeout": "3s",
+        "user_agent": "test",
+    }
+
+
+@needs_obstore
+def test_panic_of_a_store_is_an_error_of_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: Any, **__: Any) -> Any:
+        raise PanicException("Expected config prefix to start with aws_")
+
+    monkeypatch.setattr("obstore.store.from_url", panic)
+    with pytest.raises(ValueError, match=r"with the options \['region'\]: Expected config prefix"):
+        at_url("s3://bucket/a", {"region": "x"})
+
+
+@pytest.mark.parametrize(
+    ("places", "reached"),
+    [
+        (["a", "s3://bucket/a"], ["s3://bucket/a"]),
+        (["s3://bucket/a", "/b", None], ["s3://bucket/a"]),
+        (["s3://bucket/a", "s3a://other/a", "gs://bucket/a"], ["s3://bucket/a", "s3a://other/a"]),
+        (["https://host/a", "https://other/a", "https://host/b"], ["https://host/a", "https://host/b"]),
+    ],
+)
+def test_options_reach_only_the_service_of_the_first_url(places: list[Any], reached: list[Any]) -> None:
+    options = placed_options({"region": "x"}, *places)
+    assert isinstance(options, PlacedOptions)
+    for one in (options, pickle.loads(pickle.dumps(options))):
+        assert [place for place in places if one.of(place) == {"region": "x"}] == reached
+        assert all(one.of(place) is None for place in places if place not in reached)
+
+
+def test_options_for_paths_alone_are_refused() -> None:
+    with pytest.raises(TypeError, match="expected them only with a URL, got a str, str"):
+        placed_options({"region": "x"}, "a", "b", None)
+
+
 def test_unknown_scheme_is_named() -> None:
     pytest.importorskip("fsspec", reason="fsspec is not installed")
     with pytest.raises(ValueError, match=r"cannot open 'unheard://of/it' .*Protocol not known: unheard"):
@@ -180,6 +230,7 @@ def test_unknown_scheme_is_named() -> None:
         ("https://host/a", {"anon": True}, "unexpected keyword argument 'anon'"),
         ("https://me:secret@host/a?signature=secret", None, r"without a query.* 'https://host/a'$"),
         ("s3://", None, "cannot open 's3://'"),
+        ("s3://bucket/a", {"colour": 1}, r"options \['colour'\]"),
         ("s3://bucket/a\0b", None, "null bytes"),
     ],
 )

@@ -58,10 +58,30 @@ def test_every_finding_has_one_line_of_advice(tmp_path: Path) -> None:
         assert "\n" not in one.text + (one.advice or "")
 
 
-def test_folder_that_does_not_exist_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
-    found = by_name(doctor(tmp_path / "new.zarr" / "array"))
-    assert found["permissions"].text == f"{tmp_path} is writable"
-    assert not (tmp_path / "new.zarr").exists()
+@pytest.mark.parametrize("as_store", [False, True])
+def test_folder_that_does_not_exist_is_missing_and_no_other_is_tested(as_store: bool, tmp_path: Path) -> None:
+    """The folder above was tested, with a file in it; a misspelt path looked fit."""
+    place: Any = tmp_path / "new.zarr" / "array"
+    before = tmp_path.stat().st_mtime_ns
+    found = by_name(doctor(zarr.storage.LocalStore(place) if as_store else place))
+    assert list(found) == ["place", "versions", "processor", "threads", "options", "pipeline"]
+    assert found["place"].status is Status.PROBLEM and f"{place} does not exist" in found["place"].text
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_bucket_that_does_not_exist_is_missing(probe: bool) -> None:
+    """A service answers a conditional write to no bucket as one whose condition does not hold."""
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    with serving() as objects:
+        objects.missing_bucket = "/gone"
+        options = {"endpoint": objects.url, "region": "nowhere", "skip_signature": True, "allow_http": True}
+        found = by_name(doctor("s3://gone/a.zarr", storage_options=options, probe=probe))
+    assert (
+        found["place"].status is Status.PROBLEM and "s3://gone/a.zarr does not exist" in found["place"].text
+    )
+    assert not {"store", "writers"} & set(found)
+    assert all(method == "GET" for method, _, _ in objects.requests)
 
 
 def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, letters, letters_spec, memory_object_store, quiet
+from helpers import OtherMemoryStore, create, gap_of, letters, letters_spec, memory_object_store, quiet
 from servers.http_objects import serving
 from spec_json import LITTLE
 
-from shardcodec import ShardSpec, SpecError, UnsupportedError
+from shardcodec import ShardSpec, SpecError, UnsupportedError, chunk_state, open_array, tools
 from shardcodec.format.keys import KeyEncoding
 from shardcodec.tools.array_target import ForeignObject
 from shardcodec.tools.targets import find_arrays
@@ -145,6 +147,100 @@ def test_zarr_stores(make: Any) -> None:
     assert [keys(one) for one in find_arrays(store)] == [["c/0/0", "c/0/1"]] * 2
     (one,) = find_arrays(zarr.storage.StorePath(store, "sub/b/c/0/0"))
     assert keys(one) == ["c/0/0"]
+
+
+class ListsInLoop(OtherMemoryStore):
+    """Its listings need the running event loop before they are awaited, as those of icechunk 2.3."""
+
+    def list_prefix(self, prefix: str) -> Any:
+        asyncio.get_running_loop()
+        return _Listing(super().list_prefix(prefix))
+
+
+class _Listing:
+    def __init__(self, keys: Any) -> None:
+        self._keys = keys
+
+    def __aiter__(self) -> Any:
+        asyncio.get_running_loop()
+        return self
+
+    def __anext__(self) -> Any:
+        asyncio.get_running_loop()
+        return self._keys.__anext__()
+
+    def aclose(self) -> Any:
+        asyncio.get_running_loop()
+        return self._keys.aclose()
+
+
+class ListsDocuments(OtherMemoryStore):
+    """Documents are among the names in a folder, and a key below one is an error, as in VirtualiZarr's ManifestStore."""
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        if "zarr.json/" in key:
+            raise NotADirectoryError(key)
+        return await super().get(key, prototype, byte_range)
+
+
+@pytest.mark.parametrize("kind", [ListsInLoop, ListsDocuments])
+def test_every_tool_takes_a_store_of_another_library(kind: Any, tmp_path: Path) -> None:
+    hierarchy(store := kind())
+    assert [one.layout is not None for one in tools.inspect(store).arrays] == [True, True]
+    assert [one.n_shards for one in tools.verify(store, level="decode").arrays] == [2, 2]
+    assert tools.repair(store, dry_run=True).n_damaged == 0
+    assert tools.compact(store, to=tmp_path / "packed").n_shards == 4
+    assert tools.convert(store, tmp_path / "new").is_complete
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a", "sub", "zarr.json"]
+
+
+def test_server_without_ranges_is_read_in_whole_objects(tmp_path: Path) -> None:
+    """Arrays with small shards were read, and all tools failed with an error of obstore."""
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    hierarchy(tmp_path / "g.zarr")
+    with serving() as objects:
+        objects.has_ranges = False
+        for path in (tmp_path / "g.zarr").rglob("*"):
+            if path.is_file():
+                objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
+        url = f"{objects.url}/g.zarr/a"
+        with gap_of(0):
+            assert (open_array(url)[:8] == 7).all()
+        assert tools.inspect(url).arrays[0].stored.n_shards == 2
+        assert tools.verify(url, level="decode").arrays[0].n_damaged == 0
+        tools.compact(url, to=tmp_path / "packed")
+        tools.convert(url, tmp_path / "new")
+        for copy in ("packed", "new"):
+            assert (open_array(tmp_path / copy)[:] == open_array(tmp_path / "g.zarr/a")[:]).all()
+        assert chunk_state(url).exists.sum() == chunk_state(tmp_path / "g.zarr/a").exists.sum()
+
+
+def test_options_of_a_store_do_not_reach_another_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were refused for a path beside a URL, and given to a store of another service."""
+    hierarchy(tmp_path / "g.zarr")
+    shutil.copytree(tmp_path / "g.zarr", tmp_path / "copy.zarr")
+    seen: list[Any] = []
+
+    def store_at(url: str, options: Any = None) -> Any:
+        seen.append((url.partition(":")[0], options))
+        return str(tmp_path / url.partition("://x/")[2])
+
+    monkeypatch.setattr("shardcodec.storage.kinds.store_at", store_at)
+    local, copy, options = str(tmp_path / "g.zarr"), "x/copy.zarr", {"region": "here"}
+    for target, other in (
+        (local, f"s3://{copy}"),
+        (f"s3://{copy}", local),
+        ("s3://x/g.zarr", f"gs://{copy}"),
+    ):
+        seen.clear()
+        assert tools.verify(target, against=other, storage_options=options).n_findings == 0
+        assert tools.repair(target, copy=other, dry_run=True, storage_options=options).n_damaged == 0
+        assert {repr(given) for scheme, given in seen if scheme == "s3"} == {repr(options)}
+        assert {repr(given) for scheme, given in seen if scheme == "gs"} <= {"None"}
+    with pytest.raises(TypeError, match="expected them only with a URL"):
+        tools.verify(local, against=local, storage_options=options)
 
 
 def test_server_that_cannot_list_has_all_shards_of_the_grid(tmp_path: Path) -> None:

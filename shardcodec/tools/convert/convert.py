@@ -13,7 +13,7 @@ from typing import Any
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
-from ...storage.urls import is_url
+from ...storage.urls import is_url, placed_options
 from ..array_target import ArrayTarget
 from ..jobs.cluster import chosen_cluster, default_job, open_workers
 from ..jobs.plan_file import PlanFile
@@ -148,6 +148,7 @@ def convert(
     ValueError, TypeError, ImportError
         An argument is invalid, or a package is missing.
     """
+    storage_options = placed_options(storage_options, source, destination, like)
     source, destination = (absolute(one, storage_options) for one in (source, destination))
     monitor = monitor or Monitor()
     cluster = chosen_cluster(dask, {"source": source, "destination": destination})
@@ -357,6 +358,7 @@ def plan_convert(
     if n_parts < 1:
         raise ValueError(f"parts: expected at least 1, got {n_parts}")
     options = current_options(argument=check({"threads": threads}))
+    storage_options = placed_options(storage_options, source, destination, like)
     source, destination = (absolute(one, storage_options) for one in (source, destination))
     tree = open_source(
         source,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...storage.urls import placed_options
 from ..convert.plan import ConvertPlan
 
 __all__ = ["PlanFile"]
@@ -113,7 +114,7 @@ class PlanFile:
                 data["source"],
                 data["destination"],
                 int(data["n_parts"]),
-                data["storage_options"],
+                placed_options(data["storage_options"], data["source"], data["destination"]),
                 data["job"],
             )
         except KeyError as error:
