@@ -9,6 +9,8 @@
 
 #include <signal.h>
 
+#include "base/sc_fork.h"
+
 /* More helpers are never useful: memory limits the work long before. */
 #define MAX_WORKERS 255u
 
@@ -192,17 +194,7 @@ sc_pool_size(void)
 
 /* fork: hold the mutex across it, so that the child finds consistent memory. The child then forgets the threads that
  * it does not have. A job that another thread of the parent had open stays with that thread. */
-static void
-before_fork(void)
-{
-    pthread_mutex_lock(&mutex);
-}
-
-static void
-after_fork_in_parent(void)
-{
-    pthread_mutex_unlock(&mutex);
-}
+SC_HOLD_ACROSS_FORK(mutex)
 
 static void
 after_fork_in_child(void)
@@ -216,5 +208,5 @@ after_fork_in_child(void)
 enum sc_status
 sc_pool_init(void)
 {
-    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }

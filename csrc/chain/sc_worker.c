@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "base/sc_alloc.h"
+#include "base/sc_fork.h"
 
 /* Limits of what a free worker keeps. An inner chunk of a microscopy array is far below; the memory of a giant one
  * is freed. */
@@ -105,17 +106,7 @@ sc_worker_drop_free(void)
     }
 }
 
-static void
-before_fork(void)
-{
-    pthread_mutex_lock(&mutex);
-}
-
-static void
-after_fork_in_parent(void)
-{
-    pthread_mutex_unlock(&mutex);
-}
+SC_HOLD_ACROSS_FORK(mutex)
 
 /* Free workers are plain memory, which the child can use as well. */
 static void
@@ -127,5 +118,5 @@ after_fork_in_child(void)
 enum sc_status
 sc_worker_init(void)
 {
-    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }

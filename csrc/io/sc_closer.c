@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/sc_fork.h"
 #include "base/sc_pool.h"
 
 /* Pages of smaller files are freed in less time than a thread needs to start. */
@@ -88,11 +89,7 @@ before_fork(void)
         ;
 }
 
-static void
-after_fork_in_parent(void)
-{
-    pthread_mutex_unlock(&mutex);
-}
+SC_UNLOCK_AFTER_FORK(mutex)
 
 static void
 after_fork_in_child(void)
@@ -107,5 +104,5 @@ after_fork_in_child(void)
 enum sc_status
 sc_closer_init(void)
 {
-    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }

@@ -13,6 +13,7 @@
 #endif
 #include <unistd.h>
 
+#include "base/sc_fork.h"
 #include "io/sc_closer.h"
 #include "io/sc_file.h"
 
@@ -63,17 +64,7 @@ sc_lock_count(void)
     return n;
 }
 
-static void
-before_fork(void)
-{
-    pthread_mutex_lock(&mutex);
-}
-
-static void
-after_fork_in_parent(void)
-{
-    pthread_mutex_unlock(&mutex);
-}
+SC_HOLD_ACROSS_FORK(mutex)
 
 /* Close the descriptors without unlocking: the locks are the parent's. */
 static void
@@ -91,7 +82,7 @@ after_fork_in_child(void)
 enum sc_status
 sc_lock_init(void)
 {
-    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 /* ---- one lock ---- */

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include "base/sc_alloc.h"
+#include "base/sc_fork.h"
 #include "plan/sc_cache_impl.h"
 
 /* The cached knowledge about the index of one object. */
@@ -462,5 +463,5 @@ after_fork_in_child(void)
 enum sc_status
 sc_cache_init(void)
 {
-    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) ? SC_NO_MEMORY : SC_OK;
+    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }
