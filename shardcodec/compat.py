@@ -82,6 +82,7 @@ __all__ = [
     "has_loop_to_itself",
     "has_task_per_call",
     "has_usual_buffers",
+    "inner_codecs_of",
     "is_buffer",
     "is_regular",
     "is_repaired",
@@ -154,6 +155,23 @@ def refusal_of(document: Mapping[str, Any]) -> str | None:
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def inner_codecs_of(document: Mapping[str, Any]) -> tuple[Any, tuple[int, ...], Any, Any] | None:
+    """Return codecs, shape, data type and fill value of the innermost chunks of a ``zarr.json``.
+
+    None if this version of zarr does not have the data type or a codec.
+    """
+    try:
+        with quiet():
+            metadata = ArrayV3Metadata.from_dict(copy.deepcopy(dict(document)))
+            codecs, shape = tuple(metadata.codecs), chunk_shape_of(metadata)
+            while any(map(is_sharding, codecs)):
+                sharding: Any = next(filter(is_sharding, codecs))
+                codecs, shape = tuple(sharding.codecs), tuple(sharding.chunk_shape)
+    except Exception:  # noqa: BLE001 - codecs of third parties may raise any exception
+        return None
+    return None if shape is None else (codecs, shape, metadata.data_type, metadata.fill_value)
 
 
 def dtype_of(metadata: ArrayMetadata) -> np.dtype[Any]:

@@ -113,6 +113,8 @@ class ArrayReader:
         The objects of the array.
     threads, index_cache, immutable, clip
         As for `open_array`.
+    document : mapping, optional
+        Metadata in place of those that are stored.
 
     Attributes
     ----------
@@ -142,10 +144,11 @@ class ArrayReader:
         index_cache: int | IndexCache | None,
         immutable: bool,
         clip: bool = False,
+        document: Mapping[str, Any] | None = None,
     ) -> None:
         require()  # the error of a missing extension is not about the array
-        self._arguments = (folder, threads, index_cache, immutable, clip)
-        metadata = folder.metadata()
+        self._arguments = (folder, threads, index_cache, immutable, clip, document)
+        metadata = folder.metadata() if document is None else document
         try:
             with bounded_depth("metadata"):
                 layout = parse_document(metadata)

@@ -162,6 +162,10 @@ def _one_array(path: str, array: str | None, storage_option: list[str] | None) -
         )
     if found[0].layout is None:
         raise ValueError(f"array {found[0].place}: {found[0].problem}")
+    if found[0].foreign_type is not None:
+        raise ValueError(
+            f"array {found[0].place}: expected a data type that shardcodec has, got {found[0].foreign_type}"
+        )
     return found[0]
 
 

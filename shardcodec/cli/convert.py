@@ -178,7 +178,7 @@ def convert(
         output.text(convert_lines(report))
         output.end(report)
         if dry_run or report.is_complete:
-            return ExitCode.CLEAN
+            return ExitCode.FINDINGS if report.left_arrays else ExitCode.CLEAN
         return ExitCode.INCOMPLETE if job is not None or dask is not None else ExitCode.FAILED
 
     run_command(work, progress)
@@ -228,10 +228,11 @@ def plan(
             storage_options=storage_options_from(storage_option),
         )
         output.text(line for one in report.arrays for line in _array_lines(one))
+        output.text(_left_lines(report))
         output.text(other_lines(report.others, would=True))
         output.text([f"{format_count(report.n_shards, 'shard')} in {format_count(parts, 'part')}: {file}"])
         output.end(report)
-        return ExitCode.CLEAN
+        return ExitCode.FINDINGS if report.left_arrays else ExitCode.CLEAN
 
     run_command(work, ProgressKind.NONE)
 
@@ -269,7 +270,8 @@ def _array_lines(one: ConvertedArray) -> Iterator[str]:
         yield f"  new           {format_count(one.n_shards, 'shard')} of {shards}, inner chunks of {chunks}, {one.dtype}"
     else:
         yield f"  new           {format_count(one.n_shards, 'chunk')} of {chunks}, no shards, {one.dtype}"
-    how = "moved without decoding" if one.method == "move" else f"decoded and encoded: {one.reason}"
+    by = " by zarr" if one.method == "zarr" else ""
+    how = "moved without decoding" if one.method == "move" else f"decoded and encoded{by}: {one.reason}"
     yield f"  chunks        {how}{', piece by piece' if one.streamed else ''}"
     if one.via_chunk_shape is not None:
         yield f"  by way of     an intermediate array with chunks of {' x '.join(map(str, one.via_chunk_shape))}"
@@ -287,8 +289,14 @@ def _cost_lines(cost: Cost) -> Iterator[str]:
         yield f"  price         {cost.price:.2f} for the requests"
 
 
+def _left_lines(report: ConvertReport) -> Iterator[str]:
+    for one in report.left_arrays:
+        yield f"{one.name}: left out: {one.problem}"
+
+
 def convert_lines(report: ConvertReport) -> Iterator[str]:
     """Yield the result as lines of text."""
+    yield from _left_lines(report)
     for one in report.failures:
         yield f"{one.shard}: not written: {one.detail}"
     yield from report.notes

@@ -101,7 +101,11 @@ def lines(report: ArrayReport) -> Iterator[str]:
     if report.problem is not None:
         yield _line("problem", report.problem)
     if report.foreign_codec is not None:
-        yield _line("problem", f"shardcodec does not have the inner codec {report.foreign_codec}")
+        kind = "its data type" if report.layout is None else report.layout.dtype
+        yield _line(
+            "note",
+            f"inner chunks are moved as bytes: only zarr decodes {kind} with the codec {report.foreign_codec}",
+        )
     if report.layout is not None:
         yield from _layout_lines(report.layout)
     if report.stored is not None and report.layout is not None:

@@ -10,7 +10,8 @@ A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of 
     fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
     dimension_separator                 chunk key encoding `v2` with that separator
 
-Filters that change elements (delta, packbits, ...) and Python objects raise `UnsupportedError`.
+Filters that change elements (delta, packbits, ...) and Python objects raise `UnsupportedError`. `document_in_v3`
+describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
 
 Source: Zarr v2 specification; numcodecs; the output of zarr-python 3.1 to 3.4.
 """
@@ -25,15 +26,18 @@ import numpy as np
 
 from ..errors import SpecError
 from .checks import as_chunk_shape, as_int_tuple, as_items, as_mapping, show, unsupported, within, wrong
-from .codecs import NUMCODECS, Bytes, Codec, Transpose
+from .codecs import NUMCODECS, Bytes, Codec, Transpose, resolve_codecs
 from .dtypes import DType, as_dtype
 from .fill import fill_from_json, fill_scalar
 from .keys import KeyEncoding
 from .metadata import ArrayLayout, parse_array
 
-__all__ = ["key_encoding", "parse_document"]
+__all__ = ["document_in_v3", "has_objects", "has_text", "key_encoding", "parse_document"]
 
 _REQUIRED = ("shape", "chunks", "dtype", "fill_value", "order")
+# Filters of columns of text, and the data types whose codecs of the same name store the same bytes.
+_TEXT = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+_BYTE: DType = np.dtype("uint8")
 _UNIT = r"(\[\d*(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
 _TYPE = re.compile(
     rf"\|b1|\|[iu]1|[<>][iuf][248]|[<>]c(8|16)|[<>][mM]8{_UNIT}|\|[SV][1-9]\d*|[<>]U[1-9]\d*",
@@ -88,6 +92,89 @@ def key_encoding(document: Mapping[str, Any]) -> KeyEncoding:
     if separator not in (".", "/"):
         wrong("dimension_separator", f'expected "/" or ".", got {show(separator)}', actual=separator)
     return KeyEncoding(is_default=False, separator=separator)
+
+
+def has_text(document: Mapping[str, Any]) -> bool:
+    """Return True for the ``.zarray`` of an array of strings of any length."""
+    return document.get("zarr_format") == 2 and _text_filter(document) == "vlen-utf8"
+
+
+def has_objects(document: Mapping[str, Any]) -> bool:
+    """Return True for the ``.zarray`` of an array of Python objects, which are strings or anything else."""
+    return document.get("zarr_format") == 2 and document.get("dtype") == "|O"
+
+
+def _text_filter(document: Mapping[str, Any]) -> str | None:
+    """Return the name of the filter that makes bytes of strings; None if there is none."""
+    filters = as_items(document.get("filters") or (), "filters")
+    first = filters[0] if filters and isinstance(filters[0], Mapping) else {}
+    name = str(first.get("id"))
+    return name if document.get("dtype") == "|O" and name in _TEXT else None
+
+
+def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return the ``zarr.json`` of an array with the chunks of a ``.zarray`` whose data type numpy does not have.
+
+    The filter ``vlen-utf8`` and the codec of this name store the same bytes, and so do ``vlen-bytes``. TensorStore has the
+    data types of `sizes` in both formats.
+
+    Parameters
+    ----------
+    document : mapping
+    sizes : mapping from str to int
+        Bytes of an element of further data types.
+
+    Returns
+    -------
+    dict or None
+        None for any other data type.
+
+    Raises
+    ------
+    SpecError
+        A member is missing or invalid.
+    UnsupportedError
+        The engine does not have the compressor or another filter, so nothing shows that Zarr v3 has it.
+    """
+    name, dtype = _text_filter(document), document.get("dtype")
+    itemsize = sizes.get(dtype) if isinstance(dtype, str) else None
+    if name is None and itemsize is None:
+        return None
+    for key in _REQUIRED:
+        if key not in document:
+            wrong(key, "missing required key")
+    shape = as_int_tuple(document["shape"], "shape", minimum=0)
+    fill = document["fill_value"]
+    if name is None:
+        assert itemsize is not None
+        data_type, fill = dtype, 0 if fill is None else fill
+        serializer = {"name": "bytes", **({"configuration": {"endian": "little"}} if itemsize > 1 else {})}
+        others = document
+    else:
+        fill = fill or ""  # null, and the 0 of zarr-python 2, read as empty
+        if not isinstance(fill, str):
+            unsupported("fill_value", f"expected a string, got {show(fill)}", actual=fill)
+        itemsize, data_type, serializer = 1, _TEXT[name], {"name": name}
+        others = {**document, "filters": document["filters"][1:]}
+    bytes_codecs = resolve_codecs(tuple(_bytes_codecs(others, itemsize)), (1,), _BYTE, "codecs")
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(document["chunks"])}},
+        "chunk_key_encoding": {
+            "name": "v2",
+            "configuration": {"separator": key_encoding(document).separator},
+        },
+        "fill_value": fill,
+        "codecs": [
+            *(codec.to_json() for codec in _transpose(document["order"], len(shape))),
+            serializer,
+            *(codec.to_json() for codec in bytes_codecs),
+        ],
+        "attributes": {},
+    }
 
 
 def _is_v2(document: object) -> bool:

@@ -71,12 +71,12 @@ class StoredRecord(Record):
     chunks : SizeSummary
         Encoded sizes of the inner chunks in bytes.
     decoded_nbytes : int
-        Size of the existing inner chunks without encoding, in bytes.
+        Size of the existing inner chunks without encoding, in bytes; 0 if elements have no fixed size.
     chunk_nbytes, index_nbytes, header_nbytes, footer_nbytes, padding_nbytes, unmarked_nbytes, dead_nbytes : int
         Bytes of the shards by what they hold; their sum is the size of the sound shards. Unmarked: before the first or
         after the last inner chunk, without a mark that says whether they are header, footer or dead.
     ratio : float or None
-        ``decoded_nbytes`` divided by the bytes of the inner chunks.
+        ``decoded_nbytes`` divided by the bytes of the inner chunks; None if elements have no fixed size.
     orders : dict of str to int
         Number of shards for each order of inner chunks: ``morton``, ``lexicographic``, ``colexicographic``, ``any``
         (all three agree, such as with one inner chunk) or ``other``.

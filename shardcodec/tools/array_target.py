@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from ..access.box_reader import Folder
 from ..access.shard import Shard
 from ..access.store_object import StoreObject
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
+from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.chain_spec import ChainSpec
 from ..format.checks import as_int_tuple, bounded_depth
 from ..format.keys import KeyEncoding
@@ -30,12 +32,6 @@ from .documents import DOCUMENTS, Document
 __all__ = ["ArrayTarget", "ForeignObject", "ShardTarget", "array_target", "lone_shard"]
 
 Ints = tuple[int, ...]
-
-# Codecs in place of inner codecs that the engine does not have: they permit any size of an inner chunk.
-_ANY_SIZE = [
-    {"name": "bytes", "configuration": {"endian": "little"}},
-    {"name": "zstd", "configuration": {"level": 0}},
-]
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,8 @@ class ArrayTarget:
     document : mapping
         Its ``zarr.json`` or ``.zarray``; empty for a shard without an array, and if it cannot be parsed.
     layout : ArrayLayout or None
-        Shape, chunks and data type; None if the document is invalid, and for a shard without an array.
+        Shape, chunks and data type; None if the document is invalid, and for a shard without an array. The data type is
+        that of bytes if the engine does not have that of the array, see `foreign_type`.
     keys : KeyEncoding or None
         Keys of its chunks.
     spec : ShardSpec or None
@@ -136,9 +133,8 @@ class ArrayTarget:
         Why the shards cannot be read; None if they can be, or if the array is not sharded.
     is_malformed : bool
         The document is malformed, so no program can read the array.
-    foreign_codec : str or None
-        Name of a codec of the inner chunks that the engine does not have. `spec` then describes only the index: inner
-        chunks cannot be decoded.
+    bytes : ByteDocument or None
+        The metadata as far as the engine goes; None without valid metadata.
     only : tuple of (str, tuple of int or None), or None
         Key and position of the single shard that was given, instead of the whole array.
     """
@@ -150,9 +146,36 @@ class ArrayTarget:
     keys: KeyEncoding | None = None
     spec: ShardSpec | None = None
     problem: str | None = None
-    foreign_codec: str | None = None
+    bytes: ByteDocument | None = None
     only: tuple[str, Ints | None] | None = None
     is_malformed: bool = False
+
+    @property
+    def foreign_codec(self) -> str | None:
+        """Name of a codec of the inner chunks that the engine does not have; None if it has all.
+
+        `spec` then describes only the index: the engine cannot decode inner chunks.
+        """
+        return None if self.bytes is None else self.bytes.codec
+
+    @property
+    def foreign_type(self) -> str | None:
+        """Name of the data type that the engine does not have; None if it has that of the array."""
+        return None if self.bytes is None else self.bytes.data_type
+
+    @property
+    def data_type(self) -> str:
+        """Name of the data type, for reports."""
+        return self.foreign_type or ("" if self.layout is None else str(self.layout.dtype))
+
+    @property
+    def encoding(self) -> tuple[Any, ...]:
+        """Equal for two arrays if each can use the encoded inner chunks of the other."""
+        if self.bytes is None or not self.bytes.is_foreign:
+            return (self.spec,)
+        stored = self.bytes.stored
+        # what the engine does not have is compared as the metadata spell it
+        return self.spec, stored.get("data_type"), stored.get("fill_value"), inner_codecs(stored["codecs"])
 
     @property
     def store(self) -> Store:
@@ -282,56 +305,33 @@ def _grid(shape: Ints, sizes: Sequence[int]) -> Ints:
 
 def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
     """Return the target for an array and its document. An array that cannot be read has a `problem`."""
+    target = ArrayTarget(name, folder, document)
     try:
         with bounded_depth("metadata"):
-            layout = parse_document(document)
-        keys = key_encoding(document)
+            found = byte_document(document)
+            layout = parse_document(found.document)
+        target = replace(target, layout=layout, keys=key_encoding(document), bytes=found)
+        spec = _spec(found)
     except ShardError as error:
-        return ArrayTarget(
-            name, folder, document, problem=error.message, is_malformed=isinstance(error, SpecError)
-        )
-    found = ArrayTarget(name, folder, document, layout, keys)
-    try:
-        spec, foreign = _spec(document)
-    except ShardError as error:
-        return ArrayTarget(
-            name,
-            folder,
-            document,
-            layout,
-            keys,
-            problem=error.message,
-            is_malformed=isinstance(error, SpecError),
-        )
+        return replace(target, problem=error.message, is_malformed=isinstance(error, SpecError))
     if spec is None:
-        return found
+        return target
     problem = None
     if any(len(edges) != 1 for edges in layout.edges):
         problem = "expected shards of one shape, got a rectilinear grid, which the tools do not support"
     elif not spec.supports_partial_access:
         problem = "codecs after sharding_indexed encode whole shards and hide their inner chunks"
-    return ArrayTarget(name, folder, document, layout, keys, spec, problem, foreign)
+    return replace(target, spec=spec, problem=problem)
 
 
-def _spec(document: Document) -> tuple[ShardSpec | None, str | None]:
-    """Return the encoding of the shards, and the name of an inner codec that the engine does not have."""
-    try:
-        chain = ChainSpec.from_metadata(document)
-    except UnsupportedError as error:
-        without = _without_inner_codecs(document)
-        if without is None:
-            raise
-        return ShardSpec.from_metadata(without), error.codec or error.message
-    return (None if chain.sharding is None else ShardSpec.from_chain(chain)), None
-
-
-def _without_inner_codecs(document: Document) -> Document | None:
-    """Return the document with other codecs for the inner chunks; None if it has no sharding codec to replace them in."""
-    codecs = [dict(one) if isinstance(one, Mapping) else one for one in document.get("codecs") or ()]
-    for one in codecs:
-        if isinstance(one, dict) and one.get("name") == "sharding_indexed":
-            one["configuration"] = {**one.get("configuration", {}), "codecs": _ANY_SIZE}
-            return {**document, "codecs": codecs}
+def _spec(found: ByteDocument) -> ShardSpec | None:
+    """Return the encoding of the shards; None if the array is not sharded."""
+    chain = ChainSpec.from_metadata(found.document)
+    if chain.sharding is not None:
+        return ShardSpec.from_chain(chain)
+    is_moved = found.data_type is not None and found.stored.get("zarr_format") == 3
+    if found.codec is not None and not is_moved:
+        ChainSpec.from_metadata(found.stored)  # raises the error of this codec or data type
     return None
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import enum
 import errno
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -15,11 +15,13 @@ from .. import native
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates, decode_chunks
 from ..errors import ChecksumError, ShardError
+from ..format.byte_document import ByteDocument
 from ..format.chain_spec import ChainSpec
 from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ShardSpec
 from ..options import Options
 from .findings import FindingKind
+from .foreign_chunks import ForeignChunks
 from .index_layout import CHECKSUM_NBYTES
 from .memory_budget import UNLIMITED, MemoryShare
 from .stored_bytes import StoredBytes
@@ -27,6 +29,7 @@ from .stored_bytes import StoredBytes
 __all__ = ["ChunkCheck", "Level", "Problem", "has_checksum", "read_runs"]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
+Decode = Callable[[Any], object]
 
 # Unused bytes that are read to save another read.
 _MAX_GAP_NBYTES = 64 << 10
@@ -71,10 +74,12 @@ class ChunkCheck:
     spec : ShardSpec
         The encoding of the shards.
     options : Options
-    can_decode : bool
-        False if the engine does not have all codecs of the inner chunks.
     share : MemoryShare
         Memory for the indexes and data of one shard.
+    can_decode : bool
+        False if the engine does not have all codecs of the inner chunks.
+    decode : callable, optional
+        Decodes an inner chunk with other codecs, and raises any exception if it is damaged.
 
     Attributes
     ----------
@@ -85,26 +90,56 @@ class ChunkCheck:
     """
 
     def __init__(
-        self, spec: ShardSpec, options: Options, *, can_decode: bool = True, share: MemoryShare = UNLIMITED
+        self,
+        spec: ShardSpec,
+        options: Options,
+        *,
+        share: MemoryShare = UNLIMITED,
+        can_decode: bool = True,
+        decode: Decode | None = None,
     ) -> None:
         self.spec, self.share = spec, share
         self.can_decode = can_decode
-        self.has_checksum = can_decode and has_checksum(spec.inner)
         codecs = spec.inner.bytes_codecs
-        self._ends_with_crc32c = can_decode and bool(codecs) and isinstance(codecs[-1], Crc32c)
+        self._ends_with_crc32c = bool(codecs) and isinstance(codecs[-1], Crc32c)
         self._options = options
-        self.nested = self._of_nested() if can_decode else None
+        self._decode_foreign = decode
+        # of inner chunks that cannot be decoded only a checksum at their end counts
+        self.has_checksum = has_checksum(spec.inner) if self.decodes else _has_last_checksum(spec.inner)
+        self.nested = self._of_nested()
+
+    @classmethod
+    def of(
+        cls, spec: ShardSpec, found: ByteDocument | None, options: Options, share: MemoryShare = UNLIMITED
+    ) -> Self:
+        """Return the check for the shards of an array; zarr's codecs decode what the engine does not."""
+        if found is None or found.codec is None:
+            return cls(spec, options, share=share)
+        foreign = ForeignChunks.of(found.stored)
+        decode = None if foreign is None else foreign.decode
+        return cls(spec, options, share=share, can_decode=False, decode=decode)
+
+    @property
+    def decodes(self) -> bool:
+        """True if inner chunks can be decoded, by the engine or by zarr's codecs."""
+        return self.can_decode or self._decode_foreign is not None
 
     def _of_nested(self) -> ChunkCheck | None:
         inner = self.spec.inner
         if inner.sharding is None or inner.bytes_codecs:
             return None
-        return ChunkCheck(ShardSpec.from_chain(inner), self._options, share=self.share)
+        return ChunkCheck(
+            ShardSpec.from_chain(inner),
+            self._options,
+            share=self.share,
+            can_decode=self.can_decode,
+            decode=self._decode_foreign,
+        )
 
     def is_checked(self, level: Level) -> bool:
         """Return True if inner chunks are read and verified at a level."""
         if level is Level.DECODE:
-            return self.can_decode
+            return self.decodes or self._ends_with_crc32c
         return level is Level.CHECKSUM and self.has_checksum
 
     def problem(self, position: int, data: Any, level: Level) -> Problem | None:
@@ -124,9 +159,11 @@ class ChunkCheck:
         Problem or None
             None if nothing is wrong with it.
         """
-        if level is Level.CHECKSUM and self._ends_with_crc32c:
-            return _crc32c_problem(data)
-        if level is not Level.INDEX and self.is_checked(level):
+        if self._ends_with_crc32c and (level is Level.CHECKSUM or not self.can_decode):
+            problem = _crc32c_problem(data)
+            if problem is not None or level is Level.CHECKSUM:
+                return problem
+        if level is not Level.INDEX and self.decodes:
             return self._decode(position, data)
         return None
 
@@ -175,6 +212,8 @@ class ChunkCheck:
         return problems
 
     def _decode(self, position: int, data: Any) -> Problem | None:
+        if self._decode_foreign is not None:
+            return _foreign_problem(self._decode_foreign, data)
         inner = self._inner(position)
         out = np.empty((1, *inner.shape), inner.dtype)
         try:
@@ -194,6 +233,24 @@ class ChunkCheck:
         sizes = zip(coords, spec.chunk_shape, spec.stored_shape, strict=True)
         shape = tuple(min(size, limit - i * size) for i, size, limit in sizes)
         return spec.inner if shape == spec.chunk_shape else spec.inner.with_shape(shape)
+
+
+def _has_last_checksum(inner: ChainSpec) -> bool:
+    """Return True if a checksum follows the codecs that the engine does not have, in a nested shard those of its chunks."""
+    if inner.sharding is None or inner.bytes_codecs:
+        return bool(inner.bytes_codecs) and isinstance(inner.bytes_codecs[-1], Crc32c)
+    nested = ShardSpec.from_chain(inner)
+    return bool(nested.n_index_checksums) and _has_last_checksum(nested.inner)
+
+
+def _foreign_problem(decode: Decode, data: Any) -> Problem | None:
+    try:
+        decode(data)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a codec raises for damaged bytes
+        return Problem(FindingKind.DECODE_ERROR, f"{type(error).__name__}: {error}")
+    return None
 
 
 def _crc32c_problem(data: Any) -> Problem | None:

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..access.array_reader import ArrayReader
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates, encode_chunks
 from ..errors import ShardFormatError
@@ -23,6 +22,7 @@ from ..options import Options
 from .array_target import ArrayTarget, ShardTarget
 from .chunk_check import ChunkCheck, Level
 from .findings import FindingKind
+from .foreign_chunks import ForeignChunks, elements_of, type_of
 from .index_search import How
 from .memory_budget import MemoryBudget
 from .stored_bytes import StoredBytes, open_object
@@ -76,20 +76,24 @@ class CopySource:
         self._array = found
         if _identity(found) == _identity(array):
             raise ValueError(f"from: expected a copy, got the array itself, {array.place}")
-        has_equal_shards = found.spec == array.spec and found.is_sharded and _shape(found) == _shape(array)
+        has_equal_shards = (
+            found.is_sharded and found.encoding == array.encoding and _shape(found) == _shape(array)
+        )
         self._check: ChunkCheck | None = None
-        self._reader: ArrayReader | None = None
+        self._foreign: ForeignChunks | None = None
+        self._reader: Any = None
         if has_equal_shards:
             share = budget.share(found.shard_spec, found.place, options.threads)
             self.n_threads = share.n_threads
-            self._check = ChunkCheck(found.shard_spec, self._options, share=share)
+            self._check = ChunkCheck.of(found.shard_spec, found.bytes, self._options, share)
         else:
             self._reader = _reader(array, found)
+            self._foreign = _foreign_chunks(array)
             self.n_threads = budget.chunk_threads(found.place, self._reader, options.threads)
 
     def chunks(self, shard: ShardTarget) -> ChunksOfCopy:
         """Return the inner chunks of the copy for a shard; use it in a with block."""
-        return ChunksOfCopy(shard, self._array, self._check, self._reader, self._options)
+        return ChunksOfCopy(shard, self._array, self._check, self._reader, self._foreign, self._options)
 
 
 def _shape(array: ArrayTarget) -> tuple[int, ...] | None:
@@ -101,16 +105,31 @@ def _identity(array: ArrayTarget) -> str:
     return array.store.lock_names([key])[0]
 
 
-def _reader(array: ArrayTarget, other: ArrayTarget) -> ArrayReader:
-    reader = ArrayReader(other.folder, 1, None, False)
-    spec = array.shard_spec
+def _reader(array: ArrayTarget, other: ArrayTarget) -> Any:
+    """Return the elements of the copy; raise `ValueError` if they are not those of the array."""
+    reader = elements_of(other, 1)
     assert array.layout is not None
-    if reader.shape != array.layout.shape or reader.dtype != spec.dtype:
+    expected = array.layout.shape, array.data_type
+    found = tuple(reader.shape), type_of(other, reader)
+    if found != expected:
         raise ValueError(
-            f"{other.place}: expected an array of shape {array.layout.shape} and data type {spec.dtype}, as {array.place} "
-            f"has, got {reader.shape} and {reader.dtype}"
+            f"{other.place}: expected an array of shape {expected[0]} and data type {expected[1]}, as {array.place} "
+            f"has, got {found[0]} and {found[1]}"
         )
     return reader
+
+
+def _foreign_chunks(array: ArrayTarget) -> ForeignChunks | None:
+    """Return zarr's codecs that encode inner chunks of the array; None if the engine does it."""
+    if array.foreign_codec is None or array.bytes is None:
+        return None
+    found = ForeignChunks.of(array.bytes.stored)
+    if found is None or found.shape != array.shard_spec.chunk_shape:
+        raise ValueError(
+            f"from: expected a copy of {array.place} with the same shards, because neither shardcodec nor zarr encodes "
+            f"{array.data_type} with the codec {array.foreign_codec}"
+        )
+    return found
 
 
 class ChunksOfCopy:
@@ -121,10 +140,12 @@ class ChunksOfCopy:
         shard: ShardTarget,
         array: ArrayTarget,
         check: ChunkCheck | None,
-        reader: ArrayReader | None,
+        reader: Any,
+        foreign: ForeignChunks | None,
         options: Options,
     ) -> None:
         self._shard, self._check, self._reader, self._options = shard, check, reader, options
+        self._foreign = foreign
         self._view: StoredBytes | None = None
         self._survey: Survey | None = None
         if check is not None:
@@ -189,14 +210,19 @@ class ChunksOfCopy:
                 self._shard.coords[axis] * spec.shard_shape[axis] + at[stored] * spec.chunk_shape[stored]
             )
             size[axis] = spec.chunk_shape[stored]
-        chunk = np.full(size, spec.fill_value, spec.dtype)
+        foreign = self._foreign
+        dtype, fill = (spec.dtype, spec.fill_value) if foreign is None else (foreign.fill.dtype, foreign.fill)
+        chunk = np.full(size, fill, dtype)
         box = tuple(
             slice(a, min(a + n, limit)) for a, n, limit in zip(low, size, self._reader.shape, strict=True)
         )
         if any(part.stop <= part.start for part in box):
             return None
         chunk[tuple(slice(0, part.stop - part.start) for part in box)] = self._reader[box]
-        return self._encoded(spec, chunk.transpose(spec.chain.perm), position)
+        chunk = chunk.transpose(spec.chain.perm)
+        if foreign is not None:
+            return foreign.encode(np.ascontiguousarray(chunk))
+        return self._encoded(spec, chunk, position)
 
     def _encoded(self, spec: ShardSpec, chunk: np.ndarray[Any, Any], position: int) -> bytes | None:
         (data,) = encode_chunks(

@@ -8,6 +8,7 @@ Chunks of a fixed size follow one another. A zstd, gzip, zlib or blosc stream sa
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slot
         None if inner chunks of these codecs cannot be recognised.
     """
     spec = check.spec
-    if not check.can_decode or spec.chain.is_clipped:
+    if not check.decodes or spec.chain.is_clipped:
         return None
     if spec.inner.fixed_nbytes is not None:
         return _fixed_slots(view, low, high, spec.inner.fixed_nbytes, check)
@@ -135,7 +136,7 @@ def _stream_slots(
     found: list[Slot] = []
     fills = True
     offset = low
-    most = check.spec.inner.nbytes
+    most = check.spec.inner.nbytes if check.can_decode else sys.maxsize
     while offset < window.high:
         end = end_of(window, offset, most) if window.bytes(offset, len(magic)) == magic else None
         nbytes = 0 if end is None else end + n_behind - offset

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..access.chunk_codec import compiled
+from ..format.byte_document import inner_codecs
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from .array_report import ArrayReport, InspectReport, LayoutRecord
@@ -152,7 +153,13 @@ class _Pass:
             is_complete = self._scan()
             spec = array.shard_spec
             n_grid_chunks = _n_grid_chunks(array, spec)
-            stored = self._sums.record(spec, array.n_grid_shards, n_grid_chunks, self._n_foreign)
+            stored = self._sums.record(
+                spec,
+                array.n_grid_shards,
+                n_grid_chunks,
+                self._n_foreign,
+                has_item_size=array.bytes is None or array.bytes.has_item_size,
+            )
         return ArrayReport(
             array.name,
             array.place,
@@ -207,13 +214,15 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
     chunks = tuple(edges[0] for edges in array.layout.edges)
     codecs: list[Any] = list(array.document.get("codecs") or [])
     if array.spec is None and not codecs and array.problem is None:  # Zarr v2
-        codecs = list(ChainSpec.from_metadata(array.document).to_json())
+        codecs = _codecs_of_v2(array)
     spec = array.spec
     return LayoutRecord(
         zarr_format=int(array.document.get("zarr_format", 3)),
         shape=array.layout.shape,
-        dtype=str(array.layout.dtype),
-        fill_value=str(array.layout.fill_value),
+        dtype=array.data_type,
+        fill_value=str(
+            array.layout.fill_value if array.foreign_type is None else _stored(array)["fill_value"]
+        ),
         dimension_names=None if names is None else tuple(names),
         shard_shape=None if spec is None else spec.shard_shape,
         chunk_shape=chunks if spec is None else chunk_shape_of_shards(spec),
@@ -226,10 +235,21 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
 
 def _inner_codecs(array: ArrayTarget, spec: ShardSpec) -> list[Any]:
     """Return the codecs of the inner chunks as the metadata have them, if the engine lacks one; else as it read them."""
-    for one in array.document.get("codecs") or () if array.foreign_codec else ():
-        if isinstance(one, Mapping) and one.get("name") == "sharding_indexed":
-            return list(one["configuration"]["codecs"])
+    if array.foreign_codec is not None:
+        return inner_codecs(_stored(array)["codecs"])
     return [codec.to_json() for codec in spec.codecs]
+
+
+def _codecs_of_v2(array: ArrayTarget) -> list[Any]:
+    if array.foreign_codec is not None:
+        return list(_stored(array)["codecs"])
+    return list(ChainSpec.from_metadata(array.document).to_json())
+
+
+def _stored(array: ArrayTarget) -> Mapping[str, Any]:
+    """Return the document of an array whose data type or codecs the engine does not have."""
+    assert array.bytes is not None
+    return array.bytes.stored
 
 
 def _layout_of_shard(spec: ShardSpec) -> LayoutRecord:

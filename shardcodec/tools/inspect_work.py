@@ -89,10 +89,12 @@ class ShardSums:
         self._alignments.update(other._alignments)
         self.damaged += other.damaged[: MAX_NAMED - len(self.damaged)]
 
-    def record(self, spec: ShardSpec, n_grid_shards: int, n_grid_chunks: int, n_foreign: int) -> StoredRecord:
+    def record(
+        self, spec: ShardSpec, n_grid_shards: int, n_grid_chunks: int, n_foreign: int, *, has_item_size: bool
+    ) -> StoredRecord:
         """Return the sums as a part of the report."""
         sums, chunks = self._sums, self._chunks.summary()
-        decoded = sums["chunks"] * math.prod(spec.chunk_shape) * spec.dtype.itemsize
+        decoded = sums["chunks"] * math.prod(spec.chunk_shape) * spec.dtype.itemsize if has_item_size else 0
         return StoredRecord(
             n_grid_shards=n_grid_shards,
             n_shards=sums["shards"],
@@ -108,7 +110,7 @@ class ShardSums:
             padding_nbytes=sums["padding"],
             unmarked_nbytes=sums["unmarked"],
             dead_nbytes=sums["dead"],
-            ratio=decoded / chunks.nbytes if chunks.nbytes else None,
+            ratio=decoded / chunks.nbytes if chunks.nbytes and has_item_size else None,
             orders=dict(self._orders),
             alignments=dict(self._alignments),
             n_without_index_checksum=0 if spec.n_index_checksums else sums["shards"],

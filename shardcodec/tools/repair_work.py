@@ -90,8 +90,7 @@ class RepairWork:
             wanted = source.n_threads
         holds_whole = holds_whole_shards(array, self._to)
         share = budget.share(array.shard_spec, array.place, wanted, holds_whole=holds_whole)
-        can_decode = array.foreign_codec is None
-        checks = ChunkCheck(array.shard_spec, self._options, can_decode=can_decode, share=share)
+        checks = ChunkCheck.of(array.shard_spec, array.bytes, self._options, share)
         self._repair = ShardRepair(checks, self._options, source, task.order, budget)
         self.n_threads = share.n_threads
 

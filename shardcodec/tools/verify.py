@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from ..checksum import crc32c
+from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..storage.urls import placed_options
 from .against import Comparison
@@ -187,13 +188,14 @@ class _VerifyRun:
                 self._note(_of_array(array, kind, array.problem))
             return
         self._monitor.start(array.name or array.place, array.n_grid_shards)
-        if array.foreign_codec is not None:
-            detail = f"shardcodec does not have the codec {array.foreign_codec}: only indexes are checked"
-            self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
         counts: Counter[str] = Counter()
-        work = VerifyWork(array, self._task, self._pool.options, self._pool.budget)
+        work = self._work(array)
+        if not work.decodes:
+            detail = f"neither shardcodec nor zarr decodes {array.data_type} with the codec {array.foreign_codec}: only indexes, and "
+            detail += "checksums behind this codec, are checked"
+            self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
         chosen = self._chosen(array, counts)
-        for (shard,), looked in self._pool.results(self._task, work, array, chosen):
+        for (shard,), looked in self._pool.results(work.task, work, array, chosen):
             self._count(shard, looked, counts)
             self._monitor.advance()
             if self.is_stopped:
@@ -221,6 +223,18 @@ class _VerifyRun:
                 self._note(Finding(FindingKind.MISSING_SHARD, shard, detail, name, recoverable=False))
                 if self.is_stopped:
                     return
+
+    def _work(self, array: ArrayTarget) -> VerifyWork:
+        """Return the work on an array; elements that cannot be compared are a finding, and the shards are verified."""
+        try:
+            return VerifyWork(array, self._task, self._pool.options, self._pool.budget)
+        except UnsupportedError as error:
+            if self._task.against is None:
+                raise
+            detail = f"the elements cannot be compared: {error.message}"
+            self._note(_of_array(array, FindingKind.DIFFERENT, detail))
+        task = replace(self._task, against=None)
+        return VerifyWork(array, task, self._pool.options, self._pool.budget)
 
     # ---- shards
 

@@ -91,20 +91,23 @@ class VerifyWork:
 
     Attributes
     ----------
+    task : VerifyTask
     comparison : Comparison or None
         The comparison with another array.
+    decodes : bool
+        False if neither the engine nor zarr has the data type and the codecs of the inner chunks.
     """
 
     def __init__(self, array: ArrayTarget, task: VerifyTask, options: Options, budget: MemoryBudget) -> None:
-        self._array, self._task = array, task
+        self._array, self.task = array, task
         self.comparison = (
             None if task.against is None else Comparison.of(array, task.against, task.storage_options)
         )
         share = self._share(options, budget)
         self.n_threads = share.n_threads
         one_thread = replace(options, threads=1)
-        can_decode = array.foreign_codec is None
-        self._check = ChunkCheck(array.shard_spec, one_thread, can_decode=can_decode, share=share)
+        self._check = ChunkCheck.of(array.shard_spec, array.bytes, one_thread, share)
+        self.decodes = self._check.decodes
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
@@ -129,14 +132,14 @@ class VerifyWork:
     def _reads_little(self) -> bool:
         """Return True if little is read of each shard."""
         is_small = self._array.shard_spec.chain.nbytes <= SMALL_NBYTES
-        return self.comparison is None and (self._task.level is Level.INDEX or is_small)
+        return self.comparison is None and (self.task.level is Level.INDEX or is_small)
 
     def _look(self, shard: ShardTarget) -> Looked:
         """Check one shard, in a thread."""
         array = shard.array
         findings: list[Finding] = []
         try:
-            state = lasting_state(array.store, shard.key) if self._task.names_states else None
+            state = lasting_state(array.store, shard.key) if self.task.names_states else None
             path = array.store.path(shard.key)
             if path is not None and (journal := pending_journal(path)) is not None:
                 detail = f"a writer has not finished an update in place; the journal is {journal}"
@@ -149,7 +152,7 @@ class VerifyWork:
             try:
                 inside = inside_array(shard)
                 found = survey(
-                    view, shard.name, self._check, self._task.level, array=array.name, is_inside=inside
+                    view, shard.name, self._check, self.task.level, array=array.name, is_inside=inside
                 )
             finally:
                 view.close()

@@ -22,6 +22,7 @@ from ..access.placement import ABSENT
 from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
 from ..compat import Store, StorePath, array_at, is_regular, sync
 from ..errors import UnsupportedError
+from ..format.byte_document import byte_document
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
@@ -173,7 +174,7 @@ class _Scan:
         self._store, _ = locate(self._target)
         self._name = store_of(self._target.store).describe(self._target.path)
         metadata = array.metadata
-        spec = ChainSpec.from_metadata(metadata.to_dict())
+        spec = ChainSpec.from_metadata(byte_document(metadata.to_dict()).document)
         if spec.sharding is None or not is_regular(metadata):
             raise UnsupportedError(f"array {self._name}: expected shards on a regular grid")
         shard = ShardSpec.from_chain(spec)

@@ -277,13 +277,13 @@ def test_codecs_that_are_not_kept_are_named(tmp_path: Path) -> None:
     same(tmp_path / "new", np.asarray(array[...]))
 
 
-def test_array_of_text_is_copied(tmp_path: Path) -> None:
+def test_array_of_text_is_moved(tmp_path: Path) -> None:
     with quiet():
         group = zarr.create_group(tmp_path / "a.zarr")
         group.create_array("names", shape=(3,), dtype=str)[...] = np.array(["a", "bc", ""], dtype=object)
         source(StorePath(group.store, "data"))
         report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
-        assert {one.name: one.method for one in report.arrays} == {"data": "move", "names": "copy"}
+        assert {one.name: one.method for one in report.arrays} == {"data": "move", "names": "move"}
         assert list(zarr.open_group(tmp_path / "b.zarr")["names"][...]) == ["a", "bc", ""]
 
 

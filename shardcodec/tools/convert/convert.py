@@ -195,7 +195,7 @@ def convert(
         if dry_run:
             if not resume:
                 new.check_free()
-            return _planned(plan, options, listed, others, tree.notes)
+            return _planned(plan, options, listed, others, tree)
         job_file, owner, is_new = None, uuid.uuid4().hex, True
         if job is not None:
             path = os.path.abspath(os.fspath(job))
@@ -223,7 +223,7 @@ def convert(
     if totals.is_stopped and job_file is None:
         raise Stopped
     report = run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
-    return replace(report, notes=tree.notes)
+    return replace(report, notes=tree.notes, left_arrays=tree.left)
 
 
 def _carry_out_or_give_up(
@@ -375,7 +375,7 @@ def plan_convert(
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
     plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
-    return _planned(plan, options, tuple(_reports(plan, tree, None, True)), others, tree.notes)
+    return _planned(plan, options, tuple(_reports(plan, tree, None, True)), others, tree)
 
 
 # ---- arguments
@@ -399,7 +399,7 @@ def _planned(
     options: Options,
     arrays: tuple[ConvertedArray, ...],
     others: ObjectCounts,
-    notes: tuple[str, ...],
+    tree: SourceTree,
 ) -> ConvertReport:
     """Return the report of a plan of which nothing was carried out."""
     zeros = (0,) * 6
@@ -416,7 +416,8 @@ def _planned(
         arrays,
         (),
         others=others,
-        notes=notes,
+        notes=tree.notes,
+        left_arrays=tree.left,
     )
 
 

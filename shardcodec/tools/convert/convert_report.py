@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..left_array import LeftArray
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..report import Record, Report
 from .shard_record import ShardFailure
@@ -51,8 +52,8 @@ class ConvertedArray(Report):
     name : str
         Path in the hierarchy.
     method : str
-        ``"move"`` (encoded chunks were moved), ``"encode"`` (elements were decoded and encoded) or ``"copy"`` (objects were
-        copied).
+        ``"move"`` (encoded chunks were moved), ``"encode"`` (elements were decoded and encoded), ``"zarr"`` (the same by zarr's
+        codecs) or ``"copy"`` (objects were copied).
     reason : str
         Why chunks were not moved.
     shape, chunk_shape, shard_shape : tuple of int
@@ -122,6 +123,8 @@ class ConvertReport(Report):
         Objects that belong to no array: copied ones, of a dry run those to copy, and those that were left out.
     notes : tuple of str
         What the new groups do not have as those of the source.
+    left_arrays : tuple of LeftArray
+        Arrays that the new hierarchy does not have, because no array of Zarr v3 can hold their elements.
     """
 
     schema: ClassVar[str] = "shardcodec.convert"
@@ -145,3 +148,4 @@ class ConvertReport(Report):
     is_stopped: bool = False
     others: ObjectCounts = NO_OBJECTS
     notes: tuple[str, ...] = ()
+    left_arrays: tuple[LeftArray, ...] = ()

@@ -36,6 +36,7 @@ from ...compat import (
     on_zarrs_loop,
 )
 from ...format.array_document import key_encoding, parse_document
+from ...format.byte_document import byte_document
 from ...format.chain_spec import ChainSpec
 from ...format.keys import KeyEncoding
 from ...format.spec import ShardSpec
@@ -294,9 +295,10 @@ class NewArray:
         self, name: str, folder: Folder, base: Any, document: Mapping[str, Any], options: Options
     ) -> None:
         self.name, self.folder, self._base, self._options = name, folder, base, options
-        self.shape: Ints = parse_document(document).shape
         self.keys: KeyEncoding = key_encoding(document)
-        self.chain = ChainSpec.from_metadata(document)
+        self.bytes = byte_document(document)
+        self.shape: Ints = parse_document(self.bytes.document).shape
+        self.chain = ChainSpec.from_metadata(self.bytes.document)
         self.dtype = self.chain.dtype
         self._native = compiled(self.chain)
         self.before_store: Callable[[], None] = _nothing
@@ -373,6 +375,11 @@ class NewArray:
         self.before_store()
         write_request_blocking(request, self._options)
 
+    def put(self, coords: Ints, data: bytes) -> None:
+        """Store the object of an array that is not sharded."""
+        self.before_store()
+        put(StorePath(self._base, self.key(coords)), data, durable=self._options.durability == "fsync")
+
     def remove(self, coords: Ints) -> None:
         """Remove a shard that a killed run may have stored."""
         self.before_store()
@@ -417,14 +424,13 @@ class NewArray:
         return file_state(path)
 
     def content_crc(self, coords: Ints) -> int:
-        """Return the checksum of the bytes of a stored shard without its index."""
-        assert self.spec is not None
+        """Return the checksum of the bytes of a stored shard without its index; of an array without shards, of its object."""
         view = open_object(self.folder.store, self.key(coords))
         if view is None:
             return 0
         try:
-            nbytes = self.spec.index_nbytes
-            at = nbytes if self.spec.index_location == "start" else 0
+            nbytes = 0 if self.spec is None else self.spec.index_nbytes
+            at = nbytes if self.spec is not None and self.spec.index_location == "start" else 0
             end = at + view.nbytes - nbytes
             crc = 0
             while at < end:

@@ -57,7 +57,7 @@ def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> 
 def _n_requests(shape: Ints, array: PlannedArray, objects: Ints) -> tuple[int, int]:
     """Return how often an object is read and written."""
     group = tuple(k * size for k, size in zip(array.shards, array.shard_shape, strict=True))
-    step = array.shard_shape if array.method == "move" else group
+    step = group if array.method == "encode" else array.shard_shape
     if array.piece is not None:
         step = tuple(k * size for k, size in zip(array.piece, array.chunk_shape, strict=True))
     if array.via_shard is None:
@@ -95,7 +95,7 @@ def array_report(
         array.method,
         array.reason,
         source.shape,
-        str(source.dtype),
+        source.data_type,
         array.chunk_shape,
         array.shard_shape if is_sharded else (),
         array.n_shards,

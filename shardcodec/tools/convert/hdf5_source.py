@@ -16,7 +16,8 @@ from ...format.attributes import as_json_attributes
 from ...format.dtypes import as_dtype
 from ...storage.kinds import file_above
 from .object_source import ObjectSource, array_attributes, fields_of
-from .source import Ints, SourceTree, file_state, group_notes
+from .source import Ints, SourceArray, SourceTree, file_state, group_notes
+from .text_source import TEXT, TextSource, text_fields
 
 __all__ = ["hdf5_tree", "split_hdf5"]
 
@@ -44,6 +45,16 @@ _NOT_COORDINATE = "_nc4_non_coord_"
 @dataclass(frozen=True, eq=False)
 class _Dataset(ObjectSource):
     """A dataset."""
+
+    file: str = ""
+
+    def state(self, start: Ints, stop: Ints) -> str | None:
+        return file_state(self.file)
+
+
+@dataclass(frozen=True, eq=False)
+class _Text(TextSource):
+    """A dataset of strings of any length, which are UTF-8."""
 
     file: str = ""
 
@@ -111,7 +122,7 @@ def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree
         return SourceTree(place, (_dataset(root, "", axes),))
     if not isinstance(root, h5py.Group):
         raise UnsupportedError(f"{place}: expected a dataset or a group, got a named type")
-    arrays: list[_Dataset] = []
+    arrays: list[SourceArray] = []
     groups = {}
     notes: list[str] = []
     for name, node in _nodes(root, "", (), wanted):
@@ -159,13 +170,26 @@ def _is_dimension_only(values: Any) -> bool:
     return bool(values.is_scale) and np.bytes_(values.attrs.get("NAME", b"")).startswith(_NO_VARIABLE)
 
 
-def _dataset(values: Any, name: str, axes: _Axes) -> _Dataset:
+def _is_text(dtype: Any) -> bool:
+    """Return True for strings of any length."""
+    import h5py
+
+    kind = h5py.check_string_dtype(dtype)
+    return kind is not None and kind.length is None
+
+
+def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
     file = values.file.filename  # an external link leads to another file
     place = f"{file}{values.name}"
     if values.shape is None:
         raise UnsupportedError(f"{place}: expected elements, got an empty dataspace")
     names = axes.names(values)
     given, notes = _attributes(values)
+    if _is_text(values.dtype):
+        known = array_attributes(given, TEXT, has_names=names is not None or not values.shape)
+        known["notes"] = (*notes, *known["notes"])
+        fields = text_fields(values, values.asstr())
+        return _Text(name, place, **fields, **known, dimension_names=names, file=file)
     try:
         dtype = as_dtype(np.dtype(values.dtype))
         known = array_attributes(given, dtype, has_names=names is not None or not values.shape)

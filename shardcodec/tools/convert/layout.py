@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...compat import data_type_of, refusal_of
 from ...errors import ShardError, UnsupportedError
+from ...format.byte_document import inner_codecs
 from ...format.chain_spec import ChainSpec
-from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes
+from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes, parse_codecs
 from ...format.dtypes import swap_fields
 from ...format.spec import ShardSpec
 from ..array_target import ArrayTarget
+from ..foreign_chunks import ForeignChunks
 from ..quantities import parse_nbytes
 from .source import Ints, SourceArray
 
@@ -70,14 +72,15 @@ class NewLayout:
     ----------
     document : dict
         Its ``zarr.json``.
-    moves : bool
-        Encoded chunks of the source become inner chunks.
+    method : {"move", "encode", "zarr"}
+        Encoded chunks of the source become inner chunks; elements are encoded; or zarr's codecs encode them, for a data type that
+        the engine does not have.
     reason : str
         Why chunks are not moved.
     """
 
     document: dict[str, Any]
-    moves: bool
+    method: str
     reason: str = ""
 
 
@@ -161,18 +164,26 @@ def kept_layout(source: SourceArray) -> NewLayout:
     encoding, objects = source.encoding, source.objects_shape
     if encoding is not None and objects is not None and objects != source.chunks:
         return new_layout(source, Choices(shards=objects))
+    reason = "the array has no shards"
+    if source.bytes is not None:
+        codecs: Sequence[CodecLike] = _opaque_codecs(source)
+        chain = ChainSpec(_chunks(source), source.dtype, source.fill_value, codecs)
+        return _completed(source, Choices(), None, chain, reason if encoding is None else "")
     codecs = _with_bytes(("zstd",), source) if encoding is None else encoding.codecs
     chain = ChainSpec(_chunks(source), source.dtype, source.fill_value, codecs)
-    return NewLayout(_document(source, chain), False, "the array has no shards")
+    return NewLayout(_document(source, chain), "encode", reason)
 
 
 def _layout(source: SourceArray, choices: Choices) -> NewLayout:
     like = _like(choices, source)
     before = _before(source, choices, like)
-    codecs = _codecs(source, choices, like)
+    is_opaque = source.bytes is not None and source.bytes.codec is not None
+    codecs = _opaque_codecs(source) if is_opaque else _codecs(source, choices, like)
     if not source.shape:
         chain = ChainSpec((), source.dtype, source.fill_value, codecs)
-        return NewLayout(_document(source, chain), False, "an array without axes has no shards")
+        if source.bytes is not None and source.encoding is not None:
+            return _completed(source, Choices(), None, chain, "")
+        return _completed(source, choices, like, chain, "an array without axes has no shards")
     chunks = _fitting(choices.chunks, "chunks", source) or (like and chunks_of(like)) or _chunks(source)
     shards = _shards(source, choices, like, chunks)
     perm = compose_transposes(before, len(chunks))
@@ -181,14 +192,15 @@ def _layout(source: SourceArray, choices: Choices) -> NewLayout:
     spec = ShardSpec(
         shards, stored, source.dtype, source.fill_value, codecs, index_location=location, before=before
     )
-    reason = _obstacle(source, spec, chunks)
-    return NewLayout(_document(source, spec.chain), not reason, reason)
+    return _completed(source, choices, like, spec.chain, _obstacle(source, spec, chunks))
 
 
 def _like(choices: Choices, source: SourceArray) -> ChainSpec | None:
     if choices.like is None:
         return None
-    found = ChainSpec.from_metadata(choices.like.document)
+    found = ChainSpec.from_metadata(
+        choices.like.document if choices.like.bytes is None else choices.like.bytes.document
+    )
     if found.ndim != len(source.shape):
         raise ValueError(
             f"like: expected an array with {len(source.shape)} axes, as {source.place} has, got {found.ndim}"
@@ -318,6 +330,74 @@ def _obstacle(source: SourceArray, spec: ShardSpec, chunks: Ints) -> str:
     return "" if inner == spec.inner else "the codecs of the inner chunks differ"
 
 
+# ---- data types that the engine does not have
+
+
+def _opaque_codecs(source: SourceArray) -> tuple[Codec, ...]:
+    """Return codecs that stand for those that the engine does not have."""
+    assert source.bytes is not None
+    if source.encoding is not None:
+        return source.encoding.codecs
+    return ChainSpec.from_metadata(source.bytes.document).codecs
+
+
+def _completed(
+    source: SourceArray, choices: Choices, like: ChainSpec | None, chain: ChainSpec, reason: str
+) -> NewLayout:
+    """Return the layout of new shards; `reason` says why chunks cannot be moved.
+
+    Raises
+    ------
+    UnsupportedError
+        Chunks cannot be moved, and nothing encodes the elements of the array.
+    """
+    document = _document(source, chain)
+    found = source.bytes
+    if found is None:
+        return NewLayout(document, "encode" if reason else "move", reason)
+    if found.codec is None and not reason:
+        return NewLayout(found.restored(document), "move")
+    if found.codec is None and found.has_fill:
+        inner = chain.codecs if chain.inner is None else chain.inner.codecs
+        codecs = [found.serializer if isinstance(one, Bytes) else one.to_json() for one in inner]
+        return NewLayout(found.restored(document, codecs), "encode", reason)
+    wanted = _codecs_behind(source, choices, like)
+    new = found.restored(document, None if wanted is None else [found.serializer, *wanted])
+    if wanted is not None and not reason:
+        reason = "" if _normal(new) == _normal(found.stored) else "the codecs of the inner chunks differ"
+    if not reason:
+        return NewLayout(found.restored(document), "move")
+    can_encode = found.serializer is not None and found.codec is not None
+    if not can_encode or ForeignChunks.of(new) is None:
+        raise UnsupportedError(
+            f"expected a layout whose inner chunks are the chunks of the source, because shardcodec does not encode "
+            f"{found.data_type}: {reason}; choose other arrays with --only",
+            data_type=found.data_type,
+        )
+    return NewLayout(new, "zarr", reason)
+
+
+def _codecs_behind(
+    source: SourceArray, choices: Choices, like: ChainSpec | None
+) -> list[dict[str, Any]] | None:
+    """Return the bytes -> bytes codecs that the user wants; None for those of the source."""
+    if choices.codecs is None and like is None:
+        return None
+    given = parse_codecs(_codecs(source, choices, like), "codecs")
+    return [one.to_json() for one in given if one.kind == "bytes -> bytes"]
+
+
+def _normal(document: Mapping[str, Any]) -> list[Any]:
+    """Return the codecs of an inner chunk with all defaults, as far as the engine has them."""
+    codecs = []
+    for one in inner_codecs(document["codecs"]):
+        try:
+            codecs.append(parse_codecs((one,), "codecs")[0].to_json())
+        except ShardError:
+            codecs.append({"name": _name(one), **(one.get("configuration") or {})})
+    return codecs
+
+
 # ---- metadata
 
 
@@ -325,6 +405,8 @@ def _document(source: SourceArray, chain: ChainSpec) -> dict[str, Any]:
     new = chain.to_metadata(
         source.shape, attributes=source.attributes, dimension_names=source.dimension_names
     )
+    if source.bytes is not None and source.document is None:
+        return new
     if source.document is not None:  # further members, and the data type as the source spells it
         kept = {
             name: value
@@ -350,7 +432,7 @@ def _with_fields(source: SourceArray, document: dict[str, Any]) -> dict[str, Any
 # Codecs that every library of Zarr v3 should have, in place of those of numcodecs. zstd does for all others.
 _CORE = {"numcodecs.zlib": "gzip", "numcodecs.gzip": "gzip", "numcodecs.blosc": "blosc"}
 # They only say how elements are laid out.
-_LAYOUT_CODECS = frozenset({"bytes", "transpose", "sharding_indexed"})
+_LAYOUT_CODECS = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "transpose", "sharding_indexed"})
 
 
 def has_shards(document: Mapping[str, Any]) -> bool:
@@ -384,7 +466,7 @@ def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, 
     ]
     if lost and source.encoding is None:  # otherwise the user has chosen other ones
         notes.append(
-            f"codecs of the source that are not kept: {', '.join(lost)}; elements are stored as {source.dtype} with {', '.join(names)}"
+            f"codecs of the source that are not kept: {', '.join(lost)}; elements are stored as {source.data_type} with {', '.join(names)}"
         )
     foreign = [name for name in names if name.startswith("numcodecs.")]
     if foreign:

@@ -58,7 +58,8 @@ def move_shard(
         Encoded bytes to hold at a time; at least one chunk is held.
     """
     spec = to.spec
-    assert spec is not None
+    if spec is None:
+        return _move_object(chunks, to, coords)
     counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
     writer = None
     n = nbytes = crc = 0
@@ -79,6 +80,15 @@ def move_shard(
             writer.abort()
         raise
     return Moved(n, nbytes, crc if wants_crc else None)
+
+
+def _move_object(chunks: EncodedChunks, to: NewArray, coords: Ints) -> Moved:
+    """Write the object of an array without axes, which has no shards."""
+    for _, sizes, data in chunks.joined(np.array([coords], dtype=np.int64), 0):
+        to.put(coords, bytes(data))
+        return Moved(len(sizes), sum(sizes), native.load().crc32c(data))
+    to.remove(coords)
+    return Moved(0, 0, None)
 
 
 def chunks_of_shard(to: NewArray, coords: Ints, chunk_shape: Ints) -> Coords:

@@ -15,7 +15,14 @@ from ...format.attributes import MASK, as_json_attributes, masked_attributes
 from ...format.dtypes import DType, as_dtype
 from .source import Ints, SourceArray
 
-__all__ = ["ObjectSource", "array_attributes", "fields_of", "is_array_like", "object_source"]
+__all__ = [
+    "ObjectSource",
+    "array_attributes",
+    "chunks_of_object",
+    "fields_of",
+    "is_array_like",
+    "object_source",
+]
 
 
 def is_array_like(value: Any) -> bool:
@@ -79,7 +86,7 @@ def fields_of(values: Any, **known: Any) -> dict[str, Any]:
         "shape": tuple(int(n) for n in values.shape),
         "dtype": dtype,
         "fill_value": fill,
-        "chunks": _chunks(values),
+        "chunks": chunks_of_object(values),
         "dimension_names": _names(values),
         "values": values,
         **known,
@@ -114,7 +121,7 @@ def array_attributes(
     return {"attributes": attributes, "notes": notes}
 
 
-def _chunks(values: Any) -> Ints | None:
+def chunks_of_object(values: Any) -> Ints | None:
     """Return the shape of a chunk; dask names the sizes of all chunks."""
     try:
         given = getattr(values, "chunks", None)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,12 +14,10 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any
 
-import zarr
-
 from ...access.box_reader import Folder
-from ...compat import StorePath, quiet
+from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
-from ...format.array_document import key_encoding
+from ...format.array_document import has_objects, has_text, key_encoding
 from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.checks import as_items, as_mapping, show, wrong
 from ...format.keys import KeyEncoding
@@ -27,6 +26,8 @@ from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget
 from ..documents import DOCUMENTS, document_of, group_documents, parsed
+from ..foreign_chunks import opened_by_zarr
+from ..left_array import LeftArray
 from ..names import inner_path
 from ..other_objects import OtherObjects
 from ..targets import find_arrays, find_groups
@@ -36,6 +37,7 @@ from .layout import codec_names
 from .legacy_source import legacy_hierarchy, legacy_tree
 from .object_source import array_attributes, is_array_like, object_source
 from .source import SourceArray, SourceTree, group_notes
+from .text_source import TEXT, TextSource, text_fields
 from .zarr_source import zarr_source
 
 __all__ = ["open_source"]
@@ -85,7 +87,9 @@ def open_source(
         An argument is invalid, or a package is missing.
     """
     patterns = [*only, *([] if array is None else [glob.escape(inner_path(array, "array"))])]
-    tree = _tree(source, options, lambda name: _matches(name, patterns), array, storage_options)
+    wanted = functools.partial(_matches, patterns=patterns)
+    # an array that was asked for by its name is not left out
+    tree = _tree(source, options, wanted, array, storage_options, may_leave=not patterns)
     if others is None:
         others = "chosen" if patterns else "all"
     if others == "none":
@@ -115,6 +119,8 @@ def _tree(
     wanted: Wanted,
     array: str | None,
     storage_options: Mapping[str, Any] | None,
+    *,
+    may_leave: bool,
 ) -> SourceTree:
     is_path = isinstance(source, str | os.PathLike) and not is_url(source)
     if is_path and (found := split_hdf5(os.path.abspath(os.fspath(source)))) is not None:
@@ -129,7 +135,7 @@ def _tree(
             )
         one = object_source(source)
         return SourceTree(one.place, (one,))
-    return _zarr_tree(source, options, wanted, array, storage_options)
+    return _zarr_tree(source, options, wanted, array, storage_options, may_leave=may_leave)
 
 
 # ---- zarr
@@ -141,6 +147,8 @@ def _zarr_tree(
     wanted: Wanted,
     array: str | None,
     storage_options: Mapping[str, Any] | None,
+    *,
+    may_leave: bool,
 ) -> SourceTree:
     with _named(str(source)):
         found = list(find_arrays(source, array=array, storage_options=storage_options))
@@ -148,10 +156,17 @@ def _zarr_tree(
         raise ValueError(f"{source}: expected a group or an array, got one shard of {found[0].place}")
     arrays: list[SourceArray] = []
     verbatim: dict[str, ArrayTarget] = {}
+    left: list[LeftArray] = []
     for one in found:
         if one.name and not wanted(one.name):
             continue
-        opened = _open(one, options)
+        try:
+            opened = _open(one, options)
+        except UnsupportedError as error:
+            if not may_leave or not one.name or not has_objects(one.document):
+                raise
+            left.append(LeftArray(one.name, error.message, is_unreadable=False))
+            continue
         if opened is None:
             verbatim[one.name] = one
         else:
@@ -175,10 +190,18 @@ def _zarr_tree(
             attributes, more = as_json_attributes(attributes)
             notes += group_notes(name, more)
         groups[name] = attributes
-    others = _others(root, found, documents, verbatim)
+    not_others = [*verbatim, *(one.name for one in left)]  # copied as arrays, or left out
+    others = _others(root, found, documents, not_others)
     is_consolidated = _is_consolidated(root, document)
     return SourceTree(
-        repr(root), tuple(arrays), groups, is_consolidated, verbatim, others, notes=tuple(notes)
+        repr(root),
+        tuple(arrays),
+        groups,
+        is_consolidated,
+        verbatim,
+        others,
+        notes=tuple(notes),
+        left=tuple(left),
     )
 
 
@@ -223,15 +246,21 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
     opened = replace(opened, codec_names=_codec_names(array.document))
     if array.document.get("zarr_format") == 3:
         return opened
-    fill = None if array.document.get("fill_value") is None else opened.fill_value
+    dtype, fill = opened.dtype, None if array.document.get("fill_value") is None else opened.fill_value
+    if has_text(array.document):
+        given = array.document.get("fill_value")
+        dtype, fill = TEXT, given if isinstance(given, str) else None  # a number, such as 0, masks no text
     has_names = opened.dimension_names is not None
-    return replace(
-        opened, **array_attributes(opened.attributes, opened.dtype, has_names=has_names, fill=fill)
-    )
+    return replace(opened, **array_attributes(opened.attributes, dtype, has_names=has_names, fill=fill))
 
 
 def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:
     known = _known(array)
+    if array.foreign_type is not None and array.problem is None:
+        assert array.bytes is not None
+        keys = key_encoding(array.document)
+        known |= {"bytes": array.bytes, "target": array}
+        return zarr_source(array.name, array.folder, array.bytes.document, keys, options, **known)
     try:
         return zarr_source(
             array.name, array.folder, array.document, key_encoding(array.document), options, **known
@@ -239,7 +268,10 @@ def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:
     except UnsupportedError as error:
         reason = error
     try:
-        return _through_zarr(array, known)
+        opened = opened_by_zarr(array)
+        if has_text(array.document):
+            return TextSource(array.name, repr(array.folder), **text_fields(opened, opened), **known)
+        return decoded_source(opened, array.name, array.folder, **known)
     except (ShardError, TypeError, ValueError):
         if array.document.get("zarr_format") == 3:
             return None
@@ -252,16 +284,6 @@ def _codec_names(document: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(codec_names(document["codecs"]))
     stored = [*(document.get("filters") or ()), document.get("compressor")]
     return tuple(f"numcodecs.{one.get('id')}" for one in stored if isinstance(one, Mapping))
-
-
-def _through_zarr(array: ArrayTarget, known: dict[str, Any]) -> SourceArray:
-    """Return a source whose elements zarr decodes, for codecs and grids that the engine does not have."""
-    store = array.store
-    root = store.path(array.folder.prefix.rstrip("/"))
-    base: Any = root if root is not None else StorePath(store.place, array.folder.prefix.rstrip("/"))
-    with quiet():
-        opened = zarr.open_array(base, mode="r")
-    return decoded_source(opened, array.name, array.folder, **known)
 
 
 def _check_group(folder: Folder, document: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from ...errors import ConflictError
+from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..names import node_path
 from .destination import NewArray, NewTree
@@ -67,8 +67,8 @@ class PlannedArray:
     ----------
     name : str
         Path in the hierarchy.
-    method : {"move", "encode"}
-        Move encoded chunks, or decode and encode.
+    method : {"move", "encode", "zarr"}
+        Move encoded chunks, decode and encode, or let zarr's codecs do so.
     reason : str
         Why chunks are not moved.
     chunk_shape, shard_shape, grid : tuple of int
@@ -259,17 +259,17 @@ def make_plan(
         new = destination.array(source.name, layout.document, options)
         chunk = chunks_of(new.chain)
         geometry = _geometry(source, new, chunk, verify, options.threads, n_workers)
-        group = move_grouping if layout.moves else encode_grouping
+        group = encode_grouping if layout.method == "encode" else move_grouping
         grouping = group(geometry, memory)
         via = None
-        if may_use_intermediate and not layout.moves and not kept:
+        if may_use_intermediate and layout.method == "encode" and not kept:
             via = choose_intermediate(geometry, memory, grouping)
         if via is not None:
             grouping = encode_grouping(replace(geometry, source=via.chunk), memory)
         arrays.append(
             PlannedArray(
                 source.name,
-                "move" if layout.moves else "encode",
+                layout.method,
                 layout.reason,
                 chunk,
                 new.chain.shape,
@@ -283,6 +283,7 @@ def make_plan(
                 kept,
             )
         )
+    _check_verbatim(tree, choices)
     for name, array in tree.verbatim.items():
         documents[name] = dict(array.document)
     _add_groups(tree, documents)
@@ -311,6 +312,17 @@ def _misfits(tree: SourceTree, choices: Choices) -> dict[str, str]:
     if all(found[one.name] for one in tree.arrays if one.shape):
         return {}
     return {name: reason for name, reason in found.items() if reason}
+
+
+def _check_verbatim(tree: SourceTree, choices: Choices) -> None:
+    """Raise `UnsupportedError` for arrays that keep their old layout, though the user wants another one."""
+    for name, array in tree.verbatim.items():
+        if choices != Choices():
+            raise UnsupportedError(
+                f"array {name or array.place}: expected chunks that can be moved or decoded for the new layout, got "
+                f"{array.document.get('data_type')} ({array.problem or 'neither shardcodec nor zarr has its codecs'}). Choose other "
+                "arrays with --only, or convert this one without a layout, which copies it as it is"
+            )
 
 
 def _geometry(

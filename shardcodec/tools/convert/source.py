@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ...format.byte_document import ByteDocument
 from ...format.codecs import Codec
 from ...format.dtypes import DType
+from ..left_array import LeftArray
 from ..other_objects import OtherObjects
 
 __all__ = [
@@ -98,6 +100,8 @@ class SourceArray(ABC):
         Sentences on what the new array does not have as the source has it.
     codec_names : tuple of str
         Names of its codecs, of a sharded array those of its inner chunks; empty without metadata of Zarr.
+    bytes : ByteDocument or None
+        Of an array whose data type the engine does not have: its metadata; `dtype` is then that of raw bytes.
     """
 
     name: str
@@ -112,6 +116,12 @@ class SourceArray(ABC):
     encoding: Encoding | None = None
     notes: tuple[str, ...] = ()
     codec_names: tuple[str, ...] = ()
+    bytes: ByteDocument | None = None
+
+    @property
+    def data_type(self) -> str:
+        """Name of the data type, for reports."""
+        return str(self.dtype) if self.bytes is None else self.bytes.data_type or str(self.dtype)
 
     @abstractmethod
     def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
@@ -128,6 +138,10 @@ class SourceArray(ABC):
     def encoded(self) -> EncodedChunks:
         """Return the encoded chunks; only if there is an `encoding`."""
         raise NotImplementedError("this source has no encoded chunks")
+
+    def elements(self) -> Any:
+        """Return an object that gives elements for a box, as zarr has them; only if the engine does not have the data type."""
+        raise NotImplementedError("this source has a data type that the engine reads")
 
     def state(self, start: Ints, stop: Ints) -> str | None:
         """Return a name of the state of all objects that store a box; None if the store does not tell states cheaply."""
@@ -157,11 +171,13 @@ class SourceTree:
     is_consolidated : bool
         The root has consolidated metadata.
     verbatim : mapping from str to Any
-        Arrays whose data type shardcodec does not have: they are copied object by object.
+        Arrays whose chunks cannot be read or moved: they are copied object by object.
     others : OtherObjects or None
         The objects that belong to no array; None if there are none, or they are not copied.
     notes : tuple of str
         Sentences on what the new groups do not have as those of the source.
+    left : tuple of LeftArray
+        Arrays that no array of Zarr v3 can hold: they are left out.
     """
 
     place: str
@@ -171,6 +187,7 @@ class SourceTree:
     verbatim: Mapping[str, Any] = field(default_factory=dict)
     others: OtherObjects | None = None
     notes: tuple[str, ...] = ()
+    left: tuple[LeftArray, ...] = ()
 
     @property
     def scope(self) -> str:

@@ -20,8 +20,9 @@ from .encode import Written, encode_group, piece_crc, stream_shard
 from .grouping import INDEX_NBYTES, move_nbytes
 from .move import Moved, move_shard
 from .plan import ConvertPlan, PlannedArray, Unit
+from .recoded import RecodedChunks
 from .shard_record import ShardFailure, ShardRecord
-from .source import Ints, SourceArray, SourceTree
+from .source import EncodedChunks, Ints, SourceArray, SourceTree
 
 __all__ = ["Done", "GroupResult", "GroupWork"]
 
@@ -71,11 +72,10 @@ class GroupWork:
         self._sources = [by_name[one.name] for one in plan.arrays]
         self._news = [destination.array(one.name, plan.documents[one.name], options) for one in plan.arrays]
         self._encoded = [
-            source.encoded() if one.method == "move" else None
-            for one, source in zip(plan.arrays, self._sources, strict=True)
+            _encoded(one, source, plan) for one, source in zip(plan.arrays, self._sources, strict=True)
         ]
         self._checks = [
-            None if new.spec is None else ChunkCheck(new.spec, replace(options, threads=1))
+            None if new.spec is None else ChunkCheck.of(new.spec, new.bytes, replace(options, threads=1))
             for new in self._news
         ]
 
@@ -205,7 +205,7 @@ class GroupWork:
     def _write(self, unit: Unit, some: Sequence[Ints]) -> list[ShardRecord]:
         array, new = self._plan.arrays[unit.array], self._news[unit.array]
         states = {at: self._source_state(unit.array, at) for at in some}
-        if array.method == "move":
+        if array.method != "encode":
             return [self._move(unit.array, at, states[at]) for at in some]
         pieces = self._encode(unit, some)
         records = []
@@ -223,9 +223,10 @@ class GroupWork:
     def _move(self, number: int, coords: Ints, state: str | None) -> ShardRecord:
         array, new, chunks = self._plan.arrays[number], self._news[number], self._encoded[number]
         assert chunks is not None
-        assert new.spec is not None
-        held = new.held_nbytes + INDEX_NBYTES * new.spec.n_chunks
-        most = move_nbytes(new.spec.inner.nbytes, held, self._plan.memory, self._options.threads)
+        most = 0
+        if new.spec is not None:
+            held = new.held_nbytes + INDEX_NBYTES * new.spec.n_chunks
+            most = move_nbytes(new.spec.inner.nbytes, held, self._plan.memory, self._options.threads)
         full = self._plan.verify == "full"
         moved = move_shard(chunks, new, coords, array.chunk_shape, wants_crc=full, most_nbytes=most)
         self._verify(number, coords, moved)
@@ -237,7 +238,7 @@ class GroupWork:
             stored.state,
             stored.index_crc,
             state,
-            moved.n_chunks,
+            moved.n_chunks if array.method == "move" else 0,
             moved.nbytes,
         )
 
@@ -287,6 +288,12 @@ class GroupWork:
                 )
         elif any(piece_crc(new.read(coords, one.start, one.shape)) != one.crc for one in written.pieces):
             raise OSError(f"{new.describe(coords)}: the stored elements differ from those that were written")
+
+
+def _encoded(array: PlannedArray, source: SourceArray, plan: ConvertPlan) -> EncodedChunks | None:
+    if array.method == "zarr":
+        return RecodedChunks(source, plan.documents[array.name])
+    return source.encoded() if array.method == "move" else None
 
 
 def _check_checksums(new: NewArray, coords: Ints, check: ChunkCheck) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import math
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from ...format.spec import ShardSpec
 from ...options import Options
 from ...storage.runner import run_blocking
 from ...storage.store import Store
+from ..array_target import ArrayTarget
+from ..foreign_chunks import elements_of
 from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, file_state
 
 __all__ = ["ZarrSource", "chunk_places", "zarr_source"]
@@ -53,6 +56,8 @@ class ZarrSource(SourceArray):
     chain : ChainSpec
         The encoding of one object.
     options : Options
+    target : ArrayTarget or None
+        The array, if it has a data type that the engine does not have.
     """
 
     folder: Folder = field(kw_only=True)
@@ -60,6 +65,7 @@ class ZarrSource(SourceArray):
     chain: ChainSpec = field(kw_only=True)
     options: Options = field(kw_only=True)
     reader: ArrayReader = field(kw_only=True)
+    target: ArrayTarget | None = field(default=None, kw_only=True)
 
     def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
         if not start:
@@ -71,6 +77,11 @@ class ZarrSource(SourceArray):
         if self.chain.sharding is None:
             return _PlainChunks(self)
         return _InnerChunks(self, ShardSpec.from_chain(self.chain))
+
+    def elements(self) -> Any:
+        if self.target is None:
+            raise NotImplementedError("this source has a data type that the engine reads")
+        return elements_of(self.target)
 
     @property
     def objects_shape(self) -> Ints:
@@ -134,7 +145,7 @@ def zarr_source(
         The engine cannot read the array.
     """
     chain = ChainSpec.from_metadata(stored)
-    reader = ArrayReader(folder, options.threads, None, False)
+    reader = ArrayReader(folder, options.threads, None, False, document=stored)
     encoding = Encoding(chain.codecs)
     if chain.sharding is not None:
         spec = ShardSpec.from_chain(chain)
@@ -182,6 +193,8 @@ class _PlainChunks(EncodedChunks):
         self._fixed = source.chain.fixed_nbytes
         # of codecs that only zarr has nothing is known, but a chunk should not be much larger than its elements
         self._most = compiled(source.chain).most_nbytes or 16 * source.chain.nbytes + (1 << 20)
+        if source.bytes is not None and source.bytes.codec is not None:
+            self._most = sys.maxsize  # a text may have any length
 
     def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         store = self._source.folder.store

@@ -1,0 +1,290 @@
+# byte_document.py - arrays whose inner chunks the engine moves as bytes
+# SPDX-License-Identifier: MIT
+"""Metadata with a data type or codecs that the engine does not have, as far as the engine goes.
+
+Shards, indexes and checksums have no data type. So a document of such an array is replaced by one with the same shards, the
+same index and the same keys, and with elements and codecs of inner chunks that the engine has:
+
+    bfloat16, int4, float8 ...      raw elements of the same size; the codecs stay, and are checked by decoding
+    string, variable_length_bytes   raw elements, and codecs that permit inner chunks of any size
+    any other data type or codec    the same
+    |O of Zarr v2 with vlen-utf8    the same, by way of the ``zarr.json`` of an array of strings with equal chunks
+
+Source: zarr-extensions, ``data-types``; TensorStore, driver ``zarr3``; numcodecs (``vlen-utf8``, ``vlen-bytes``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShardError, UnsupportedError
+from .array_document import document_in_v3, has_text, parse_document
+from .chain_spec import ChainSpec
+from .checks import parse_named, show
+from .codecs import NUMCODECS
+from .dtypes import DType, parse_data_type
+from .fill import fill_from_json
+
+__all__ = ["ByteDocument", "byte_document", "inner_codecs"]
+
+Document = Mapping[str, Any]
+
+# Bytes of an element of the types that the codec `bytes` stores, and numpy does not have.
+_SIZES = {
+    **dict.fromkeys(("int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), 1),
+    **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn"), 1),
+    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("bfloat16", "complex_float4_e2m1fn", "complex_float6_e2m3fn"), 2),
+    **dict.fromkeys(("complex_float6_e3m2fn", "complex_float8_e3m4", "complex_float8_e4m3"), 2),
+    **dict.fromkeys(("complex_float8_e4m3b11fnuz", "complex_float8_e4m3fnuz", "complex_float8_e5m2"), 2),
+    **dict.fromkeys(("complex_float8_e5m2fnuz", "complex_float8_e8m0fnu"), 2),
+    **dict.fromkeys(("complex_bfloat16", "complex_float16"), 4),
+    **dict.fromkeys(("complex_float32",), 8),
+    **dict.fromkeys(("complex_float64",), 16),
+}
+# What an element of any other type is taken for, to estimate sizes in memory.
+_USUAL_NBYTES = 16
+
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+_ZSTD = {"name": "zstd", "configuration": {"level": 0}}
+# Codecs whose encoded chunks have any size: behind one of these, nothing says how long an inner chunk is.
+_COMPRESSORS = frozenset({"zstd", "gzip", "blosc", *(f"numcodecs.{name}" for name in NUMCODECS)})
+_FLOAT32: DType = np.dtype("float32")
+_CHECKSUMS = frozenset({"crc32c", "numcodecs.crc32c"})
+
+
+@dataclass(frozen=True)
+class ByteDocument:
+    """The metadata of an array as far as the engine goes.
+
+    Attributes
+    ----------
+    stored : mapping
+        The ``zarr.json`` of the array; of an array of Zarr v2, one that describes the same chunks, or its ``.zarray`` if Zarr v3
+        may not have its data type and filters.
+    document : mapping
+        The document for the engine; `stored` itself if the engine has the data type and all codecs.
+    data_type : str or None
+        Name of the data type that the engine does not have.
+    codec : str or None
+        Name of the codec, or of the first one, that the engine does not have.
+    has_fill : bool
+        The fill value of `document` has the bits of that of `stored`.
+    """
+
+    stored: Document
+    document: Document
+    data_type: str | None = None
+    codec: str | None = None
+    has_fill: bool = True
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if the engine does not decode to the elements of the array."""
+        return self.data_type is not None or self.codec is not None
+
+    @property
+    def has_item_size(self) -> bool:
+        """False if elements have any number of bytes."""
+        return self.data_type is None or self.data_type in _SIZES
+
+    @property
+    def serializer(self) -> Any:
+        """The codec that stores elements as bytes, as the metadata spell it; None if it is not known which one does."""
+        codecs = inner_codecs(self.stored["codecs"])
+        while any(map(_is_sharding, codecs)):
+            codecs = inner_codecs(codecs)
+        first = next((one for one in codecs if _codec_name(one) != "transpose"), None)
+        return first if _codec_name(first) in ("bytes", "vlen-utf8", "vlen-bytes") else None
+
+    def restored(self, document: Document, codecs: Sequence[Any] | None = None) -> dict[str, Any]:
+        """Return the ``zarr.json`` of a new array with elements of this data type.
+
+        Parameters
+        ----------
+        document : mapping
+            That of new shards for the engine.
+        codecs : sequence, optional
+            Codecs of the new inner chunks. By default those of this array, whose encoded chunks are moved.
+        """
+        kept = {name: self.stored[name] for name in ("data_type", "fill_value")}
+        inner = inner_codecs(self.stored["codecs"]) if codecs is None else codecs
+        return {**document, **kept, "codecs": with_inner_codecs(document["codecs"], inner)}
+
+
+def byte_document(document: Document) -> ByteDocument:
+    """Return the metadata of an array as far as the engine goes.
+
+    Raises
+    ------
+    SpecError
+        The document is invalid.
+    UnsupportedError
+        The engine has no document with the same grid.
+    """
+    stored, name, has_fill = document, None, True
+    if document.get("zarr_format") == 2:
+        try:
+            found = document_in_v3(document, _SIZES)
+            if found is None:
+                parse_document(document)
+                return ByteDocument(document, document)
+        except UnsupportedError as error:
+            return _grid_of_v2(document, error)
+        stored = found
+    try:
+        with_data_type = stored
+        parse_data_type(stored.get("data_type"))
+    except UnsupportedError:
+        name = _name_of(stored.get("data_type"))
+        element = _SIZES.get(name)
+        nbytes = element or _USUAL_NBYTES
+        fill = _fill(name, nbytes, stored.get("fill_value"))
+        with_data_type = {
+            **stored,
+            "data_type": f"r{8 * nbytes}",
+        }
+        if "fill_value" in stored:
+            with_data_type["fill_value"] = [0] * nbytes if fill is None else list(fill)
+        if element is None:
+            return ByteDocument(stored, _any_size(with_data_type), name, _first_codec(stored), has_fill=False)
+        has_fill = fill is not None
+    except ShardError:
+        pass  # the parser of the document says where
+    parse_document(with_data_type)
+    try:
+        ChainSpec.from_metadata(with_data_type)
+    except UnsupportedError as error:
+        codec = str(error.codec or error.message)
+        return ByteDocument(stored, _any_size(with_data_type), name, codec, has_fill)
+    return ByteDocument(stored, with_data_type, name, has_fill=has_fill)
+
+
+def _grid_of_v2(document: Document, error: UnsupportedError) -> ByteDocument:
+    """Return a document with the grid of an array of Zarr v2 whose chunks the engine cannot decode; `error` says why."""
+    bare = {**document, "filters": None, "compressor": None}
+    try:
+        parse_document(bare)
+        return ByteDocument(document, bare, codec=str(error.codec or error.message))
+    except UnsupportedError:
+        bare |= {"dtype": f"|V{_USUAL_NBYTES}", "fill_value": None}
+    parse_document(bare)
+    name = "string" if has_text(document) else show(document.get("dtype"))
+    return ByteDocument(document, bare, name, str(error.codec or error.message), has_fill=False)
+
+
+def _fill(name: str, nbytes: int, value: object) -> bytes | None:
+    """Return the fill value of a type that numpy does not have, as one element in the byte order of this machine.
+
+    None if its bits are not known here: of a number in fewer than 16 bits, except zero.
+    """
+    if isinstance(value, str) and re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * nbytes}}}", value):
+        return int(value, 16).to_bytes(nbytes, sys.byteorder)
+    if name.startswith("complex_") and isinstance(value, list | tuple) and len(value) == 2:
+        parts = [_fill(name.removeprefix("complex_"), nbytes // 2, part) for part in value]
+        return None if None in parts else b"".join(part or b"" for part in parts)
+    if isinstance(value, int) and name.startswith(("int", "uint")) and -128 <= value < 256:
+        return (value & 0xFF).to_bytes(1, sys.byteorder)
+    try:
+        if name == "bfloat16":
+            return fill_from_json(np.dtype("uint16"), _bits_of_bfloat16(fill_from_json(_FLOAT32, value)))
+        if name in ("float16", "float32", "float64"):
+            return fill_from_json(np.dtype(name), value)
+        return bytes(nbytes) if fill_from_json(_FLOAT32, value) == bytes(4) else None
+    except ShardError:
+        return None
+
+
+def _bits_of_bfloat16(single: bytes) -> int:
+    """Return the upper half of a float32, rounded to even."""
+    bits = int.from_bytes(single, sys.byteorder)
+    if bits & 0x7FFFFFFF > 0x7F800000:
+        return bits >> 16 | 0x40  # a NaN stays one
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def _any_size(document: Document) -> Document:
+    """Return the document with codecs that permit any size of an inner chunk; the last ones stay, as far as the engine has them."""
+    codecs = document.get("codecs")
+    if not isinstance(codecs, Sequence) or isinstance(codecs, str):
+        return document
+    found = {**document, "codecs": _replaced(codecs, _last_codecs)}
+    try:
+        ChainSpec.from_metadata(found)
+    except UnsupportedError:
+        return {**document, "codecs": _replaced(codecs, _last_checksum)}
+    return found
+
+
+def _replaced(codecs: Sequence[Any], kept: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+    for place, one in enumerate(codecs):
+        if not _is_sharding(one):
+            continue
+        configuration = one.get("configuration")
+        if isinstance(configuration, Mapping) and isinstance(configuration.get("codecs"), Sequence):
+            inner = {**configuration, "codecs": _replaced(configuration["codecs"], kept)}
+            return [*codecs[:place], {**one, "configuration": inner}, *codecs[place + 1 :]]
+    return [_BYTES, *kept(codecs)]
+
+
+def _last_codecs(codecs: Sequence[Any]) -> list[Any]:
+    names = list(map(_codec_name, codecs))
+    n = 0
+    while n < len(names) and names[-1 - n] in _COMPRESSORS | _CHECKSUMS:
+        n += 1
+    last = list(codecs[len(codecs) - n :])
+    is_compressed = any(_codec_name(one) not in _CHECKSUMS for one in last)
+    return last if is_compressed else [_ZSTD, *last]
+
+
+def _last_checksum(codecs: Sequence[Any]) -> list[Any]:
+    return [_ZSTD, *(one for one in codecs[-1:] if _codec_name(one) in _CHECKSUMS)]
+
+
+def _is_sharding(codec: Any) -> bool:
+    return isinstance(codec, Mapping) and codec.get("name") == "sharding_indexed"
+
+
+def _codec_name(codec: Any) -> str:
+    return str(codec.get("name")) if isinstance(codec, Mapping) else str(codec)
+
+
+def _first_codec(document: Document) -> str:
+    """Return the name of the codec that encodes elements of a data type without a size."""
+    for one in inner_codecs(document.get("codecs") or ()):
+        if _codec_name(one) not in ("transpose", "sharding_indexed"):
+            return _codec_name(one)
+    return "of an unknown name"
+
+
+def _name_of(data_type: Any) -> str:
+    try:
+        return parse_named(data_type)[0]
+    except ShardError:
+        return show(data_type)
+
+
+def inner_codecs(codecs: Sequence[Any]) -> list[Any]:
+    """Return the codecs of an inner chunk; those of a chunk without sharding."""
+    for one in codecs:
+        if _is_sharding(one):
+            return list(one["configuration"]["codecs"])
+    return list(codecs)
+
+
+def with_inner_codecs(codecs: Sequence[Any], inner: Sequence[Any]) -> list[Any]:
+    """Return codecs with others for the inner chunks; without sharding, all of them are others."""
+    if not any(map(_is_sharding, codecs)):
+        return list(inner)
+    return [
+        {**one, "configuration": {**one["configuration"], "codecs": list(inner)}}
+        if _is_sharding(one)
+        else one
+        for one in codecs
+    ]

@@ -1,0 +1,388 @@
+# test_foreign_types.py - arrays whose data type the engine does not have
+# SPDX-License-Identifier: MIT
+"""Shards have no data type: tools check, repair, pack and move those of strings, of bfloat16, and of any other type."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import quiet
+
+from shardcodec import chunk_state
+from shardcodec.checksum import crc32c
+from shardcodec.errors import UnsupportedError
+from shardcodec.tools import compact, convert, inspect, repair, verify
+from shardcodec.tools.convert.convert_report import ConvertReport
+from shardcodec.tools.targets import find_arrays
+
+NAMES = np.array([f"gauge {i} ä" * (500 if i == 3 else 1) for i in range(70)], dtype=object)
+NAMES[16:24] = ""
+# Bits of 0 to 6 in bfloat16.
+BITS = np.array([0, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0], "<u2")[np.arange(72) % 7].reshape(12, 6)
+
+
+def text(place: Any, name: str = "names", *, values: np.ndarray[Any, Any] = NAMES, **how: Any) -> Any:
+    """Make an array of strings in a group."""
+    how = {"dtype": "string", "chunks": (8,), **how}
+    with quiet():
+        group = zarr.open_group(place, mode="a", zarr_format=how.pop("zarr_format", 3))
+        array = group.create_array(name, shape=values.shape, **how)
+        array[...] = values
+    return array
+
+
+def bfloat16(place: Path, *, shards: Any = (8, 6), fill: Any = 0.0, data_type: str = "bfloat16") -> None:
+    """Make an array as TensorStore does; zarr does not know the type, so the metadata get it afterwards."""
+    with quiet():
+        array = zarr.create_array(
+            place,
+            shape=BITS.shape,
+            chunks=(4, 6),
+            shards=shards,
+            dtype="uint16",
+            compressors=zarr.codecs.GzipCodec(),
+        )
+    array[...] = BITS
+    edit(place / "zarr.json", data_type=data_type, fill_value=fill)
+
+
+def edit(document: Path, **members: Any) -> None:
+    document.write_text(json.dumps({**json.loads(document.read_text()), **members}))
+
+
+def bits(place: Path) -> np.ndarray[Any, Any]:
+    """Return the bits of an array of a type of two bytes, through zarr; the metadata are changed for that."""
+    edit(place / "zarr.json", data_type="uint16", fill_value=0)
+    with quiet():
+        return np.asarray(zarr.open_array(place, mode="r")[...])
+
+
+def names(place: Any, name: str = "names") -> list[str]:
+    with quiet():
+        return [str(one) for one in np.asarray(zarr.open_group(place, mode="r")[name][...]).reshape(-1)]
+
+
+def methods(report: ConvertReport) -> dict[str, str]:
+    assert report.is_complete and not report.failures
+    return {one.name: one.method for one in report.arrays}
+
+
+def flip(shard: Path, at: int) -> None:
+    data = bytearray(shard.read_bytes())
+    data[at] ^= 0x55
+    shard.write_bytes(data)
+
+
+def is_sharded(place: Path, shape: tuple[int, ...]) -> bool:
+    (array,) = find_arrays(place)
+    return array.spec is not None and array.spec.shard_shape == shape
+
+
+# ---- verify, inspect, chunk_state, repair, compact
+
+
+def test_torn_shard_of_strings_is_found(tmp_path: Path) -> None:
+    """Issue 30, 22: `verify` said "no damage found" beside a torn shard of station names."""
+    text(tmp_path / "g.zarr", shards=(32,))
+    assert not verify(tmp_path / "g.zarr", level="decode").n_findings
+    shard = tmp_path / "g.zarr/names/c/1"
+    os.truncate(shard, shard.stat().st_size - 20)
+    report = verify(tmp_path / "g.zarr", level="index")
+    assert report.kinds == {"truncated tail": 1}
+
+
+@pytest.mark.parametrize("dtype", ["string", "variable_length_bytes"])
+def test_damaged_inner_chunk_of_strings_is_found_by_decoding(tmp_path: Path, dtype: str) -> None:
+    """Zarr's codecs decode what the engine does not; a checksum behind them is checked by the engine."""
+    values = NAMES if dtype == "string" else np.array([one.encode() for one in NAMES], dtype=object)
+    text(tmp_path / "g.zarr", values=values, dtype=dtype, shards=(32,))
+    crc = [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()]
+    text(tmp_path / "g.zarr", "sums", values=values, dtype=dtype, shards=(32,), compressors=crc)
+    for name in "names", "sums":
+        flip(tmp_path / f"g.zarr/{name}/c/1", 1)
+    assert verify(tmp_path / "g.zarr").kinds == {"bad inner checksum": 1}
+    report = verify(tmp_path / "g.zarr", level="decode")
+    assert report.kinds == {"bad inner checksum": 1, "decode error": 1}
+    assert [one.findings[0].chunk for one in report.shards] == [(0,), (0,)]
+
+
+def test_codecs_that_neither_has_are_named(tmp_path: Path) -> None:
+    text(tmp_path / "g.zarr", shards=(32,))
+    document = json.loads((tmp_path / "g.zarr/names/zarr.json").read_text())
+    document["codecs"][0]["configuration"]["codecs"] = [{"name": "no.such"}, {"name": "crc32c"}]
+    edit(tmp_path / "g.zarr/names/zarr.json", codecs=document["codecs"])
+    report = verify(tmp_path / "g.zarr", level="decode")
+    assert report.kinds["unsupported"] == 1
+    assert (
+        report.kinds["bad inner checksum"] == 8
+    )  # the chunks have none, so the checksum that the metadata name is wrong
+
+
+def test_inspect_and_chunk_state_of_strings(tmp_path: Path) -> None:
+    array = text(tmp_path / "g.zarr", shards=(32,))
+    (report,) = inspect(tmp_path / "g.zarr").arrays
+    assert report.problem is None and report.stored is not None and report.layout is not None
+    assert (report.layout.dtype, report.layout.fill_value) == ("string", "")
+    assert (report.stored.n_chunks, report.stored.ratio) == (8, None)  # [16:24] is empty, as the fill value
+    state = chunk_state(array)
+    assert state.exists.sum() == 8 and state.nbytes.sum() == report.stored.chunks.nbytes
+
+
+def test_repair_takes_strings_from_what_is_whole_and_from_a_copy(tmp_path: Path) -> None:
+    text(tmp_path / "g.zarr", shards=(32,))
+    shutil.copytree(tmp_path / "g.zarr", tmp_path / "copy.zarr")
+    text(tmp_path / "other.zarr", chunks=(10,))
+    torn, flipped = (tmp_path / f"g.zarr/names/c/{i}" for i in (1, 0))
+    os.truncate(torn, torn.stat().st_size - 20)
+    flip(flipped, 1)
+    report = repair(tmp_path / "g.zarr", to=tmp_path / "alone.zarr")
+    assert (report.n_damaged, report.n_lost_chunks) == (
+        2,
+        1,
+    )  # the streams behind the lost index are recognised
+    for copy in "copy.zarr", "other.zarr":
+        report = repair(tmp_path / "g.zarr", to=tmp_path / f"from-{copy}", copy=tmp_path / copy)
+        assert report.n_lost_chunks == 0
+        assert names(tmp_path / f"from-{copy}") == list(NAMES)
+    report = repair(tmp_path / "g.zarr", backup=tmp_path / "backup", copy=tmp_path / "copy.zarr")
+    assert names(tmp_path / "g.zarr") == list(NAMES)
+
+
+def test_copy_with_other_foreign_codecs_is_not_taken_as_it_is(tmp_path: Path) -> None:
+    """Codecs that the engine does not have are compared by their metadata: two arrays of them looked equal."""
+    text(tmp_path / "g.zarr", shards=(32,), compressors=zarr.codecs.GzipCodec(level=1))
+    text(tmp_path / "copy.zarr", shards=(32,), compressors=zarr.codecs.ZstdCodec(level=3))
+    flip(tmp_path / "g.zarr/names/c/0", 20)
+    report = repair(tmp_path / "g.zarr", to=tmp_path / "new.zarr", copy=tmp_path / "copy.zarr")
+    assert report.n_lost_chunks == 0
+    assert not verify(tmp_path / "new.zarr", level="decode").n_findings
+    assert names(tmp_path / "new.zarr") == list(NAMES)
+
+
+def test_compact_packs_strings(tmp_path: Path) -> None:
+    text(tmp_path / "g.zarr", shards=(32,))
+    shard = tmp_path / "g.zarr/names/c/0"
+    data = shard.read_bytes()
+    entries = np.frombuffer(data[-68:-4], "<u8").reshape(4, 2).copy()
+    at = int(entries[3, 0])
+    entries[3, 0] += 300
+    index = entries.tobytes()
+    shard.write_bytes(data[:at] + bytes(300) + data[at:-68] + index + crc32c(index).to_bytes(4, "little"))
+    report = compact(tmp_path / "g.zarr")
+    assert report.n_packed == 1 and shard.read_bytes() == data
+    assert names(tmp_path / "g.zarr") == list(NAMES)
+
+
+def test_against_compares_strings(tmp_path: Path) -> None:
+    text(tmp_path / "g.zarr", shards=(32,))
+    text(tmp_path / "v2.zarr", dtype=str, zarr_format=2, chunks=(11,))
+    assert not verify(tmp_path / "g.zarr", against=tmp_path / "v2.zarr").n_findings
+    with quiet():
+        zarr.open_group(tmp_path / "v2.zarr")["names"][40] = "another"
+    report = verify(tmp_path / "g.zarr", against=tmp_path / "v2.zarr")
+    (shard,) = report.shards
+    assert "1 of 32 elements" in shard.findings[0].detail and "(40,)" in shard.findings[0].detail
+
+
+# ---- types of a fixed size
+
+
+def test_bfloat16_is_decoded_compared_and_moved(tmp_path: Path) -> None:
+    bfloat16(tmp_path / "a.zarr")
+    assert not verify(tmp_path / "a.zarr", level="decode").n_findings
+    (report,) = inspect(tmp_path / "a.zarr").arrays
+    assert report.foreign_codec is None and report.layout is not None and report.layout.dtype == "bfloat16"
+    assert methods(convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(12, 6))) == {"": "move"}
+    assert is_sharded(tmp_path / "b.zarr", (12, 6))
+    report = convert(tmp_path / "a.zarr", tmp_path / "c.zarr", chunks=(3, 3), shards=(6, 6), codecs=["zstd"])
+    assert methods(report) == {"": "encode"}
+    for name in "b.zarr", "c.zarr":
+        assert not verify(tmp_path / name, against=tmp_path / "a.zarr").n_findings
+        assert json.loads((tmp_path / name / "zarr.json").read_text())["data_type"] == "bfloat16"
+        np.testing.assert_array_equal(bits(tmp_path / name), BITS)
+    flip(tmp_path / "a.zarr/c/0/0", 20)
+    assert verify(tmp_path / "a.zarr").n_findings == 1  # gzip has a checksum
+
+
+@pytest.mark.parametrize(
+    ("fill", "stored"), [(1.0, 0x3F80), ("0x4040", 0x4040), ("NaN", 0x7FC0), (1.004, 0x3F81)]
+)
+def test_fill_value_of_bfloat16_is_compared_by_its_bits(tmp_path: Path, fill: Any, stored: int) -> None:
+    bfloat16(tmp_path / "a.zarr", fill=fill)
+    with quiet():
+        shutil.rmtree(tmp_path / "a.zarr/c")
+        full = zarr.create_array(
+            tmp_path / "b.zarr", shape=BITS.shape, chunks=(12, 6), dtype="uint16", fill_value=7
+        )
+        full[...] = stored
+    edit(tmp_path / "b.zarr/zarr.json", data_type="bfloat16", fill_value=fill)
+    convert(tmp_path / "b.zarr", tmp_path / "shards.zarr")
+    assert not verify(tmp_path / "shards.zarr", against=tmp_path / "a.zarr").n_findings
+
+
+def test_elements_that_cannot_be_compared_are_a_finding(tmp_path: Path) -> None:
+    """The bits of a fill value in fewer than 16 bits are not known, so an absent chunk cannot be compared."""
+    bfloat16(tmp_path / "a.zarr", data_type="complex_float8_e5m2", fill=[1.5, 0.0])
+    shutil.copytree(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    report = verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr", level="decode")
+    assert report.kinds == {"different": 1} and report.arrays[0].n_shards == 2
+    assert "cannot be compared" in report.shards[0].findings[0].detail
+    with pytest.raises(
+        UnsupportedError, match=r"does not encode complex_float8_e5m2: inner chunks of .* differ"
+    ):
+        convert(tmp_path / "a.zarr", tmp_path / "c.zarr", chunks=(2, 6))
+    assert methods(convert(tmp_path / "a.zarr", tmp_path / "c.zarr", shards=(12, 6))) == {"": "move"}
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("data_type", ["bfloat16", "int4", "float8_e4m3fn"])
+@pytest.mark.parametrize("driver", ["zarr", "zarr3"])
+def test_arrays_of_tensorstore(tmp_path: Path, data_type: str, driver: str) -> None:
+    """TensorStore reads what `convert` makes of its own types, of Zarr v2 and v3."""
+    ts = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
+    dtype = ts.dtype(data_type).numpy_dtype
+    values = (np.arange(72).reshape(12, 6) % 7).astype(dtype)
+    schema = {"dtype": data_type, "domain": {"shape": [12, 6]}, "chunk_layout": {"chunk": {"shape": [4, 3]}}}
+    place = {"driver": "file", "path": str(tmp_path / "a.zarr")}
+    array = ts.open({"driver": driver, "kvstore": place, "schema": schema, "create": True}).result()
+    array[...] = values
+    report = convert(tmp_path / "a.zarr", tmp_path / "moved.zarr", shards=(8, 6), verify="full")
+    assert methods(report) == {"": "move"}
+    report = convert(
+        tmp_path / "a.zarr", tmp_path / "encoded.zarr", chunks=(2, 2), shards=(8, 6), verify="full"
+    )
+    assert methods(report) == {"": "encode"}
+    for name in "moved.zarr", "encoded.zarr":
+        place = {"driver": "file", "path": str(tmp_path / name)}
+        new = ts.open({"driver": "zarr3", "kvstore": place}).result()
+        assert new.dtype.name == data_type and new.chunk_layout.write_chunk.shape == (8, 6)
+        np.testing.assert_array_equal(new.read().result().astype(float), values.astype(float))
+
+
+# ---- convert
+
+
+@pytest.mark.parametrize("how", [{"zarr_format": 2, "dtype": str}, {}, {"shards": (16,)}])
+def test_strings_get_the_new_layout(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Issue 30, 22: `convert --shards` copied the old layout of strings and said that it was complete."""
+    text(tmp_path / "g.zarr", **how)
+    text(
+        tmp_path / "g.zarr",
+        "scalar",
+        values=np.array("one", dtype=object),
+        **{**how, "chunks": "auto", "shards": None},
+    )
+    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(32,), verify="full", array="names")
+    assert methods(report) == {"names": "move"} and report.n_moved_chunks == 8
+    report = convert(
+        tmp_path / "g.zarr", tmp_path / "b.zarr", shards=4096, codecs=["zstd", "crc32c"], verify="full"
+    )
+    assert methods(report) == {"names": "zarr", "scalar": "move"}
+    report = convert(
+        tmp_path / "g.zarr", tmp_path / "c.zarr", chunks=(5,), shards=(20,), array="names", verify="full"
+    )
+    assert methods(report) == {"names": "zarr"}
+    for name, shards, chunks in ("a", (32,), (8,)), ("b", (72,), (8,)), ("c", (20,), (5,)):
+        new = zarr.open_array(tmp_path / f"{name}.zarr/names", mode="r")
+        assert (new.shards, new.chunks, list(new[...])) == (shards, chunks, list(NAMES))
+        assert not verify(tmp_path / f"{name}.zarr", level="decode", against=tmp_path / "g.zarr").n_findings
+    assert names(tmp_path / "b.zarr", "scalar") == ["one"]
+
+
+def test_strings_beside_an_array_with_other_axes_keep_their_chunks(tmp_path: Path) -> None:
+    text(tmp_path / "g.zarr")
+    text(tmp_path / "g.zarr", "sharded", shards=(16,))
+    with quiet():
+        zarr.open_group(tmp_path / "g.zarr")["names"][60:] = ""  # a chunk of fill values, and one at the edge
+        zarr.create_array(tmp_path / "g.zarr", name="X", data=np.ones((8, 8)), chunks=(4, 4))
+    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(8, 8), verify="full")
+    assert methods(report) == {"X": "move", "names": "move", "sharded": "move"}
+    assert not verify(tmp_path / "a.zarr", against=tmp_path / "g.zarr").n_findings
+    assert names(tmp_path / "a.zarr") == [*NAMES[:60], *[""] * 10]
+    assert zarr.open_array(tmp_path / "a.zarr/sharded").shards == (16,)
+
+
+def test_job_of_strings_is_resumed(tmp_path: Path) -> None:
+    text(tmp_path / "g.zarr")
+    job = tmp_path / "job.json"
+    assert methods(convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(16,), job=job)) == {
+        "names": "move"
+    }
+    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(16,), job=job, resume=True)
+    assert (report.n_skipped, report.n_written) == (5, 0)
+
+
+def test_layout_that_nothing_can_make_is_refused(tmp_path: Path) -> None:
+    """A type that only moves as bytes gets another layout as far as its chunks stay, or is refused; never the old one."""
+    bfloat16(tmp_path / "g.zarr/a", data_type="no_such_type", shards=None)
+    zarr.open_group(tmp_path / "g.zarr", mode="a")
+    with pytest.raises(
+        UnsupportedError, match=r"does not encode no_such_type: .* choose other arrays with --only"
+    ):
+        convert(tmp_path / "g.zarr", tmp_path / "b.zarr", chunks=(2, 2))
+    assert not (tmp_path / "b.zarr").exists()
+    assert methods(convert(tmp_path / "g.zarr", tmp_path / "b.zarr", shards=(8, 6))) == {"a": "move"}
+    np.testing.assert_array_equal(bits(tmp_path / "b.zarr/a"), BITS)
+    edit(tmp_path / "g.zarr/a/zarr.json", chunk_grid={"name": "no_such_grid"})
+    with pytest.raises(
+        UnsupportedError, match="expected chunks that can be moved or decoded for the new layout"
+    ):
+        convert(tmp_path / "g.zarr", tmp_path / "c.zarr", shards=(8, 6))
+
+
+def test_objects_of_zarr_v2_are_named_as_left(tmp_path: Path) -> None:
+    """Pickled objects have no data type in Zarr v3. They must not stop the other arrays of their group."""
+    text(tmp_path / "g.zarr", zarr_format=2, dtype=str)
+    text(tmp_path / "g.zarr", "packed", zarr_format=2, dtype=str)
+    text(tmp_path / "g.zarr", "pickled", zarr_format=2, dtype=str)
+    numcodecs = pytest.importorskip("numcodecs")
+    edit(tmp_path / "g.zarr/pickled/.zarray", filters=[{"id": "pickle", "protocol": 5}])
+    shutil.rmtree(tmp_path / "g.zarr/packed")
+    text(tmp_path / "g.zarr", "packed", zarr_format=2, dtype=str, compressors=numcodecs.BZ2())
+    report = convert(tmp_path / "g.zarr", tmp_path / "a.zarr", shards=(32,))
+    assert methods(report) == {"names": "move", "packed": "zarr"}
+    assert [one.name for one in report.left_arrays] == ["pickled"]
+    assert names(tmp_path / "a.zarr") == names(tmp_path / "a.zarr", "packed") == list(NAMES)
+    with pytest.raises(UnsupportedError, match="pickled"):
+        convert(tmp_path / "g.zarr", tmp_path / "b.zarr", array="pickled")
+
+
+def test_xarray_masks_the_same_strings(tmp_path: Path) -> None:
+    """In Zarr v2 xarray masks strings that are the fill value; 0, as zarr-python 2 writes it, and null mask none."""
+    xarray = pytest.importorskip("xarray")
+    data = xarray.Dataset({"n": ("x", np.array(["a", "", "c"], dtype=object))})
+    with quiet():
+        data.to_zarr(tmp_path / "a.zarr", zarr_format=2, consolidated=False)
+    for number, fill in enumerate([None, "", 0]):
+        edit(tmp_path / "a.zarr/n/.zarray", fill_value=fill)
+        convert(tmp_path / "a.zarr", tmp_path / f"{number}.zarr")
+        with quiet():
+            old, new = (
+                [one != one for one in xarray.open_zarr(tmp_path / name, consolidated=False).n.values]
+                for name in ("a.zarr", f"{number}.zarr")
+            )
+        assert old == new == [False, fill == "", False]
+
+
+def test_strings_of_hdf5(tmp_path: Path) -> None:
+    """One column of names, as in every AnnData file, stopped the conversion of the whole file."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"] = np.arange(70)
+        for name, how in ("names", {}), ("chunked", {"chunks": (30,), "compression": "gzip"}):
+            file.create_dataset(f"obs/{name}", data=list(NAMES), dtype=h5py.string_dtype(), **how)
+        file["title"] = "one"
+        file.create_dataset("none", shape=(0,), dtype=h5py.string_dtype())
+    report = convert(tmp_path / "a.h5", tmp_path / "a.zarr", shards=4096, verify="full")
+    strings = {"obs/chunked": "zarr", "obs/names": "zarr", "title": "zarr", "none": "zarr"}
+    assert methods(report) == {"X": "encode", **strings}
+    assert names(tmp_path / "a.zarr", "obs/names") == names(tmp_path / "a.zarr", "obs/chunked") == list(NAMES)
+    assert names(tmp_path / "a.zarr", "title") == ["one"] and names(tmp_path / "a.zarr", "none") == []
+    assert not verify(tmp_path / "a.zarr", level="decode").n_findings
