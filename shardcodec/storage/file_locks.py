@@ -35,7 +35,7 @@ from ..options import Options
 from . import file_system, lock_scopes
 from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
 from .retry import Patience
-from .tasks import to_its_end
+from .tasks import in_thread
 
 __all__ = [
     "MOVED",
@@ -340,7 +340,7 @@ def hold_async(
 
 async def _run(work: Callable[[], T], *, inline: bool) -> T:
     """Call `work` inline or in a thread; wait for the thread to its end, because its locks must be released."""
-    return work() if inline else await to_its_end(asyncio.to_thread(work))
+    return work() if inline else await in_thread(work)
 
 
 def update(path: str, options: Options, work: Callable[[int | None], bool]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from .. import native
 from ..cancel import listen_to
 from ..compat import Caller
 
-__all__ = ["all_of", "in_thread", "to_its_end"]
+__all__ = ["all_of", "in_thread"]
 
 T = TypeVar("T")
 
@@ -46,21 +46,11 @@ async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
         raise
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work in another thread to end, also after a cancellation.
-
-    A cancellation, or a caller that no longer waits, stops the native plans in the work, so the work ends soon.
-    """
-    cancel = native.load().Cancel()
-    with listen_to(cancel):
-        task = asyncio.ensure_future(work)
-    return await _end_of(task, cancel)
-
-
 async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | None = None) -> T:
-    """Run work in another thread and wait as `to_its_end`; without the task that `asyncio.to_thread` would need.
+    """Run work in another thread, with the context of the caller, and wait for its end, also after a cancellation.
 
-    The thread is one of `pool`, or of the event loop's default executor.
+    A cancellation, or a caller that no longer waits, stops the native plans in the work, so the work ends soon. The
+    thread is one of `pool`, or of the event loop's default executor.
     """
     cancel = native.load().Cancel()
     with listen_to(cancel):

@@ -25,7 +25,7 @@ from ..storage.requests import n_concurrent
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
 from ..storage.store import check_store_writable
-from ..storage.tasks import all_of, to_its_end
+from ..storage.tasks import all_of, in_thread
 from .buffered_edits import BufferedEdits, applier
 from .byte_ranges import as_request, cut, request_to_send
 from .keys import ArrayKeys
@@ -222,7 +222,7 @@ class Shards:
             work = (self._chain, shards, self._open, self._path)
             if self._path(keys[0]) is None:
                 return read_native(*work)
-            return await to_its_end(asyncio.to_thread(read_native, *work))
+            return await in_thread(read_native, *work)
         return await read(
             holder,
             self._chain,
@@ -254,10 +254,10 @@ class Shards:
                 store = store_of(holder)
                 if store.path(some[0]) is not None:
                     scan = (self._chain, [store.source(shard) for shard in some], some, self._options)
-                    found = await to_its_end(asyncio.to_thread(scan_files, *scan))
+                    found = await in_thread(scan_files, *scan)
                 elif self._is_native(some):
                     work = (self._chain, some, self._open, self._path)
-                    found = await to_its_end(asyncio.to_thread(sizes_native, *work))
+                    found = await in_thread(sizes_native, *work)
                 else:
                     found = await read_sizes(self._chain, some, self._options, ask)
                 for shard, sizes in zip(some, found, strict=True):
@@ -327,7 +327,7 @@ class Shards:
                     return None
                 look = applier(self._chain, shard, change, {} if buffered is None else buffered.shown)
                 work = (self._chain, shard, self._open, self._path, look)
-                given = await to_its_end(asyncio.to_thread(look_native, *work))
+                given = await in_thread(look_native, *work)
             if buffered is None:
                 buffered = BufferedEdits(self.spec)
             buffered.add(change, given, store)

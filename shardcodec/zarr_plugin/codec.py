@@ -8,7 +8,6 @@ whatever the engine cannot.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from ..storage import locks, turns
 from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store, check_store_writable
-from ..storage.tasks import to_its_end
+from ..storage.tasks import in_thread
 from .selection import array_axes, to_box
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class ShardingCodec(ZarrShardingCodec):
     async def _decode_single(self, shard_bytes: Any, shard_spec: Any) -> Any:
         if self._job(shard_spec) is None:
             return await super()._decode_single(shard_bytes, shard_spec)
-        return await to_its_end(asyncio.to_thread(self._decode_sync, shard_bytes, shard_spec))
+        return await in_thread(self._decode_sync, shard_bytes, shard_spec)
 
     def _encode_sync(self, shard_array: Any, shard_spec: Any) -> Any:
         job = self._job(shard_spec)
@@ -88,7 +87,7 @@ class ShardingCodec(ZarrShardingCodec):
         job = self._job(shard_spec)
         if job is None or job.values(shard_array, shard_spec.shape) is None:
             return await super()._encode_single(shard_array, shard_spec)
-        return await to_its_end(asyncio.to_thread(self._encode_sync, shard_array, shard_spec))
+        return await in_thread(self._encode_sync, shard_array, shard_spec)
 
     # ---- a part of a shard in a store
 

@@ -28,7 +28,7 @@ from helpers import create, files_below, ours
 import shardcodec
 from shardcodec import native
 from shardcodec.cancel import listen_to
-from shardcodec.storage.tasks import to_its_end
+from shardcodec.storage.tasks import in_thread
 
 pytestmark = pytest.mark.threads
 
@@ -225,7 +225,7 @@ def test_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
             raise
 
     async def main() -> None:
-        task = asyncio.ensure_future(to_its_end(asyncio.to_thread(read)))
+        task = asyncio.ensure_future(in_thread(read))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

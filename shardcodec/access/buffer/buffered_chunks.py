@@ -8,7 +8,6 @@ buffered writes of its shard.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from ...options import Options
 from ...storage import locks
-from ...storage.tasks import to_its_end
+from ...storage.tasks import in_thread
 from ..shard_object import ShardObject
 from . import open_buffer
 from .overlay import Overlay
@@ -78,7 +77,7 @@ class BufferedChunks:
             self._options,
             write_empty=self._write_empty,
         )
-        await to_its_end(asyncio.to_thread(target.update, maker, self._options))
+        await in_thread(target.update, maker, self._options)
 
 
 def buffer_chunks(

@@ -34,7 +34,7 @@ from ...storage.kinds import store_of
 from ...storage.object_names import lies_below, lies_in
 from ...storage.runner import BLOCKING, run_blocking
 from ...storage.store import Store
-from ...storage.tasks import all_of, to_its_end
+from ...storage.tasks import all_of, in_thread
 from ..array_read import read_request
 from ..array_request import Part, Request
 from ..array_write import write_request
@@ -184,7 +184,7 @@ class ProcessBuffer:
             if decoded_nbytes(part.chain, part.box) <= INLINE_NBYTES:
                 writes.overlay.write(box, request.axes, request.array)
             else:
-                await to_its_end(asyncio.to_thread(writes.overlay.write, box, request.axes, request.array))
+                await in_thread(writes.overlay.write, box, request.axes, request.array)
         except BaseException:
             if found is not None:
                 self._note(name, found)  # a cancelled write has taken memory
@@ -410,7 +410,7 @@ class ProcessBuffer:
         if request.is_small:
             _copy_overlays(found.values(), request)
         else:
-            await to_its_end(asyncio.to_thread(_copy_overlays, found.values(), request))
+            await in_thread(_copy_overlays, found.values(), request)
         return missing - {request.positions[i] for i in found}
 
     def _fits(self, name: str, part: Part) -> bool:
