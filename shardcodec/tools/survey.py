@@ -178,7 +178,7 @@ class _ShardSurvey:
         problems = self._read(entries, readable, level)
         whole = readable.copy()
         whole[list(problems)] = False
-        if not found.is_anchored and not (whole | ~stored | ~self.inside)[[0, -1]].all():
+        if displaced is None and not found.is_anchored and not (whole | ~stored | ~self.inside)[[0, -1]].all():
             # each entry may be that of a neighbour: bytes that were cut off or appended are read as the first or last ones
             whole[:], stored = False, np.ones_like(stored)
         if displaced is not None:
@@ -279,15 +279,21 @@ class _ShardSurvey:
     def _follow_drift(self, found: FoundIndex, entries: Entries, missing: Flags) -> Displacement | None:
         """Find inner chunks that are not whole in their places behind a cut or an insertion between inner chunks.
 
-        One chunk at the right distance may be an old one, among dead bytes. Two are taken as proof.
+        One chunk at the right distance may be an old one, among dead bytes. Two are taken as proof. Where the distance is that
+        from one inner chunk to another, each whole one behind the first damaged place may be another one; none is proved.
         """
         drift = drift_of(found, self.view.nbytes, self.spec)
-        if not drift or not self.check.has_checksum or np.count_nonzero(missing) < 2:
+        if not drift or not self.check.has_checksum or not missing.any():
             return None
         moved = shifted(entries, drift, found, self.view.nbytes)
-        there = missing & ~is_absent(moved) & ~_share_bytes(moved, self.places)
+        if drift > 0:
+            behind = entries[:, 0] > entries[missing, 0].min()
+            self.places[behind & _are_among(entries, moved[~is_absent(moved)])] = ABSENT
+        if np.count_nonzero(missing) < 2:
+            return None
+        there = missing & ~is_absent(moved) & ~_share_bytes(moved, self.places) & ~_are_among(moved, entries)
         there[list(self._read(moved, there, self._level_of_moved))] = False
-        if np.count_nonzero(there) < 2:
+        if np.count_nonzero(there) < 2 or not _is_explained(entries, missing, there):
             return None
         self.places[there] = moved[there]
         detail = f"{np.count_nonzero(there)} inner chunks are {abs(drift)} bytes {'before' if drift < 0 else 'behind'} their offsets"
@@ -365,6 +371,22 @@ class _ShardSurvey:
             detail = f"inner chunks {first} and {second} share bytes, which is valid; {n} pairs do"
             offset, nbytes = (int(number) for number in entries[a])
             self.list.add(FindingKind.OVERLAP, detail, offset, nbytes, chunk=first)
+
+
+def _is_explained(entries: Entries, missing: Flags, there: Flags) -> bool:
+    """Return True if a shift of the inner chunks that were found explains all damage behind the first of them.
+
+    Of one size, each may also be its neighbour, after two damages. Different sizes leave no doubt.
+    """
+    if len(np.unique(entries[there, 1])) > 1:
+        return True
+    return not (missing & ~there & (entries[:, 0] > entries[there, 0].min())).any()
+
+
+def _are_among(entries: Entries, others: Entries) -> Flags:
+    """Return which entries are equal to any of the others."""
+    known = set(map(tuple, others.tolist()))
+    return np.array([tuple(entry) in known for entry in entries.tolist()], dtype=np.bool_)
 
 
 def _share_bytes(entries: Entries, others: Entries) -> Flags:
