@@ -128,8 +128,14 @@ def _last_line(report: CompactReport) -> str:
     sign = "-" if report.freed_nbytes < 0 else ""
     return (
         f"{format_count(report.n_shards, 'shard')}, {report.n_packed} {would}packed, {report.n_failed} failed, {sign}{freed} {would}freed"
-        f"{'' if report.is_complete else '; stopped before the end'}"
+        f"{'' if report.is_complete else _why_incomplete(report)}"
     )
+
+
+def _why_incomplete(report: CompactReport) -> str:
+    if report.n_failed and report.to is not None:
+        return "; no metadata were written; repair the shards that failed, remove what is at --to, and run it again"
+    return "; stopped before the end"
 
 
 def _line(done: CompactedShard, dry_run: bool) -> str:

@@ -50,7 +50,7 @@ def compact(
     """Pack the shards that a path leads to. Inner chunks are copied as they are stored. Header, footer and alignment stay.
 
     Each shard is replaced in one step, or all shards are written to a new hierarchy. Damaged shards are not changed, and are
-    reported; a new hierarchy does not have them.
+    reported; a new hierarchy does not have them, and gets no metadata then.
 
     Parameters
     ----------
@@ -153,10 +153,11 @@ def compact(
         except Stopped as stop:
             stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
             raise
-    if new is not None:
+    is_complete = new is None or not run.n_failed
+    if new is not None and is_complete:
         has_groups = array is None and spec is None
         new.finish(find_groups(target, storage_options) if has_groups else ())
-    return run.report(str(target), None if to is None else str(to))
+    return run.report(str(target), None if to is None else str(to), is_complete=is_complete)
 
 
 def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
@@ -184,11 +185,11 @@ class _CompactRun(RunOverArrays[CompactedShard]):
     ) -> None:
         super().__init__(to, pool, monitor, on_shard)
         self._task = task
-        self._n_packed = self._n_failed = self._freed = 0
+        self.n_failed = self._n_packed = self._freed = 0
 
     def report(self, target: str, to: str | None, *, is_complete: bool = True) -> CompactReport:
         """Return the result."""
-        counts = self.n_shards, self._n_packed, self._n_failed, self._freed
+        counts = self.n_shards, self._n_packed, self.n_failed, self._freed
         lists = tuple(self.listed), tuple(self.left)
         return CompactReport(target, to, self._task.dry_run, *counts, *lists, is_complete, self.others)
 
@@ -207,4 +208,4 @@ class _CompactRun(RunOverArrays[CompactedShard]):
             self._n_packed += 1
             self._freed += done.dead_nbytes if done.new_nbytes is None else done.nbytes - done.new_nbytes
         else:
-            self._n_failed += 1
+            self.n_failed += 1

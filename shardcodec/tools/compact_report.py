@@ -79,7 +79,7 @@ class CompactReport(Report):
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool
-        False if the work was stopped before the end.
+        False if the work was stopped before the end, or a new hierarchy has no metadata because a shard failed.
     others : ObjectCounts
         Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
     """

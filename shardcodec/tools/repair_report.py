@@ -22,7 +22,9 @@ class RepairAction(enum.StrEnum):
     REPAIRED = "repaired"  # a new shard was written
     SETTLED = "settled"  # an unfinished update in place was rolled back, and the shard is whole
     LEFT = "left"  # nothing of it can be restored; in place it was not changed, a new array does not have it
-    UNREADABLE = "unreadable"  # it cannot be read or written; it was not changed
+    UNREADABLE = (
+        "unreadable"  # it cannot be read or written; it was not changed, and a new array does not have it
+    )
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class RepairedShard(Report):
     findings : tuple of Finding
         What was damaged.
     n_kept : int
-        Inner chunks that were copied from the shard.
+        Inner chunks that were copied from the shard. Only those with elements of the array count, here and below.
     n_from_copy : int
         Inner chunks that were taken from the copy, absent ones too.
     lost : tuple of tuple of int

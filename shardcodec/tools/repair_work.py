@@ -29,7 +29,7 @@ from .repair_notes import RepairNotes
 from .repair_report import RepairAction, RepairedShard
 from .shard_repair import ShardRepair, as_unreadable, settled
 from .shard_threads import in_order
-from .stored_bytes import StoredBytes, open_object
+from .stored_bytes import Buffer, StoredBytes, open_object
 
 __all__ = ["RepairTask", "RepairWork"]
 
@@ -65,7 +65,7 @@ class RepairTask(ShardTask[RepairedShard | None]):
     def failed(self, shard: ShardTarget, detail: str) -> RepairedShard:
         backup = None if self.backup is None or self.dry_run else Backup(shard, self.backup)
         path = None if backup is None or not backup.exists else backup.path
-        return as_unreadable(shard, OSError(detail), path)
+        return as_unreadable(shard, OSError(detail), path, is_lost=self.backup is None)
 
     def notes(self) -> RepairNotes | None:
         """Return the notes of the run; None for one process, and if nothing is changed in place."""
@@ -125,8 +125,10 @@ class RepairWork:
         try:
             view = open_object(shard.array.store, shard.key)
             found = None if view is None else self._repair.survey(shard, view)
-        except (ShardError, OSError) as error:
-            return as_unreadable(shard, error, None)
+        except OSError as error:
+            return self._without_old(shard, error)
+        except ShardError as error:
+            return self._failed(shard, error)
         if view is None or found is None:
             return None
         try:
@@ -141,10 +143,26 @@ class RepairWork:
             if self._to is not None:
                 return self._repair.write_new(shard, view, found, self._to)
         except ShardError as error:
-            return as_unreadable(shard, error, None)
+            return self._failed(shard, error)
         finally:
             view.close()
         return self._in_place(shard)
+
+    def _failed(self, shard: ShardTarget, error: Exception, *, is_lost: bool = False) -> RepairedShard:
+        """Return the report of a shard that was not repaired; a new hierarchy does not have it."""
+        return as_unreadable(shard, error, None, is_lost=is_lost or self._task.backup is None)
+
+    def _without_old(self, shard: ShardTarget, error: OSError) -> RepairedShard:
+        """Take a shard that cannot be read from the copy. In place it stays, because there can be no backup of it."""
+        if self._task.copy is None or self._task.backup is not None:
+            return self._failed(shard, error, is_lost=True)
+        found = self._repair.unreadable(shard, error)
+        try:
+            if self._to is None:
+                return self._repair.plan(shard, found)
+            return self._repair.write_new(shard, Buffer(b""), found, self._to)
+        except ShardError as failure:
+            return self._failed(shard, failure)
 
     # ---- in place
 

@@ -12,9 +12,10 @@ import numpy as np
 from ..access.inner_chunks import coordinates
 from ..access.shard_writer import ShardWriter
 from ..access.user_bytes import HeaderFooter, find
-from ..errors import ConflictError, UnsupportedError
+from ..errors import ConflictError, ShardFormatError, UnsupportedError
 from ..format.spec import ShardSpec
 from .array_target import ShardTarget
+from .chunk_check import ChunkCheck, Level
 from .index_layout import Entries, is_absent
 from .index_search import FoundIndex, How
 from .memory_budget import MemoryShare
@@ -22,6 +23,8 @@ from .stored_bytes import StoredBytes, open_object
 
 __all__ = [
     "ChunkSink",
+    "CollectedChunks",
+    "DecodedChunks",
     "UserParts",
     "copy_chunks",
     "encoded_chunks",
@@ -42,6 +45,71 @@ class ChunkSink(Protocol):
     def write_joined(self, coords: Any, sizes: Any, data: Any) -> None: ...
 
     def write_encoded(self, coords: Any, data: Any) -> None: ...
+
+
+class DecodedChunks:
+    """Passes encoded inner chunks to a writer, each after it was decoded: a shard with one that does not decode is not written.
+
+    Parameters
+    ----------
+    writer : ChunkSink
+    check : ChunkCheck
+    shard : str
+        Name of the shard, for errors.
+    """
+
+    def __init__(self, writer: ChunkSink, check: ChunkCheck, shard: str) -> None:
+        self._writer, self._check, self._shard = writer, check, shard
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        return self._writer.grid_shape
+
+    def write_joined(self, coords: Any, sizes: Any, data: Any) -> None:
+        view, at = memoryview(data).cast("B"), 0
+        for where, size in zip(coords, sizes, strict=True):
+            self._decode(where, view[at : at + int(size)])
+            at += int(size)
+        self._writer.write_joined(coords, sizes, data)
+
+    def write_encoded(self, coords: Any, data: Any) -> None:
+        self._decode(coords, data)
+        self._writer.write_encoded(coords, data)
+
+    def _decode(self, coords: Sequence[int], data: Any) -> None:
+        position = int(np.ravel_multi_index(tuple(coords), self.grid_shape))
+        problem = self._check.problem(position, data, Level.DECODE)
+        if problem is not None:
+            raise ShardFormatError(
+                f"shard {self._shard!r}: expected to copy a whole inner chunk {tuple(coords)}, but now it is damaged: "
+                f"{problem.detail}; nothing was written",
+                shard=self._shard,
+                entry=position,
+            )
+
+
+class CollectedChunks:
+    """Keeps encoded inner chunks in memory.
+
+    Attributes
+    ----------
+    grid_shape : tuple of int
+    chunks : dict
+        From position to bytes.
+    """
+
+    def __init__(self, grid_shape: tuple[int, ...]) -> None:
+        self.grid_shape = grid_shape
+        self.chunks: dict[int, bytes] = {}
+
+    def write_joined(self, coords: Any, sizes: Any, data: Any) -> None:
+        view, at = memoryview(data).cast("B"), 0
+        for where, size in zip(coords, sizes, strict=True):
+            self.write_encoded(where, view[at : at + int(size)])
+            at += int(size)
+
+    def write_encoded(self, coords: Any, data: Any) -> None:
+        self.chunks[int(np.ravel_multi_index(tuple(coords), self.grid_shape))] = bytes(data)
 
 
 class UserParts(NamedTuple):

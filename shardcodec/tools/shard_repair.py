@@ -7,7 +7,7 @@ In place, the new object replaces the old one in one step, and only if no other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates
+from ..access.placement import ABSENT
 from ..access.shard_change import Change, Found, change
 from ..errors import ConflictError, ShardError
 from ..options import Options
@@ -23,15 +24,18 @@ from .array_target import ShardTarget
 from .backup import same_bytes
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
-from .index_search import How, find_index
+from .findings import Finding, FindingKind
+from .index_layout import is_absent
+from .index_search import FoundIndex, How, find_index
 from .memory_budget import MemoryBudget
 from .new_objects import NewObjects
 from .repair_report import RepairAction, RepairedShard
 from .rewrite import (
     ChunkSink,
+    CollectedChunks,
+    DecodedChunks,
     UserParts,
     copy_chunks,
-    encoded_chunks,
     in_order_of_offset,
     refuse_user_bytes,
     replacing_writer,
@@ -54,6 +58,7 @@ class _RepairPlan:
     """What a repaired shard will have."""
 
     survey: Survey
+    n_kept: int  # of inner chunks that have elements of the array
     from_copy: tuple[int, ...]  # positions of inner chunks that the copy has
     absent_in_copy: tuple[int, ...]
     lost: tuple[int, ...]
@@ -62,10 +67,6 @@ class _RepairPlan:
     def has_any(self) -> bool:
         """True if there is an inner chunk to write, or the copy shows that there is none."""
         return bool(self.n_kept or self.from_copy or self.absent_in_copy or not self.lost)
-
-    @property
-    def n_kept(self) -> int:
-        return int((self.survey.places[:, 0] != np.uint64(2**64 - 1)).sum())
 
 
 class ShardRepair:
@@ -106,10 +107,18 @@ class ShardRepair:
             order=self._order,
         )
 
+    def unreadable(self, shard: ShardTarget, error: Exception) -> Survey:
+        """Return the survey of a shard that cannot be read: all its inner chunks are lost, and the copy may have them."""
+        n = self._spec.n_chunks
+        finding = Finding(FindingKind.UNREADABLE, shard.name, str(error), shard.array.name, recoverable=False)
+        index = FoundIndex(How.LOST, None, 0, 0, finding.kind, finding.detail)
+        places = np.full((n, 2), ABSENT, dtype=np.uint64)
+        return Survey(index, places, _inside(shard), (finding,), 1, 0, 0, 0, 0)
+
     def plan(self, shard: ShardTarget, found: Survey) -> RepairedShard:
         """Return what a repair would do; nothing is changed."""
         with ExitStack() as stack:
-            return self._report(shard, self._plan(found, self._chunks_of_copy(shard, stack)))
+            return self._report(shard, self._plan(shard, found, self._chunks_of_copy(shard, stack)))
 
     def write_new(
         self, shard: ShardTarget, view: StoredBytes, found: Survey, to: NewObjects
@@ -117,7 +126,7 @@ class ShardRepair:
         """Write the repaired shard to a new place."""
         with ExitStack() as stack:
             chunks = self._chunks_of_copy(shard, stack)
-            plan = self._plan(found, chunks)
+            plan = self._plan(shard, found, chunks)
             if plan.has_any:
                 user = user_parts(view, found.found, self._spec, shard, self._check.share)
                 to.check_memory(shard, self._new_nbytes(view, plan))
@@ -149,7 +158,7 @@ class ShardRepair:
         """
         with ExitStack() as stack:
             chunks = self._chunks_of_copy(shard, stack)
-            plan = self._plan(found, chunks)
+            plan = self._plan(shard, found, chunks)
             if plan.has_any:
                 user = user_parts(view, found.found, self._spec, shard, self._check.share)
                 if shard.place.path is None:
@@ -170,7 +179,7 @@ class ShardRepair:
             return settled(shard) if same_bytes(old, now) else None
         with ExitStack() as stack:
             chunks = self._chunks_of_copy(shard, stack)
-            plan = self._plan(found, chunks)
+            plan = self._plan(shard, found, chunks)
             index = find_index(now, self._spec, self._check.share.block_nbytes)
             if not plan.has_any or index.entries is None or index.how is not How.IN_PLACE:
                 return None
@@ -186,7 +195,7 @@ class ShardRepair:
     def _chunks_of_copy(self, shard: ShardTarget, stack: ExitStack) -> ChunksOfCopy | None:
         return None if self._copy is None else stack.enter_context(self._copy.chunks(shard))
 
-    def _plan(self, found: Survey, chunks: ChunksOfCopy | None) -> _RepairPlan:
+    def _plan(self, shard: ShardTarget, found: Survey, chunks: ChunksOfCopy | None) -> _RepairPlan:
         present, absent, lost = [], [], []
         for position in np.flatnonzero(found.is_lost).tolist():
             try:
@@ -198,10 +207,10 @@ class ShardRepair:
                     present.append(position)
             except ShardError:
                 lost.append(position)
-        return _RepairPlan(found, tuple(present), tuple(absent), tuple(lost))
+        n_kept = int((~is_absent(found.places) & _inside(shard)).sum())
+        return _RepairPlan(found, n_kept, tuple(present), tuple(absent), tuple(lost))
 
     def _report(self, shard: ShardTarget, plan: _RepairPlan) -> RepairedShard:
-        lost = tuple(coordinates(position, self._spec.grid_shape) for position in plan.lost[:MOST_LOST])
         return RepairedShard(
             shard.array.name,
             shard.name,
@@ -209,7 +218,7 @@ class ShardRepair:
             plan.survey.findings,
             plan.n_kept,
             len(plan.from_copy) + len(plan.absent_in_copy),
-            lost,
+            _coordinates(shard, plan.lost),
             len(plan.lost),
         )
 
@@ -228,6 +237,7 @@ class ShardRepair:
         chunks: ChunksOfCopy | None,
     ) -> None:
         places = plan.survey.places
+        writer = DecodedChunks(writer, self._check, shard.name)
         copy_chunks(writer, view, places, in_order_of_offset(places), shard, self._check.share)
         write_others(writer, self._others(plan.from_copy, chunks))
 
@@ -272,11 +282,10 @@ class ShardRepair:
             found = self.survey(shard, view)
             with ExitStack() as stack:
                 chunks = self._chunks_of_copy(shard, stack)
-                plan = self._plan(found, chunks)
-                return {
-                    **encoded_chunks(view, found.places, in_order_of_offset(found.places)),
-                    **dict(self._others(plan.from_copy, chunks)),
-                }
+                plan = self._plan(shard, found, chunks)
+                new = CollectedChunks(self._spec.grid_shape)
+                self._write(new, shard, view, plan, chunks)
+                return new.chunks
         finally:
             view.close()
 
@@ -296,10 +305,25 @@ class ShardRepair:
             )
 
 
-def as_unreadable(shard: ShardTarget, error: Exception, backup: str | None) -> RepairedShard:
-    """Return the report of a shard that could not be read or written."""
+def as_unreadable(
+    shard: ShardTarget, error: Exception, backup: str | None, *, is_lost: bool = False
+) -> RepairedShard:
+    """Return the report of a shard that could not be read or written; with `is_lost`, all its inner chunks are lost."""
     left = RepairedShard(shard.array.name, shard.name, RepairAction.UNREADABLE, detail=str(error))
-    return replace(left, backup=backup)
+    lost = np.flatnonzero(_inside(shard)).tolist() if is_lost else []
+    return replace(left, lost=_coordinates(shard, lost), n_lost=len(lost), backup=backup)
+
+
+def _inside(shard: ShardTarget) -> Any:
+    """Return which inner chunks have elements of the array."""
+    inside = inside_array(shard)
+    return np.ones(shard.array.shard_spec.n_chunks, dtype=np.bool_) if inside is None else inside
+
+
+def _coordinates(shard: ShardTarget, positions: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the grid positions of the first `MOST_LOST` inner chunks."""
+    grid = shard.array.shard_spec.grid_shape
+    return tuple(coordinates(position, grid) for position in positions[:MOST_LOST])
 
 
 def settled(shard: ShardTarget) -> RepairedShard:

@@ -178,7 +178,11 @@ class _ShardSurvey:
         problems = self._read(entries, readable, level)
         whole = readable.copy()
         whole[list(problems)] = False
-        if displaced is None and not found.is_anchored and not (whole | ~stored | ~self.inside)[[0, -1]].all():
+        if (
+            displaced is None
+            and not found.is_anchored
+            and not (whole | ~stored | ~self.inside)[[0, -1]].all()
+        ):
             # each entry may be that of a neighbour: bytes that were cut off or appended are read as the first or last ones
             whole[:], stored = False, np.ones_like(stored)
         if displaced is not None:

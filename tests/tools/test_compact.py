@@ -64,6 +64,20 @@ def test_shard_that_cannot_be_read_does_not_stop_the_others(
     assert any("Permission denied" in str(one.detail) for one in report.shards)
 
 
+def test_new_hierarchy_without_a_shard_that_failed_has_no_metadata(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It looked complete: the elements of the damaged shard were read as fill value."""
+    loose(tmp_path / "a.zarr")
+    path = tmp_path / "a.zarr/c/0/1"
+    path.write_bytes(path.read_bytes()[:-1])
+    report = compact(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
+    assert report.n_failed == 1 and not report.is_complete
+    assert not (tmp_path / "b.zarr/zarr.json").exists() and (tmp_path / "b.zarr/c/0/0").exists()
+    assert run(["compact", str(tmp_path / "a.zarr"), "--to", str(tmp_path / "c.zarr")]) == 1
+    assert "no metadata were written" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", KINDS_OF_STORE)
 @pytest.mark.parametrize("order", [None, "lexicographic"])
 def test_dead_bytes_are_removed_in_any_store(kind: str, order: str | None, tmp_path: Path) -> None:

@@ -1,21 +1,25 @@
-# test_damaged_index.py - what repair believes of a damaged index
+# test_damaged_index.py - what repair believes, and what it counts
 # SPDX-License-Identifier: MIT
-"""An index whose checksum is wrong, or that has impossible entries and no checksum, proves nothing by itself."""
+"""A damaged index proves nothing by itself; a repaired shard is decoded before it counts; what is not there is lost."""
 
 from __future__ import annotations
 
+import errno
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from damage import ZSTD
 from helpers import checked, quiet
 from spec_json import LITTLE
 
 import shardcodec
 from shardcodec import ShardSpec
-from shardcodec.tools import repair
+from shardcodec.tools import repair, repair_work, shard_repair, stored_bytes, verify
+from shardcodec.tools.repair_report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 
@@ -91,3 +95,114 @@ def test_index_without_checksum_is_not_read_one_entry_off(tmp_path: Path, damage
     for at in np.ndindex(4, 4):
         box = tuple(slice(2 * i, 2 * i + 2) for i in at)
         assert at in one.lost or (found[box] == content[box]).all(), at
+
+
+def with_crc(payload: bytes) -> bytes:
+    return payload + struct.pack("<I", int(shardcodec.native.load().crc32c(payload)))
+
+
+@pytest.mark.parametrize("way", ["to", "in place"])
+def test_shifted_inner_chunk_with_a_right_checksum_must_decode_too(tmp_path: Path, way: str) -> None:
+    """Behind an insertion, inner chunks were found by their crc32c alone: `repair` wrote a shard that no program decodes."""
+    spec = ShardSpec((8,), (2,), "uint16", 0, [LITTLE, ZSTD, "crc32c"], [LITTLE, "crc32c"])
+    data = np.arange(1, 9, dtype=np.uint16)
+    shard = bytes(shardcodec.encode(data, spec))
+    with shardcodec.open_shard(shard, None, spec) as handle:
+        third = int(handle.index[2][0])
+    end = len(shard) - spec.index_nbytes
+    half = (end - third) // 2
+    damaged = with_crc(b"\x07" * (half - 4)) * 2  # what zstd cannot decode, twice
+    path = tmp_path / "shard"
+    path.write_bytes(shard[:third] + b"inserted" + damaged + shard[end:])
+    how = {"to": tmp_path / "new"} if way == "to" else {"backup": tmp_path / "old"}
+    (one,) = repair(path, spec=spec, **how).shards
+    assert (one.n_kept, one.lost) == (2, ((2,), (3,)))
+    result = tmp_path / "new" if way == "to" else path
+    assert verify(result, spec=spec, level="decode").n_findings == 0
+    with shardcodec.open_shard(result, None, spec) as handle:
+        assert handle.read_region().tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("way", ["to", "in place"])
+def test_inner_chunk_that_is_damaged_after_the_survey_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Each inner chunk of a repaired shard is decoded as it is written, also if the disk gives other bytes the second time."""
+    array = checked(tmp_path / "a.zarr")
+    array[...] = CONTENT
+    path = tmp_path / "a.zarr/c/0/0"
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    path.write_bytes(data)
+    opened = stored_bytes._Opened.range
+    is_surveyed = []
+    original = shard_repair.user_parts
+
+    def bad_range(self: Any, offset: int, nbytes: int) -> Any:
+        found = bytearray(opened(self, offset, nbytes))
+        if is_surveyed and nbytes > 100:
+            found[-1] ^= 1
+        return bytes(found)
+
+    def surveyed(*arguments: Any) -> Any:
+        found = original(*arguments)
+        is_surveyed.append(True)
+        return found
+
+    monkeypatch.setattr(shard_repair, "user_parts", surveyed)
+    monkeypatch.setattr(stored_bytes._Opened, "range", bad_range)
+    how = {"to": tmp_path / "b.zarr"} if way == "to" else {"backup": tmp_path / "old"}
+    shards = repair(tmp_path / "a.zarr", threads=1, **how).shards
+    (one,) = [one for one in shards if one.shard == str(path)]
+    assert one.action is RepairAction.UNREADABLE and "now it is damaged" in one.detail
+    assert path.read_bytes() == data
+    assert not (tmp_path / "b.zarr/c/0/0").exists()
+    assert one.n_lost == (8 if way == "to" else 0)
+
+
+@pytest.mark.parametrize("has_copy", [False, True], ids=["no copy", "copy"])
+@pytest.mark.parametrize("way", ["to", "in place", "dry run"])
+def test_shard_that_cannot_be_read_is_taken_from_the_copy_or_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, has_copy: bool
+) -> None:
+    """The new hierarchy did not have the shard, and the report said "0 lost"."""
+    for name in ("a.zarr", "copy.zarr"):
+        checked(tmp_path / name)[...] = CONTENT
+    before = (tmp_path / "a.zarr/c/0/1").read_bytes()
+    original = repair_work.open_object
+
+    def refusing(store: Any, key: str) -> Any:
+        if (store.path(key) or "").endswith("a.zarr/c/0/1"):
+            raise OSError(errno.EIO, "Input/output error", key)
+        return original(store, key)
+
+    monkeypatch.setattr(repair_work, "open_object", refusing)
+    ways: dict[str, dict[str, Any]] = {
+        "to": {"to": tmp_path / "b.zarr"},
+        "in place": {"backup": tmp_path / "old"},
+        "dry run": {"dry_run": True},
+    }
+    report = repair(tmp_path / "a.zarr", copy=tmp_path / "copy.zarr" if has_copy else None, **ways[way])
+    (one,) = report.shards
+    assert (tmp_path / "a.zarr/c/0/1").read_bytes() == before
+    if not has_copy or way == "in place":
+        assert (one.action, one.n_lost) == (RepairAction.UNREADABLE, 8)
+        assert "Input/output error" in one.detail
+        return
+    assert (one.action, one.n_from_copy, one.n_lost) == (RepairAction.REPAIRED, 8, 0)
+    if way == "to":
+        assert (elements(tmp_path / "b.zarr") == CONTENT).all()
+
+
+def test_only_inner_chunks_of_the_array_count(tmp_path: Path) -> None:
+    """A shard at the edge of an array was reported with as many lost inner chunks as its whole grid has."""
+    array = checked(tmp_path / "a.zarr", shape=(10, 24))
+    array[...] = CONTENT[:10]
+    path = tmp_path / "a.zarr/c/1/0"
+    data = path.read_bytes()
+    path.write_bytes(b"torn")
+    (one,) = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr").shards
+    assert (one.n_kept, one.n_lost, one.lost) == (0, 4, tuple((0, j) for j in range(4)))
+    path.write_bytes(data[:5] + bytes([data[5] ^ 1]) + data[6:])
+    (one,) = repair(tmp_path / "a.zarr", to=tmp_path / "c.zarr").shards
+    assert (one.n_kept, one.n_lost) == (3, 1)
