@@ -92,9 +92,9 @@ class Sidecar:
 
     def _load(self) -> dict[str, _PackedSizes]:
         """Read the file; raise an error if it is not a cache of this array. Without a file the cache is empty."""
+        if os.path.isdir(self._path):
+            raise ValueError("it is a folder")
         if (opened := open_file(self._path)) is None:
-            if os.path.isdir(self._path):
-                raise ValueError("it is a folder")
             return {}
         with opened as file:
             data = file.read(self._max_nbytes + 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -307,9 +308,16 @@ def test_kv_reads_slow_files_in_a_thread(tmp_path: Path, monkeypatch: pytest.Mon
     entries = ShardedKeyValueStore(tmp_path / "s", grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
     key = struct.pack(">2I", 0, 1)
     entries[key] = b"value"
-    monkeypatch.setattr(entries, "_read_at_once", None)
-    monkeypatch.setattr(entries, "read_sync", lambda key: entries[key])
-    assert asyncio.run(entries.read(key)) == b"value"
+    names: list[str] = []
+    look = entries._entries.look
+
+    def noted(*arguments: Any, **keywords: Any) -> Any:
+        names.append(threading.current_thread().name)
+        return look(*arguments, **keywords)
+
+    monkeypatch.setattr(entries._entries, "look", noted)
+    assert asyncio.run(entries.read(key)).value == b"value"
+    assert names and "MainThread" not in names
 
 
 def test_many_small_objects_are_read_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
