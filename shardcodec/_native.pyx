@@ -32,7 +32,6 @@ from shardcodec.csrc.io cimport *
 from shardcodec.csrc.kernels cimport *
 from shardcodec.csrc.plan cimport *
 
-import atexit
 import os
 from collections import namedtuple
 from threading import get_ident, main_thread

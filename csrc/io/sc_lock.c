@@ -107,6 +107,12 @@ set_lock(int fd, short type)
 #endif
 }
 
+bool
+sc_lock_is_free(int fd)
+{
+    return set_lock(fd, F_WRLCK) == 0;
+}
+
 /* True if another client of a network file system has replaced the file that has this name or descriptor. */
 static bool
 means_replaced(int error)

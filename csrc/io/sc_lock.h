@@ -50,6 +50,10 @@ enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_
  * forked child has not closed yet must not keep the lock. */
 void sc_lock_release(struct sc_lock *lock);
 
+/* Take the lock of an open file until it is closed. False: another descriptor holds it, or it cannot be known. The caller
+ * starts no process meanwhile. */
+bool sc_lock_is_free(int fd);
+
 /* Return the number of locks that this process holds. */
 unsigned sc_lock_count(void);
 

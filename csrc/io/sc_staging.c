@@ -17,6 +17,7 @@
 
 #include "base/sc_alloc.h"
 #include "io/sc_file.h"
+#include "io/sc_lock.h"
 
 #define PREFIX ".shardcodec-"
 #define FOREIGN_SECONDS ((time_t)7 * 24 * 3600)
@@ -120,22 +121,61 @@ is_old(int folder, const char *name)
     return fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ctim.tv_sec < time(NULL) - FOREIGN_SECONDS;
 }
 
-/* True for an undo journal without its marker, and for the marker of a shard without another name: the shard is
- * gone. */
-static bool
-is_undo_litter(int folder, const char *name)
+void
+sc_staging_undo_names(struct sc_undo_names *names, uint64_t inode)
+{
+    unsigned long long n = inode;
+
+    snprintf(names->journal, sizeof names->journal, SC_UNDO_PREFIX "%llx", n);
+    snprintf(names->marker, sizeof names->marker, SC_UNDO_PREFIX "%llx" SC_UNDO_MARKER, n);
+    snprintf(names->temp, sizeof names->temp, SC_UNDO_PREFIX "%llx" SC_UNDO_TEMP, n);
+}
+
+/* Remove a name, if a test allows it. A failure is harmless: the next sweep finds the name. */
+static void
+remove_name(int folder, const char *name)
+{
+    if (sc_file_allows("unlink", name, NULL))
+        unlinkat(folder, name, 0);
+}
+
+/* Open the marker of an inode. A missing one is made: as long as it exists no writer can mark a shard of this inode, and
+ * without a marker no journal appears. */
+static int
+open_marker(int folder, const char *marker)
+{
+    int fd = openat(folder, marker, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+    if (fd < 0 && errno == ENOENT && sc_file_allows("open", marker, NULL))
+        fd = openat(folder, marker, O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600);
+    return fd;
+}
+
+/* Remove an undo journal whose shard is gone: the marker is the only name of the file, or there is none. A writer makes a
+ * journal only while it holds the lock of the file that the marker names. So nothing is removed without that lock. */
+static void
+sweep_undo(int folder, const char *name)
 {
     unsigned long long inode;
-    char marker[64];
+    struct sc_undo_names names;
     struct stat st;
-    int end = 0;
+    int end = 0, fd;
 
-    if (sscanf(name, SC_UNDO_PREFIX "%16llx%n", &inode, &end) != 1 || (name[end] && strcmp(name + end, SC_UNDO_MARKER)))
-        return false;
-    snprintf(marker, sizeof marker, SC_UNDO_PREFIX "%llx" SC_UNDO_MARKER, inode);
-    if (fstatat(folder, marker, &st, AT_SYMLINK_NOFOLLOW))
-        return !name[end] && errno == ENOENT;
-    return st.st_nlink == 1;
+    if (sscanf(name, SC_UNDO_PREFIX "%16llx%n", &inode, &end) != 1)
+        return;
+    sc_staging_undo_names(&names, inode);
+    if (name[end] && strcmp(name, names.marker) != 0 && strcmp(name, names.temp) != 0)
+        return;
+    fd = open_marker(folder, names.marker);
+    if (fd < 0)
+        return;
+    /* looked at twice: a shard that has a name is not even locked, and under the lock the marker is still there */
+    if (fstat(fd, &st) == 0 && st.st_nlink == 1 && sc_lock_is_free(fd) && fstat(fd, &st) == 0 && st.st_nlink == 1) {
+        remove_name(folder, names.temp);
+        remove_name(folder, names.journal);
+        remove_name(folder, names.marker);
+    }
+    sc_file_close(fd);
 }
 
 /* True for a temporary name whose writer is dead. */
@@ -147,8 +187,6 @@ is_litter(int folder, const char *name, const struct identity *own)
     long pid;
     int end = 0;
 
-    if (strncmp(name, SC_UNDO_PREFIX, sizeof SC_UNDO_PREFIX - 1) == 0)
-        return is_undo_litter(folder, name);
     if (sscanf(name, PREFIX "%16llx-%ld-%llx-%x%n", &host, &pid, &start, &number, &end) != 4 || name[end] || pid <= 0)
         return false;
     if (host != own->host)
@@ -165,9 +203,12 @@ sweep(const char *path)
     DIR *folder = opendir(path);
     const struct dirent *d;
 
-    while (folder && (d = readdir(folder)))
-        if (is_litter(dirfd(folder), d->d_name, &own) && sc_file_allows("unlink", d->d_name, NULL))
-            unlinkat(dirfd(folder), d->d_name, 0); /* a failure is harmless: the next sweep finds the name */
+    while (folder && (d = readdir(folder))) {
+        if (strncmp(d->d_name, SC_UNDO_PREFIX, sizeof SC_UNDO_PREFIX - 1) == 0)
+            sweep_undo(dirfd(folder), d->d_name);
+        else if (is_litter(dirfd(folder), d->d_name, &own))
+            remove_name(dirfd(folder), d->d_name);
+    }
     if (folder)
         closedir(folder);
 }
@@ -190,55 +231,4 @@ sc_staging_leave(const char *folder)
     sweep(folder);
     if (sc_file_allows("rmdir", folder, NULL))
         rmdir(folder); /* another writer may use it by now; then the last one removes it */
-}
-
-/* ---- folders that are kept for a while ---- */
-
-#define MAX_KEPT 64u
-
-static pthread_mutex_t kept_mutex = PTHREAD_MUTEX_INITIALIZER;
-static char *kept[MAX_KEPT];
-static unsigned n_kept;
-
-static bool
-is_kept(const char *folder)
-{
-    for (unsigned i = 0; i < n_kept; i++)
-        if (strcmp(kept[i], folder) == 0)
-            return true;
-    return false;
-}
-
-void
-sc_staging_leave_later(const char *folder)
-{
-    bool known, added = false;
-
-    pthread_mutex_lock(&kept_mutex);
-    known = is_kept(folder);
-    if (!known && n_kept < MAX_KEPT && (kept[n_kept] = sc_strdup(folder))) {
-        n_kept++;
-        added = true;
-    }
-    pthread_mutex_unlock(&kept_mutex);
-    if (added)
-        sweep(folder);
-    else if (!known)
-        sc_staging_leave(folder);
-}
-
-void
-sc_staging_leave_all(void)
-{
-    for (;;) {
-        char *folder;
-
-        pthread_mutex_lock(&kept_mutex);
-        folder = n_kept ? kept[--n_kept] : NULL;
-        pthread_mutex_unlock(&kept_mutex);
-        if (!folder)
-            return;
-        sc_staging_leave(folder);
-        sc_free(folder);
-    }
 }

@@ -29,17 +29,21 @@ char *sc_staging_name(const char *folder);
  * folder. The folder may hold many files, so each process does this once. */
 void sc_staging_sweep_once(const char *folder);
 
-/* Names in a staging folder that are not temporary: undo journals of shards, and their markers (sc_undo.h). */
+/* Names that are not temporary: undo journals of shards, and their markers (sc_undo.h). A journal gets its name when it is
+ * complete. */
 #define SC_UNDO_PREFIX ".shardcodec-undo-"
 #define SC_UNDO_MARKER ".shard"
+#define SC_UNDO_TEMP ".new"
+
+struct sc_undo_names {
+    char journal[48], marker[48], temp[48];
+};
+
+/* Make the names for the shard with this inode. */
+void sc_staging_undo_names(struct sc_undo_names *names, uint64_t inode);
 
 /* Call this at the end of a plan that used the staging folder. It removes the folder if it is empty; otherwise it
  * removes the names of dead writers. */
 void sc_staging_leave(const char *folder);
-
-/* The same, but at the end of the process, because making and removing a folder costs as much as all the rest of a
- * small update. The names of dead writers are removed at once, the first time. */
-void sc_staging_leave_later(const char *folder);
-void sc_staging_leave_all(void);
 
 #endif

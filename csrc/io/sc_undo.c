@@ -5,8 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/sc_alloc.h"
 #include "kernels/sc_crc32c.h"
@@ -17,22 +19,43 @@
 /* ---- names ---- */
 
 char *
-sc_undo_folder(const char *resolved, size_t *end)
+sc_undo_resolve(const char *path, int fd)
 {
-    size_t top, slash;
+    char self[64], *found = sc_malloc(PATH_MAX);
+    ssize_t n;
 
-    if (*end == SC_UNDO_NEAREST)
-        *end = strlen(resolved);
-    for (top = *end; top && resolved[top - 1] != '/'; top--)
-        ;
-    if (top <= 1)
-        return NULL; /* the next folder up is the root, which has no name */
-    *end = --top;
-    for (slash = top; slash && resolved[slash - 1] != '/'; slash--)
-        ;
-    if (slash == top)
-        return NULL;
-    return sc_format("%.*s.%.*s.shardcodec", (int)slash, resolved, (int)(top - slash), resolved + slash);
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    n = found ? readlink(self, found, PATH_MAX) : 0;
+    if (n > 0 && n < PATH_MAX && found[0] == '/') {
+        found[n] = 0;
+        return found;
+    }
+    sc_free(found);
+    return realpath(path, NULL);
+}
+
+/* Return the length of the folder of a path; 0: it is the root, or there is none. */
+static size_t
+folder_length(const char *path, size_t n)
+{
+    while (n && path[n - 1] != '/')
+        n--;
+    return n ? n - 1 : 0;
+}
+
+char *
+sc_undo_folder(const char *resolved, unsigned i)
+{
+    size_t top = folder_length(resolved, strlen(resolved)), parent;
+
+    if (i == 0)
+        return top ? sc_strndup(resolved, top) : sc_strdup("/");
+    while (--i && top)
+        top = folder_length(resolved, top);
+    if (!top)
+        return NULL; /* the root has no name */
+    parent = folder_length(resolved, top);
+    return sc_format("%.*s/.%.*s.shardcodec", (int)parent, resolved, (int)(top - parent - 1), resolved + parent + 1);
 }
 
 char *
@@ -106,9 +129,16 @@ sc_undo_parse(struct sc_undo *undo, uint64_t n)
     return undo->runs && parse_runs(undo, p, p + 16 * n_runs, n - 16 * n_runs);
 }
 
-/* Read the journal of a shard. undo->path stays NULL if the journal is missing or belongs to another shard. */
+/* True if the journal was made by a user who may change the shard: other users may write to the folder of a staging folder. */
+static bool
+is_of_owner(const struct stat *journal, const struct stat *shard)
+{
+    return journal->st_uid == shard->st_uid || journal->st_uid == 0 || journal->st_uid == geteuid();
+}
+
 enum sc_status
-sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo, struct sc_where *where)
+sc_undo_load(const char *folder, bool is_staging, const struct stat *shard, struct sc_undo *undo,
+             struct sc_where *where)
 {
     uint64_t inode = (uint64_t)shard->st_ino, size = (uint64_t)shard->st_size;
     char *path = sc_undo_name(folder, inode, "");
@@ -133,7 +163,8 @@ sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo,
     n = status ? 0 : (uint64_t)st.st_size;
     /* runs do not overlap, so all runs together have at most the size of the shard, and at most one run starts at each
      * byte: a larger file cannot be a journal */
-    if (!status && S_ISREG(st.st_mode) && size < UINT64_MAX / 32 && n <= SC_UNDO_HEAD_NBYTES + 4 + 17 * size) {
+    if (!status && S_ISREG(st.st_mode) && (!is_staging || is_of_owner(&st, shard)) && size < UINT64_MAX / 32 &&
+        n <= SC_UNDO_HEAD_NBYTES + 4 + 17 * size) {
         size_t got;
 
         undo->memory = sc_malloc((size_t)n + 1);
@@ -160,22 +191,42 @@ same_state(const struct sc_file_id *a, const struct sc_file_id *b)
 
 /* Look once into each folder that may hold the journal. */
 static enum sc_status
+look_from(const char *resolved, int fd, struct sc_undo *undo, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+    struct stat shard;
+    char *folder;
+
+    if (fstat(fd, &shard))
+        return sc_file_error(where, "fstat");
+    for (unsigned i = 0; !status && !undo->path && (folder = sc_undo_folder(resolved, i)); i++) {
+        if (sc_undo_is_marked(folder, &shard))
+            status = sc_undo_load(folder, i > 0, &shard, undo, where);
+        sc_free(folder);
+    }
+    return status;
+}
+
+/* Look for the journal, and again if the hierarchy was moved meanwhile. */
+static enum sc_status
 look(const char *path, int fd, struct sc_undo *undo, struct sc_where *where)
 {
-    char *resolved = realpath(path, NULL), *folder;
+    char *resolved = sc_undo_resolve(path, fd);
     enum sc_status status = SC_OK;
-    size_t end = SC_UNDO_NEAREST;
-    struct stat shard;
+    bool moved = true;
 
     *undo = (struct sc_undo){ 0 };
-    if (!resolved)
-        return SC_OK; /* replaced or removed meanwhile: the open file does not change any more */
-    if (fstat(fd, &shard))
-        status = sc_file_error(where, "fstat");
-    while (!status && !undo->path && (folder = sc_undo_folder(resolved, &end))) {
-        if (sc_undo_is_marked(folder, &shard))
-            status = sc_undo_load(folder, &shard, undo, where);
-        sc_free(folder);
+    /* without a path it was removed, and then no writer finds it any more */
+    for (int i = 0; resolved && moved && i < MAX_LOOKS; i++) {
+        char *now;
+
+        status = look_from(resolved, fd, undo, where);
+        if (status || undo->path)
+            break;
+        now = sc_undo_resolve(path, fd);
+        moved = now && strcmp(now, resolved) != 0;
+        sc_free(resolved);
+        resolved = now;
     }
     sc_free(resolved);
     return status;
@@ -191,18 +242,44 @@ sc_undo_find(const char *path, int fd, struct sc_undo *undo, struct sc_file_id *
         struct sc_file_id before, after;
 
         status = sc_file_identify_open(fd, &before, where);
-        if (!status && before.n_links > 1)
+        if (!status)
             status = look(path, fd, undo, where);
         if (!status)
             status = sc_file_identify_open(fd, &after, where);
         if (status)
             break;
         *id = after;
-        if (undo->path || same_state(&before, &after))
+        if (undo->path) {
+            /* The bytes that it gives are those of the state p. `after` may be a later state: the writer may have committed
+             * since the journal was read. */
+            id->mtime_ns = undo->begun_ns;
+            id->nbytes = undo->nbytes;
+            return SC_OK;
+        }
+        if (same_state(&before, &after))
             return SC_OK;
     }
     sc_undo_free(undo);
     return status ? status : SC_CHANGED;
+}
+
+enum sc_status
+sc_undo_locate(const char *path, char **journal, struct sc_where *where)
+{
+    struct sc_undo undo = { 0 };
+    struct sc_file_id id;
+    enum sc_status status;
+    int fd;
+
+    *journal = NULL;
+    status = sc_file_open_id(path, &fd, &id, where);
+    if (!status && fd >= 0 && id.n_links > 1)
+        status = look(path, fd, &undo, where);
+    sc_file_close(fd);
+    *journal = undo.path;
+    undo.path = NULL;
+    sc_undo_free(&undo);
+    return status;
 }
 
 void

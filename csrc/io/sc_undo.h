@@ -7,11 +7,13 @@
  *     marker   .shardcodec-undo-<inode>.shard   made first, removed last: one more name of the shard itself
  *     journal  .shardcodec-undo-<inode>         complete when it gets this name; the shard is old as long as it exists
  *
- * Readers look for the marker, at no cost: fstat(), which returns the size of an opened file, also returns its number
- * of names. Only if that is not 1 do they look for a journal. The marker also keeps the inode of the shard from being
- * given to another file while the journal names it.
+ * Both lie in the folder of the shard, so they move with it, wherever the hierarchy goes. Readers look for the marker, at no
+ * cost: fstat(), which returns the size of an opened file, also returns its number of names. Only if that is not 1 do they
+ * look for a journal: in the folder of the shard, then in the staging folders beside the folders above it, where earlier
+ * versions made them. The marker also keeps the inode of the shard from being given to another file while the journal
+ * names it.
  *
- *     begin     journal under a temporary name [fsync]; mtime = p; link marker; rename journal [fsync of the folder]
+ *     begin     mtime = p; link marker; journal under a temporary name [fsync]; rename journal [fsync of the folder]
  *     write     the slots, what is appended, the index
  *     commit    [fdatasync]; mtime = p + 1; unlink journal: the new state counts [fsync of the folder]; unlink marker
  *     settle    old bytes, old size; fdatasync; mtime = p + 2; unlink journal; fsync of the folder; unlink marker
@@ -29,6 +31,7 @@
 #define SC_UNDO_H
 
 #include "io/sc_file.h"
+#include "io/sc_staging.h"
 
 /* Old bytes of a shard. */
 struct sc_undo_run {
@@ -48,8 +51,8 @@ struct sc_undo {
 
 /* ---- readers ---- */
 
-/* Find the journal of an open shard that has more than one name (id->n_links). undo->path stays NULL if it is missing. *id
- * becomes the state of the file to which this answer belongs. */
+/* Find the journal of an open shard. undo->path stays NULL if it is missing. *id becomes the state of the file to which this
+ * answer belongs; with a journal, the state before the update: its size, and mtime p. */
 enum sc_status sc_undo_find(const char *path, int fd, struct sc_undo *undo, struct sc_file_id *id,
                             struct sc_where *where);
 void sc_undo_free(struct sc_undo *undo);
@@ -66,11 +69,20 @@ enum sc_status sc_undo_read(const char *path, int fd, uint8_t *dst, size_t n, ui
 enum sc_status sc_undo_check(const char *path, int fd, const struct sc_undo *undo, const struct sc_file_id *id,
                              struct sc_where *where);
 
+/* Find the path of the journal of the shard at `path`, malloc'ed; NULL: it has none. */
+enum sc_status sc_undo_locate(const char *path, char **journal, struct sc_where *where);
+
 /* ---- the writer, which holds the shard's lock ---- */
+
+/* The folder of a journal, and the names in it. */
+struct sc_undo_place {
+    int folder; /* -1: not open */
+    struct sc_undo_names names;
+};
 
 /* An update of a shard in place. */
 struct sc_undo_change {
-    const char *path, *staging;
+    const char *path;
     int old_fd;      /* the shard as the caller has inspected it: `path` must still name that file */
     uint64_t nbytes; /* of it */
     const struct sc_undo_run *runs; /* what is overwritten: ascending, inside the shard; bytes are the new ones */
@@ -78,8 +90,8 @@ struct sc_undo_change {
     bool sync;
 
     int fd; /* for writing; -1: not begun */
-    char *temp, *marker, *journal;
-    bool staged; /* out: the staging folder was used */
+    struct sc_undo_place place;
+    bool is_marked, is_published; /* marker and journal were made */
     int64_t begun_ns;
     struct sc_undo undo;
 };
@@ -99,7 +111,7 @@ void sc_undo_roll_back(struct sc_undo_change *change);
 void sc_undo_end(struct sc_undo_change *change);
 
 /* Roll back the update of a dead writer, if the open shard has more than one name. A journal that is not valid for
- * this file is removed. *folder: the staging folder, malloc'ed; NULL: there was nothing to settle. */
-enum sc_status sc_undo_settle(const char *path, int fd, char **folder, struct sc_where *where);
+ * this file is removed. *found: there was something to settle. */
+enum sc_status sc_undo_settle(const char *path, int fd, bool *found, struct sc_where *where);
 
 #endif

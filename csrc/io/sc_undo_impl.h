@@ -3,19 +3,21 @@
 #ifndef SC_UNDO_IMPL_H
 #define SC_UNDO_IMPL_H
 
-#include "io/sc_staging.h"
 #include "io/sc_undo.h"
 
 #define SC_UNDO_MAGIC "scundo\0\1"
 #define SC_UNDO_HEAD_NBYTES 40u
-#define SC_UNDO_NEAREST SIZE_MAX
 
-/* Return the next staging folder that may hold a journal of the shard, malloc'ed, from the nearest up: one for each
- * folder above the shard. resolved: path of the shard without symbolic links. *end: SC_UNDO_NEAREST at first. NULL:
- * no further one. */
-char *sc_undo_folder(const char *resolved, size_t *end);
+/* Return the present path of an open shard without symbolic links, malloc'ed; NULL: unknown. It follows a hierarchy that was
+ * moved since the shard was opened. If the shard has lost its name, the folder is still right. */
+char *sc_undo_resolve(const char *path, int fd);
 
-/* Return the name of the journal (suffix "") or marker in a folder, malloc'ed; NULL: no memory. */
+/* Return the folder number i that may hold a journal of the shard, malloc'ed; NULL: no further one. Number 0 is the folder
+ * of the shard. The others are the staging folders beside each folder above the shard, from the nearest up: earlier
+ * versions have made journals there. */
+char *sc_undo_folder(const char *resolved, unsigned i);
+
+/* Return the name of the journal (suffix ""), the marker or the temporary file in a folder, malloc'ed; NULL: no memory. */
 char *sc_undo_name(const char *folder, uint64_t inode, const char *suffix);
 
 /* True if the folder holds the marker of the shard. */
@@ -25,7 +27,9 @@ bool sc_undo_is_marked(const char *folder, const struct stat *shard);
  * the shard. */
 bool sc_undo_parse(struct sc_undo *undo, uint64_t n);
 
-/* Read the journal of a shard. undo->path stays NULL if the journal is missing or invalid. */
-enum sc_status sc_undo_load(const char *folder, const struct stat *shard, struct sc_undo *undo, struct sc_where *where);
+/* Read the journal of a shard. undo->path stays NULL if the journal is missing or invalid, or if it lies in a staging folder
+ * and belongs to a user who does not own the shard. */
+enum sc_status sc_undo_load(const char *folder, bool is_staging, const struct stat *shard, struct sc_undo *undo,
+                            struct sc_where *where);
 
 #endif

@@ -66,10 +66,14 @@
 #include "base/sc_alloc.h"
 #include "kernels/sc_crc32c.h"
 #include "io/sc_append.h"
+#include "io/sc_attributes.h"
 #include "io/sc_undo_impl.h"
 
-/* Number of attempts: another process may remove the staging folder after it was made and before it is used. */
-#define MAX_TRIES 8
+/* A folder of shards of at most this size is searched for journals of shards that are gone, once in each process. */
+#define SMALL_FOLDER_NBYTES ((off_t)1 << 16)
+
+/* Milliseconds to wait for the clock of a file to pass a time: several of its ticks. */
+#define MAX_WAIT_MS 50
 
 /* ---- calls that change the file system ---- */
 
@@ -82,11 +86,19 @@ means_refused(int error)
            error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS;
 }
 
-/* 0, or -1 and errno. */
+/* Remove a name in the folder of the journal; 0, or -1 and errno. */
 static int
-remove_name(const char *name)
+remove_name(const struct sc_undo_place *place, const char *name)
 {
-    return !sc_file_allows("unlink", name, NULL) || (unlink(name) && errno != ENOENT) ? -1 : 0;
+    return !sc_file_allows("unlink", name, NULL) || (unlinkat(place->folder, name, 0) && errno != ENOENT) ? -1 : 0;
+}
+
+static enum sc_status
+sync_folder(const struct sc_undo_place *place, struct sc_where *where)
+{
+    bool done = sc_file_allows("fsync", place->names.journal, NULL) && fsync(place->folder) == 0;
+
+    return done ? SC_OK : sc_file_error(where, "fsync");
 }
 
 static int
@@ -99,23 +111,51 @@ set_mtime(int fd, const char *path, int64_t ns)
     return sc_file_allows("futimens", path, NULL) ? futimens(fd, times) : -1;
 }
 
-/* ---- begin ---- */
-
-/* True if readers look into this staging folder. */
-static bool
-is_found_there(const char *path, const char *staging)
+/* Set the mtime to `ns`. A user who may write to the file but does not own it can set the present time only: then wait until it
+ * is later than `ns`, so that it is a time of no earlier state either. */
+static int
+set_mtime_or_later(int fd, const char *path, int64_t ns)
 {
-    char *resolved = realpath(path, NULL), *folder;
-    size_t end = SC_UNDO_NEAREST;
-    bool found = false;
+    const struct timespec pause = { .tv_nsec = 1000000 };
+    struct sc_where ignored;
+    struct sc_file_id id;
 
-    while (resolved && !found && (folder = sc_undo_folder(resolved, &end))) {
-        found = strcmp(folder, staging) == 0;
-        sc_free(folder);
+    if (set_mtime(fd, path, ns) == 0)
+        return 0;
+    if (errno != EPERM && errno != EACCES)
+        return -1;
+    for (int i = 0; i < MAX_WAIT_MS; i++) {
+        if (!sc_file_allows("futimens", path, NULL) || futimens(fd, NULL))
+            return -1;
+        if (sc_file_identify_open(fd, &id, &ignored) || id.mtime_ns > ns)
+            break;
+        nanosleep(&pause, NULL);
     }
-    sc_free(resolved);
-    return found;
+    return 0; /* a clock that was put back is so far away from `ns` that it repeats no time of a reader either */
 }
+
+/* ---- names ---- */
+
+/* Open the folder of a journal and make its names. -1 and errno: not possible. */
+static int
+open_place(struct sc_undo_place *place, const char *folder, uint64_t inode)
+{
+    sc_staging_undo_names(&place->names, inode);
+    place->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return place->folder < 0 ? -1 : 0;
+}
+
+/* Remove what dead writers have left in a small folder, where the search costs nothing. */
+static void
+sweep_small(const struct sc_undo_place *place, const char *folder)
+{
+    struct stat st;
+
+    if (fstat(place->folder, &st) == 0 && st.st_size <= SMALL_FOLDER_NBYTES)
+        sc_staging_sweep_once(folder);
+}
+
+/* ---- begin ---- */
 
 /* Open the shard for writing. It must be the file that the caller has inspected, with no other name. */
 static enum sc_status
@@ -132,7 +172,7 @@ open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct
     status = sc_file_check_same(change->fd, change->old_fd, change->nbytes, st, where);
     if (status)
         return status;
-    if (st->st_nlink != 1 || sc_append_is_odd(change->fd) || !is_found_there(change->path, change->staging)) {
+    if (st->st_nlink != 1 || sc_append_is_odd(change->fd)) {
         *refused = true;
         return SC_OK;
     }
@@ -189,96 +229,127 @@ make_journal(struct sc_undo_change *change, uint64_t inode, size_t *n, struct sc
     return sc_undo_parse(undo, total) ? SC_OK : SC_NO_MEMORY; /* the runs come from the caller and are valid */
 }
 
-/* Open a new file in the staging folder, which is made if it is missing. -1 and errno: not possible. */
+/* Give the shard its second name. No journal of this inode may be there before: it would count at once. */
+static enum sc_status
+mark(struct sc_undo_change *change, const char *base, const struct stat *shard, bool *refused, struct sc_where *where)
+{
+    const struct sc_undo_place *place = &change->place;
+    struct stat st, now;
+
+    if (fstatat(place->folder, place->names.journal, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        remove_name(place, place->names.journal)) {
+        *refused = means_refused(errno);
+        return *refused ? SC_OK : sc_file_error(where, "unlink");
+    }
+    if (!sc_file_allows("link", place->names.marker, NULL) ||
+        linkat(place->folder, base, place->folder, place->names.marker, 0)) {
+        *refused = means_refused(errno);
+        return *refused ? SC_OK : sc_file_error(where, "link");
+    }
+    change->is_marked = true;
+    /* a program that knows no locks may have replaced the shard: then this name is that of another file */
+    *refused = fstatat(place->folder, place->names.marker, &st, AT_SYMLINK_NOFOLLOW) || st.st_ino != shard->st_ino ||
+               fstat(change->fd, &now) || now.st_nlink != 2;
+    return SC_OK;
+}
+
+/* Open a new file with the temporary name; -1 and errno: not possible. */
 static int
-open_temp(struct sc_undo_change *change, bool *made_folder)
+open_temp(const struct sc_undo_place *place)
 {
     int fd = -1;
 
-    for (int i = 0; fd < 0 && i < MAX_TRIES; i++) {
-        if (sc_file_allows("open", change->temp, NULL))
-            fd = open(change->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (fd >= 0 || errno != ENOENT)
+    for (int i = 0; fd < 0 && i < 2; i++) {
+        if (sc_file_allows("open", place->names.temp, NULL))
+            fd = openat(place->folder, place->names.temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd >= 0 || errno != EEXIST || remove_name(place, place->names.temp))
             break;
-        if (sc_staging_make(change->staging))
-            break;
-        *made_folder = true;
     }
-    change->staged = change->staged || fd >= 0 || *made_folder;
     return fd;
 }
 
 /* Write the journal under a temporary name; users that may read the shard may read it too. */
 static enum sc_status
-write_temp(struct sc_undo_change *change, size_t n, mode_t mode, bool *made_folder, bool *refused,
+write_temp(const struct sc_undo_change *change, size_t n, const struct stat *shard, bool *refused,
            struct sc_where *where)
 {
-    int fd = open_temp(change, made_folder);
+    const char *name = change->place.names.temp;
+    int fd = open_temp(&change->place);
     enum sc_status status;
 
     if (fd < 0) {
         *refused = means_refused(errno);
         return *refused ? SC_OK : sc_file_error(where, "open");
     }
-    status = sc_file_write(fd, change->temp, change->undo.memory, n, 0, where);
-    if (!status && (!sc_file_allows("fchmod", change->temp, NULL) || fchmod(fd, (mode & 0444) | 0600)))
-        status = sc_file_error(where, "fchmod");
+    status = sc_file_write(fd, name, change->undo.memory, n, 0, where);
     if (!status)
-        status = sc_file_flush(fd, change->temp, change->sync ? SC_SYNC_ALL : SC_SYNC_NONE, where);
+        status = sc_attributes_copy(fd, change->path, shard, where);
+    if (!status)
+        status = sc_file_flush(fd, name, change->sync ? SC_SYNC_ALL : SC_SYNC_NONE, where);
     sc_file_close(fd);
     return status;
 }
 
-/* Make the marker, then the journal. With `sync` both are on disk. */
+/* Give the journal its name. With `sync` both names are on disk. */
 static enum sc_status
-publish(struct sc_undo_change *change, bool made_folder, bool *refused, struct sc_where *where)
+publish(struct sc_undo_change *change, struct sc_where *where)
 {
-    if (!sc_file_allows("link", change->marker, NULL) || link(change->path, change->marker)) {
-        *refused = means_refused(errno);
-        return *refused ? SC_OK : sc_file_error(where, "link");
-    }
-    if (!sc_file_allows("rename", change->journal, NULL) || rename(change->temp, change->journal)) {
-        enum sc_status status = sc_file_error(where, "rename");
+    const struct sc_undo_place *place = &change->place;
 
-        remove_name(change->marker);
-        return status;
+    if (!sc_file_allows("rename", place->names.journal, NULL) ||
+        renameat(place->folder, place->names.temp, place->folder, place->names.journal))
+        return sc_file_error(where, "rename");
+    change->is_published = true;
+    return change->sync ? sync_folder(place, where) : SC_OK;
+}
+
+/* Make the marker, then the journal, in the folder of the shard. */
+static enum sc_status
+begin_in(struct sc_undo_change *change, const char *folder, const char *base, const struct stat *shard, bool *refused,
+         struct sc_where *where)
+{
+    enum sc_status status;
+    size_t n = 0;
+
+    if (open_place(&change->place, folder, (uint64_t)shard->st_ino)) {
+        *refused = means_refused(errno);
+        return *refused ? SC_OK : sc_file_error(where, "open");
     }
-    change->undo.path = sc_strdup(change->journal);
-    if (!change->undo.path)
-        return SC_NO_MEMORY;
-    return change->sync ? sc_file_sync_folders(change->journal, made_folder ? 1 : 0, where) : SC_OK;
+    sweep_small(&change->place, folder);
+    status = make_journal(change, (uint64_t)shard->st_ino, &n, where);
+    if (!status)
+        status = mark(change, base, shard, refused, where);
+    if (!status && !*refused)
+        status = write_temp(change, n, shard, refused, where);
+    if (!status && !*refused)
+        status = publish(change, where);
+    if (status || *refused)
+        sc_undo_roll_back(change);
+    return status;
 }
 
 enum sc_status
 sc_undo_begin(struct sc_undo_change *change, bool *refused, struct sc_where *where)
 {
-    bool made_folder = false;
+    char *resolved, *folder;
     enum sc_status status;
     struct stat st;
-    size_t n = 0;
 
-    change->fd = -1;
-    change->temp = change->marker = change->journal = NULL;
+    change->fd = change->place.folder = -1;
+    change->is_marked = change->is_published = *refused = false;
     change->undo = (struct sc_undo){ 0 };
-    *refused = !change->staging;
-    if (*refused)
-        return SC_OK;
     status = open_shard(change, &st, refused, where);
     if (status || *refused)
         return status;
-    change->temp = sc_staging_name(change->staging);
-    change->marker = sc_undo_name(change->staging, (uint64_t)st.st_ino, SC_UNDO_MARKER);
-    change->journal = sc_undo_name(change->staging, (uint64_t)st.st_ino, "");
-    if (!change->temp || !change->marker || !change->journal)
-        return SC_NO_MEMORY;
-    status = make_journal(change, (uint64_t)st.st_ino, &n, where);
-    if (status)
-        return status;
-    status = write_temp(change, n, st.st_mode, &made_folder, refused, where);
-    if (!status && !*refused)
-        status = publish(change, made_folder, refused, where);
-    if (status || *refused)
-        remove_name(change->temp);
+    resolved = sc_undo_resolve(change->path, change->fd);
+    *refused = !resolved;
+    folder = resolved ? sc_undo_folder(resolved, 0) : NULL;
+    if (folder)
+        status = begin_in(change, folder, strrchr(resolved, '/') + 1, &st, refused, where);
+    else if (resolved)
+        status = SC_NO_MEMORY;
+    sc_free(folder);
+    sc_free(resolved);
     return status;
 }
 
@@ -305,18 +376,20 @@ sc_undo_commit(struct sc_undo_change *change, bool *done, struct sc_where *where
         return status;
     if (set_mtime(change->fd, change->path, change->begun_ns + 1))
         return sc_file_error(where, "futimens");
-    if (remove_name(change->journal))
+    if (remove_name(&change->place, change->place.names.journal))
         return sc_file_error(where, "unlink");
     *done = true;
     if (change->sync)
-        status = sc_file_sync_folders(change->journal, 0, where);
-    remove_name(change->marker); /* alone it has no meaning, and the next writer removes it */
+        status = sync_folder(&change->place, where);
+    remove_name(&change->place,
+                change->place.names.marker); /* alone it has no meaning, and the next writer removes it */
     return status;
 }
 
 /* Restore old bytes and old size, then remove the journal. */
 static enum sc_status
-restore(int fd, const char *path, const struct sc_undo *undo, const char *marker, bool sync, struct sc_where *where)
+restore(int fd, const char *path, const struct sc_undo *undo, const struct sc_undo_place *place, bool sync,
+        struct sc_where *where)
 {
     enum sc_status status = SC_OK;
     struct stat st;
@@ -330,102 +403,109 @@ restore(int fd, const char *path, const struct sc_undo *undo, const char *marker
         status = sc_file_truncate(fd, path, undo->nbytes, where);
     if (!status)
         status = sc_file_flush(fd, path, sync ? SC_SYNC_DATA : SC_SYNC_NONE, where);
-    if (!status && set_mtime(fd, path, undo->begun_ns + 2))
+    if (!status && set_mtime_or_later(fd, path, undo->begun_ns + 2))
         status = sc_file_error(where, "futimens");
-    if (!status && remove_name(undo->path))
+    if (!status && remove_name(place, place->names.journal))
         status = sc_file_error(where, "unlink");
     if (!status && sync)
-        status = sc_file_sync_folders(undo->path, 0, where);
+        status = sync_folder(place, where);
     if (!status)
-        remove_name(marker);
+        remove_name(place, place->names.marker);
     return status;
 }
 
 void
 sc_undo_roll_back(struct sc_undo_change *change)
 {
+    const struct sc_undo_place *place = &change->place;
     struct sc_where ignored;
 
-    if (!change->undo.path) /* no journal was published, so no byte has changed */
-        return;
-    if (restore(change->fd, change->path, &change->undo, change->marker, change->sync, &ignored))
-        (void)restore(change->fd, change->path, &change->undo, change->marker, change->sync, &ignored);
+    if (change->is_published) {
+        if (restore(change->fd, change->path, &change->undo, place, change->sync, &ignored))
+            (void)restore(change->fd, change->path, &change->undo, place, change->sync, &ignored);
+    } else if (change->is_marked) { /* no byte has changed */
+        if (remove_name(place, place->names.temp) == 0)
+            remove_name(place, place->names.marker);
+    }
+    change->is_marked = change->is_published = false;
 }
 
 void
 sc_undo_end(struct sc_undo_change *change)
 {
     sc_file_close(change->fd); /* flushed before the journal was removed; else the journal still exists */
-    change->fd = -1;
-    sc_free(change->temp);
-    sc_free(change->marker);
-    sc_free(change->journal);
-    change->temp = change->marker = change->journal = NULL;
+    sc_file_close(change->place.folder);
+    change->fd = change->place.folder = -1;
     sc_undo_free(&change->undo);
 }
 
 /* ---- the update of a dead writer ---- */
 
-/* Return the folder that holds the marker of the shard; NULL: none does. */
-static char *
-marked_folder(const char *path, const struct stat *shard)
-{
-    char *resolved = realpath(path, NULL), *folder = NULL;
-    size_t end = SC_UNDO_NEAREST;
-
-    while (resolved && (folder = sc_undo_folder(resolved, &end)) && !sc_undo_is_marked(folder, shard)) {
-        sc_free(folder);
-        folder = NULL;
-    }
-    sc_free(resolved);
-    return folder;
-}
-
+/* Settle a shard whose marker is in this folder. */
 static enum sc_status
-settle_in(const char *folder, const char *path, int fd, const struct stat *shard, struct sc_where *where)
+settle_in(const char *folder, bool is_staging, const char *path, int fd, const struct stat *shard,
+          struct sc_where *where)
 {
-    char *journal = sc_undo_name(folder, (uint64_t)shard->st_ino, "");
-    char *marker = sc_undo_name(folder, (uint64_t)shard->st_ino, SC_UNDO_MARKER);
+    struct sc_undo_place place = { .folder = -1 };
     struct sc_undo undo = { 0 };
-    enum sc_status status = journal && marker ? sc_undo_load(folder, shard, &undo, where) : SC_NO_MEMORY;
+    enum sc_status status;
 
-    if (!status && undo.path) {
-        status = restore(fd, path, &undo, marker, true, where);
-    } else if (!status && (remove_name(journal) || remove_name(marker))) {
+    if (open_place(&place, folder, (uint64_t)shard->st_ino))
+        return sc_file_error(where, "open");
+    status = sc_undo_load(folder, is_staging, shard, &undo, where);
+    if (!status && undo.path)
+        status = restore(fd, path, &undo, &place, true, where);
+    else if (!status && (remove_name(&place, place.names.journal) || remove_name(&place, place.names.temp) ||
+                         remove_name(&place, place.names.marker)))
         status = sc_file_error(where, "unlink");
-    }
     sc_undo_free(&undo);
-    sc_free(journal);
-    sc_free(marker);
+    sc_file_close(place.folder);
     return status;
 }
 
-enum sc_status
-sc_undo_settle(const char *path, int fd, char **folder, struct sc_where *where)
+/* Return a descriptor for writing to the shard that is open as `fd`; -1: see *status. */
+static int
+open_writable(const char *path, const struct stat *shard, enum sc_status *status, struct sc_where *where)
 {
+    int fd = sc_file_open_now(path, O_RDWR);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st)) {
+        *status = sc_file_open_failed(path, where);
+    } else if (st.st_ino != shard->st_ino || st.st_dev != shard->st_dev) {
+        where->nbytes = (uint64_t)st.st_size;
+        where->limit = (uint64_t)shard->st_size;
+        *status = SC_CHANGED;
+    }
+    return fd;
+}
+
+enum sc_status
+sc_undo_settle(const char *path, int fd, bool *found, struct sc_where *where)
+{
+    bool is_writable = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR; /* a caller without a lock only reads */
     enum sc_status status = SC_OK;
+    char *resolved, *folder;
     struct stat shard;
     int own = -1;
 
-    *folder = NULL;
+    *found = false;
     if (fstat(fd, &shard))
         return sc_file_error(where, "fstat");
-    if (shard.st_nlink < 2 || !(*folder = marked_folder(path, &shard)))
-        return SC_OK;
-    if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) { /* a caller without a lock has opened it for reading only */
-        struct stat st;
-
-        own = sc_file_open_now(path, O_RDWR);
-        if (own < 0 || fstat(own, &st))
-            status = sc_file_open_failed(path, where);
-        else if (st.st_ino != shard.st_ino || st.st_dev != shard.st_dev) {
-            where->nbytes = (uint64_t)st.st_size;
-            where->limit = (uint64_t)shard.st_size;
-            status = SC_CHANGED;
+    resolved = shard.st_nlink > 1 ? sc_undo_resolve(path, fd) : NULL;
+    for (unsigned i = 0; !status && resolved && (folder = sc_undo_folder(resolved, i)); i++) {
+        if (sc_undo_is_marked(folder, &shard)) {
+            *found = true;
+            if (!is_writable && own < 0)
+                own = open_writable(path, &shard, &status, where);
+            if (!status)
+                status = settle_in(folder, i > 0, path, is_writable ? fd : own, &shard, where);
+            if (i > 0)
+                sc_staging_leave(folder);
         }
+        sc_free(folder);
     }
-    if (!status)
-        status = settle_in(*folder, path, own >= 0 ? own : fd, &shard, where);
+    sc_free(resolved);
     sc_file_close(own);
     return status;
 }

@@ -437,9 +437,7 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
     sc_run_begin(&run.base, plan->n_items, n_flat);
     sc_write_expect_plan(&run);
     sc_depth_run(&run.depth);
-    if (run.journals)
-        sc_staging_leave_later(plan->staging);
-    else if (run.staged)
+    if (run.staged)
         sc_staging_leave(plan->staging);
     run_free(&run);
     plan->stats = (struct sc_stats){ 0 };

@@ -122,7 +122,6 @@ struct sc_write_run {
     struct sc_write_batch *free_batches; /* under the mutex of `base` */
     struct sc_piece *free_pieces; /* under the mutex of `base` */
     atomic_bool staged; /* the staging folder was used */
-    atomic_bool journals; /* for undo journals */
 };
 
 /* One thread in one run. */

@@ -88,7 +88,6 @@ overwrite(struct sc_writer *writer, struct sc_write_object *object, const struct
     struct sc_write_item *item = object->item;
     const struct sc_write_plan *plan = writer->run->plan;
     struct sc_undo_change change = { .path = item->path,
-                                     .staging = plan->staging,
                                      .old_fd = object->old_fd,
                                      .nbytes = item->old.nbytes,
                                      .runs = runs,
@@ -101,8 +100,6 @@ overwrite(struct sc_writer *writer, struct sc_write_object *object, const struct
         status = carry_out(writer, object, &change, n_guarded, &done);
     if (!done)
         sc_undo_roll_back(&change);
-    if (change.staged)
-        atomic_store_explicit(&writer->run->journals, true, memory_order_relaxed);
     sc_undo_end(&change);
     return status;
 }

@@ -76,15 +76,6 @@ def reset_latencies():
     sc_latency_reset()
 
 
-def leave_staging():
-    """Remove the staging folders that updates in place have kept for later updates; called when the process ends."""
-    with nogil:
-        sc_staging_leave_all()
-
-
-atexit.register(leave_staging)
-
-
 def settle(str path, int fd):
     """Roll back the unfinished in-place update of a dead writer (csrc/io/sc_undo.h); return True if there was one.
 
@@ -92,18 +83,36 @@ def settle(str path, int fd):
     """
     cdef bytes name = path_bytes(path)
     cdef const char *chars = path_chars(name)
-    cdef char *folder = NULL
+    cdef c_bool found = False
     cdef sc_where where
     cdef sc_status status
     sc_where_clear(&where)
     with nogil:
-        status = sc_undo_settle(chars, fd, &folder, &where)
-        if folder != NULL:
-            sc_staging_leave(folder)
-    found = folder != NULL
-    free(folder)
+        status = sc_undo_settle(chars, fd, &found, &where)
     where.shard = 0
     raise_status(status, &where, [name])
+    return bool(found)
+
+
+def pending_journal(str path):
+    """Return the path of the undo journal of a file (csrc/io/sc_undo.h); None if there is none.
+
+    The journal of a writer that still works is one too.
+    """
+    cdef bytes name = path_bytes(path)
+    cdef const char *chars = path_chars(name)
+    cdef char *journal = NULL
+    cdef sc_where where
+    cdef sc_status status
+    sc_where_clear(&where)
+    with nogil:
+        status = sc_undo_locate(chars, &journal, &where)
+    where.shard = 0
+    raise_status(status, &where, [name])
+    if journal == NULL:
+        return None
+    found = os.fsdecode(<bytes>journal)
+    free(journal)
     return found
 
 

@@ -32,11 +32,11 @@ cdef extern from "io/sc_lock.h" nogil:
 
 cdef extern from "io/sc_staging.h" nogil:
     void sc_staging_leave(const char *folder)
-    void sc_staging_leave_all()
 
 
 cdef extern from "io/sc_undo.h" nogil:
-    sc_status sc_undo_settle(const char *path, int fd, char **folder, sc_where *where)
+    sc_status sc_undo_settle(const char *path, int fd, c_bool *found, sc_where *where)
+    sc_status sc_undo_locate(const char *path, char **journal, sc_where *where)
 
 
 cdef extern from "io/sc_file.h" nogil:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import NamedTuple
 
@@ -15,10 +14,7 @@ from .. import native
 
 __all__ = ["OldBytes", "pending_journal", "read_journal"]
 
-# csrc/io/sc_staging.h
-_PREFIX = ".shardcodec-undo-"
-_MARKER = ".shard"
-# csrc/io/sc_undo.h
+# csrc/io/sc_undo_impl.h
 _MAGIC = b"scundo\0\1"
 _HEAD = struct.Struct("<8s4Q")
 _RUN = struct.Struct("<2Q")
@@ -77,22 +73,4 @@ def pending_journal(path: str) -> str | None:
     path : str
         The file of a shard.
     """
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    if found.st_nlink < 2:
-        return None
-    above = os.path.dirname(os.path.realpath(path))
-    while os.path.dirname(above) != above:
-        parent, name = os.path.split(above)
-        journal = os.path.join(parent, f".{name}.shardcodec", f"{_PREFIX}{found.st_ino:x}")
-        try:
-            marker = os.lstat(journal + _MARKER)
-        except OSError:
-            marker = None
-        is_own = marker is not None and (marker.st_ino, marker.st_dev) == (found.st_ino, found.st_dev)
-        if is_own and os.path.exists(journal):
-            return journal
-        above = parent
-    return None
+    return native.load().pending_journal(path)

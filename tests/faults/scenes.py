@@ -231,7 +231,6 @@ def failing(scene: Scene, n: int, action: str, value: int, calls: list[str]) -> 
         status, told = 1, f"{type(error).__name__}: {error}".encode()
     finally:
         made = engine.end_fault()
-        engine.leave_staging()  # as at the exit of a process
     assert made[: n + 1] == calls[: n + 1]
     return status, told
 
