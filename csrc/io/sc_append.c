@@ -211,6 +211,18 @@ append_leap(int fd, const struct sc_append *append, struct sc_where *where)
 
 /* ---- index ---- */
 
+/* The size stays if nothing was appended, and the clock of the file may be so coarse that its time does, too. Then readers
+ * could not tell the new state from the old one. A user who does not own the file has to rely on the clock. */
+static void
+name_state(int fd, const struct sc_append *append)
+{
+    struct sc_where ignored;
+    struct sc_file_id id;
+
+    if (!append->data_nbytes && !append->is_marked && !sc_file_identify_open(fd, &id, &ignored) && id.mtime_ns >= 0)
+        (void)sc_file_set_mtime(fd, append->path, id.seen_ns > id.mtime_ns ? id.seen_ns : id.mtime_ns + 1);
+}
+
 static enum sc_status
 append_index(int fd, const struct sc_append *append, struct sc_where *where)
 {
@@ -230,6 +242,8 @@ append_index(int fd, const struct sc_append *append, struct sc_where *where)
     status = write_all(fd, append->path, append->index, n, 0, where);
     if (!status)
         status = barrier(fd, append, where);
+    if (!status)
+        name_state(fd, append);
     if (status) {
         struct sc_where ignored;
 

@@ -43,6 +43,9 @@ before(const char *call, const char *path, uint64_t *limit, void *arg)
     case SC_FAULT_KILL:
         die();
         break;
+    case SC_FAULT_STOP:
+        raise(SIGSTOP);
+        break;
     case SC_FAULT_ERROR:
         return (int)fault.value;
     case SC_FAULT_SHORT:

@@ -1,5 +1,5 @@
-/* sc_fault.h - make one of the calls that change a file system fail, fall short, or be the last; or an allocation fail:
- * for tests
+/* sc_fault.h - make one of the calls that change a file system fail, fall short, wait, or be the last; or an allocation
+ * fail: for tests
  *
  * The calls are counted from the moment it is armed, in all threads together.
  * SPDX-License-Identifier: MIT */
@@ -16,6 +16,7 @@ enum sc_fault_action {
     /* as SC_FAULT_SHORT, and the process is killed before the next call. A write that the kernel does as a whole
      * (pwrite_once) is not cut, because no kill can cut it. */
     SC_FAULT_TORN = 4,
+    SC_FAULT_STOP = 5, /* the process stops before the call, until it gets SIGCONT */
 };
 
 #define SC_FAULT_LOG 1024u

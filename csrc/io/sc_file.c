@@ -413,6 +413,16 @@ sc_file_truncate(int fd, const char *path, uint64_t nbytes, struct sc_where *whe
     return r ? sc_file_error(where, "ftruncate") : SC_OK;
 }
 
+int
+sc_file_set_mtime(int fd, const char *path, int64_t ns)
+{
+    struct timespec times[2] = { { .tv_nsec = UTIME_OMIT } };
+
+    times[1].tv_sec = (time_t)(ns / 1000000000);
+    times[1].tv_nsec = (long)(ns % 1000000000);
+    return sc_file_allows("futimens", path, NULL) ? futimens(fd, times) : -1;
+}
+
 static enum sc_status
 synchronise(int fd, const char *path, enum sc_sync sync, struct sc_where *where)
 {

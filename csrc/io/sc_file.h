@@ -138,6 +138,9 @@ enum sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_
  * hook. */
 enum sc_status sc_file_flush(int fd, const char *path, enum sc_sync sync, struct sc_where *where);
 
+/* Set the time of the last change. 0, or -1 and errno: only the owner of the file may do this. */
+int sc_file_set_mtime(int fd, const char *path, int64_t ns);
+
 /* Set the size. New bytes are zero. */
 enum sc_status sc_file_truncate(int fd, const char *path, uint64_t nbytes, struct sc_where *where);
 

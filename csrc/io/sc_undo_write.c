@@ -2,7 +2,8 @@
  *
  * Why a writer that is killed leaves the old shard or the new one
  * ---------------------------------------------------------------
- * S is the shard's file, M its marker, J its journal. The writer holds the lock of S. S counts as
+ * S is the shard's file. M is its marker, T the temporary name of the journal, J the journal. All four lie in one folder,
+ * and M, T and J are named by the inode of S. The writer holds the lock of S. S counts as
  *
  *     old   while J exists: the bytes of J in place of those of S, and the size that J says
  *     new   else: the bytes of S as they are
@@ -13,9 +14,10 @@
  *     call                               M  J   S counts as
  *   begin
  *     futimens(S, p)                     -  -   old: no byte has changed
- *     open, write, fchmod, [fsync] of J  -  -   old: J has a temporary name, which no reader looks for
+ *     [unlink(J)]                        -  -   old: a J without M says nothing; only a power cut leaves one, or a copy
  *     link(S, M)                         M  -   old: there is no J, and no byte has changed
- *     rename(temporary name, J)          M  J   old: J is whole, and its bytes are those of S
+ *     open, write, attributes, [fsync] T M  -   old: no reader looks for T
+ *     rename(T, J)                       M  J   old: J is whole, and its bytes are those of S
  *     [fsync of the folder]              M  J   old
  *   write
  *     pwrite of runs                     M  J   old: J has the old bytes of every run
@@ -30,30 +32,74 @@
  * Why each line is true:
  *
  *   - J is never seen in part: it gets its name by one rename(), after all of it is written.
- *   - M is there whenever J is: M is made before J and removed after it. So every reader sees a second name of S while J
- *     counts. M alone says nothing; the next writer removes it. M also keeps the inode of S from being given to another
- *     file, so J, which names this inode, cannot be taken for the journal of another shard.
+ *   - M is there whenever J is: M is made before J and removed after it, and no J is there when M is made. So every reader sees a
+ *     second name of S while J counts. M alone says nothing; the next writer removes it, with T.
+ *   - J is the journal of this S and of this update. M keeps the inode of S from being given to another file. Only the holder
+ *     of the lock of S makes or removes M, T and J of this inode (and sweepers, see below).
  *   - While J exists, the old shard can be made from S and J. A byte below the old size is changed only inside a run, and J
  *     has the old bytes of all runs. An index at the start that an append overwrites is a run, too. Everything else that is
  *     appended lies behind the old size, which J has.
  *   - unlink(J) is one step, and the last write to S comes before it. So a kill comes before it, and S is old, or after
  *     it, and S is new and whole.
  *
- * A roll back, by the writer itself after an error or by a later one:
+ * A roll back, by the writer itself after an error or by a later one, which holds the lock of S:
  *
  *     pwrite of the old bytes, ftruncate M  J   old: for a reader J lies over S all the time
  *     [fdatasync], futimens(S, p + 2)    M  J   old
  *     unlink(J), [fsync of the folder]   M  -   old: S has the old bytes and the old size again
  *     unlink(M)                          -  -   old
  *
- * A kill during a roll back leaves J, and the next writer begins it again; to write the same old bytes twice does no harm.
+ * A kill during a roll back leaves J, and the next writer begins it again; to write the same old bytes twice does no harm. Who
+ * may write to S and to its folder can roll back. A user who does not own S can set the present time only, and waits until it
+ * is later than p + 2.
  *
  * After a power cut the same holds with `sync`: J and both names are on the disk before the first byte of S changes, all
  * new bytes are before J goes, and J is gone for good before the caller is told of success. Without `sync` nothing is promised
  * (docs/durability.md). J ends with a checksum: one that a power cut has damaged is removed, not applied.
  *
- * Readers that are at work meanwhile compare the mtime before and after their reads (sc_undo_check()). p, p + 1 and p + 2
- * differ from each other and from every earlier mtime of S, so a reader never joins bytes of two states.
+ * Readers
+ * -------
+ * A state of S is named by its mtime. p, p + 1 and p + 2 differ from each other and from every earlier mtime of S. The bytes
+ * of p are those of the state before.
+ *
+ *   - A reader that opens S finds J, or sees that there is none: it looks for J between two looks at S, which must be equal
+ *     (number of names, size, mtime). If J came or went in between, one of them has changed.
+ *   - What it reads through J is the state p, and it is named so, even if S has another mtime by now: the writer may have
+ *     committed since the reader loaded J. (It was named by the mtime of a look after that: p + 1 with the old bytes.)
+ *   - Without checksums of inner chunks it looks again after its reads (sc_undo_check()). Through J its bytes are of one
+ *     state if S is at p + 1 or p + 2, so that nothing came after this update, or if the same J still exists. Without J they
+ *     are if nothing has changed and there is still no J. Otherwise it reads again.
+ *   - With checksums it does not look again: a mixture does not pass, and it reads again then. An inner chunk that passes is
+ *     whole, from before or after.
+ *   - A reader that begins after an acknowledged write opens S when J is gone, so it sees that write.
+ *
+ * Programs that replace what they have read (packing, repair, conditional writes of key-value stores) read without a lock,
+ * then take the lock, which rolls back, and compare the name of the state that they have read with that of S. Every state that
+ * is written later has another name, and bytes read through J have the name p, which S never has under the lock. So they
+ * agree only if nothing was written in between. They may disagree without need, after a roll back: then nothing is replaced.
+ *
+ * Sweepers remove M, T and J of a shard that is gone (sc_staging.c). They do it only if M is the one name of its file, and while
+ * they hold the lock of that file. If M is missing they make an empty one first. As long as it exists, no writer can make M by
+ * link(), so no J appears while theirs is removed; and two sweepers exclude each other by its lock. So no J of a living update
+ * goes, and none of a dead one whose shard has a name.
+ *
+ * Movers. A rename of any folder above S moves S, M and J at once. A writer that is at work knows S and the folder by their
+ * descriptors, and uses names in that folder only, so it ends its update where they are now. A reader asks the kernel for the
+ * present path of its descriptor; if this has changed while it looked for M, it looks again. A container that shows only
+ * a part of the hierarchy shows S, M and J together. What does not hold: a shard that is moved out of its folder alone leaves J
+ * behind.
+ *
+ * Copies (cp, rsync, object stores) have other inodes, so no J of a copy is ever applied to the wrong file. But a copy that is
+ * made while J exists may be a mixture: its J names the file that was copied. `verify` reports such a J
+ * (docs/durability.md).
+ *
+ * Programs that know nothing of this (zarr, TensorStore) replace or remove S without its lock. The writer then goes on in
+ * a file that has no name but M, and harms nobody: link() is checked to have named S, and the new file has another inode and
+ * so other names of M and J.
+ *
+ * Journals of earlier versions lie in a staging folder beside the hierarchy. Readers and writers look there, too; no new ones are
+ * made there. One that belongs neither to root, nor to the owner of S, nor to this user is ignored: others may write to the
+ * folder of that folder.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -101,16 +147,6 @@ sync_folder(const struct sc_undo_place *place, struct sc_where *where)
     return done ? SC_OK : sc_file_error(where, "fsync");
 }
 
-static int
-set_mtime(int fd, const char *path, int64_t ns)
-{
-    struct timespec times[2] = { { .tv_nsec = UTIME_OMIT } };
-
-    times[1].tv_sec = (time_t)(ns / 1000000000);
-    times[1].tv_nsec = (long)(ns % 1000000000);
-    return sc_file_allows("futimens", path, NULL) ? futimens(fd, times) : -1;
-}
-
 /* Set the mtime to `ns`. A user who may write to the file but does not own it can set the present time only: then wait until it
  * is later than `ns`, so that it is a time of no earlier state either. */
 static int
@@ -120,7 +156,7 @@ set_mtime_or_later(int fd, const char *path, int64_t ns)
     struct sc_where ignored;
     struct sc_file_id id;
 
-    if (set_mtime(fd, path, ns) == 0)
+    if (sc_file_set_mtime(fd, path, ns) == 0)
         return 0;
     if (errno != EPERM && errno != EACCES)
         return -1;
@@ -181,7 +217,8 @@ open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct
     if (sc_file_identify_open(change->fd, &id, where))
         return SC_IO;
     change->begun_ns = id.seen_ns > id.mtime_ns ? id.seen_ns : id.mtime_ns + 1;
-    if (id.mtime_ns < 0 || id.mtime_ns > INT64_MAX - 4 || set_mtime(change->fd, change->path, change->begun_ns)) {
+    if (id.mtime_ns < 0 || id.mtime_ns > INT64_MAX - 4 ||
+        sc_file_set_mtime(change->fd, change->path, change->begun_ns)) {
         *refused = id.mtime_ns < 0 || id.mtime_ns > INT64_MAX - 4 || means_refused(errno);
         return *refused ? SC_OK : sc_file_error(where, "futimens");
     }
@@ -374,7 +411,7 @@ sc_undo_commit(struct sc_undo_change *change, bool *done, struct sc_where *where
     *done = false;
     if (status)
         return status;
-    if (set_mtime(change->fd, change->path, change->begun_ns + 1))
+    if (sc_file_set_mtime(change->fd, change->path, change->begun_ns + 1))
         return sc_file_error(where, "futimens");
     if (remove_name(&change->place, change->place.names.journal))
         return sc_file_error(where, "unlink");

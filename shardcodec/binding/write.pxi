@@ -28,7 +28,7 @@ def file_system_magic(int fd):
 
 
 FAULTS = {"count": SC_FAULT_COUNT, "kill": SC_FAULT_KILL, "error": SC_FAULT_ERROR, "short": SC_FAULT_SHORT,
-          "torn": SC_FAULT_TORN}
+          "torn": SC_FAULT_TORN, "stop": SC_FAULT_STOP}
 
 
 def set_fault(uint64_t n, str action, uint64_t value=0):

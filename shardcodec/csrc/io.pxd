@@ -114,6 +114,7 @@ cdef extern from "io/sc_fault.h" nogil:
         SC_FAULT_ERROR
         SC_FAULT_SHORT
         SC_FAULT_TORN
+        SC_FAULT_STOP
 
     void sc_fault_arm(uint64_t n, sc_fault_action action, uint64_t value)
     uint64_t sc_fault_disarm()

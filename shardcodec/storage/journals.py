@@ -7,13 +7,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import struct
 from typing import NamedTuple
 
 from .. import native
 
-__all__ = ["OldBytes", "pending_journal", "read_journal"]
+__all__ = ["OldBytes", "is_stray_journal", "pending_journal", "read_journal"]
 
+# csrc/io/sc_staging.h
+_NAME = re.compile(r"\.shardcodec-undo-([0-9a-f]+)(\.shard|\.new)?")
 # csrc/io/sc_undo_impl.h
 _MAGIC = b"scundo\0\1"
 _HEAD = struct.Struct("<8s4Q")
@@ -61,6 +65,35 @@ def read_journal(data: bytes, shard_nbytes: int) -> OldBytes | None:
         runs.append((offset, view[at : at + size]))
         at, last = at + size, offset + size
     return OldBytes(nbytes, runs) if at == end else None
+
+
+def is_stray_journal(key: str, path: str | None) -> bool | None:
+    """Return True for an undo journal that has come with a copy, so that no shard beside it is its own; None for another name.
+
+    Parameters
+    ----------
+    key : str
+        Key of an object in the folder of an array.
+    path : str or None
+        Its path, if it is a file.
+
+    Returns
+    -------
+    bool or None
+        False for the names of an update that its writer, or the next one, brings to an end.
+    """
+    name = _NAME.fullmatch(key.rpartition("/")[2])
+    if name is None:
+        return None
+    if name[2]:
+        return False
+    if path is None:
+        return True
+    try:
+        marker = os.lstat(path + ".shard")
+        return (marker.st_ino, marker.st_nlink) != (int(name[1], 16), 2)
+    except FileNotFoundError:
+        return os.path.exists(path)  # the update may have ended just now
 
 
 def pending_journal(path: str) -> str | None:

@@ -26,6 +26,7 @@ from ..format.checks import as_int_tuple, bounded_depth
 from ..format.keys import KeyEncoding
 from ..format.metadata import ArrayLayout
 from ..format.spec import ShardSpec
+from ..storage.journals import is_stray_journal
 from ..storage.store import Store
 from .documents import DOCUMENTS, Document
 
@@ -46,11 +47,14 @@ class ForeignObject:
         Its key in the store.
     reason : str
         Why it is not a shard of the array.
+    is_journal : bool
+        It is the undo journal of another file: the folder is a copy that was made beside an unfinished update.
     """
 
     name: str
     key: str
     reason: str
+    is_journal: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,22 +285,27 @@ class ArrayTarget:
         elif not self.is_sharded or self.keys is None:
             return
         elif self.store.supports_listing:
-            yield from map(self._listed, self.listed_keys())
+            yield from filter(None, map(self._listed, self.listed_keys()))
         else:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
 
-    def _listed(self, key: str) -> ShardTarget | ForeignObject:
+    def _listed(self, key: str) -> ShardTarget | ForeignObject | None:
+        """Return the target for a key; None for a name that belongs to an update in place of a shard beside it."""
         assert self.keys is not None
         grid = self.shard_grid
         coords = self.keys.coords(key.removeprefix(self.folder.prefix), len(grid))
         if coords is not None and all(i < n for i, n in zip(coords, grid, strict=True)):
             return ShardTarget(self, key, coords)
+        path = self.store.path(key)
+        if (is_stray := is_stray_journal(key, path)) is not None:
+            reason = "it is the undo journal of another file"
+            return ForeignObject(path or key, key, reason, is_journal=True) if is_stray else None
         reason = (
             "its key is not the key of a shard"
             if coords is None
             else f"it is outside the grid of shards {grid}"
         )
-        return ForeignObject(self.store.path(key) or key, key, reason)
+        return ForeignObject(path or key, key, reason)
 
 
 def _grid(shape: Ints, sizes: Sequence[int]) -> Ints:

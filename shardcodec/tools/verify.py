@@ -243,7 +243,15 @@ class _VerifyRun:
         n_chosen = 0
         for one in array.objects():
             self._monitor.check()
-            if isinstance(one, ForeignObject):
+            if isinstance(one, ForeignObject) and one.is_journal:
+                detail = (
+                    "the undo journal of another file: the folder was copied beside an unfinished update in place, so a "
+                    "shard in it may be a mixture of two states; settle the source, and copy it again"
+                )
+                self._note(
+                    Finding(FindingKind.PENDING_JOURNAL, one.name, detail, array.name, recoverable=False)
+                )
+            elif isinstance(one, ForeignObject):
                 detail = f"an object that is not a shard: {one.reason}"
                 self._note(Finding(FindingKind.FOREIGN_FILE, one.name, detail, array.name))
             elif self._is_unchanged(one):
