@@ -90,10 +90,17 @@ def is_stray_journal(key: str, path: str | None) -> bool | None:
     if path is None:
         return True
     try:
-        marker = os.lstat(path + ".shard")
-        return (marker.st_ino, marker.st_nlink) != (int(name[1], 16), 2)
-    except FileNotFoundError:
-        return os.path.exists(path)  # the update may have ended just now
+        before = os.lstat(path)
+        try:
+            if os.lstat(path + ".shard").st_ino == int(name[1], 16):
+                return False
+        except FileNotFoundError:
+            pass
+        after = os.lstat(path)
+    except FileNotFoundError:  # the update has ended
+        return False
+    # a journal that was there all the time, but not its marker
+    return (before.st_ino, before.st_ctime_ns) == (after.st_ino, after.st_ctime_ns)
 
 
 def pending_journal(path: str) -> str | None:

@@ -3,7 +3,7 @@
 """The folder of temporary files.
 
 zarr lists every file below the root of a store, so temporary files are in a folder beside the hierarchy. The folder is
-removed when it is empty; a folder that held journals, when the process ends.
+removed when it is empty.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ class RepairWork:
 
     def _look(self, shard: ShardTarget) -> RepairedShard | None:
         path = shard.place.path
-        has_journal = path is not None and pending_journal(path) is not None
         try:
+            has_journal = path is not None and pending_journal(path) is not None
             view = open_object(shard.array.store, shard.key)
             found = None if view is None else self._repair.survey(shard, view)
         except OSError as error:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from faults.histories import ERASED, FIRST, Recorder, check, note_death
+from helpers import ours, quiet
 
 import shardcodec
 from shardcodec import native, tools
-from faults.histories import ERASED, FIRST, Recorder, check, note_death
-from helpers import ours, quiet
 
 N_SHARDS, SHARD_CHUNKS, CHUNK = 2, 8, 8192
 N_CHUNKS = N_SHARDS * SHARD_CHUNKS

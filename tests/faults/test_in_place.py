@@ -137,7 +137,9 @@ class Shard(Scene):
         """Check that other readers see the same as shardcodec's after the shard has been settled."""
         unsettled, outcome = self.state(), self.seen()
         new = set(files_below(self.folder / "a")) - set(self.bytes)
-        assert all(name.startswith("c/0/.shardcodec-undo-") for name in new), "expected no new key but a journal"
+        assert all(name.startswith("c/0/.shardcodec-undo-") for name in new), (
+            "expected no new key but a journal"
+        )
         with shardcodec.open_shard(self.shard, None, self.spec, mode="r+") as shard:
             shard.settle()
         assert os.stat(self.shard).st_nlink == 1

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from faults.scenes import calls_of
 from faults.test_in_place import Case, Shard, kill_after_the_last_slot
@@ -186,9 +185,11 @@ def sweeper(scene: Shard) -> Callable[[], None]:
     (scene.folder / ".a.shardcodec").write_text("in the way")
 
     def sweep() -> None:
-        with shardcodec.options(write_strategy="replace"):
-            with shardcodec.open_shard(other, None, scene.spec, mode="r+") as shard:
-                shard.erase([(0, 0)])
+        with (
+            shardcodec.options(write_strategy="replace"),
+            shardcodec.open_shard(other, None, scene.spec, mode="r+") as shard,
+        ):
+            shard.erase([(0, 0)])
 
     return sweep
 
