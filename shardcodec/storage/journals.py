@@ -113,4 +113,5 @@ def pending_journal(path: str) -> str | None:
     path : str
         The file of a shard.
     """
-    return native.load().pending_journal(path)
+    found: str | None = native.load().pending_journal(path)
+    return found

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import struct
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -351,37 +352,43 @@ def as_user(user: int, work: Callable[[], None]) -> None:
     work()
 
 
-@pytest.mark.slow
-def test_member_of_a_group_rolls_back_the_update_of_another_member(tmp_path: Path) -> None:
-    """A member who does not own the shard may not set its times, and the roll back failed with EPERM."""
+def set_all(folder: Path, value: int) -> None:
+    with shardcodec.options(write_strategy="in_place", threads=1):
+        ours(folder / "a")[:8, :8] = value
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A folder of a group, with a shard of one member."""
     if os.geteuid():
         pytest.skip("needs root, to act as two users")
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_mode & 0o005 != 0o005:
-            folder.chmod(folder.stat().st_mode | 0o005)
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    os.chown(shared, -1, GROUP)
-    shared.chmod(0o2775)
+    warm = Shard(tmp_path, Case("raw", "slots"))
+    warm.write()  # now all modules are loaded: other users cannot read those of root
+    set_all(tmp_path, 1)
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        os.chmod(name, 0o755)
+        folder = Path(name) / "shared"
+        folder.mkdir()
+        Shard(folder, Case("raw", "slots"))
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, 20001, GROUP)
+            path.chmod(0o2775 if path.is_dir() else 0o664)
+        yield folder
 
-    def make() -> None:
-        Shard(shared, Case("raw", "mixed"))
 
-    def write(value: int) -> None:
-        with shardcodec.options(write_strategy="in_place", threads=1):
-            ours(shared / "a")[:8, :8] = value
+@pytest.mark.slow
+def test_member_of_a_group_rolls_back_the_update_of_another_member(shared: Path) -> None:
+    """A member who does not own the shard may not set its times, and the roll back failed with EPERM."""
 
     def die(n: int) -> None:
         native.load().set_fault(n, "kill")
-        write(1000)
+        set_all(shared, 1000)
 
-    in_child(lambda: as_user(20001, make))
     for n in range(100):
         pid = forked(lambda n=n: as_user(20001, lambda: die(n)))
         if os.waitpid(pid, 0)[1] == 0:
             break
-        in_child(lambda n=n: as_user(20002, lambda: write(n)))
+        in_child(lambda n=n: as_user(20002, lambda: set_all(shared, n)))
         assert (shardcodec.open_array(shared / "a")[:8, :8] == n).all()
-        # the next round is in place again: the shard belongs to the first user
-        in_child(lambda: os.chown(shared / "a/c/0/0", 20001, GROUP))
+        os.chown(shared / "a/c/0/0", 20001, GROUP)  # it was replaced; the next round is in place again
     assert n > 10
