@@ -19,6 +19,7 @@ import pytest
 import zarr
 from faults.histories import ERASED, FIRST, Recorder, check, note_death
 from helpers import ours, quiet
+from workers import forked
 
 import shardcodec
 from shardcodec import native, tools
@@ -30,6 +31,7 @@ CODECS: dict[str, Any] = {"raw": None, "zstd": "auto"}
 
 
 def make(path: Path, codecs: str) -> None:
+    shardcodec.enable(threads=1)
     with quiet():
         array = zarr.create_array(
             path,
@@ -116,23 +118,23 @@ def work(job: Callable[..., None], path: Path, records: Path, worker: int, seed:
 
 
 def start(job: Callable[..., None], path: Path, records: Path, worker: int, seed: int) -> int:
-    pid = os.fork()
-    if pid == 0:
+    def run_job() -> None:
         try:
             shardcodec.enable(threads=1)
             work(job, path, records, worker, seed)
         except BaseException:
             (records / f"{worker}.error").write_text(traceback.format_exc())
-        finally:
-            os._exit(1)
-    return pid
+            raise
+
+    return forked(run_job)
 
 
 def run(folder: Path, seconds: float, codecs: str, seed: int) -> str:
     """Run all processes for a time and check what they have recorded; return a summary."""
     path, records = folder / "a", folder / "records"
     records.mkdir()
-    make_in_child(path, codecs)
+    # in a process of its own: threads of this one would not survive the forks
+    assert os.waitpid(forked(lambda: make(path, codecs)), 0)[1] == 0
     jobs = [write, write, write, write, pack, read, read, read]
     alive: dict[int, tuple[int, Callable[..., None]]] = {}
     end, worker, n_kills = time.monotonic() + seconds, 0, 0
@@ -167,19 +169,6 @@ def _missing(jobs: list[Any], alive: dict[int, tuple[int, Any]]) -> list[Any]:
     for _, job in alive.values():
         left.remove(job)
     return left
-
-
-def make_in_child(path: Path, codecs: str) -> None:
-    """Make the array in a process of its own: threads of this one would not survive the forks."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            shardcodec.enable(threads=1)
-            make(path, codecs)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.mark.parametrize("codecs", CODECS)
