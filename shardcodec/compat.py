@@ -187,8 +187,8 @@ def _zdtype_of(metadata: ArrayMetadata) -> Any:
 def own_pipeline(metadata: ArrayMetadata) -> CodecPipeline:
     """Return the pipeline that zarr itself would use for an array.
 
-    The codecs are evolved here, one by one: before 3.2, zarr does not evolve the pipeline, and its method to evolve it as
-    a whole fails for a single sharding codec.
+    Only its method to evolve it as a whole makes the fused pipeline synchronous. For the other one codecs are evolved here, one
+    by one: before 3.2, zarr does not evolve the pipeline, and that method fails for a single sharding codec.
     """
     config: Any = {"order": metadata.order} if isinstance(metadata, ArrayV2Metadata) else {}
     spec = ArraySpec(
@@ -198,7 +198,11 @@ def own_pipeline(metadata: ArrayMetadata) -> CodecPipeline:
         config=ArrayConfig.from_dict(config),
         prototype=default_buffer_prototype(),
     )
-    return own_pipeline_class().from_codecs([codec for codec, _ in evolve(codecs_of(metadata), spec)])
+    pipeline = own_pipeline_class()
+    if pipeline is zarr_pipelines.BatchedCodecPipeline:
+        return pipeline.from_codecs([codec for codec, _ in evolve(codecs_of(metadata), spec)])
+    with quiet():
+        return pipeline.from_codecs(codecs_of(metadata)).evolve_from_array_spec(array_spec=spec)
 
 
 def batched_pipeline(codecs: Iterable[Any]) -> CodecPipeline:

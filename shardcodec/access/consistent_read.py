@@ -209,20 +209,28 @@ class WriterWatch:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        table = locks.table()
+        table = self._counted_by = locks.table()
         self._names = names
         self._before = {name: None if table.holds(name) else table.calm(name) for name in names}
 
     @property
     def is_quiet(self) -> bool:
         """True if no other caller held a lock when the watch began."""
-        return all(n is not None or locks.table().holds(name) for name, n in self._before.items())
+        table = self._table()
+        return all(n is not None or table.holds(name) for name, n in self._before.items())
+
+    def _table(self) -> locks.LockTable:
+        """Return the table of this process. That of a forked child counts from 0."""
+        table = locks.table()
+        if table is not self._counted_by:
+            self._counted_by, self._before = table, dict.fromkeys(self._names, 0)
+        return table
 
     def has_changed(self) -> bool:
         """Return True if another caller has taken a lock since the watch began."""
-        table = locks.table()
+        table = self._table()
         return any(not table.holds(name) and table.calm(name) != n for name, n in self._before.items())
 
     def begin_again(self) -> None:
         """Begin again; the caller holds all locks and releases them without a change."""
-        self._before = {name: locks.table().n_taken(name) for name in self._names}
+        self._before = {name: self._table().n_taken(name) for name in self._names}

@@ -54,7 +54,12 @@ class CapturedStore(WrapperStore[Any]):
         self.kept: dict[str, Any] = {}
 
     async def get(self, key: str, *arguments: Any, **named: Any) -> Any:
-        found = await super().get(key, *arguments, **named)
+        return self._checked(key, await super().get(key, *arguments, **named))
+
+    def get_sync(self, key: str, **named: Any) -> Any:
+        return self._checked(key, super().get_sync(key, **named))  # type: ignore[misc]
+
+    def _checked(self, key: str, found: Any) -> Any:
         if found is None and key in self._there:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self._there[key])
         return found

@@ -12,10 +12,12 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import zarr
+import zarr.core.codec_pipeline as pipelines
 from helpers import (
     ZARR_IS_31,
     OtherMemoryStore,
@@ -267,6 +269,30 @@ def test_whole_write_of_a_ragged_array_reads_nothing() -> None:
     array[...] = 7
     assert not store.chunk_requests()
     assert (array[...] == 7).all()
+
+
+@pytest.mark.skipif(not hasattr(pipelines, "FusedCodecPipeline"), reason="this zarr has no fused pipeline")
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_work_that_is_left_to_zarr_runs_on_its_fused_pipeline(kind: str, tmp_path: Path) -> None:
+    """Each chunk was a coroutine: two to three times the processor time."""
+    zarr.create_array(
+        store := store_of(kind, tmp_path / "a"),
+        shape=(64,),
+        chunks=(4,),
+        dtype="int32",
+        filters=[Delta(dtype="int32")],
+    )
+    array = ours(store, strict=False)
+    refuse = mock.Mock(side_effect=AssertionError("a chunk is a coroutine"))
+    with (
+        mock.patch.object(Delta, "_decode_single", refuse),
+        mock.patch.object(Delta, "_encode_single", refuse),
+    ):
+        array[:] = np.arange(64)
+        array[5] = 7
+        assert array[:7].tolist() == [0, 1, 2, 3, 4, 7, 6]
+        array[:] = 0
+    assert zarrs_view(array)[:].tolist() == [0] * 64
 
 
 def test_zarrs_copy_functions_keep_the_elements(tmp_path: Path) -> None:
