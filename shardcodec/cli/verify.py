@@ -63,9 +63,16 @@ def verify(
     ] = None,
     against: Annotated[
         str | None,
-        Option("--against", metavar="OTHER", help="Compare all elements with this array, in any layout."),
+        Option(
+            "--against",
+            metavar="OTHER",
+            help="Compare all elements, and objects of no array, with this source of `convert`.",
+        ),
     ] = None,
     array: ArrayOption = None,
+    only_arrays: Annotated[
+        bool, Option("--only-arrays", help="With --against: do not compare objects that belong to no array.")
+    ] = False,
     metadata: MetadataOption = None,
     storage_option: StorageOption = None,
     memory: MemoryOption = None,
@@ -102,6 +109,7 @@ def verify(
             manifest=manifest,
             against=against,
             array=array,
+            only_arrays=only_arrays,
             spec=spec_from(metadata),
             threads=threads,
             fail_fast=not keep_going,
@@ -121,6 +129,8 @@ def verify(
 def _lines(report: VerifyReport) -> Iterator[str]:
     for one in report.arrays:
         yield from _array_lines(one, report)
+    if report.n_other_objects:
+        yield f"{format_count(report.n_other_objects, 'other object')} compared"
     if not report.is_complete:
         yield "stopped at the first finding"
     n_left = sum(one.problem is not None for one in report.arrays)

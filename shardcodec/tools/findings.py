@@ -36,7 +36,8 @@ class FindingKind(enum.StrEnum):
     FOREIGN_FILE = "foreign file"  # in the folder of an array, and not a shard of it
     UNREADABLE = "unreadable"  # the store or the file system raises an error
     MISSING_SHARD = "missing shard"  # it is in the manifest, or in the other array, but not stored
-    DIFFERENT = "different"  # from the other array
+    DIFFERENT = "different"  # from the other array, or from the object of the other hierarchy
+    MISSING_OBJECT = "missing object"  # of no array, in the other hierarchy, but not stored
     OVERLAP = "overlap"  # inner chunks share bytes, which is valid
     OUTSIDE_ARRAY = "outside the array"  # a bad entry of an inner chunk that no reader of the array needs
     UNSUPPORTED = "unsupported"  # codecs that the tools cannot run

@@ -15,13 +15,13 @@ from ..access.box_reader import Folder
 from ..format.keys import KeyEncoding
 from ..storage.store import Store
 from .array_target import ArrayTarget
-from .documents import DOCUMENTS
+from .documents import DOCUMENTS, document_of, group_documents, is_group
 from .monitor import Monitor
 from .names import is_own_name, node_path, object_name
 from .report import Record
 from .shard_threads import in_order
 from .stored_bytes import open_object
-from .targets import find_groups, find_hierarchy
+from .targets import find_arrays, find_groups, find_hierarchy
 
 __all__ = [
     "NO_OBJECTS",
@@ -31,7 +31,9 @@ __all__ = [
     "OtherObjects",
     "copy_objects",
     "count_objects",
+    "objects_to_compare",
     "other_objects",
+    "written_documents",
 ]
 
 # Objects that were left out and that a report lists; all are counted.
@@ -106,6 +108,8 @@ class OtherObjects:
         Arrays all of whose objects the tool copies.
     new_keys : KeyEncoding or None
         Of the chunks of all new arrays; None if they stay as they are.
+    checks_names : bool
+        False if nothing is written.
     """
 
     root: Folder
@@ -114,6 +118,7 @@ class OtherObjects:
     chosen: Collection[str] | None = None
     whole: Collection[str] = ()
     new_keys: KeyEncoding | None = None
+    checks_names: bool = True
 
     @property
     def store(self) -> Store:
@@ -161,7 +166,7 @@ class OtherObjects:
                 f"{self.store.path(key) or key}: expected no object with the name of a chunk of the new array {array.name!r}; "
                 "rename it, or leave out what is not of an array (--only-arrays, in Python only_arrays)"
             )
-        return OtherObject(key, object_name(name))
+        return OtherObject(key, object_name(name) if self.checks_names else name)
 
     def _array_of(self, name: str) -> ArrayTarget | None:
         """Return the array in whose folder an object is."""
@@ -236,6 +241,37 @@ def other_objects(
         chosen=names if is_chosen else None,
         whole=frozenset(one.name for one in arrays if not one.is_sharded),
     )
+
+
+def objects_to_compare(
+    target: Any, storage_options: Mapping[str, Any] | None, *, array: str | None
+) -> OtherObjects | None:
+    """Return the objects that belong to no array and that a copy of a hierarchy should have; None for one shard.
+
+    Parameters
+    ----------
+    target, storage_options
+        As for `find_arrays`.
+    array : str or None
+        Only objects in the folder of this array.
+    """
+    root = find_hierarchy(target, storage_options)
+    if root is None:
+        return None
+    arrays = {one.name: one for one in find_arrays(target, array=array, storage_options=storage_options)}
+    documents = {name: written_documents(one.document) for name, one in arrays.items()}
+    found = document_of(root)
+    if array is None and found is not None and is_group(found):
+        for name, _, document in group_documents(root, found):
+            documents[name] = written_documents(document)
+    return OtherObjects(
+        root, arrays, documents, chosen=None if array is None else list(arrays), checks_names=False
+    )
+
+
+def written_documents(document: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the metadata of a node that `convert` makes into its new ``zarr.json``."""
+    return {"zarr.json"} if document.get("zarr_format") == 3 else DOCUMENTS
 
 
 # ---- all of them

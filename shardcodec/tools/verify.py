@@ -19,7 +19,7 @@ from ..checksum import crc32c
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..storage.urls import placed_options
-from .against import Comparison
+from .against import Comparison, compared_objects
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .chunk_check import Level
 from .findings import Finding, FindingKind
@@ -27,7 +27,7 @@ from .jobs.shard_pool import ShardPool, absolute_place
 from .manifest import Manifest, ManifestRow, OldManifest
 from .monitor import Monitor
 from .stored_bytes import lasting_state
-from .targets import find_arrays
+from .targets import find_arrays, find_hierarchy
 from .verify_report import ShardFindings, VerifiedArray, VerifyReport
 from .verify_work import Looked, VerifyTask, VerifyWork
 
@@ -48,6 +48,7 @@ def verify(
     manifest: str | None = None,
     against: Any = None,
     array: str | None = None,
+    only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
     memory: int | None = None,
@@ -75,10 +76,13 @@ def verify(
     manifest : str, optional
         Write a manifest to this local file, outside of zarr hierarchies. It is an SQLite database. An old manifest of this
         name is replaced; any other file is refused.
-    against : path-like, URL or zarr store, optional
-        An array with the same elements, in any layout. All elements of the checked shards are compared, bit by bit.
+    against : path-like, URL, zarr store or array-like, optional
+        An array with the same elements, in any layout, or the group with such arrays: any source of `convert`. All elements of the
+        checked shards are compared, bit by bit. An object that belongs to no array must be in both hierarchies with the same bytes.
     array : str, optional
         Only this array, by its path in the group.
+    only_arrays : bool
+        With `against`, do not compare objects that belong to no array.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -115,6 +119,10 @@ def verify(
     """
     if not 0 < sample <= 1:
         raise ValueError(f"sample: expected a share in (0, 1], got {sample}")
+    if only_arrays and against is None:
+        raise ValueError(
+            "only_arrays: expected `against` (--against), because nothing else looks at other objects"
+        )
     monitor = monitor or Monitor()
     storage_options = placed_options(storage_options, target, against)
     task = VerifyTask(Level(level), manifest is not None, absolute_place(against), storage_options)
@@ -141,6 +149,8 @@ def verify(
                 break
         if array is None:
             run.find_lost_arrays()
+        if against is not None and spec is None and not only_arrays:
+            run.compare_objects(target, array, storage_options)
         return run.report(str(target))
 
 
@@ -164,7 +174,7 @@ class _VerifyRun:
         self._arrays: list[VerifiedArray] = []
         self._kinds: Counter[str] = Counter()
         self._shards: list[ShardFindings] = []
-        self._n_findings = 0
+        self._n_findings = self._n_other_objects = 0
         self.is_stopped = False
 
     def report(self, target: str) -> VerifyReport:
@@ -177,6 +187,7 @@ class _VerifyRun:
             self._n_findings,
             tuple(self._shards),
             is_complete=not self.is_stopped,
+            n_other_objects=self._n_other_objects,
         )
 
     def add(self, array: ArrayTarget) -> None:
@@ -235,6 +246,29 @@ class _VerifyRun:
             self._note(_of_array(array, FindingKind.DIFFERENT, detail))
         task = replace(self._task, against=None)
         return VerifyWork(array, task, self._pool.options, self._pool.budget)
+
+    def compare_objects(
+        self, target: Any, array: str | None, storage_options: Mapping[str, Any] | None
+    ) -> None:
+        """Compare the objects that belong to no array with those of the other hierarchy, which is of zarr."""
+        root = find_hierarchy(target, storage_options)
+        if self.is_stopped or root is None:
+            return
+        for name, difference in compared_objects(
+            self._task.against,
+            root,
+            array,
+            self._task.storage_options,
+            self._monitor,
+            self._pool.options.threads,
+        ):
+            self._n_other_objects += 1
+            if difference is not None:
+                kind, detail = difference
+                shown = root.store.path(root.prefix + name) or root.prefix + name
+                self._note(Finding(kind, shown, detail, recoverable=False))
+            if self.is_stopped:
+                return
 
     # ---- shards
 

@@ -101,6 +101,8 @@ class VerifyReport(Report):
         Shards with findings, the first `MOST_SHARDS` of them; empty if each was reported on its own.
     is_complete : bool
         False after a stop at the first finding.
+    n_other_objects : int
+        Objects that belong to no array and were compared with those of another hierarchy.
     """
 
     schema: ClassVar[str] = "shardcodec.verify"
@@ -113,3 +115,4 @@ class VerifyReport(Report):
     n_findings: int
     shards: tuple[ShardFindings, ...]
     is_complete: bool = True
+    n_other_objects: int = 0

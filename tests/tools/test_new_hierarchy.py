@@ -74,6 +74,45 @@ def test_new_place_inside_the_old_one_is_refused(tmp_path: Path, work: Any) -> N
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("work", [repair, compact])
+@pytest.mark.parametrize(("old", "new"), [("a", "a/b"), ("a", "a/c/0/0"), ("g/a", "g"), ("g", "g/x/y")])
+def test_places_in_one_store_are_apart(work: Any, old: str, new: str, dry_run: bool) -> None:
+    """`to` in the same store was not compared with the source, so the copy came into it. `convert` always refused it."""
+    store = zarr.storage.MemoryStore()
+    create(zarr.storage.StorePath(store, "g/a" if old.startswith("g") else "a"))[...] = 1
+    before = set(store._store_dict)
+    for to in (zarr.storage.StorePath(store, new), zarr.storage.StorePath(store.with_read_only(False), new)):
+        with pytest.raises(ValueError, match="to: expected a place outside of the source"):
+            work(zarr.storage.StorePath(store, old), to=to, dry_run=dry_run)
+    assert set(store._store_dict) == before
+    work(zarr.storage.StorePath(store, old), to=zarr.storage.StorePath(store, f"{old}b"))
+
+
+@pytest.mark.parametrize("work", [repair, compact])
+def test_empty_folder_is_a_destination(tmp_path: Path, work: Any) -> None:
+    """`convert` accepts one, and these two refused it."""
+    hierarchy(tmp_path / "g.zarr")
+    (tmp_path / "h.zarr").mkdir()
+    work(tmp_path / "g.zarr", to=tmp_path / "h.zarr", dry_run=True)
+    work(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
+    assert nodes(tmp_path / "h.zarr", consolidated=False) == nodes(tmp_path / "g.zarr", consolidated=False)
+    for dry_run in (True, False):
+        with pytest.raises(FileExistsError, match="expected a new path or an empty folder, but it has files"):
+            work(tmp_path / "g.zarr", to=tmp_path / "h.zarr", dry_run=dry_run)
+
+
+@pytest.mark.parametrize("work", [repair, compact])
+def test_object_of_one_shard_must_be_new(tmp_path: Path, work: Any) -> None:
+    create(tmp_path / "a.zarr")[...] = 1
+    shard = tmp_path / "a.zarr/c/0/0"
+    (tmp_path / "taken").write_bytes(b"x")
+    with pytest.raises(FileExistsError, match="expected a new path, but it exists"):
+        work(shard, to=tmp_path / "taken")
+    work(shard, to=tmp_path / "new")
+    assert (tmp_path / "new").read_bytes() == shard.read_bytes()
+
+
 def test_group_without_any_array_is_copied(tmp_path: Path) -> None:
     zarr.create_group(tmp_path / "g.zarr", attributes={"n": 5}).create_group("sub")
     repair(tmp_path / "g.zarr", to=tmp_path / "h.zarr")

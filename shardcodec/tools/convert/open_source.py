@@ -25,11 +25,11 @@ from ...options import Options
 from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget
-from ..documents import DOCUMENTS, document_of, group_documents, parsed
+from ..documents import document_of, group_documents, parsed
 from ..foreign_chunks import opened_by_zarr
 from ..left_array import LeftArray
 from ..names import inner_path
-from ..other_objects import OtherObjects
+from ..other_objects import OtherObjects, written_documents
 from ..targets import find_arrays, find_groups
 from .decoded_source import decoded_source
 from .hdf5_source import hdf5_tree, split_hdf5
@@ -40,7 +40,7 @@ from .source import SourceArray, SourceTree, group_notes
 from .text_source import TEXT, TextSource, text_fields
 from .zarr_source import zarr_source
 
-__all__ = ["open_source"]
+__all__ = ["open_foreign", "open_source"]
 
 Wanted = Callable[[str], bool]
 
@@ -122,6 +122,14 @@ def _tree(
     *,
     may_leave: bool,
 ) -> SourceTree:
+    found = open_foreign(source, options, wanted)
+    if found is not None:
+        return found
+    return _zarr_tree(source, options, wanted, array, storage_options, may_leave=may_leave)
+
+
+def open_foreign(source: Any, options: Options, wanted: Wanted) -> SourceTree | None:
+    """Open an HDF5 file, a hierarchy of 2022 or an array-like object; None for anything else. The errors are those of `open_source`."""
     is_path = isinstance(source, str | os.PathLike) and not is_url(source)
     if is_path and (found := split_hdf5(os.path.abspath(os.fspath(source)))) is not None:
         return hdf5_tree(*found, wanted)
@@ -135,7 +143,7 @@ def _tree(
             )
         one = object_source(source)
         return SourceTree(one.place, (one,))
-    return _zarr_tree(source, options, wanted, array, storage_options, may_leave=may_leave)
+    return None
 
 
 # ---- zarr
@@ -174,7 +182,7 @@ def _zarr_tree(
     root = next(
         (folder for _, folder in find_groups(source, storage_options)), None
     )  # the group itself comes first
-    documents = {one.name: _written_documents(one.document) for one in found}
+    documents = {one.name: written_documents(one.document) for one in found}
     if root is None:
         others = _others(found[0].folder, found, documents, verbatim)
         return SourceTree(str(source), tuple(arrays), {}, False, verbatim, others)
@@ -185,7 +193,7 @@ def _zarr_tree(
         with _named(f"group {folder!r}"):
             _check_group(folder, group)
             attributes = _attributes(folder, group)
-            documents[name] = _written_documents(group)
+            documents[name] = written_documents(group)
         if group.get("zarr_format") != 3:
             attributes, more = as_json_attributes(attributes)
             notes += group_notes(name, more)
@@ -219,11 +227,6 @@ def _others(
         whole=frozenset(whole),
         new_keys=KeyEncoding(True, "/"),
     )
-
-
-def _written_documents(document: Mapping[str, Any]) -> Collection[str]:
-    """Return the names of the metadata of a node that become its new ``zarr.json``."""
-    return {"zarr.json"} if document.get("zarr_format") == 3 else DOCUMENTS
 
 
 @contextmanager
