@@ -104,6 +104,7 @@ def test_against_hdf5(how: dict[str, Any], tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("group/x", data=VALUES, **how)
+        file["text"] = ["a", "bc", "d"]
     convert(tmp_path / "a.h5", tmp_path / "b.zarr", shards=1 << 20)
     assert verify(tmp_path / "b.zarr", against=tmp_path / "a.h5").n_findings == 0
     assert verify(tmp_path / "b.zarr/group/x", against=tmp_path / "a.h5/group/x").n_findings == 0
