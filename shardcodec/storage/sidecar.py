@@ -84,11 +84,8 @@ class Sidecar:
         self._kept: dict[str, _PackedSizes] = {}  # ascending by when they were used
         try:
             self._kept = self._load()
-        except ShardFileError as error:
-            if error.context.get("kind") != "folder":
-                raise
-            self._is_changed = True
-            _log.warning("%s: expected a cache file, this one is ignored: %s", self._path, error)
+        except ShardFileError:
+            raise
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             self._is_changed = True  # `save` replaces the file
             _log.warning("%s: expected a cache file, this one is ignored: %s", self._path, error)
