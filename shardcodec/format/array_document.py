@@ -28,7 +28,7 @@ from ..errors import SpecError
 from .checks import as_chunk_shape, as_int_tuple, as_items, as_mapping, show, unsupported, within, wrong
 from .codecs import NUMCODECS, Bytes, Codec, Transpose, resolve_codecs
 from .dtypes import DType, as_dtype
-from .fill import fill_from_json, fill_scalar
+from .fill import fill_from_document, fill_from_json, fill_scalar, loose_base64
 from .keys import KeyEncoding
 from .metadata import ArrayLayout, parse_array
 
@@ -228,7 +228,9 @@ def _fill(value: object, stored: DType, dtype: DType) -> bytes:
     if value is None:
         return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
     if dtype.names is None:
-        return fill_from_json(dtype, value)
+        if dtype.kind == "V" and isinstance(value, str):
+            value = loose_base64(value, dtype.itemsize)
+        return fill_from_document(dtype, value)
     if not isinstance(value, str):
         wrong("", f"expected base64, got {show(value)}", actual=value)
     element = fill_from_json(np.dtype(f"V{stored.itemsize}"), value)  # it has the byte order of the array

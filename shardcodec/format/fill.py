@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import math
 import re
 import sys
@@ -25,7 +26,15 @@ import numpy as np
 from .checks import as_int, as_items, show, within, wrong
 from .dtypes import DType
 
-__all__ = ["fill_bytes", "fill_from_json", "fill_repr", "fill_scalar", "fill_to_json"]
+__all__ = [
+    "fill_bytes",
+    "fill_from_document",
+    "fill_from_json",
+    "fill_repr",
+    "fill_scalar",
+    "fill_to_json",
+    "loose_base64",
+]
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAT = -(2**63)
@@ -71,6 +80,65 @@ def fill_from_json(dtype: DType, value: object) -> bytes:
         case "U":
             return _text(dtype, value)
     return _octets(dtype, value)
+
+
+def fill_from_document(dtype: DType, value: object) -> bytes:
+    """Return the bytes of one element for the ``fill_value`` of a stored document, in any spelling that zarr reads.
+
+    Other writers spell fill values loosely: n5-zarr writes ``"0"`` for numbers, neuroglancer 0 for bool. The result is that of
+    zarr; a fill value of a caller must be one that `fill_from_json` takes.
+
+    Raises
+    ------
+    SpecError
+        Neither takes the value.
+    """
+    return fill_from_json(dtype, _canonical(dtype, value))
+
+
+def _canonical(dtype: DType, value: object) -> object:
+    """Return the form of a loosely spelt fill value that `fill_from_json` takes; others as they are."""
+    kind = dtype.kind if dtype.names is None else ""
+    if kind == "b" and (value is None or isinstance(value, str | int | float)):
+        return bool(value)
+    if kind in ("i", "u", "f", "m", "M") and isinstance(value, bool):
+        return int(value)
+    if kind in ("i", "u") and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return int(value)
+    if kind == "f" and isinstance(value, str | int | float):
+        with contextlib.suppress(ValueError, OverflowError):
+            return _canonical_float(dtype, value)
+    if kind == "U" and isinstance(value, str):
+        return value[: dtype.itemsize // 4]
+    if kind == "S" and isinstance(value, str):
+        return loose_base64(value, dtype.itemsize)
+    return value
+
+
+def _canonical_float(dtype: DType, value: str | float) -> str | float:
+    """Return a number; bits of a float of another size as the number that they are, and too large ones as infinity."""
+    if isinstance(value, str) and value in _SPECIAL:
+        return value
+    if isinstance(value, str) and (
+        found := re.fullmatch(r"0x([0-9a-fA-F]{4}|[0-9a-fA-F]{8}|[0-9a-fA-F]{16})", value)
+    ):
+        nbytes = len(found[1]) // 2
+        if nbytes == dtype.itemsize:
+            return value
+        value = float(np.frombuffer(_hex_float(nbytes, value, ""), f"f{nbytes}")[0])
+    with np.errstate(over="ignore"):
+        number = float(np.array(float(value), dtype=dtype)[()])
+    return number if math.isinf(number) else float(value)
+
+
+def loose_base64(value: str, nbytes: int) -> str:
+    """Return base64 of exactly so many bytes: other letters are skipped, and bytes cut off or added as numpy does."""
+    try:
+        data = base64.b64decode(value)
+    except (binascii.Error, ValueError):
+        return value
+    return base64.b64encode(data[:nbytes].ljust(nbytes, b"\0")).decode("ascii")
 
 
 def _integer(dtype: DType, value: object) -> bytes:

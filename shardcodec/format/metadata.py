@@ -25,7 +25,7 @@ from .checks import (
     wrong,
 )
 from .dtypes import DType, parse_data_type
-from .fill import fill_from_json, fill_scalar
+from .fill import fill_from_document, fill_scalar
 
 __all__ = ["ArrayLayout", "parse_array"]
 
@@ -73,7 +73,7 @@ def parse_array(metadata: object) -> ArrayLayout:
     with within("data_type"):
         dtype = parse_data_type(metadata["data_type"])
     with within("fill_value"):
-        fill = fill_from_json(dtype, metadata["fill_value"])
+        fill = fill_from_document(dtype, metadata["fill_value"])
     shape = as_int_tuple(metadata["shape"], "shape", minimum=0)
     with within("chunk_grid"):
         edges = _parse_grid(metadata["chunk_grid"], shape)

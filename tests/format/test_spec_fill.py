@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import quiet
 from hypothesis import example, given
 from spec_checks import elements, stored_json
 from spec_json import named
+from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
+from shardcodec.compat import dtype_of
 from shardcodec.errors import SpecError
 from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.fill import fill_bytes, fill_from_json, fill_repr, fill_scalar, fill_to_json
@@ -309,3 +312,82 @@ def test_zarr_reads_our_metadata(dtype: Any, fill: Any) -> None:
     assert array.dtype == spec.dtype
     assert np.asarray(array.fill_value, spec.dtype).tobytes() == spec.fill
     assert array[:].tobytes() == spec.fill * 8
+
+
+# ---- documents of other writers
+
+V3_TYPES: list[Any] = [
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "r16"),
+    {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}},
+    {"name": "numpy.timedelta64", "configuration": {"unit": "s", "scale_factor": 1}},
+    {"name": "fixed_length_utf32", "configuration": {"length_bytes": 16}},
+    {"name": "null_terminated_bytes", "configuration": {"length_bytes": 4}},
+]
+V2_TYPES = [
+    *("|b1", "|i1", "|u1", "<i2", ">u2", "<i4", "<u4", "<i8", ">u8"),
+    *("<f2", "<f4", ">f8", "<c8", "<c16", "|V2", "<M8[s]", "<m8[s]", "<U4", "|S4"),
+]
+SPELLINGS: list[Any] = [
+    *(0, 1, -1, 2, 255, 300, 10**20, 0.0, 1.0, 1.5, -0.0, 1e300, True, False, None),
+    *(
+        "0",
+        "1",
+        "-1",
+        "0.0",
+        "1.5",
+        "1e3",
+        "",
+        " 1 ",
+        "1_0",
+        "NaN",
+        "nan",
+        "Infinity",
+        "-Infinity",
+        "inf",
+        "NaT",
+    ),
+    *("true", "AAA=", "AAAA", "AAAAAA==", "abc", "0x00", "0x7e00", "0x7fc00000", "0x7ff8000000000000"),
+    *([0, 0], [1.5, 2], ["NaN", "NaN"]),
+]
+
+
+def document(data_type: Any, fill: Any) -> dict[str, Any]:
+    if data_type in V2_TYPES:
+        rest = {"compressor": None, "filters": None, "dimension_separator": ".", "order": "C"}
+        return {"zarr_format": 2, "shape": [4], "chunks": [4], "dtype": data_type, "fill_value": fill, **rest}
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [4],
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {},
+    }
+
+
+def fill_by_zarr(stored: dict[str, Any]) -> bytes | None:
+    """Return the bytes of the fill value that zarr reads; None if zarr refuses the document or has no fill value."""
+    kind: Any = ArrayV2Metadata if stored["zarr_format"] == 2 else ArrayV3Metadata
+    try:
+        with quiet():
+            metadata = kind.from_dict(json.loads(json.dumps(stored)))
+    except Exception:
+        return None
+    if metadata.fill_value is None or np.ndim(metadata.fill_value):
+        return None
+    dtype = dtype_of(metadata)
+    return np.asarray(metadata.fill_value, dtype=dtype).astype(dtype.newbyteorder("=")).tobytes()
+
+
+@pytest.mark.parametrize("data_type", [*V3_TYPES, *V2_TYPES], ids=str)
+def test_every_spelling_that_zarr_reads_is_read(data_type: Any) -> None:
+    """n5-zarr writes "0" for numbers, and neuroglancer 0 for bool; the handles refused what zarr reads."""
+    for value in SPELLINGS:
+        stored = document(data_type, value)
+        expected = fill_by_zarr(stored)
+        if expected is not None:
+            assert ChainSpec.from_metadata(stored).fill == expected, value
