@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, deque
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 __all__ = [
+    "Descriptor",
     "DescriptorInfo",
     "Mount",
     "descriptor_info",
@@ -66,6 +67,41 @@ class DescriptorInfo(NamedTuple):
     shows_lock: bool = False
 
 
+class Descriptor:
+    """An open file, folder or other object, as a context manager that returns its descriptor.
+
+    A signal handler may raise between any two steps of Python. So one step opens and keeps the descriptor, and one step takes
+    and closes it.
+
+    Parameters
+    ----------
+    path : str
+    flags : int
+        As for `os.open`.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened.
+    """
+
+    _closing: Iterator[None] = iter(())
+
+    def __init__(self, path: str, flags: int = os.O_RDONLY) -> None:
+        self._opened: list[int] = []
+        self._closing = map(os.close, self._opened)
+        self._opened.extend(map(os.open, (path,), (flags | os.O_CLOEXEC,)))
+
+    def __enter__(self) -> int:
+        return self._opened[0]
+
+    def __exit__(self, *unused: object) -> None:
+        deque(self._closing, maxlen=0)
+
+    def __del__(self) -> None:
+        deque(self._closing, maxlen=0)  # closed already, unless a handler has raised
+
+
 def mount_of(fd: int) -> Mount | None:
     """Return the mount of an open file; None if /proc does not show it."""
     try:
@@ -82,16 +118,14 @@ def mount_of_path(path: str) -> Mount | None:
     """
     while True:
         try:
-            fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC)
+            opened = Descriptor(path, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK))
         except OSError:
             path, below = os.path.dirname(path), path
             if path == below:
                 return None
         else:
-            try:
+            with opened as fd:
                 return mount_of(fd)
-            finally:
-                os.close(fd)
 
 
 def names_of_devices(devices: Collection[int]) -> dict[int, str]:

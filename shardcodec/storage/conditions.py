@@ -100,9 +100,7 @@ async def _reason_against(store: Any, key: str) -> str | None:
     name = f"{folder}/.shardcodec-probe-{os.urandom(8).hex()}".lstrip("/")
     try:
         await _send(store, name)
-    except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError) as error:
-        if names_missing_bucket(error):
-            raise FileNotFoundError(f"the bucket or container of {_shown(store)} does not exist") from error
+    except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError):
         return None
     except (NotImplementedError, errors.NotSupportedError):
         return "the store is configured to know no conditions (conditional_put)"

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from .. import native
-from ..mounts import DescriptorInfo, Mount, mount_of
+from ..mounts import Descriptor, DescriptorInfo, Mount, mount_of
 
 __all__ = [
     "CLUSTER",
@@ -188,7 +188,7 @@ def is_prompt(path: str) -> bool:
     """Return True if the file system of a file or folder is local; the path need not exist yet."""
     while True:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            opened = Descriptor(path, os.O_RDONLY | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             path, below = os.path.dirname(path), path
             if path == below:
@@ -196,11 +196,9 @@ def is_prompt(path: str) -> bool:
         except OSError:
             return False
         else:
-            try:
+            with opened as fd:
                 seed_latency(fd)
                 return is_local(fd)
-            finally:
-                os.close(fd)
 
 
 def call_seconds(path: str) -> float:

@@ -151,11 +151,8 @@ def scope_at(folder: str, *, probe: bool) -> Known:
     """
     if probe:
         return _probe(folder)
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with mounts.Descriptor(folder) as fd:
         mount = mounts.mount_of(fd)
-    finally:
-        os.close(fd)
     return Known(mount, *file_system.lock_scope(mount, DescriptorInfo()))
 
 

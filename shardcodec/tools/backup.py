@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import native
 from ..compat import on_zarrs_loop
+from ..mounts import Descriptor
 from ..storage.durable_documents import sync_documents
 from ..storage.files import open_file
 from ..storage.journals import OldBytes, pending_journal, read_journal
@@ -352,11 +353,8 @@ def _sync_folder(path: str) -> None:
 
 
 def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with Descriptor(path) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _file_blocks(path: str) -> Iterator[memoryview]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ..mounts import Descriptor
 from ..storage import lock_scopes
 from ..storage.file_system import (
     APPEND_TYPES,
@@ -136,11 +137,8 @@ def _locks(known: Known) -> Check:
 
 
 def _strategies(folder: str) -> Check:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with Descriptor(folder) as fd:
         name, can_append, can_overwrite = name_of(fd), appends(fd), is_local(fd)
-    finally:
-        os.close(fd)
     reasons = {}
     if not can_append:
         reasons["append"] = WHY_NOT_APPEND.format(used=", ".join(sorted(APPEND_TYPES)))
