@@ -26,7 +26,7 @@ from ..format.checks import as_int_tuple, bounded_depth
 from ..format.keys import KeyEncoding
 from ..format.metadata import ArrayLayout
 from ..format.spec import ShardSpec
-from ..storage.journals import is_stray_journal
+from ..storage.journals import is_stray_journal, pending_journal
 from ..storage.store import Store
 from .documents import DOCUMENTS, Document
 
@@ -89,6 +89,20 @@ class ShardTarget:
     def place(self) -> StoreObject:
         """The object in the store."""
         return StoreObject(self.array.store, self.key, self.name)
+
+    @property
+    def has_journal(self) -> bool:
+        """True if an update in place of the shard is not finished."""
+        path = self.array.store.path(self.key)
+        return path is not None and pending_journal(path) is not None
+
+    def settle(self) -> bool:
+        """Roll back an unfinished update in place, when its writer has ended; return False if there is none."""
+        if not self.has_journal:
+            return False
+        with self.open("r+") as handle:
+            handle.settle()
+        return True
 
     def open(self, mode: str = "r") -> Shard:
         """Open the shard.

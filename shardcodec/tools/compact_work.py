@@ -87,6 +87,8 @@ class CompactWork:
         view: StoredBytes | None = None
         try:
             try:
+                if self._to is None and not self._task.dry_run:
+                    shard.settle()  # else the roll back would look like a change by another writer
                 view = open_object(shard.array.store, shard.key)
                 if view is None:
                     return None

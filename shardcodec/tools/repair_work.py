@@ -16,7 +16,6 @@ from typing import Any
 
 from ..errors import ConflictError, ShardError
 from ..options import Options, in_force
-from ..storage.journals import pending_journal
 from .array_target import ArrayTarget, ShardTarget
 from .backup import Backup
 from .chunk_check import ChunkCheck
@@ -120,9 +119,8 @@ class RepairWork:
         return repaired or done
 
     def _look(self, shard: ShardTarget) -> RepairedShard | None:
-        path = shard.place.path
         try:
-            has_journal = path is not None and pending_journal(path) is not None
+            has_journal = shard.has_journal
             view = open_object(shard.array.store, shard.key)
             found = None if view is None else self._repair.survey(shard, view)
         except OSError as error:
@@ -191,11 +189,7 @@ class RepairWork:
 
     def _replace(self, shard: ShardTarget, backup: Backup) -> RepairedShard | None:
         """Settle and replace a shard that has a backup; None if it is whole without an unfinished update, or does not exist."""
-        path = shard.place.path
-        has_journal = path is not None and pending_journal(path) is not None
-        if has_journal:
-            with shard.open("r+") as handle:
-                handle.settle()
+        has_journal = shard.settle()
         view = open_object(shard.array.store, shard.key)
         if view is None:
             return None

@@ -24,7 +24,7 @@ import shardcodec
 from shardcodec import native
 from shardcodec.errors import ConflictError
 from shardcodec.storage.journals import pending_journal
-from shardcodec.tools import verify
+from shardcodec.tools import compact, verify
 from shardcodec.tools.rewrite import UserParts, replacing_writer
 from shardcodec.tools.stored_bytes import open_object
 from shardcodec.tools.targets import find_arrays
@@ -160,6 +160,16 @@ def test_shard_read_beside_a_writer_does_not_replace_what_was_written_since(
             assert scene.check() == "new"
         finally:
             view.close()
+
+
+@pytest.mark.parametrize("order", [None, "colexicographic"])
+def test_shard_with_a_pending_journal_is_packed_in_its_old_state(tmp_path: Path, order: str | None) -> None:
+    """The roll back, at the lock, looked like a change by another writer: the first run failed."""
+    scene = Shard(tmp_path, Case("raw", "mixed"))
+    kill_after_the_last_slot(scene)
+    report = compact(scene.folder / "a", min_dead=0.0, order=order)
+    assert (report.n_packed, report.n_failed) == (int(order is not None), 0)
+    assert scene.check() == "old"
 
 
 # ---- sweepers
