@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -176,12 +177,13 @@ class _Pass:
         """Add up all shards; return False after a stop at a damaged one."""
         pool = self._pool
         work = InspectWork(self._array, self._task, pool.options, pool.budget, self._picture)
-        for shards, sums in pool.results(self._task, work, self._array, self._only_shards()):
-            self._sums.merge(sums)
-            if pool.is_remote:  # threads of this process have advanced it
-                self._monitor.advance(len(shards))
-            if self._task.fail_fast and self._sums.n_damaged:
-                return False
+        with closing(pool.results(self._task, work, self._array, self._only_shards())) as results:
+            for shards, sums in results:
+                self._sums.merge(sums)
+                if pool.is_remote:  # threads of this process have advanced it
+                    self._monitor.advance(len(shards))
+                if self._task.fail_fast and self._sums.n_damaged:
+                    return False
         return True
 
     def _only_shards(self) -> Iterator[ShardTarget]:

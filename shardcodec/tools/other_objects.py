@@ -8,6 +8,7 @@ They are found by one listing of the hierarchy. Metadata of nodes, chunks of arr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -351,9 +352,10 @@ class _Counts:
         self, found: Iterable[OtherObject | LeftObject], work: Work, monitor: Monitor, n_threads: int
     ) -> None:
         """Work on objects in threads, and add their sizes."""
-        for nbytes in in_order(self._kept(found), work, n_threads, monitor):
-            if nbytes is not None:
-                self._n, self._nbytes = self._n + 1, self._nbytes + nbytes
+        with closing(in_order(self._kept(found), work, n_threads, monitor)) as results:
+            for nbytes in results:
+                if nbytes is not None:
+                    self._n, self._nbytes = self._n + 1, self._nbytes + nbytes
 
     def _kept(self, found: Iterable[OtherObject | LeftObject]) -> Iterator[OtherObject]:
         for one in found:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any, Generic, TypeVar
 
 from .array_target import ArrayTarget, ForeignObject
@@ -94,11 +95,12 @@ class RunOverArrays(ABC, Generic[R]):
     def _work_on(self, array: ArrayTarget, task: ShardTask[R | None], work: ShardWork[R | None]) -> None:
         """Work on the shards of one array; those with the result None need nothing."""
         shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
-        for _, done in self._pool.results(task, work, array, shards):
-            self.n_shards += 1
-            if done is not None:
-                self._note(done)
-            self._monitor.advance()
+        with closing(self._pool.results(task, work, array, shards)) as results:
+            for _, done in results:
+                self.n_shards += 1
+                if done is not None:
+                    self._note(done)
+                self._monitor.advance()
 
     def _note(self, done: R) -> None:
         self._count(done)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from ..access.shard_object import OpenObject
 from ..errors import ShardError
 from ..options import Options
 from ..storage.retry import retried
+from ..storage.worker_threads import WorkerThreads
 from .array_target import ArrayTarget, ShardTarget
 from .monitor import Monitor
 
@@ -112,15 +112,17 @@ def read_indexes(
         return [_look(shard, chain, options, examine) for shard in some]
 
     rest = iter(shards)
-    with ThreadPoolExecutor(n_threads) as threads:
+    with WorkerThreads[list[ShardIndex]](n_threads, "shardcodec-index") as threads:
         while batch := list(itertools.islice(rest, n)):
             monitor.check()
             size = -(-len(batch) // n_threads)
             parts = [batch[i : i + size] for i in range(0, len(batch), size)]
             # one part alone needs no change of threads
-            found = map(look, parts) if len(parts) == 1 else threads.map(look, parts)
-            for one in found:
-                yield from one
+            if len(parts) == 1:
+                yield from look(parts[0])
+            else:
+                for one in [threads.submit(look, part) for part in parts]:
+                    yield from threads.wait(one).result()
             monitor.advance(len(batch))
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
+from ..storage.worker_threads import ThreadCall, WorkerThreads
 from .monitor import Monitor, Stopped
 
 __all__ = ["in_order"]
@@ -28,8 +28,8 @@ R = TypeVar("R")
 
 def in_order(
     items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor, *, is_short: bool = False
-) -> Iterator[R]:
-    """Work on items in threads.
+) -> Generator[R, None, None]:
+    """Work on items in threads. No thread works after the generator is closed; after an error, close it to end them at once.
 
     Parameters
     ----------
@@ -86,24 +86,22 @@ def _in_threads(items: Iterable[T], work: Callable[[T], R], n_threads: int, moni
         starts.check(number)  # the user may have asked to stop while the item waited
         return work(item)
 
-    waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(n_threads, "shardcodec-shard") as threads:
+    waiting: deque[ThreadCall[R]] = deque()
+    with WorkerThreads[R](n_threads, "shardcodec-shard") as threads:
         try:
             for number, item in enumerate(items):
                 monitor.check()
                 waiting.append(threads.submit(begin, number, item))
                 if len(waiting) > n_threads * _AHEAD:
-                    yield waiting.popleft().result()
+                    yield threads.wait(waiting.popleft()).result()
             while waiting:
                 monitor.check()
-                yield waiting.popleft().result()
+                yield threads.wait(waiting.popleft()).result()
         except Exception:
             for begun in _cancel(waiting):
-                if begun.exception() is None:
+                if threads.wait(begun).error is None:
                     yield begun.result()
             raise
-        finally:
-            _cancel(waiting)
 
 
 class _Starts:
@@ -135,8 +133,8 @@ class _Starts:
             self._last = number
 
 
-def _cancel(waiting: Iterable[Future[R]]) -> list[Future[R]]:
-    """Cancel items from the last one back to one that has begun; return the rest, which are finished."""
+def _cancel(waiting: Iterable[ThreadCall[R]]) -> list[ThreadCall[R]]:
+    """Cancel items from the last one back to one that has begun; return the rest, which have begun."""
     rest = list(waiting)
     while rest and rest[-1].cancel():
         rest.pop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -206,11 +206,12 @@ class _VerifyRun:
             detail += "checksums behind this codec, are checked"
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
         chosen = self._chosen(array, counts)
-        for (shard,), looked in self._pool.results(work.task, work, array, chosen):
-            self._count(shard, looked, counts)
-            self._monitor.advance()
-            if self.is_stopped:
-                break
+        with closing(self._pool.results(work.task, work, array, chosen)) as results:
+            for (shard,), looked in results:
+                self._count(shard, looked, counts)
+                self._monitor.advance()
+                if self.is_stopped:
+                    break
         has_checksum = bool(array.shard_spec.n_index_checksums)
         self._arrays.append(VerifiedArray(array.name, None, **counts, has_index_checksum=has_checksum))
         if not self.is_stopped:

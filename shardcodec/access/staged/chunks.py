@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,6 +26,7 @@ import numpy as np
 from ... import native
 from ...errors import CodecError, ShardError
 from ...storage.files import open_file
+from ...storage.worker_threads import WorkerThreads
 from ..chunk_regions import Cuts
 
 __all__ = [
@@ -261,9 +261,9 @@ def run_on_threads(
 
     n_threads = min(n_threads, n, at_once, 1 + n * chunk_nbytes // NBYTES_PER_THREAD)
     if n_threads > 1:
-        with ThreadPoolExecutor(n_threads - 1, thread_name_prefix="shardcodec") as pool:
+        with WorkerThreads[None](n_threads - 1, "shardcodec") as threads:
             for _ in range(n_threads - 1):
-                pool.submit(run)
+                threads.submit(run)
             run()
     else:
         run()

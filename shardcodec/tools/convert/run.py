@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from ...storage.worker_threads import ThreadCall, WorkerThreads
 from ..monitor import Monitor, Stopped
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from .plan import ConvertPlan, Unit
@@ -99,38 +99,40 @@ def run_units(
     totals = Totals()
     rest = iter(units)
     at_a_time = n_in_flight(plan, n_threads)
-    running: set[Future[GroupResult]] = set()
+    n_running = 0
 
-    def take(ended: Iterable[Future[GroupResult]]) -> None:
+    def take(ended: ThreadCall[GroupResult]) -> None:
+        found = ended.result()
+        for record in found.records:
+            on_record(record)
+        totals.add(found)
+        monitor.advance(len(found.records) + found.n_skipped + len(found.failures))
+
+    with WorkerThreads[GroupResult](at_a_time, "shardcodec-convert") as threads:
         error: BaseException | None = None
-        for one in ended:
-            if one.exception() is not None:
-                error = error or one.exception()
-                continue
-            found = one.result()
-            for record in found.records:
-                on_record(record)
-            totals.add(found)
-            monitor.advance(len(found.records) + found.n_skipped + len(found.failures))
-        if error is not None:
-            raise error
-
-    with ThreadPoolExecutor(at_a_time, "shardcodec-convert") as pool:
         try:
             while True:
                 monitor.check()
-                for unit in itertools.islice(rest, at_a_time - len(running)):
-                    running.add(pool.submit(work.run, unit))
-                if not running:
+                for unit in itertools.islice(rest, at_a_time - n_running):
+                    threads.submit(work.run, unit)
+                    n_running += 1
+                if not n_running:
                     break
                 # wake up now and then: the user may ask to stop while a long group runs
-                ended, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                take(ended)
+                if (ended := threads.next_finished(timeout=0.5)) is not None:
+                    n_running -= 1
+                    take(ended)
                 if totals.n_failed and fail_fast:
                     break
         except Stopped:
             totals.is_stopped = True
         finally:
-            ended, running = wait(running)
-            take(ended)
+            while n_running and (ended := threads.next_finished()) is not None:
+                n_running -= 1
+                try:
+                    take(ended)
+                except Exception as found:  # noqa: BLE001 - the first one is raised, after all results are taken
+                    error = error or found
+        if error is not None:
+            raise error
     return totals

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -107,7 +107,7 @@ class ShardRun(Generic[R]):
             lambda found: sum(min(one.n_threads, most_threads) for one in found),
         )
 
-    def results(self) -> Iterator[tuple[list[ShardTarget], R]]:
+    def results(self) -> Generator[tuple[list[ShardTarget], R], None, None]:
         """Yield the results; see `DaskWorkers.in_order`."""
         error: Exception | None = None
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -260,7 +260,7 @@ class DaskWorkers:
         shards: Iterable[ShardTarget],
         options: Options,
         monitor: Monitor,
-    ) -> Iterator[tuple[list[ShardTarget], T]]:
+    ) -> Generator[tuple[list[ShardTarget], T], None, None]:
         """Work on the shards of one array.
 
         Parameters

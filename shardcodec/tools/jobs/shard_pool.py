@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -141,7 +141,7 @@ class ShardPool:
 
     def results(
         self, task: ShardTask[R], work: ShardWork[R], array: ArrayTarget, shards: Iterable[ShardTarget]
-    ) -> Iterator[tuple[list[ShardTarget], R]]:
+    ) -> Generator[tuple[list[ShardTarget], R], None, None]:
         """Work on shards of an array, and yield the results in the order of the shards; see `DaskWorkers.in_order`.
 
         Parameters
@@ -174,7 +174,7 @@ def absolute_place(place: Any) -> Any:
 
 def _in_threads(
     work: ShardWork[R], shards: Iterable[ShardTarget], monitor: Monitor
-) -> Iterator[tuple[list[ShardTarget], R]]:
+) -> Generator[tuple[list[ShardTarget], R], None, None]:
     taken: deque[ShardTarget] = deque()
 
     def noted() -> Iterator[ShardTarget]:

@@ -12,10 +12,10 @@ Source: requirement ST-18.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from ...option_sources import current_options
 from ...options import Options, check
 from ...storage.kinds import store_of
 from ...storage.store import check_store_writable
+from ...storage.worker_threads import WorkerThreads
 from ...zarr_plugin.enable import attach
 from .destination import Destination, destination_v3, put
 from .metadata import LegacyArray, array_key, data_prefix, normalized
@@ -274,25 +275,19 @@ def _copy_all(plan: _Plan, target: Destination, at: str, options: Options, progr
             raise
 
     work = iter(coords)
-    with ThreadPoolExecutor(options.threads, "shardcodec-convert") as pool:
-        running: set[Future[None]] = set()
-        try:
-            while True:
-                for where in work:
-                    running.add(pool.submit(copy, where))
-                    if len(running) >= 2 * options.threads:
-                        break
-                if not running:
-                    break
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    future.result()
-                    done += 1
-                    if progress is not None:
-                        progress(done, total)
-        except BaseException:
-            failed.set()
-            raise
+    with WorkerThreads[None](options.threads, "shardcodec-convert") as threads:
+        n_running = 0
+        while True:
+            for where in itertools.islice(work, 2 * options.threads - n_running):
+                threads.submit(copy, where)
+                n_running += 1
+            if not n_running or (ended := threads.next_finished()) is None:
+                break
+            n_running -= 1
+            ended.result()
+            done += 1
+            if progress is not None:
+                progress(done, total)
 
 
 def _existing(plan: _Plan) -> list[tuple[int, ...]]:
