@@ -175,7 +175,7 @@ class LockScopeError(ShardError):
 
 
 class LockScopeWarning(RuntimeWarning):
-    """Locks do not exclude shardcodec's writers on other nodes, or in other processes; given once for each mount."""
+    """Shardcodec's writers on other nodes, or in other processes, are not excluded; given once for each mount."""
 
 
 class ConflictError(ShardError):

@@ -38,6 +38,14 @@
  *     renameat2(T, P, NOREPLACE)       N    -          new: done
  *     link(T, P) where that is missing N    N          new: two names of one file, without an undo journal (sc_undo.h)
  *     unlink(T)                        N    -          new: done
+ *     lstat(P), rename(T, P) where
+ *     hard links are missing too       N    -          new: done
+ *
+ * In the last line another writer may make P between the two calls, and the rename replaces its file: of two writers that make
+ * the same new object at the same moment the later one wins, as without shardcodec. Readers still see whole objects only.
+ *
+ * T is a name in a folder that is open and was found safe (sc_staging_open()), and every call reaches it through this
+ * descriptor. So another user can neither exchange N nor lead these calls elsewhere.
  *
  * So a kill leaves at most folders and T. T lies in the staging folder, which no store lists, or beside P under a name that is
  * no key of zarr. A later writer removes T when the process in its name is gone (sc_staging.h). That is right whether T is O
@@ -65,6 +73,7 @@
 static void
 forget(struct sc_newfile *file)
 {
+    sc_newfile_leave_staging(file);
     sc_free(file->path);
     sc_free(file->temp);
     file->path = file->temp = NULL;
@@ -104,7 +113,7 @@ open_temp(const struct sc_newfile *file)
 {
     if (!sc_file_allows("open", file->temp, NULL))
         return -1;
-    return open(file->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return openat(sc_newfile_at(file), sc_newfile_temp(file), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
 /* True if the file and the folder are on one file system, so that a rename is possible. */
@@ -124,17 +133,20 @@ open_staged(struct sc_newfile *file, const char *folder)
 
     /* another process may remove the folder after it was made and before it is used */
     for (int attempt = 0; fd < 0 && attempt < 8; attempt++) {
-        fd = open_temp(file);
-        if (fd < 0 && (errno != ENOENT || sc_staging_make(file->staging)))
+        if (sc_newfile_enter_staging(file))
             return -1;
+        fd = open_temp(file);
+        if (fd < 0 && errno != ENOENT)
+            break;
     }
     file->staged = fd >= 0;
     if (fd >= 0 && !same_device(fd, folder)) {
-        if (sc_file_allows("unlink", file->temp, NULL))
-            unlink(file->temp);
+        sc_newfile_unlink_temp(file);
         sc_file_close(fd);
         fd = -1;
     }
+    if (fd < 0)
+        sc_newfile_leave_staging(file);
     return fd;
 }
 
@@ -142,11 +154,8 @@ open_staged(struct sc_newfile *file, const char *folder)
 static enum sc_status
 open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
 {
-    if (file->staging) {
-        if (!sc_newfile_name_temp(file, file->staging))
-            return SC_NO_MEMORY;
+    if (file->staging)
         file->fd = open_staged(file, folder);
-    }
     if (file->fd < 0) {
         if (!sc_newfile_name_temp(file, folder))
             return SC_NO_MEMORY;
@@ -216,7 +225,7 @@ begin(struct sc_newfile *file, const char *path, const char *staging, bool share
     bool exists;
 
     sc_closer_wait();
-    *file = (struct sc_newfile){ .fd = -1, .staging = staging };
+    *file = (struct sc_newfile){ .fd = -1, .at = -1, .staging = staging };
     status = look(file, path, &st, &exists, where);
     if (!status)
         status = open_new(file, shared, where);
@@ -246,17 +255,30 @@ static enum sc_status
 open_again(struct sc_newfile *file, struct sc_where *where)
 {
     enum sc_status status;
-    struct stat st;
+    struct stat st, staged;
 
     file->fd = sc_file_open_now(file->temp, O_WRONLY | O_NOFOLLOW);
     if (file->fd < 0)
         return sc_file_open_failed(file->temp, where);
     status = fstat(file->fd, &st) ? sc_file_error(where, "fstat") : sc_file_check_kind(&st, where);
+    if (!status && file->at >= 0 &&
+        (fstatat(file->at, sc_newfile_temp(file), &staged, AT_SYMLINK_NOFOLLOW) || staged.st_ino != st.st_ino)) {
+        errno = ESTALE; /* the path no longer leads through the folder that was found safe */
+        status = sc_file_error(where, "open");
+    }
     if (status) {
         sc_file_close(file->fd);
         file->fd = -1;
     }
     return status;
+}
+
+static enum sc_status
+open_join(struct sc_newfile *file, struct sc_where *where)
+{
+    if (file->staged && (file->at = sc_staging_open(file->staging)) < 0)
+        return sc_file_error(where, "open");
+    return open_again(file, where);
 }
 
 enum sc_status
@@ -265,14 +287,14 @@ sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, con
 {
     enum sc_status status;
 
-    *file = (struct sc_newfile){ .fd = -1, .staging = staging, .staged = staging != NULL, .n_made = n_made };
+    *file = (struct sc_newfile){ .fd = -1, .at = -1, .staging = staging, .staged = staging != NULL, .n_made = n_made };
     file->path = sc_strdup(path);
     file->temp = sc_strdup(temp);
     if (!file->path || !file->temp) {
         forget(file);
         return SC_NO_MEMORY;
     }
-    status = open_again(file, where);
+    status = open_join(file, where);
     if (status) {
         forget(file);
         return status;
@@ -349,8 +371,8 @@ sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_fil
 void
 sc_newfile_abort(struct sc_newfile *file)
 {
-    if (file->named && sc_file_allows("unlink", file->temp, NULL))
-        unlink(file->temp); /* if it stays, the next writer removes it */
+    if (file->named)
+        sc_newfile_unlink_temp(file); /* if it stays, the next writer removes it */
     sc_file_close(file->fd); /* its bytes are not needed, or were flushed before it got its name */
     forget(file);
 }

@@ -12,7 +12,8 @@
  * the proof.
  *
  * The temporary name is in the staging folder (sc_staging.h). If a file system lacks O_TMPFILE (NFS, most of Lustre),
- * the file has this name from the start. If it lacks EXCHANGE, rename() replaces. At a replacing rename() ext4 writes
+ * the file has this name from the start. If it lacks EXCHANGE, rename() replaces; if it lacks hard links too, a new file is
+ * renamed after a look that nothing has the name. At a replacing rename() ext4 writes
  * the new file to disk at once, which takes three times as long as the whole write; EXCHANGE avoids that and protects
  * against killed processes as well. With `sync` the bytes are on disk before the name is.
  * SPDX-License-Identifier: MIT */
@@ -25,6 +26,7 @@ struct sc_newfile {
     int fd;
     char *path;          /* final path, symbolic links resolved */
     char *temp;          /* temporary name, if it has one */
+    int at;              /* the staging folder, open, if `temp` is in it; else -1 */
     /* folder for temporary names; NULL: that of path. Belongs to the caller and must outlive the file */
     const char *staging;
     bool named; /* temp exists */
@@ -64,6 +66,10 @@ void sc_newfile_disown(struct sc_newfile *file);
  * new file is there, but its name may be lost in a power cut. */
 enum sc_status sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_file_version *made,
                                  struct sc_where *where);
+
+/* Return true if a file got a name, since the last call, that nothing kept from another new file of the same name: the file
+ * system has neither hard links nor flags of renameat2(). */
+bool sc_newfile_was_unguarded(void);
 
 /* Remove the file and close it. It does nothing after a commit. */
 void sc_newfile_abort(struct sc_newfile *file);

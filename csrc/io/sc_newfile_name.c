@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,38 +18,78 @@
 #include "base/sc_alloc.h"
 #include "io/sc_staging.h"
 
+static atomic_bool was_unguarded;
+
+bool
+sc_newfile_was_unguarded(void)
+{
+    return atomic_exchange_explicit(&was_unguarded, false, memory_order_relaxed);
+}
+
 #define NOREPLACE 1u
 #define EXCHANGE 2u
 
 bool
 sc_newfile_name_temp(struct sc_newfile *file, const char *folder)
 {
+    sc_newfile_leave_staging(file);
     sc_free(file->temp);
     file->temp = sc_staging_name(folder);
     return file->temp != NULL;
 }
 
-/* Link a nameless file to `name`. */
+int
+sc_newfile_enter_staging(struct sc_newfile *file)
+{
+    if (!sc_newfile_name_temp(file, file->staging)) {
+        errno = ENOMEM;
+        return -1;
+    }
+    file->at = sc_staging_open(file->staging);
+    return file->at < 0 ? -1 : 0;
+}
+
+void
+sc_newfile_leave_staging(struct sc_newfile *file)
+{
+    sc_file_close(file->at);
+    file->at = -1;
+}
+
+int
+sc_newfile_unlink_temp(const struct sc_newfile *file)
+{
+    return sc_file_allows("unlink", file->temp, NULL) ? unlinkat(sc_newfile_at(file), sc_newfile_temp(file), 0) : -1;
+}
+
+/* Link a nameless file to a name in a folder. path: for the hook. */
 static int
-link_to(const struct sc_newfile *file, const char *name)
+link_to(const struct sc_newfile *file, int folder, const char *name, const char *path)
 {
     char self[64];
 
-    if (!sc_file_allows("linkat", name, NULL))
+    if (!sc_file_allows("linkat", path, NULL))
         return -1;
     snprintf(self, sizeof self, "/proc/self/fd/%d", file->fd);
-    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+    return linkat(AT_FDCWD, self, folder, name, AT_SYMLINK_FOLLOW);
 }
 
 static int
-rename_with(const char *from, const char *to, unsigned flags)
+link_temp_name(const struct sc_newfile *file)
+{
+    return link_to(file, sc_newfile_at(file), sc_newfile_temp(file), file->temp);
+}
+
+/* Rename the temporary name to the final one. */
+static int
+rename_with(const struct sc_newfile *file, unsigned flags)
 {
 #if defined(__linux__) && defined(SYS_renameat2)
-    if (!sc_file_allows("renameat2", to, NULL))
+    if (!sc_file_allows("renameat2", file->path, NULL))
         return -1;
-    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags);
+    return (int)syscall(SYS_renameat2, sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path, flags);
 #else
-    (void)from, (void)to, (void)flags;
+    (void)file, (void)flags;
     errno = ENOSYS;
     return -1;
 #endif
@@ -60,6 +101,38 @@ flags_unsupported(int error)
     return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == ENOTSUP;
 }
 
+/* EPERM is the answer of FUSE file systems and of FAT. */
+static bool
+links_unsupported(int error)
+{
+    return error == EPERM || error == EMLINK || flags_unsupported(error);
+}
+
+/* True if a name beside the shard may be possible where one in the staging folder is not. */
+static bool
+is_possible_beside(int error)
+{
+    return error == ENOENT || error == EXDEV || error == EACCES || error == EPERM || error == EROFS ||
+           error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG;
+}
+
+static int
+link_staged(struct sc_newfile *file)
+{
+    int r = -1;
+
+    /* another process may remove the folder after it was made and before it is used */
+    for (int attempt = 0; r && attempt < 8; attempt++) {
+        if (sc_newfile_enter_staging(file))
+            return -1;
+        r = link_temp_name(file);
+        file->staged = true;
+        if (r && errno != ENOENT)
+            break;
+    }
+    return r;
+}
+
 /* Give a nameless file a temporary name: in the staging folder, or else beside its own. */
 static int
 link_temp(struct sc_newfile *file)
@@ -67,45 +140,58 @@ link_temp(struct sc_newfile *file)
     char *folder;
     int r = -1;
 
-    if (file->staging) {
-        if (!sc_newfile_name_temp(file, file->staging))
-            return -1;
-        r = link_to(file, file->temp);
-        for (int attempt = 0; r && errno == ENOENT && attempt < 8 && sc_staging_make(file->staging) == 0; attempt++)
-            r = link_to(file, file->temp);
-        file->staged = true;
-        if (r == 0 || (errno != ENOENT && errno != EXDEV && errno != EACCES && errno != EPERM && errno != EROFS &&
-                       errno != ENOTDIR))
-            return r;
-    }
+    if (file->staging && ((r = link_staged(file)) == 0 || !is_possible_beside(errno)))
+        return r;
     folder = sc_file_folder_of(file->path);
     if (folder && sc_newfile_name_temp(file, folder)) {
         sc_staging_sweep_once(folder);
-        r = link_to(file, file->temp);
+        r = link_temp_name(file);
     }
     sc_free(folder);
     return r;
 }
 
+/* Take the place of no file, where a name cannot be given on this condition (no hard links, no flags of renameat2). Two writers
+ * that make the same new file at the same moment do not notice each other: the later one wins. */
+static enum sc_status
+take_unguarded(struct sc_newfile *file, bool *taken, struct sc_where *where)
+{
+    struct stat st;
+
+    if (lstat(file->path, &st) == 0) {
+        *taken = true;
+        return SC_OK;
+    }
+    if (errno != ENOENT)
+        return sc_file_error(where, "lstat");
+    if (!sc_file_allows("rename", file->path, NULL) ||
+        renameat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path))
+        return sc_file_error(where, "rename");
+    *taken = false;
+    atomic_store_explicit(&was_unguarded, true, memory_order_relaxed);
+    return SC_OK;
+}
+
 static enum sc_status
 remove_displaced(struct sc_newfile *file, struct sc_where *where)
 {
-    if (sc_file_allows("unlink", file->temp, NULL) && unlink(file->temp) == 0)
+    if (sc_newfile_unlink_temp(file) == 0)
         return SC_OK;
     sc_file_error(where, "unlink");
     /* the old file cannot be removed: restore it, so that the failure has changed nothing */
-    return rename_with(file->temp, file->path, EXCHANGE) == 0 ? SC_IO : SC_OK;
+    return rename_with(file, EXCHANGE) == 0 ? SC_IO : SC_OK;
 }
 
 /* Replace the final name, whatever it names, by the temporary one. */
 static enum sc_status
 take_place(struct sc_newfile *file, struct sc_where *where)
 {
-    if (rename_with(file->temp, file->path, EXCHANGE) == 0)
+    if (rename_with(file, EXCHANGE) == 0)
         return remove_displaced(file, where);
     if (errno != ENOENT && !flags_unsupported(errno))
         return sc_file_error(where, "renameat2");
-    if (!sc_file_allows("rename", file->path, NULL) || rename(file->temp, file->path))
+    if (!sc_file_allows("rename", file->path, NULL) ||
+        renameat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path))
         return sc_file_error(where, "rename");
     return SC_OK;
 }
@@ -114,7 +200,7 @@ take_place(struct sc_newfile *file, struct sc_where *where)
 static enum sc_status
 take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
 {
-    if (rename_with(file->temp, file->path, NOREPLACE) == 0)
+    if (rename_with(file, NOREPLACE) == 0)
         return SC_OK;
     if (errno == EEXIST) {
         *taken = true;
@@ -124,13 +210,14 @@ take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
         return sc_file_error(where, "renameat2");
     if (!sc_file_allows("link", file->path, NULL))
         return sc_file_error(where, "link");
-    if (link(file->temp, file->path)) {
+    if (linkat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path, 0)) {
         *taken = errno == EEXIST;
+        if (!*taken && links_unsupported(errno))
+            return take_unguarded(file, taken, where);
         return *taken ? SC_OK : sc_file_error(where, "link");
     }
     *taken = false;
-    if (sc_file_allows("unlink", file->temp, NULL))
-        unlink(file->temp); /* the file has two names now; if this one stays, a later writer removes it */
+    sc_newfile_unlink_temp(file); /* the file has two names now; if this one stays, a later writer removes it */
     return SC_OK;
 }
 
@@ -140,7 +227,7 @@ sc_newfile_give_name(struct sc_newfile *file, bool *taken, struct sc_where *wher
     enum sc_status status;
 
     if (!file->named) {
-        if (link_to(file, file->path) == 0)
+        if (link_to(file, AT_FDCWD, file->path, file->path) == 0)
             return SC_OK;
         if (errno != EEXIST)
             return sc_file_error(where, "linkat");

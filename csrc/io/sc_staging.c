@@ -93,13 +93,79 @@ identity(void)
     return result;
 }
 
-int
-sc_staging_make(const char *folder)
+/* ---- the folder ---- */
+
+#define SUFFIX ".shardcodec"
+#define MAX_OPENS 8
+#define WRITABLE (S_IWGRP | S_IWOTH)
+
+/* Look at the top of the hierarchy: /data/a.zarr for /data/.a.zarr.shardcodec. False: there is none yet. */
+static bool
+look_at_hierarchy(const char *folder, struct stat *st)
 {
-    if (!sc_file_allows("mkdir", folder, NULL))
-        return -1;
-    return mkdir(folder, 0777) && errno != EEXIST ? -1 : 0;
+    char *top = sc_strdup(folder), *name = top ? strrchr(top, '/') : NULL;
+    size_t n = name ? strlen(name) : 0;
+    bool found = false;
+
+    if (n > sizeof SUFFIX + 1 && name[1] == '.' && strcmp(name + n - (sizeof SUFFIX - 1), SUFFIX) == 0) {
+        name[n - (sizeof SUFFIX - 1)] = 0;
+        memmove(name + 1, name + 2, strlen(name + 2) + 1);
+        found = lstat(top, st) == 0 && S_ISDIR(st->st_mode);
+    }
+    sc_free(top);
+    return found;
 }
+
+/* Return the write permissions of groups and others that a staging folder may have: those of its hierarchy. */
+static mode_t
+allowed_writers(const struct stat *hierarchy, gid_t group)
+{
+    mode_t mode = hierarchy ? hierarchy->st_mode : 0;
+
+    if (mode & S_ISVTX)
+        mode &= ~(mode_t)S_IWOTH; /* they may make names in the hierarchy, but exchange only their own ones */
+    if (hierarchy && hierarchy->st_gid != group)
+        mode &= ~(mode_t)S_IWGRP;
+    return mode & WRITABLE;
+}
+
+static bool
+is_safe(int fd, const struct stat *hierarchy)
+{
+    struct stat st;
+    mode_t excess;
+
+    if (fstat(fd, &st) || !S_ISDIR(st.st_mode))
+        return false;
+    excess = st.st_mode & WRITABLE & ~allowed_writers(hierarchy, st.st_gid);
+    if (st.st_uid == geteuid()) /* the umask of another process was wider */
+        return !excess || (sc_file_allows("fchmod", ".", NULL) && fchmod(fd, st.st_mode & 07777 & ~excess) == 0);
+    return !excess && (st.st_uid == 0 || (hierarchy && st.st_uid == hierarchy->st_uid));
+}
+
+int
+sc_staging_open(const char *folder)
+{
+    struct stat above;
+    const struct stat *hierarchy = look_at_hierarchy(folder, &above) ? &above : NULL;
+    mode_t mode = 0755 | (hierarchy ? above.st_mode & WRITABLE : 0);
+    int fd = -1;
+
+    for (int attempt = 0; fd < 0 && attempt < MAX_OPENS; attempt++) {
+        fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 &&
+            (errno != ENOENT || !sc_file_allows("mkdir", folder, NULL) || (mkdir(folder, mode) && errno != EEXIST)))
+            return -1;
+    }
+    if (fd >= 0 && !is_safe(fd, hierarchy)) {
+        sc_file_close(fd);
+        errno = EPERM;
+        return -1;
+    }
+    return fd;
+}
+
+/* ---- names ---- */
 
 char *
 sc_staging_name(const char *folder)

@@ -8,7 +8,9 @@
  *     data/a.zarr/c/0/0
  *     data/.a.zarr.shardcodec/.shardcodec-<host>-<pid>-<start>-<n>       goes with the last name in it
  *
- * If that folder cannot be made (permissions, another file system), the temporary name is beside the shard.
+ * If that folder cannot be made (permissions, another file system, a name that is too long), the temporary name is beside
+ * the shard. The same holds if a folder of this name is not safe: in a sticky folder such as /tmp another user may have made it,
+ * who could exchange every file in it.
  *
  * A name identifies its process: host is a hash of the name of the machine, its boot and the pid name space; start is
  * the start time of the process. A name whose process is dead is removed. For a process of another host this is
@@ -19,8 +21,11 @@
 
 #include "base/sc_status.h"
 
-/* Make a staging folder. 0 if it exists then, else -1 and errno. */
-int sc_staging_make(const char *folder);
+/* Open a staging folder, and make it first if it is missing. Return a descriptor, or -1 and errno; EPERM: the folder is not
+ * safe. A safe one is a folder and no link to one, belongs to the caller, to the owner of the hierarchy or to root, and nobody
+ * else may write it who may not write the hierarchy. Names in it are used through this descriptor only: after the folder was
+ * removed, another user may make one of the same name. */
+int sc_staging_open(const char *folder);
 
 /* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. */
 char *sc_staging_name(const char *folder);

@@ -249,7 +249,7 @@ object_reset(struct sc_write_object *object, size_t item_no, struct sc_write_ite
     object->given = item->encoded;
     object->n_given = item->n_encoded;
     object->next_given = 0;
-    object->file = (struct sc_newfile){ .fd = -1 };
+    object->file = (struct sc_newfile){ .fd = -1, .at = -1 };
     object->old_fd = -1;
     item->result = NULL;
     item->result_nbytes = 0;

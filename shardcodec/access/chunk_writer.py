@@ -17,7 +17,7 @@ import numpy as np
 from .. import native
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage import file_locks, locks
+from ..storage import file_locks, lock_scopes, locks
 from ..storage.durable_documents import sync_documents
 from .chunk_codec import compiled
 from .inner_chunks import as_chunks, batches, coordinates, encode_chunks, positions
@@ -245,6 +245,7 @@ class ChunkWriter:
 
         with locks.table().hold([path]):
             file_locks.update(path, self._options, commit)
+        lock_scopes.report_unguarded(path)
         if sync:
             sync_documents([path])
 

@@ -161,6 +161,11 @@ def remove_file(str path, *, bint sync=False):
     raise_status(status, &where, [name])
 
 
+def was_unguarded():
+    """Return True if a file got a name, since the last call, that nothing kept from another new file of the same name."""
+    return bool(sc_newfile_was_unguarded())
+
+
 def file_locks_held():
     """Return the number of files that this process has locked."""
     return sc_lock_count()
@@ -186,7 +191,7 @@ cdef class NewFile:
         cdef const char *staging_chars = NULL
         cdef sc_where where
         cdef sc_status status
-        self.file.fd = -1
+        self.file.fd = self.file.at = -1
         self.path = path_bytes(path)
         chars = path_chars(self.path)
         self.joined = temp is not None

@@ -64,12 +64,14 @@ cdef extern from "io/sc_file.h" nogil:
 cdef extern from "io/sc_newfile.h" nogil:
     struct sc_newfile:
         int fd
+        int at
         char *path
         char *temp
         const char *staging
         bint staged
         unsigned n_made
 
+    bint sc_newfile_was_unguarded()
     sc_status sc_newfile_begin(sc_newfile *file, const char *path, const char *staging, sc_where *where)
     sc_status sc_newfile_begin_shared(sc_newfile *file, const char *path, const char *staging, sc_where *where)
     sc_status sc_newfile_join(sc_newfile *file, const char *path, const char *temp, const char *staging, unsigned n_made,

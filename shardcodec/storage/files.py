@@ -16,7 +16,7 @@ import numpy as np
 from .. import native
 from ..compat import LocalStore
 from ..options import Options
-from . import file_locks, file_system, listing, object_names
+from . import file_locks, file_system, listing, lock_scopes, object_names
 from .concurrent_calls import call_each
 from .durable_documents import sync_documents
 from .identity import ByIdentity
@@ -229,6 +229,7 @@ class FileStore(Store):
                 if not made.is_stored:
                     work = zip(files, made.objects, held, strict=False)
                     appeared = await runner.call(_put_all, list(work), options, inline=False)
+                lock_scopes.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
                     await runner.call(sync_documents, [one.name for one in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more

@@ -21,7 +21,15 @@ from ..statistics import stats
 from . import file_system
 from .file_system import CLUSTER, NODE, NONE
 
-__all__ = ["Known", "check_absent", "check_held", "check_not_lockable", "refuse_store", "scope_at"]
+__all__ = [
+    "Known",
+    "check_absent",
+    "check_held",
+    "check_not_lockable",
+    "refuse_store",
+    "report_unguarded",
+    "scope_at",
+]
 
 _ADVICE = "let only one node write, or mount the file system with locks for all nodes (docs/cluster.md)"
 
@@ -136,6 +144,19 @@ def check_absent(path: str) -> None:
         _record(known)
     if known.scope != CLUSTER:
         raise _error(path, known)
+
+
+def report_unguarded(path: str) -> None:
+    """Warn once for each mount on which nothing keeps two new shards of one name apart; called after a file was stored."""
+    if native.load().was_unguarded():
+        known = Known(mounts.mount_of_path(path), NONE, "")
+        _warn(
+            known.name,
+            "unguarded",
+            f"{known.name} has neither hard links nor the flags of renameat2: a new shard appears whole, but if two processes make the "
+            "same new shard at the same moment, the later one replaces the other; let only one process write each shard "
+            "(docs/cluster.md)",
+        )
 
 
 def scope_at(folder: str, *, probe: bool) -> Known:

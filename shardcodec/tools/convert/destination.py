@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import uuid
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +43,7 @@ from ...format.spec import ShardSpec
 from ...options import Options, in_force
 from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_zarr_store
 from ...storage.store import Store
+from ...storage.temp_folder import staging_folder
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.destination import put
 from ..array_target import ArrayTarget
@@ -55,8 +56,8 @@ from .source import Ints, file_state
 
 __all__ = ["JobOver", "NewArray", "NewTree", "ShardState"]
 
-# How the names of files begin that are not whole.
-PART = ".shardcodec-part-"
+# How the names of files begin that the engine has not finished; they are here only where no staging folder can be made.
+PART = re.compile(r"\.shardcodec-[0-9a-f]{16}-")
 
 
 @dataclass(frozen=True)
@@ -240,26 +241,17 @@ class NewTree:
 
 def _has_files(folder: str) -> bool:
     """Return True if there is something in a folder, except files that other workers begin to write."""
-    return any(not name.startswith(PART) for name in os.listdir(folder))
+    return any(PART.match(name) is None for name in os.listdir(folder))
 
 
 def _create_file(path: str, data: bytes) -> bool:
-    """Store a new file, whose name appears when it is whole; return False if it exists."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    part = f"{folder}/{PART}{uuid.uuid4().hex}"
+    """Store a new file, whose name appears when it is whole and on disk; return False if it exists."""
+    file = native.load().NewFile(path, staging=staging_folder(os.path.dirname(path)))
     try:
-        with open(part, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(part, path)
-    except FileExistsError:
-        return False
+        file.write(data, 0)
+        return bool(file.commit(sync=True, only_new=True))
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
-    return True
+        file.abort()
 
 
 class JobOver(Exception):
