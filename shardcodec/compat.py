@@ -94,6 +94,7 @@ __all__ = [
     "memory_identity",
     "metadata_from",
     "on_zarrs_loop",
+    "open_with_any_grid",
     "options_of_zarr",
     "own_pipeline",
     "own_pipeline_class",
@@ -217,6 +218,12 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def open_with_any_grid(base: Any) -> zarr.Array[Any]:
+    """Open an array for reading, also one with a rectilinear grid, which zarr 3.2 and newer read if they are asked to."""
+    with quiet(), zarr.config.set({"array.rectilinear_chunks": True}):
+        return zarr.open_array(base, mode="r")
 
 
 def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_empty: bool) -> ArraySpec:

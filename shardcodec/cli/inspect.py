@@ -126,9 +126,15 @@ def _layout_lines(layout: LayoutRecord) -> Iterator[str]:
     yield _line("array", f"{_shape(layout.shape)} {layout.dtype}, fill value {layout.fill_value}")
     if layout.dimension_names is not None:
         yield _line("axes", ", ".join(name or "-" for name in layout.dimension_names))
-    if layout.shard_shape is None:
+    if layout.grid_sizes is not None:
+        sizes = " x ".join(f"({', '.join(map(str, axis))})" for axis in layout.grid_sizes)
+        kind = "chunks, not sharded" if layout.chunk_shape is None else "shards"
+        yield _line("grid", f"rectilinear: sizes {sizes} of {kind}")
+        if layout.chunk_shape is not None:
+            yield _line("inner chunks", _shape(layout.chunk_shape))
+    elif layout.shard_shape is None and layout.chunk_shape is not None:
         yield _line("chunks", f"{_shape(layout.chunk_shape)}, not sharded")
-    else:
+    elif layout.shard_shape is not None and layout.chunk_shape is not None:
         yield _line("shard", f"{_shape(layout.shard_shape)} in inner chunks of {_shape(layout.chunk_shape)}")
     yield _line("codecs", _codecs(layout.codecs))
     if layout.index_location is not None:

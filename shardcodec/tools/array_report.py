@@ -32,15 +32,19 @@ class LayoutRecord(Record):
     dimension_names : tuple or None
         Names of the axes, if there are any.
     shard_shape : tuple of int or None
-        Shape of a shard, in elements; None if the array is not sharded.
-    chunk_shape : tuple of int
-        Shape of an inner chunk along the axes of the array, in elements; of a chunk if the array is not sharded.
+        Shape of a shard, in elements; None if the array is not sharded, or its shards have no common shape.
+    chunk_shape : tuple of int or None
+        Shape of an inner chunk along the axes of the array, in elements; of a chunk if the array is not sharded. None for a
+        rectilinear grid without shards.
     codecs, index_codecs : list of dict
         Codecs of an inner chunk (of a chunk) and of the index, as in the metadata.
     index_location : str or None
         ``"start"`` or ``"end"``.
     index_nbytes : int
         Size of the index of one shard in bytes; 0 without shards.
+    grid_sizes : tuple of tuple of int, or None
+        Of a rectilinear grid the sizes that its chunks (with shards: its shards) have along each axis, in elements. Such
+        chunks have no common shape.
     """
 
     zarr_format: int
@@ -49,11 +53,12 @@ class LayoutRecord(Record):
     fill_value: str
     dimension_names: tuple[str | None, ...] | None
     shard_shape: Ints | None
-    chunk_shape: Ints
+    chunk_shape: Ints | None
     codecs: list[Any]
     index_codecs: list[Any]
     index_location: str | None
     index_nbytes: int
+    grid_sizes: tuple[Ints, ...] | None = None
 
 
 @dataclass(frozen=True)

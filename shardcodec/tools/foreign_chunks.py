@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-import zarr
 
 from ..access.array_reader import ArrayReader
-from ..compat import StorePath, inner_codecs_of, quiet
+from ..compat import StorePath, inner_codecs_of, open_with_any_grid
 from ..errors import UnsupportedError
 from ..zarr_plugin.foreign_codecs import ZarrCodecs
 from .array_target import ArrayTarget
@@ -62,8 +61,7 @@ def opened_by_zarr(array: ArrayTarget) -> Any:
     store = array.store
     root = store.path(array.folder.prefix.rstrip("/"))
     base: Any = root if root is not None else StorePath(store.place, array.folder.prefix.rstrip("/"))
-    with quiet():
-        return zarr.open_array(base, mode="r")
+    return open_with_any_grid(base)
 
 
 def elements_of(array: ArrayTarget, threads: int | None = None) -> Any:

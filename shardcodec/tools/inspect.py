@@ -213,7 +213,8 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
     if array.layout is None:
         return None if array.spec is None else _layout_of_shard(array.spec)
     names = array.document.get("dimension_names")
-    chunks = tuple(edges[0] for edges in array.layout.edges)
+    is_regular = all(len(edges) == 1 for edges in array.layout.edges)
+    chunks = tuple(edges[0] for edges in array.layout.edges) if is_regular else None
     codecs: list[Any] = list(array.document.get("codecs") or [])
     if array.spec is None and not codecs and array.problem is None:  # Zarr v2
         codecs = _codecs_of_v2(array)
@@ -226,12 +227,13 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
             array.layout.fill_value if array.foreign_type is None else _stored(array)["fill_value"]
         ),
         dimension_names=None if names is None else tuple(names),
-        shard_shape=None if spec is None else spec.shard_shape,
+        shard_shape=None if spec is None or not is_regular else spec.shard_shape,
         chunk_shape=chunks if spec is None else chunk_shape_of_shards(spec),
         codecs=codecs if spec is None else _inner_codecs(array, spec),
         index_codecs=[] if spec is None else [codec.to_json() for codec in spec.index_codecs],
         index_location=None if spec is None else spec.index_location,
         index_nbytes=0 if spec is None else spec.index_nbytes,
+        grid_sizes=None if is_regular else array.layout.edges,
     )
 
 

@@ -245,38 +245,6 @@ def test_codecs_that_only_zarr_has(tmp_path: Path) -> None:
     assert same(tmp_path / "b.zarr").chunks == (4, 8, 4)
 
 
-@pytest.mark.parametrize(("kind", "name", "wanted"), [("Zlib", "zlib", "gzip"), ("LZ4", "lz4", "zstd")])
-def test_codecs_that_others_cannot_read_are_named(kind: str, name: str, wanted: str, tmp_path: Path) -> None:
-    """Chunks of Zarr v2 are moved with codecs of numcodecs, which TensorStore does not read; the report said nothing."""
-    numcodecs = pytest.importorskip("numcodecs")
-    with quiet():
-        source(tmp_path / "old", zarr_format=2, compressors=getattr(numcodecs, kind)())
-    (one,) = convert(tmp_path / "old", tmp_path / "new", dry_run=True).arrays
-    (note,) = one.notes
-    assert f"numcodecs.{name}" in note
-    assert note.endswith(f"--codecs {wanted}")
-    (one,) = convert(tmp_path / "old", tmp_path / "new", codecs=parse_codec_list(wanted)).arrays
-    assert one.notes == ()
-    same(tmp_path / "new")
-    assert f'"name": "{wanted}"' in (tmp_path / "new/zarr.json").read_text()
-
-
-def test_codecs_that_are_not_kept_are_named(tmp_path: Path) -> None:
-    """`scale_offset` and `cast_value` were replaced by zstd in silence, and each element took four times the bytes."""
-    codecs = pytest.importorskip("zarr.codecs")
-    if not hasattr(codecs, "CastValue"):
-        pytest.skip("this zarr has no cast_value")
-    filters = [codecs.ScaleOffset(offset=5.0, scale=10.0), codecs.CastValue(data_type="int16")]
-    with quiet():
-        array = zarr.create_array(tmp_path / "old", shape=(10,), chunks=(5,), dtype="f8", filters=filters)
-        array[...] = np.arange(10) / 10 + 5
-    (one,) = convert(tmp_path / "old", tmp_path / "new").arrays
-    assert one.notes == (
-        "codecs of the source that are not kept: scale_offset, cast_value; elements are stored as float64 with bytes, zstd",
-    )
-    same(tmp_path / "new", np.asarray(array[...]))
-
-
 def test_array_of_text_is_moved(tmp_path: Path) -> None:
     with quiet():
         group = zarr.create_group(tmp_path / "a.zarr")
@@ -389,45 +357,6 @@ def test_group_keeps_attributes_names_of_axes_and_levels(zarr_format: int, tmp_p
     assert sorted(consolidated) == ["0", "1", "labels", "labels/empty"]
     for name, document in consolidated.items():
         assert document == json.loads((tmp_path / "b.zarr" / name / "zarr.json").read_text())
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("how", ["shapes", "like"])
-def test_arrays_with_other_axes_keep_their_layout(zarr_format: int, how: str, tmp_path: Path) -> None:
-    """A data set of xarray has coordinates of one axis beside variables of three; shapes for these refused the whole group."""
-    sources = {
-        "v": {"data": VALUES, "chunks": (4, 8, 4)},
-        "x": {"data": np.arange(33.0), "chunks": (8,)},
-        "crs": {"data": np.array(7)},
-    }
-    if zarr_format == 3:
-        sources["sharded"] = {"data": VALUES[0], "chunks": (4, 7), "shards": (16, 7)}
-    with quiet():
-        group = zarr.create_group(tmp_path / "old", zarr_format=zarr_format)
-        for name, one in sources.items():
-            group.create_array(name, **one)
-    shapes: dict[str, Any] = {"chunks": (5, 4, 7), "shards": (10, 16, 7)}
-    if how == "like":
-        with quiet():
-            source(tmp_path / "like", **shapes)
-        shapes = {"like": tmp_path / "like"}
-    dry = convert(tmp_path / "old", tmp_path / "new", **shapes, dry_run=True)
-    report = convert(tmp_path / "old", tmp_path / "new", **shapes, verify="full")
-    for found in (dry, report):
-        notes = {one.name: one.notes for one in found.arrays}
-        assert notes["v"] == ()
-        assert "the array keeps its layout" in notes["x"][0]
-        assert all(notes[name] for name in notes if name in ("x", "sharded"))
-    for name, one in sources.items():
-        new = same(tmp_path / "new", one["data"], name)
-        if name == "v":
-            assert (new.chunks, new.shards) == ((5, 4, 7), (10, 16, 7))
-        else:
-            assert new.shards == one.get("shards")
-            assert new.chunks == one.get("chunks", ())
-    wrong = {"chunks": (5, 4, 7, 1)} if how == "shapes" else shapes
-    with pytest.raises(ValueError, match="expected"):
-        convert(tmp_path / "old", tmp_path / "wrong", **wrong, only=["x", "crs"])
 
 
 def test_only_some_arrays(tmp_path: Path) -> None:

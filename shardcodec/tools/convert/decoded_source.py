@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...access.box_reader import Folder
-from ...errors import CodecError
+from ...errors import CodecError, ShardError
+from ...format.array_document import key_encoding
 from ...storage.files import open_file
 from .object_source import ObjectSource, fields_of
 from .source import Ints
+from .stored_objects import StoredObjects
 
 __all__ = ["DecodedSource", "decoded_source"]
 
@@ -33,13 +35,18 @@ class DecodedSource(ObjectSource):
     folder: Folder = field(kw_only=True)
 
     def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
-        """Read a box; zarr would read a folder or a link to nothing as an object that does not exist."""
-        for coords in self._objects(start, out.shape):
+        parts = None if self.stored is None else self.stored.parts(start, out, self.fill_value)
+        for first, part in [(start, out)] if parts is None else parts:
+            self._check_objects(first, part.shape)
+            super().read(first, part)
+
+    def _check_objects(self, start: Ints, shape: Ints) -> None:
+        """Open the objects of a box; zarr would read a folder or a link to nothing as an object that does not exist."""
+        for coords in self._objects(start, shape):
             (key,) = self.folder.keys([self.values.metadata.encode_chunk_key(coords)])
             path = self.folder.store.path(key)
             if path is not None and (opened := open_file(path)) is not None:
                 opened.close()
-        super().read(start, out)
 
     def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
         """Return the error of the first object of a box that zarr cannot read, with path and position of the object."""
@@ -62,18 +69,19 @@ class DecodedSource(ObjectSource):
 
     def _objects(self, start: Ints, shape: Ints) -> Iterator[Ints]:
         """Yield the positions of the objects of a box; none if they have several shapes."""
-        sizes = self._object_shape
+        sizes = self.object_shape
         if sizes is not None:
             ranges = (range(a // n, -(-(a + k) // n)) for a, k, n in zip(start, shape, sizes, strict=True))
             yield from itertools.product(*ranges)
 
     def _inside(self, coords: Ints) -> tuple[slice, ...]:
-        assert self._object_shape is not None
-        sizes = zip(coords, self._object_shape, self.shape, strict=True)
+        assert self.object_shape is not None
+        sizes = zip(coords, self.object_shape, self.shape, strict=True)
         return tuple(slice(at * n, min((at + 1) * n, limit)) for at, n, limit in sizes)
 
     @property
-    def _object_shape(self) -> Ints | None:
+    def object_shape(self) -> Ints | None:
+        """Shape of the elements of one stored object; None if they have several."""
         return None if self.chunks is None else self.values.shards or self.chunks
 
 
@@ -96,4 +104,12 @@ def decoded_source(values: Any, name: str, folder: Folder, **known: Any) -> Deco
     UnsupportedError
         shardcodec does not have the data type.
     """
-    return DecodedSource(name, repr(folder), **fields_of(values, **known), folder=folder)
+    found = DecodedSource(name, repr(folder), **fields_of(values, **known), folder=folder)
+    size = found.object_shape
+    if size is None or not found.shape:
+        return found
+    try:
+        keys = key_encoding(values.metadata.to_dict())
+    except ShardError:  # zarr may have more encodings
+        return found
+    return replace(found, stored=StoredObjects(folder, keys, found.shape, size))

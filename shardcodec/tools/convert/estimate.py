@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from .convert_report import ConvertedArray, Cost
+from .grouping import parts_of_axis
 from .plan import PlannedArray
 from .source import Ints, SourceArray
 
@@ -35,23 +36,26 @@ def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> 
     """Estimate the cost of one array."""
     sample = source.object_nbytes(SAMPLE_OBJECTS)
     objects = source.objects_shape
-    n_objects = 1
     stored = None
-    if objects is not None:
-        n_objects = math.prod(-(-n // size) for n, size in zip(source.shape, objects, strict=True))
-        if sample is not None and sample[0]:
-            stored = int(sample[1] / sample[0] * n_objects)
+    if objects is not None and sample is not None:
+        stored = int(sample[1] / max(1, sample[0]) * sample[2])
     n_reads, n_writes = _n_requests(source.shape, array, objects or source.shape)
+    n_shards = array.n_shards
+    touched = None if source.stored is None or not source.shape else source.stored.touched(array.shard_shape)
+    if touched is not None and source.stored is not None and source.stored.coords is not None:
+        n_shards = len(touched)
+        n_reads = -(-n_reads * len(source.stored.coords) // source.stored.n_grid)
+        n_writes = -(-n_writes * n_shards // max(1, array.n_shards))
     read_nbytes = None if stored is None else int(stored * array.amplification)
     # inner chunks that are moved keep their size; those that are encoded again are expected to compress as before
     index = 16 * math.prod(a // b for a, b in zip(array.shard_shape, array.chunk_shape, strict=True)) + 4
     write_nbytes = None
     if stored is not None:
-        write_nbytes = (1 if array.via_chunk is None else 2) * stored + index * array.n_shards
+        write_nbytes = (1 if array.via_chunk is None else 2) * stored + index * n_shards
     price = None
     if prices is not None:
         price = (n_reads * prices.get + n_writes * prices.put) / 1000
-    return Cost(n_reads, n_writes, read_nbytes, write_nbytes, array.amplification, array.n_shards, price)
+    return Cost(n_reads, n_writes, read_nbytes, write_nbytes, array.amplification, n_shards, price)
 
 
 def _n_requests(shape: Ints, array: PlannedArray, objects: Ints) -> tuple[int, int]:
@@ -72,12 +76,8 @@ def _n_reads(shape: Ints, objects: Ints, groups: Ints, steps: Ints) -> int:
     """Return how often an object is read: once for each group, or each part of a group, that touches it."""
     total = 1
     for n, size, group, step in zip(shape, objects, groups, steps, strict=True):
-        touched = 0
-        for start in range(0, n, group):
-            for low in range(start, min(n, start + group), step):
-                high = min(n, start + group, low + step)
-                touched += -(-high // size) - low // size
-        total *= touched
+        low, high = parts_of_axis(n, group, step)
+        total *= int((-(-high // size) - low // size).sum())
     return total
 
 

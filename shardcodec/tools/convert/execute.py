@@ -199,7 +199,10 @@ class Execution:
             done,
             records_source=self._job is not None,
         )
-        return run_units(
+        n_empty = 0
+        if self._job is None:  # a ledger has a line for each shard, empty or not
+            units, n_empty = work.stored_units()
+        totals = run_units(
             self._plan,
             work,
             units,
@@ -208,6 +211,10 @@ class Execution:
             fail_fast=self._fail_fast,
             on_record=on_record,
         )
+        if not totals.is_stopped:
+            totals.n_written += n_empty
+            self._monitor.advance(n_empty)
+        return totals
 
     # ---- the end
 

@@ -12,11 +12,22 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ..quantities import format_nbytes
 from .source import Ints
 
-__all__ = ["INDEX_NBYTES", "Geometry", "Grouping", "encode_grouping", "move_grouping", "move_nbytes"]
+__all__ = [
+    "INDEX_NBYTES",
+    "Geometry",
+    "Grouping",
+    "encode_grouping",
+    "move_grouping",
+    "move_nbytes",
+    "parts_of_axis",
+]
 
 # Small shards are written together up to this size, so that a unit of work is worth its administration.
 UNIT_NBYTES = 64 << 20
@@ -196,14 +207,8 @@ def _grown(shards: Ints, geometry: Geometry, nbytes: int) -> Ints:
     """Return a larger group of small shards, along the last axes first."""
     counts = list(shards)
     for axis in reversed(range(len(counts))):
-        unit = counts[axis]
-        while counts[axis] < geometry.grid[axis]:
-            more = counts[axis] + unit
-            box = [n * size for n, size in zip(counts, geometry.shard, strict=True)]
-            box[axis] = more * geometry.shard[axis]
-            if geometry.nbytes(tuple(box)) > nbytes:
-                break
-            counts[axis] = more
+        unit = geometry.nbytes(tuple(n * size for n, size in zip(counts, geometry.shard, strict=True)))
+        counts[axis] *= max(1, nbytes // max(1, unit))
         counts[axis] = min(counts[axis], max(1, geometry.grid[axis]))
     return tuple(counts)
 
@@ -253,9 +258,14 @@ def _touched(n: int, group: int, step: int, source: int) -> int:
     source : int
         Elements of a source chunk.
     """
-    touched = 0
-    for start in range(0, n, group):
-        for low in range(start, min(n, start + group), step):
-            high = min(n, start + group, low + step)
-            touched += min(n, -(-high // source) * source) - low // source * source
-    return touched
+    low, high = parts_of_axis(n, group, step)
+    return int((np.minimum(n, -(-high // source) * source) - low // source * source).sum())
+
+
+def parts_of_axis(n: int, group: int, step: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return first elements and ends of the parts of an axis of `n` elements: each `group` is divided into `step` elements."""
+    inside = np.arange(0, min(group, n), step, dtype=np.int64)
+    starts = np.arange(0, n, group, dtype=np.int64)[:, None]
+    low = (starts + inside).ravel()
+    high = np.minimum(np.minimum(starts + inside + step, starts + group).ravel(), n)
+    return low[low < n], high[low < n]

@@ -175,8 +175,8 @@ def _zarr_tree(
                 raise
             left.append(LeftArray(one.name, error.message, is_unreadable=False))
             continue
-        if opened is None:
-            verbatim[one.name] = one
+        if isinstance(opened, ArrayTarget):
+            verbatim[one.name] = opened
         else:
             arrays.append(opened)
     root = next(
@@ -238,15 +238,15 @@ def _named(node: str) -> Iterator[None]:
         raise SpecError(f"{node}: {error.message}", **error.context) from error
 
 
-def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
-    """Return the source for an array; None if its data type is unknown, so that its objects can only be copied."""
+def _open(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
+    """Return the source for an array; an array whose objects can only be copied, with the reason as its problem."""
     with _named(f"array {array.place}"):
         if array.is_malformed:
             raise SpecError(array.problem or "the metadata are invalid")
         opened = _opened(array, options)
-    if opened is None:
-        return None
-    opened = replace(opened, codec_names=_codec_names(array.document))
+    if isinstance(opened, ArrayTarget):
+        return opened
+    opened = replace(opened, codec_names=_codec_names(array.document), notes=_grid_notes(array))
     if array.document.get("zarr_format") == 3:
         return opened
     dtype, fill = opened.dtype, None if array.document.get("fill_value") is None else opened.fill_value
@@ -257,7 +257,7 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | None:
     return replace(opened, **array_attributes(opened.attributes, dtype, has_names=has_names, fill=fill))
 
 
-def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:
+def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
     known = _known(array)
     if array.foreign_type is not None and array.problem is None:
         assert array.bytes is not None
@@ -277,8 +277,17 @@ def _opened(array: ArrayTarget, options: Options) -> SourceArray | None:
         return decoded_source(opened, array.name, array.folder, **known)
     except (ShardError, TypeError, ValueError):
         if array.document.get("zarr_format") == 3:
-            return None
+            return replace(array, problem=array.problem or reason.message)
         raise UnsupportedError(f"array {array.place}: {reason.message}", **reason.context) from reason
+
+
+def _grid_notes(array: ArrayTarget) -> tuple[str, ...]:
+    """Return the sentence on a rectilinear grid, which the new array does not have."""
+    if array.layout is None or all(len(edges) == 1 for edges in array.layout.edges):
+        return ()
+    return (
+        f"the grid of the source is rectilinear, with chunks of {array.layout.edges}; the new one is regular",
+    )
 
 
 def _codec_names(document: Mapping[str, Any]) -> tuple[str, ...]:

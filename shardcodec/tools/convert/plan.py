@@ -112,6 +112,11 @@ class PlannedArray:
         """Number of shards of the grid."""
         return math.prod(self.grid)
 
+    def n_coords(self, group: Ints) -> int:
+        """Return the number of shards of a group."""
+        sizes = zip(group, self.shards, self.grid, strict=True)
+        return math.prod(min(n, (g + 1) * k) - g * k for g, k, n in sizes)
+
     def coords(self, group: Ints) -> list[Ints]:
         """Return the shards of a group."""
         ranges = (
@@ -173,6 +178,12 @@ class ConvertPlan:
             for k in range(max(0, first - at), min(n, end - at)):
                 yield Unit(number, _position(k, one.groups))
             at += n
+
+    def units_of(self, number: int) -> Iterator[Unit]:
+        """Yield the units of one array."""
+        groups = self.arrays[number].groups
+        for k in range(math.prod(groups)):
+            yield Unit(number, _position(k, groups))
 
     def part(self, number: int, n_parts: int) -> Iterator[Unit]:
         """Yield the units of one of several parts."""

@@ -40,7 +40,7 @@ class Totals:
     def add(self, found: GroupResult) -> None:
         """Add the result of a group."""
         self.n_skipped += found.n_skipped
-        self.n_written += len(found.records)
+        self.n_written += len(found.records) + found.n_empty
         self.n_failed += len(found.failures)
         self.n_moved_chunks += sum(one.n_moved for one in found.records)
         self.read_nbytes += sum(one.read_nbytes for one in found.records)
@@ -106,7 +106,7 @@ def run_units(
         for record in found.records:
             on_record(record)
         totals.add(found)
-        monitor.advance(len(found.records) + found.n_skipped + len(found.failures))
+        monitor.advance(len(found.records) + found.n_skipped + len(found.failures) + found.n_empty)
 
     with WorkerThreads[GroupResult](at_a_time, "shardcodec-convert") as threads:
         error: BaseException | None = None

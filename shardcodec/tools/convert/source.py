@@ -17,6 +17,7 @@ from ...format.codecs import Codec
 from ...format.dtypes import DType
 from ..left_array import LeftArray
 from ..other_objects import OtherObjects
+from .stored_objects import StoredObjects
 
 __all__ = [
     "Coords",
@@ -98,6 +99,8 @@ class SourceArray(ABC):
         None if chunks cannot be moved without decoding them.
     notes : tuple of str
         Sentences on what the new array does not have as the source has it.
+    stored : StoredObjects or None
+        Which of its objects exist; None if it is not stored in objects of one shape.
     codec_names : tuple of str
         Names of its codecs, of a sharded array those of its inner chunks; empty without metadata of Zarr.
     bytes : ByteDocument or None
@@ -115,6 +118,7 @@ class SourceArray(ABC):
     document: Mapping[str, Any] | None = None
     encoding: Encoding | None = None
     notes: tuple[str, ...] = ()
+    stored: StoredObjects | None = None
     codec_names: tuple[str, ...] = ()
     bytes: ByteDocument | None = None
 
@@ -147,8 +151,8 @@ class SourceArray(ABC):
         """Return a name of the state of all objects that store a box; None if the store does not tell states cheaply."""
         return None
 
-    def object_nbytes(self, most: int) -> tuple[int, int] | None:
-        """Return number and total size of up to `most` stored objects, for estimates; None if that is unknown."""
+    def object_nbytes(self, most: int) -> tuple[int, int, int] | None:
+        """Return number and total size of up to `most` objects, and the number of all, for estimates; None if unknown."""
         return None
 
     @property

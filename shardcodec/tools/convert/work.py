@@ -31,11 +31,12 @@ Done = Mapping[tuple[str, Ints], Sequence[ShardRecord]]
 
 
 class GroupResult(NamedTuple):
-    """What was done with the shards of a group."""
+    """What was done with the shards of a group; `n_empty` have no stored elements, and no record."""
 
     records: tuple[ShardRecord, ...]
     failures: tuple[ShardFailure, ...]
     n_skipped: int
+    n_empty: int = 0
 
 
 class GroupWork:
@@ -74,6 +75,7 @@ class GroupWork:
         self._encoded = [
             _encoded(one, source, plan) for one, source in zip(plan.arrays, self._sources, strict=True)
         ]
+        self._stored = [_stored_shards(*pair) for pair in zip(plan.arrays, self._sources, strict=True)]
         self._checks = [
             None if new.spec is None else ChunkCheck.of(new.spec, new.bytes, replace(options, threads=1))
             for new in self._news
@@ -88,30 +90,43 @@ class GroupWork:
             The source has changed since an earlier run.
         """
         array = self._plan.arrays[unit.array]
+        stored = self._stored[unit.array]
+        of_group = (
+            array.coords(unit.group) if stored is None or self._records_source else stored.get(unit.group, ())
+        )
+        n_empty = array.n_coords(unit.group) - len(of_group)
         wanted: list[Ints] = []
         unseen: list[ShardFailure] = []
-        for at in array.coords(unit.group):
+        for at in of_group:
             with self._noting(unit.array, [at], unseen):
                 if not self._is_done(unit.array, at):
                     wanted.append(at)
-        n_skipped = len(array.coords(unit.group)) - len(wanted) - len(unseen)
+        n_skipped = len(of_group) - len(wanted) - len(unseen)
         if wanted and self._records_source and self._destination.is_complete:
             # another worker of the job was faster, and users may have written since
             return GroupResult((), tuple(unseen), n_skipped + len(wanted))
+        known = None if stored is None else set(stored.get(unit.group, ()))
+        empty = [] if known is None else [at for at in wanted if at not in known]
+        wanted = wanted if known is None else [at for at in wanted if at in known]
         records: list[ShardRecord] = []
         failures: list[ShardFailure] = []
         # one by one if they do not need one another, so that one damaged shard does not fail the others
         groups = [wanted] if array.method == "encode" and array.piece is None else [[at] for at in wanted]
+        n_wanted = len(wanted) + len(empty)
         try:
+            for at in empty:
+                with self._noting(unit.array, [at], failures):
+                    records.append(self._leave_empty(unit.array, at))
+            n_empty_failures = len(failures)
             for some in groups:
                 self._write_some(unit, some, records, failures)
-            if failures and len(wanted) > 1 and groups == [wanted]:
-                failures.clear()
+            if len(failures) > n_empty_failures and len(wanted) > 1 and groups == [wanted]:
+                del failures[n_empty_failures:]
                 for at in wanted:
                     self._write_some(unit, [at], records, failures)
         except JobOver:
-            n_skipped += len(wanted) - len(records) - len(failures)
-        return GroupResult(tuple(records), (*unseen, *failures), n_skipped)
+            n_skipped += n_wanted - len(records) - len(failures)
+        return GroupResult(tuple(records), (*unseen, *failures), n_skipped, n_empty)
 
     def _write_some(
         self, unit: Unit, some: Sequence[Ints], records: list[ShardRecord], failures: list[ShardFailure]
@@ -134,6 +149,31 @@ class GroupWork:
         except Exception as error:  # noqa: BLE001 - whatever a source or a store raises fails these shards only
             detail = f"{type(error).__name__}: {error}"
         failures += [ShardFailure(new.name, new.describe(at), detail) for at in some]
+
+    # ---- shards of which nothing is stored
+
+    def stored_units(self) -> tuple[Iterator[Unit], int]:
+        """Return the units of the plan that have stored elements, and the number of shards of all others."""
+        n_shards = 0
+        for array, groups in zip(self._plan.arrays, self._stored, strict=True):
+            n_shards += array.n_shards if groups is None else sum(map(array.n_coords, groups))
+
+        def units() -> Iterator[Unit]:
+            for number, groups in enumerate(self._stored):
+                if groups is None:
+                    yield from self._plan.units_of(number)
+                else:
+                    yield from (Unit(number, at) for at in groups)
+
+        return units(), self._plan.n_shards - n_shards
+
+    def _leave_empty(self, number: int, coords: Ints) -> ShardRecord:
+        """Return the record of a shard without elements in objects that a listing shows."""
+        array = self._plan.arrays[number]
+        state = self._source_state(number, coords)
+        if self._records_source:  # a killed run may have stored it
+            self._news[number].remove(coords)
+        return ShardRecord(array.name, coords, 0, None, None, state, 0, 0)
 
     # ---- finished shards
 
@@ -177,6 +217,7 @@ class GroupWork:
         ConflictError
             The source has changed since a shard was written.
         """
+        self._forget_listings()
         for number, at in self._shards(monitor):
             if not self._is_done(number, at):
                 new = self._news[number]
@@ -185,10 +226,17 @@ class GroupWork:
 
     def check_sources(self, monitor: Monitor) -> None:
         """Raise `ConflictError` if the source of a shard has changed since it was written."""
+        self._forget_listings()
         for number, at in self._shards(monitor):
             records = self._done.get((self._plan.arrays[number].name, at), ())
             if records:
                 self._check_source(number, at, records)
+
+    def _forget_listings(self) -> None:
+        """List the objects of the source again: new ones are a change too."""
+        for source in self._sources:
+            if source.stored is not None:
+                source.stored.forget()
 
     def _source_state(self, number: int, coords: Ints) -> str | None:
         array, source = self._plan.arrays[number], self._sources[number]
@@ -294,6 +342,17 @@ def _encoded(array: PlannedArray, source: SourceArray, plan: ConvertPlan) -> Enc
     if array.method == "zarr":
         return RecodedChunks(source, plan.documents[array.name])
     return source.encoded() if array.method == "move" else None
+
+
+def _stored_shards(array: PlannedArray, source: SourceArray) -> dict[Ints, list[Ints]] | None:
+    """Return the shards with elements of existing objects by their groups; None if these are not known."""
+    found = None if source.stored is None or not source.shape else source.stored.touched(array.shard_shape)
+    if found is None:
+        return None
+    groups: dict[Ints, list[Ints]] = {}
+    for at in map(tuple, found.tolist()):
+        groups.setdefault(tuple(i // k for i, k in zip(at, array.shards, strict=True)), []).append(at)
+    return groups
 
 
 def _check_checksums(new: NewArray, coords: Ints, check: ChunkCheck) -> None:

@@ -36,6 +36,7 @@ from ...storage.store import Store
 from ..array_target import ArrayTarget
 from ..foreign_chunks import elements_of
 from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, file_state
+from .stored_objects import StoredObjects
 
 __all__ = ["ZarrSource", "chunk_places", "zarr_source"]
 
@@ -71,7 +72,9 @@ class ZarrSource(SourceArray):
         if not start:
             out[...] = self.reader[()]
         elif out.size:
-            self.reader.read_boxes([start], out.shape, out[None])
+            parts = None if self.stored is None else self.stored.parts(start, out, self.fill_value)
+            for first, part in [(start, out)] if parts is None else parts:
+                self.reader.read_boxes([first], part.shape, part[None])
 
     def encoded(self) -> EncodedChunks:
         if self.chain.sharding is None:
@@ -89,32 +92,51 @@ class ZarrSource(SourceArray):
 
     def state(self, start: Ints, stop: Ints) -> str | None:
         """Return a hash of size and time of the files that store a box."""
+        if self.folder.store.path("") is None:
+            return None
         digest = hashlib.blake2b(digest_size=8)
-        ranges = (range(a // n, -(-b // n)) for a, b, n in zip(start, stop, self.chain.shape, strict=True))
-        for coords in itertools.product(*ranges):
-            path = self.folder.store.path(self.key(coords))
-            if path is None:
-                return None
+        for coords, n_absent in self._in_box(start, stop):
+            digest.update(b"-" * n_absent)
+            if coords is None:
+                continue
             try:
-                digest.update(f"{file_state(path)}\n".encode())
+                digest.update(f"{file_state(str(self.folder.store.path(self.key(coords))))}\n".encode())
             except FileNotFoundError:
                 digest.update(b"-")
         return digest.hexdigest()
 
-    def object_nbytes(self, most: int) -> tuple[int, int] | None:
+    def _in_box(self, start: Ints, stop: Ints) -> Iterator[tuple[Ints | None, int]]:
+        """Yield the objects of a box, each with the number of objects before it that a listing does not show, and the last ones."""
+        found = None if not start or self.stored is None else self.stored.in_box(start, stop)
+        ranges = [range(a // n, -(-b // n)) for a, b, n in zip(start, stop, self.chain.shape, strict=True)]
+        if found is None:
+            yield from ((coords, 0) for coords in itertools.product(*ranges))
+            return
+        at = 0
+        for coords in map(tuple, found[0].tolist()):
+            number = 0
+            for i, axis in zip(coords, ranges, strict=True):
+                number = number * len(axis) + i - axis.start
+            yield coords, number - at
+            at = number + 1
+        yield None, found[1] - at
+
+    def object_nbytes(self, most: int) -> tuple[int, int, int] | None:
         grid = [-(-n // size) for n, size in zip(self.shape, self.chain.shape, strict=True)]
-        total = math.prod(grid)
+        listed = None if self.stored is None else self.stored.coords
+        total = math.prod(grid) if listed is None else len(listed)
         step = max(1, -(-total // most))
         n = nbytes = 0
         for number in range(0, total, step):
-            coords = tuple(int(i) for i in np.unravel_index(number, grid)) if grid else ()
+            at = listed[number] if listed is not None else np.unravel_index(number, grid) if grid else ()
+            coords = tuple(int(i) for i in at)
             work = self.folder.store.size(self.key(coords))
             try:
                 nbytes += int(run_blocking(work) if self.folder.store.is_near else on_zarrs_loop(work))
             except FileNotFoundError:
                 pass
             n += 1
-        return n, nbytes
+        return n, nbytes, total
 
     def key(self, coords: Ints) -> str:
         """Return the key of the object at a position of the grid."""
@@ -165,6 +187,7 @@ def zarr_source(
         chain=chain,
         options=options,
         reader=reader,
+        stored=StoredObjects(folder, keys, reader.shape, chain.shape),
         **known,
     )
 
@@ -185,6 +208,12 @@ def chunk_places(chunks: Coords, counts: Ints, perm: Ints) -> tuple[Coords, Coor
     return shards, within[:, list(perm)]
 
 
+def _existing(source: ZarrSource, chunks: Coords, objects: Coords) -> Coords:
+    """Return the chunks whose objects a listing shows; all without a listing."""
+    which = None if source.stored is None else source.stored.which(objects)
+    return chunks if which is None else chunks[which]
+
+
 class _PlainChunks(EncodedChunks):
     """Chunks that are objects of their own."""
 
@@ -198,7 +227,7 @@ class _PlainChunks(EncodedChunks):
 
     def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         store = self._source.folder.store
-        positions = list(map(tuple, coords.tolist()))
+        positions = list(map(tuple, _existing(self._source, coords, coords).tolist()))
         if store.path("") is not None:
             yield from self._files(positions, most_nbytes)
             return
@@ -290,6 +319,7 @@ class _InnerChunks(EncodedChunks):
         self._counts = tuple(a // b for a, b in zip(spec.shard_shape, source.chunks, strict=True))
 
     def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
+        coords = _existing(self._source, coords, coords // np.array(self._counts, dtype=np.int64))
         shards, within = chunk_places(coords, self._counts, self._spec.chain.perm)
         positions = position_array(within, self._spec.grid_shape)
         for shard in sorted(set(map(tuple, shards.tolist()))):
