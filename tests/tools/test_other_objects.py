@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 import zarr
 from helpers import quiet, store_of
+from spec_json import array_2022, hierarchy_2022
 from zarr.storage import LocalStore, ZipStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, plan_convert, repair, run_part
 from shardcodec.tools.convert.destination import NewTree
 from shardcodec.tools.new_hierarchy import NewHierarchy
+from shardcodec.transformer import open_2022
 
 OTHERS = {
     "datasource-properties.json": b"{}",
@@ -149,6 +151,38 @@ def test_chunks_that_only_zarr_decodes_are_no_other_objects(tmp_path: Path) -> N
     assert report.others.n_objects == 1 and [one.name for one in report.others.left] == ["a/9"]
     names = {path.name for path in (tmp_path / "b.zarr/a").iterdir()}
     assert names == {"notes", "c", "zarr.json"}
+
+
+@pytest.mark.parametrize("path", ["", "group"])
+def test_objects_of_a_hierarchy_of_2022_are_copied(path: str, tmp_path: Path) -> None:
+    """It has chunks below ``data/root``; a new hierarchy has all in one folder."""
+    old = tmp_path / "old"
+    (old / "meta/root/group").mkdir(parents=True)
+    (old / "data").mkdir()
+    (old / "zarr.json").write_text(json.dumps(hierarchy_2022()))
+    (old / "meta/root.group.json").write_text('{"attributes": {}}')
+    (old / "meta/root/group.group.json").write_text('{"attributes": {}}')
+    (old / "meta/root/group/a.array.json").write_text(json.dumps(array_2022()))
+    with quiet():
+        open_2022(old, path="group/a", mode="r+")[...] = 5
+    files = {
+        "README": b"r",
+        "data/root/group/table": b"t",
+        "data/root/group/a/c0/.hidden": b"h",
+        "meta/root/x": b"x",
+    }
+    for name, data in files.items():
+        (old / name).write_bytes(data)
+    (old / "data/root/group/zarr.json").write_bytes(b"a foreign one")
+    report = convert(old / path, tmp_path / "b.zarr")
+    wanted = {"group/table": b"t", "group/a/c0/.hidden": b"h"} | ({} if path else {"README": b"r", "x": b"x"})
+    wanted = {name.removeprefix(f"{path}/"): data for name, data in wanted.items()}
+    assert report.others.n_objects == len(wanted) and report.others.n_left == 1
+    for name, data in wanted.items():
+        assert (tmp_path / "b.zarr" / name).read_bytes() == data
+    with quiet():
+        assert (zarr.open_group(tmp_path / "b.zarr")["a" if path else "group/a"][...] == 5).all()
+    assert convert(old / path, tmp_path / "c.zarr", only_arrays=True).others.n_objects == 0
 
 
 @WAYS

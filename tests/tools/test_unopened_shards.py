@@ -7,6 +7,7 @@ zarr reads both as the fill value, so `verify` found no damage, and `convert` ma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import numpy as np
 import pytest
 import zarr
 from helpers import quiet
+from spec_json import array_2022, hierarchy_2022
 
 import shardcodec
 from shardcodec import ShardFileError
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, inspect, repair, verify
+from shardcodec.transformer import convert_2022, open_2022
 
 HOW: dict[str, dict[str, Any]] = {
     "shards": {"shards": (20,)},
@@ -138,3 +141,22 @@ def test_reads_through_zarr_raise_where_the_engine_opens_it(
     with pytest.raises(ShardFileError, match="expected a regular file, got a"):
         shardcodec.open_array(path)[25]
     assert (np.asarray(attached[:20]) == 7).all()
+
+
+@pytest.mark.parametrize("is_sharded", [True, False])
+def test_conversion_of_the_2022_format_makes_no_copy_of_fill_values(is_sharded: bool, tmp_path: Path) -> None:
+    document = array_2022() | ({} if is_sharded else {"storage_transformers": []})
+    for folder_name in ("meta", "data"):
+        (tmp_path / "old" / folder_name).mkdir(parents=True)
+    (tmp_path / "old/zarr.json").write_text(json.dumps(hierarchy_2022()))
+    (tmp_path / "old/meta/root.array.json").write_text(json.dumps(document))
+    with quiet():
+        open_2022(tmp_path / "old", mode="r+")[...] = 5
+    chunk = tmp_path / "old/data/root/c1/0"
+    chunk.unlink()
+    chunk.symlink_to("not-here")
+    with pytest.raises(ShardFileError, match="link to a missing file"):
+        convert_2022(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new/zarr.json").exists()
+    report = convert(tmp_path / "old", tmp_path / "b.zarr")
+    assert report.n_failed and not report.is_complete

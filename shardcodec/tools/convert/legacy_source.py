@@ -6,17 +6,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...access.box_reader import folder_at
 from ...errors import UnsupportedError
 from ...format.array_document import key_encoding
 from ...format.attributes import as_json_attributes
+from ...format.keys import KeyEncoding
 from ...options import Options
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.convert import Source2022
 from ...transformer.legacy_2022.open import legacy_store, open_2022
+from ..documents import DOCUMENTS
+from ..names import is_own_name, object_name
+from ..other_objects import LeftObject, OtherObject, OtherObjects
 from .decoded_source import decoded_source
 from .source import SourceArray, SourceTree, group_notes
 from .zarr_source import zarr_source
@@ -82,4 +87,68 @@ def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], 
             arrays.append(zarr_source(node, folder, document, key_encoding(document), options, **known))
         except UnsupportedError:  # zarr may have the codecs
             arrays.append(decoded_source(open_2022(root, at, mode="r"), node, folder, **known))
-    return SourceTree(f"{root}/{path}".rstrip("/"), tuple(arrays), groups, notes=tuple(notes))
+    others = _LegacyObjects(folder_at(root, ""), path=path.strip("/"), suffix=view.suffix, legacy=source)
+    return SourceTree(f"{root}/{path}".rstrip("/"), tuple(arrays), groups, others=others, notes=tuple(notes))
+
+
+@dataclass(frozen=True)
+class _LegacyObjects(OtherObjects):
+    """The objects that belong to no array. The 2022 format has chunks below ``data/root`` and metadata below ``meta/root``.
+
+    Attributes
+    ----------
+    path : str
+        Path of the node that is converted.
+    suffix : str
+        How the names of its metadata end.
+    legacy : Source2022
+    """
+
+    path: str = ""
+    suffix: str = ".json"
+    legacy: Any = None
+
+    def __iter__(self) -> Iterator[OtherObject | LeftObject]:
+        chunks = {node: self.legacy.keys_of(node) for node, is_array in self.legacy.nodes() if is_array}
+        for key in self.store.keys(self.root.prefix):
+            name = self._name(key)
+            if name is None or is_own_name(name) or not self._is_chosen(name):
+                continue
+            found = self._found_below(key, name, chunks)
+            if found is not None:
+                yield found
+
+    def _found_below(
+        self, key: str, name: str, chunks: Mapping[str, tuple[KeyEncoding, int]]
+    ) -> OtherObject | LeftObject | None:
+        node = next((one for one in chunks if not one or name.startswith(f"{one}/")), None)
+        if node is not None:
+            keys, ndim = chunks[node]
+            relative = name.removeprefix(f"{node}/")
+            if relative.startswith("c") and keys.coords(relative[1:], ndim) is not None:
+                return None
+            if KeyEncoding(True, "/").coords(relative, ndim) is not None or relative == "c":
+                return LeftObject(name, "it has the name of a chunk of the new array")
+        if name.rpartition("/")[2] in DOCUMENTS:
+            return LeftObject(name, "it has the name of metadata of the new hierarchy")
+        twin = f"data/root/{key.removeprefix('meta/root/')}"
+        if (
+            key.startswith("meta/root/")
+            and self.store.path(twin)
+            and os.path.lexists(self.store.path(twin) or "")
+        ):
+            return LeftObject(key, "an object of the same name is below data/root")
+        return OtherObject(key, object_name(name))
+
+    def _name(self, key: str) -> str | None:
+        """Return the path below the new root; None for metadata, and for what is not below the node."""
+        if key == "zarr.json" or key.endswith((f".array{self.suffix}", f".group{self.suffix}")):
+            return None
+        for top in ("data/root/", "meta/root/"):
+            if key.startswith(top):
+                below = f"{top}{self.path}/" if self.path else top
+                return key.removeprefix(below) if key.startswith(below) else None
+        return None if self.path else key
+
+    def _is_chosen(self, name: str) -> bool:
+        return self.chosen is None or any(not one or name.startswith(f"{one}/") for one in self.chosen)

@@ -28,9 +28,11 @@ from ...access.shard_writer import ShardWriter
 from ...access.store_object import shard_object
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, quiet, sync
 from ...errors import ShardFormatError
+from ...format.keys import KeyEncoding
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Options, check
+from ...storage.files import open_file
 from ...storage.kinds import store_of
 from ...storage.store import check_store_writable
 from ...storage.worker_threads import WorkerThreads
@@ -226,6 +228,15 @@ class Source2022:
         """Return the attributes of a group; empty if it has none."""
         return sync(self._view.group(self._at(node))) or {}
 
+    def keys_of(self, node: str) -> tuple[KeyEncoding, int]:
+        """Return the encoding of the keys of the chunks of an array behind the letter "c", and its number of axes."""
+        array = self._array(node)
+        if array is None:
+            raise FileNotFoundError(
+                f"path: expected an array in {self._view}, found none at {self._at(node)!r}"
+            )
+        return KeyEncoding(False, array.separator), len(array.shape)
+
     def plan(self, node: str, index_checksum: bool) -> _Plan:
         """Describe the conversion of an array."""
         path = self._at(node)
@@ -382,6 +393,9 @@ def _pieces(entries: list[tuple[int, int]]) -> Iterator[slice]:
 
 
 def _copy_object(store: Store, key: str, target: StorePath, options: Options) -> None:
+    path = store_of(store).path(key)
+    if path is not None and (opened := open_file(path)) is not None:
+        opened.close()  # zarr would take a folder or a link to nothing for an object that does not exist
     buffer = sync(store.get(key, prototype=default_buffer_prototype()))
     if buffer is not None:
         put(target, buffer.to_bytes(), durable=options.durability == "fsync")
