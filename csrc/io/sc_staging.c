@@ -217,6 +217,16 @@ open_marker(int folder, const char *marker)
     return fd;
 }
 
+/* True for a marker that is the only name of its file, or that a sweep has made. A marker of another inode has come with a copy
+ * of the folder. It stays, with its journal: they are all that tells of a shard that was copied half way through an update. */
+static bool
+is_gone(int fd, unsigned long long inode)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && st.st_nlink == 1 && (st.st_ino == inode || st.st_size == 0);
+}
+
 /* Remove an undo journal whose shard is gone: the marker is the only name of the file, or there is none. A writer makes a
  * journal only while it holds the lock of the file that the marker names. So nothing is removed without that lock. */
 static void
@@ -224,7 +234,6 @@ sweep_undo(int folder, const char *name)
 {
     unsigned long long inode;
     struct sc_undo_names names;
-    struct stat st;
     int end = 0, fd;
 
     if (sscanf(name, SC_UNDO_PREFIX "%16llx%n", &inode, &end) != 1)
@@ -236,7 +245,7 @@ sweep_undo(int folder, const char *name)
     if (fd < 0)
         return;
     /* looked at twice: a shard that has a name is not even locked, and under the lock the marker is still there */
-    if (fstat(fd, &st) == 0 && st.st_nlink == 1 && sc_lock_is_free(fd) && fstat(fd, &st) == 0 && st.st_nlink == 1) {
+    if (is_gone(fd, inode) && sc_lock_is_free(fd) && is_gone(fd, inode)) {
         remove_name(folder, names.temp);
         remove_name(folder, names.journal);
         remove_name(folder, names.marker);

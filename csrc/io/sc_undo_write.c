@@ -78,8 +78,8 @@
  * is written later has another name, and bytes read through J have the name p, which S never has under the lock. So they
  * agree only if nothing was written in between. They may disagree without need, after a roll back: then nothing is replaced.
  *
- * Sweepers remove M, T and J of a shard that is gone (sc_staging.c). They do it only if M is the one name of its file, and while
- * they hold the lock of that file. If M is missing they make an empty one first. As long as it exists, no writer can make M by
+ * Sweepers remove M, T and J of a shard that is gone (sc_staging.c). They do it only if M is the one name of its file, which has
+ * the inode that M names (else it is a copy, see below), and while they hold the lock of that file. If M is missing they make an empty one first. As long as it exists, no writer can make M by
  * link(), so no J appears while theirs is removed; and two sweepers exclude each other by its lock. So no J of a living update
  * goes, and none of a dead one whose shard has a name.
  *

@@ -299,6 +299,13 @@ def test_copy_with_a_pending_journal_is_a_finding(tmp_path: Path, copy: str) -> 
     assert report.kinds == {"pending journal": 1} and report.n_findings == 1
     assert verify(tmp_path / "a").kinds == {"pending journal": 1} and scene.check() == "old"
 
+    def write() -> None:  # it removes litter first
+        with shardcodec.options(write_strategy="in_place"):
+            ours(tmp_path / "b")[-1, -1] = 5
+
+    in_child(write)
+    assert verify(tmp_path / "b").kinds == {"pending journal": 1}, "the finding stays"
+
 
 # ---- journals of earlier versions, and of other users
 
