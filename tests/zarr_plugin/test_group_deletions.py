@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import KINDS_OF_STORE, RecordingStore, create, ours, store_of, zarrs_view
+from helpers import KINDS_OF_STORE, RecordingStore, create, on_pipeline, ours, store_of, zarrs_view
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore, MemoryStore, StorePath
 
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
 from shardcodec.access.buffer import open_buffer as blocks
+from shardcodec.transformer import ShardingStorageTransformer
 
 
 @pytest.fixture(params=KINDS_OF_STORE)
@@ -140,6 +141,21 @@ def test_handles_on_deleted_shards(store: Any) -> None:
         shard.write_chunks([(0, 0)], np.ones((1, 4, 3), np.int32))
         sync(store.delete_dir("a"))
     assert objects(store) == {"zarr.json"}  # that of the group
+
+
+def test_array_over_a_transformer(tmp_path: Path) -> None:
+    """Its chunks are parts of shards, and both are buffered. A deletion takes their locks in the order of a flush."""
+    array = create(LocalStore(tmp_path), name="a", shape=(8, 12), shards=(4, 6), chunks=(2, 2), dtype="i1")
+    plain = create(MemoryStore(), shape=(8, 12), shards=None, chunks=(2, 2), dtype="i1")
+    view = ShardingStorageTransformer(LocalStore(tmp_path), (2, 3), path="a")
+    upper = on_pipeline(zarr.Array(zarr.AsyncArray(plain.metadata, StorePath(view, "a"))))
+    with group_writes():
+        upper[1, 1] = 1
+        array[7, 7] = 1
+        assert n_buffered() == 2
+        sync(array.store.delete_dir("a"))
+        assert n_buffered() == 0
+    assert objects(array.store) == {"zarr.json"}
 
 
 class Stubborn(MemoryStore):

@@ -440,7 +440,12 @@ class ProcessBuffer:
         (folder,) = await lock_names(store_of(base), [prefix])
         folder = folder.rstrip("/")
         names = [name for name in self.names() if lies_below(name, folder)]
-        async with locks.table().hold_async(names):
+        async with contextlib.AsyncExitStack() as held:
+            # parts before the objects that hold them, as a flush takes their locks
+            for depth in sorted({name.count("[") for name in names}, reverse=True):
+                await held.enter_async_context(
+                    locks.table().hold_async([name for name in names if name.count("[") == depth])
+                )
             yield
             if names != [folder]:  # an array or group, and not only one object
                 self._looks.forget()
