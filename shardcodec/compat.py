@@ -584,7 +584,10 @@ def metadata_from(document: Mapping[str, Any]) -> ArrayMetadata:
 _DELETIONS = ("delete", "delete_dir", "clear")
 
 
-def watch_deletions(around: Callable[[Any, str], AbstractAsyncContextManager[None]]) -> Callable[[], None]:
+def watch_deletions(
+    around: Callable[[Any, str], AbstractAsyncContextManager[None]],
+    around_set: Callable[[Any, str], AbstractAsyncContextManager[None]],
+) -> Callable[[], None]:
     """Run every deletion through a zarr store within a context manager, until the returned function is called.
 
     zarr tells a codec pipeline of reads and writes, and not of deletions, so the methods of all classes of stores are
@@ -594,13 +597,15 @@ def watch_deletions(around: Callable[[Any, str], AbstractAsyncContextManager[Non
     ----------
     around : callable
         Takes the store and the key or prefix that is deleted, without slashes at its ends; returns the context manager.
+    around_set : callable
+        The same for the document of an array that is stored; takes the key of the document.
     """
     replaced = []
     for cls in _with_subclasses(Store):
-        for name in _DELETIONS:
+        for name in (*_DELETIONS, "set"):
             original = vars(cls).get(name)
             if inspect.isfunction(original) and not getattr(original, "__isabstractmethod__", False):
-                watched = _watched(original, around)
+                watched = _watched_set(original, around_set) if name == "set" else _watched(original, around)
                 with contextlib.suppress(TypeError):  # a class of an extension module
                     setattr(cls, name, watched)
                     replaced.append((cls, name, original, watched))
@@ -628,3 +633,21 @@ def _watched(original: Any, around: Callable[[Any, str], AbstractAsyncContextMan
             return await original(store, *args, **kwargs)
 
     return deletion
+
+
+def _watched_set(original: Any, around: Callable[[Any, str], AbstractAsyncContextManager[None]]) -> Any:
+    @functools.wraps(original)
+    async def put(store: Any, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if not key.endswith(("zarr.json", ".zarray")) or not _is_document_of_array(value):
+            return await original(store, key, value, *args, **kwargs)
+        async with around(store, key):
+            return await original(store, key, value, *args, **kwargs)
+
+    return put
+
+
+def _is_document_of_array(value: Any) -> bool:
+    try:
+        return "shape" in json.loads(value.to_bytes())
+    except (AttributeError, TypeError, ValueError):
+        return False

@@ -213,6 +213,30 @@ def test_array_that_another_process_has_made_anew(tmp_path: Path) -> None:
     assert (zarrs_view(new)[...] == -1).all()
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_array_made_anew_after_its_folder_was_removed(tmp_path: Path, zarr_format: int) -> None:
+    """`shutil.rmtree` is no deletion through a store, and the new array has the old layout."""
+    how: dict[str, Any] = {} if zarr_format == 3 else {"zarr_format": 2, "shards": None, "chunks": (8, 12)}
+    with group_writes():
+        create(tmp_path / "a", **how)[1:15] = 1
+        shutil.rmtree(tmp_path / "a")
+        array = create(tmp_path / "a", shape=(4, 24), **how)
+        array[1:3] = 2
+        assert n_buffered() == 2
+    array.resize((16, 24))
+    stored = zarrs_view(array)[...]
+    assert (stored[1:3] == 2).all()
+    assert (stored[3:] == -1).all()
+
+
+def test_group_that_gets_a_document_keeps_the_writes_of_its_arrays(tmp_path: Path) -> None:
+    array = create(tmp_path / "group/a")
+    with group_writes():
+        array[1] = 1
+        zarr.create_group(tmp_path / "group", attributes={"title": "x"})
+    assert (zarrs_view(array)[1] == 1).all()
+
+
 def test_group_in_place_of_the_array(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     with block_that_drops("2 shards of .*/a were dropped: .* deleted"):

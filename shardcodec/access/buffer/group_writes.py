@@ -71,7 +71,7 @@ class _Blocks:
             self._open.append(_OpenBlock(block, threading.current_thread()))
             if self.buffer is None:
                 self.buffer = ProcessBuffer()
-                self._stop_watching = watch_deletions(_deleting)
+                self._stop_watching = watch_deletions(_deleting, _describing)
             self._adjust()
 
     def leave(self, block: group_writes) -> ProcessBuffer | None:
@@ -140,6 +140,11 @@ class _Blocks:
 def _deleting(store: Any, prefix: str) -> AbstractAsyncContextManager[None]:
     buffer = open_buffer.active()
     return nullcontext() if buffer is None else buffer.deleting(store, prefix)
+
+
+def _describing(store: Any, document: str) -> AbstractAsyncContextManager[None]:
+    buffer = open_buffer.active()
+    return nullcontext() if buffer is None else buffer.describing(store, document)
 
 
 _blocks = _Blocks()

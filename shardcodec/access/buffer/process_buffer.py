@@ -452,6 +452,18 @@ class ProcessBuffer:
             for name in names:
                 self._drop(name)
 
+    @contextlib.asynccontextmanager
+    async def describing(self, base: Any, document: str) -> AsyncIterator[None]:
+        """Drop the buffered writes of an array that has no document, while a zarr store gets one: it is made anew.
+
+        The store has not seen how the old one was deleted, for instance by `shutil.rmtree`.
+        """
+        if self.is_empty or await base.exists(document):
+            yield
+            return
+        async with self.deleting(base, document.rpartition("/")[0]):
+            yield
+
     async def _is_void(self, writes: BufferedWrites) -> bool:
         """Return True if buffered writes must not be stored, because their array is another one by now."""
         target = _target_of(writes)
