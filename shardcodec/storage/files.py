@@ -24,6 +24,7 @@ from .requests import Answer
 from .runner import Runner
 from .store import UNCHANGED, Contest, Maker, Outcome, Replacement, Store, Stored, group_of
 from .temp_folder import staging_folder, staging_for
+from .whole_file import put_file
 
 __all__ = [
     "FileStore",
@@ -268,12 +269,7 @@ def _put(path: str, data: Any, fd: int | None, sync: bool) -> bool:
         if fd != file_locks.NO_FILE:
             native.load().remove_file(path, sync=sync)
         return True
-    file = native.load().NewFile(path)
-    try:
-        file.write(data, 0)
-        return bool(file.commit(sync=sync, only_new=fd == file_locks.NO_FILE))
-    finally:
-        file.abort()
+    return put_file(path, [data], sync=sync, may_replace=fd != file_locks.NO_FILE)
 
 
 # True if the files of a LocalStore are reached without round trips.

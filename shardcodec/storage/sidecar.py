@@ -22,7 +22,6 @@ import os
 import struct
 import zlib
 from collections.abc import Container
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardFileError
 from .files import check_name, open_file
+from .whole_file import put_file
 
 __all__ = ["Sidecar"]
 
@@ -173,7 +173,7 @@ class Sidecar:
     def save(self) -> None:
         """Write the cache to its file if the cache has changed since it was loaded or saved.
 
-        A new file replaces the old one by a rename, so readers see one of the two; it is not synced to disk. The cached
+        A new file replaces the old one in one step, so readers see one of the two; it is not synced to disk. The cached
         sizes that another process has saved meanwhile are lost. If the file cannot be written, the error is logged and
         not raised, the old file stays, and the next `save` does nothing unless the cache changes again.
         """
@@ -183,16 +183,12 @@ class Sidecar:
         chosen, table = self._chosen()
         body = b"".join([struct.pack("<I", len(table)), table, *(kept.packed for _, kept in chosen)])
         crc = native.load().crc32c(body)
-        temporary = f"{self._path}.{os.urandom(8).hex()}.part"
         try:
-            with open(temporary, "xb") as file:
-                file.write(MAGIC + struct.pack("<I", crc))
-                file.write(body)
-            os.replace(temporary, self._path)
-        except OSError as error:
+            if not os.path.isdir(os.path.dirname(self._path)):
+                raise FileNotFoundError("its folder does not exist")
+            put_file(self._path, [MAGIC + struct.pack("<I", crc), body])
+        except (OSError, ShardFileError) as error:
             _log.warning("cannot write the cache %s: %s", self._path, error)
-            with suppress(OSError):
-                os.unlink(temporary)
 
     def _chosen(self) -> tuple[list[tuple[str, _PackedSizes]], bytes]:
         """Return the objects to write, the most recently used first, and their table as JSON.

@@ -25,6 +25,7 @@ from ..storage.kinds import object_at
 from ..storage.store import Store
 from ..storage.temp_folder import staging_for
 from ..storage.upload import Upload
+from ..storage.whole_file import put_file
 from .array_target import ShardTarget
 from .memory_budget import MemoryBudget
 from .names import node_path, object_name
@@ -123,23 +124,29 @@ def write_object(
             before_store()
         on_zarrs_loop(store.put_empty(key))
         return
-    sink: Any = (
-        Upload(store, key, nbytes) if path is None else native.load().NewFile(path, staging=staging_for(path))
-    )
-    try:
-        offset = 0
-        for block in blocks:
-            sink.write(block, offset)
-            offset += memoryview(block).nbytes
-        if before_store is not None:
-            before_store()
-        if path is None:
-            sink.commit()
-        elif not sink.commit(sync=sync, only_new=not may_replace):
-            raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
-    finally:
-        sink.abort()
-    if sync and path is not None:
+    if path is None:
+        upload = Upload(store, key, nbytes)
+        try:
+            offset = 0
+            for block in blocks:
+                upload.write(block, offset)
+                offset += memoryview(block).nbytes
+            if before_store is not None:
+                before_store()
+            upload.commit()
+        finally:
+            upload.abort()
+        return
+    if not put_file(
+        path,
+        blocks,
+        sync=sync,
+        may_replace=may_replace,
+        staging=staging_for(path),
+        before_commit=before_store,
+    ):
+        raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
+    if sync:
         sync_documents([os.path.realpath(path)])
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Container, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import quote
 
+from ..storage.whole_file import NewWholeFile
 from .documents import DOCUMENTS
 
 __all__ = ["Manifest", "ManifestRow", "OldManifest"]
@@ -70,24 +71,55 @@ class Manifest:
         _check_outside_of_hierarchies(path)
         _check_replaceable(path)
         self._path = os.path.abspath(path)
-        self._part = f"{self._path}.{os.getpid()}.part"
-        with open(self._part, "xb"):  # the folder must exist, and an error names the file
-            pass
-        self._rows = sqlite3.connect(self._part)
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(
+                f"manifest {path}: expected a file in a folder that exists, but there is no {folder}"
+            )
+        # SQLite writes to the temporary name, which the new file has from the start
+        self._file = NewWholeFile(self._path)
         self._n = 0
-        self._rows.execute("CREATE TABLE about (format TEXT, version INTEGER)")
-        self._rows.execute("INSERT INTO about VALUES (?, ?)", (_FORMAT, _VERSION))
-        self._rows.execute(
-            "CREATE TABLE shards (array TEXT, shard TEXT, state TEXT, nbytes INTEGER, level TEXT, n_findings INTEGER,"
-            " PRIMARY KEY (array, shard)) WITHOUT ROWID"
-        )
+        try:
+            self._rows = sqlite3.connect(self._file.name)
+        except BaseException:
+            self._file.abort()
+            raise
+        try:
+            with self._full_disk():
+                # no journal beside it: a file that is not finished is removed
+                self._rows.execute("PRAGMA journal_mode = OFF")
+                self._rows.execute("PRAGMA synchronous = OFF")
+                self._rows.execute("CREATE TABLE about (format TEXT, version INTEGER)")
+                self._rows.execute("INSERT INTO about VALUES (?, ?)", (_FORMAT, _VERSION))
+                self._rows.execute(
+                    "CREATE TABLE shards (array TEXT, shard TEXT, state TEXT, nbytes INTEGER, level TEXT, n_findings INTEGER,"
+                    " PRIMARY KEY (array, shard)) WITHOUT ROWID"
+                )
+        except BaseException:
+            self._abort()
+            raise
 
     def add(self, row: ManifestRow) -> None:
         """Add a shard."""
-        self._rows.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
-        self._n += 1
-        if self._n % _COMMIT_ROWS == 0:
-            self._rows.commit()
+        with self._full_disk():
+            self._rows.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._n += 1
+            if self._n % _COMMIT_ROWS == 0:
+                self._rows.commit()
+
+    @contextmanager
+    def _full_disk(self) -> Iterator[None]:
+        """Let an error of SQLite, such as a full disk, be an `OSError` that names the file."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise OSError(f"manifest {self._path}: it cannot be written: {error}") from error
+
+    def _abort(self) -> None:
+        try:
+            self._rows.close()
+        finally:
+            self._file.abort()
 
     def __enter__(self) -> Self:
         return self
@@ -96,15 +128,15 @@ class Manifest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give the file its name; after an exception remove it."""
-        self._rows.commit()
-        self._rows.close()
         try:
             if kind is None:
+                with self._full_disk():
+                    self._rows.commit()
+                    self._rows.close()
                 _check_replaceable(self._path)  # another process may have made a file of this name
-                os.replace(self._part, self._path)
+                self._file.commit()
         finally:
-            with suppress(FileNotFoundError):
-                os.unlink(self._part)
+            self._abort()
 
 
 def _check_outside_of_hierarchies(path: str) -> None:

@@ -45,6 +45,7 @@ from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_zarr_store
 from ...storage.store import Store
 from ...storage.temp_folder import staging_folder
 from ...storage.urls import is_url
+from ...storage.whole_file import put_file
 from ...transformer.legacy_2022.destination import put
 from ..array_target import ArrayTarget
 from ..backup import copy_stored
@@ -168,7 +169,8 @@ class NewTree:
         """Store an object of the root in one step; return False if there is another one already."""
         self.root.store.check_writable()
         if self.path is not None:
-            return _create_file(f"{self.path}/{name}", data)
+            staging = staging_folder(self.path)
+            return put_file(f"{self.path}/{name}", [data], sync=True, may_replace=False, staging=staging)
         target, new = self._target(name), buffer_from(default_buffer_prototype(), data)
         try:
             on_zarrs_loop(target.set_if_not_exists(new))
@@ -242,16 +244,6 @@ class NewTree:
 def _has_files(folder: str) -> bool:
     """Return True if there is something in a folder, except files that other workers begin to write."""
     return any(PART.match(name) is None for name in os.listdir(folder))
-
-
-def _create_file(path: str, data: bytes) -> bool:
-    """Store a new file, whose name appears when it is whole and on disk; return False if it exists."""
-    file = native.load().NewFile(path, staging=staging_folder(os.path.dirname(path)))
-    try:
-        file.write(data, 0)
-        return bool(file.commit(sync=True, only_new=True))
-    finally:
-        file.abort()
 
 
 class JobOver(Exception):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...storage.urls import placed_options
+from ...storage.whole_file import put_file
 from ..convert.plan import ConvertPlan
 
 __all__ = ["PlanFile"]
@@ -68,20 +69,18 @@ class PlanFile:
             "plan": self.plan.to_json(),
         }
         data["checksum"] = _checksum(data)
-        # the name appears when the file is whole, and options of a store may be secret
-        part = f"{self.path}.{os.getpid()}.part"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if self.storage_options else 0o666)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(part, self.path)
-        except FileExistsError:
-            raise FileExistsError(f"{self.path}: expected a new file, but it exists") from None
-        finally:
-            os.unlink(part)
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(
+                f"{self.path}: expected a file in a folder that exists, but there is no {folder}"
+            )
+        text = f"{json.dumps(data, indent=1)}\n".encode()
+        # options of a store may be secret
+        is_private = bool(self.storage_options)
+        if os.path.lexists(self.path) or not put_file(
+            self.path, [text], sync=True, may_replace=False, is_private=is_private
+        ):
+            raise FileExistsError(f"{self.path}: expected a new file, but it exists")
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PlanFile:

@@ -15,10 +15,10 @@ from typing import Any
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, sync
 from ...errors import UnsupportedError
 from ...format.keys import KeyEncoding
-from ...native import load
 from ...storage.durable_documents import sync_documents
 from ...storage.kinds import store_of
 from ...storage.temp_folder import staging_for
+from ...storage.whole_file import put_file
 from .metadata import parse_json
 
 __all__ = ["Destination", "destination_v3", "put"]
@@ -30,12 +30,7 @@ def put(target: StorePath, data: Any, *, durable: bool) -> None:
     if path is None:
         sync(target.set(buffer_from(default_buffer_prototype(), data)))
         return
-    file = load().NewFile(path, staging=staging_for(path))
-    try:
-        file.write(data, 0)
-        file.commit(sync=durable)
-    finally:
-        file.abort()
+    put_file(path, [data], sync=durable, staging=staging_for(path))
     if durable:
         sync_documents([os.path.realpath(path)])
 
