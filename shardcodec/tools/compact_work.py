@@ -9,7 +9,7 @@ hierarchy it gets the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 
 from ..access.chunk_codec import compiled
@@ -37,7 +37,7 @@ from .rewrite import (
     user_parts,
 )
 from .shard_threads import in_order
-from .stored_bytes import StoredBytes, open_object
+from .stored_bytes import StoredBytes, look_again, open_object
 
 __all__ = ["CompactTask", "CompactWork"]
 
@@ -84,24 +84,45 @@ class CompactWork:
 
     def _look(self, shard: ShardTarget) -> CompactedShard | None:
         failed = CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0)
-        view: StoredBytes | None = None
-        try:
+        with ExitStack() as stack:
             try:
-                if self._to is None and not self._task.dry_run:
-                    shard.settle()  # else the roll back would look like a change by another writer
-                view = open_object(shard.array.store, shard.key)
+                try:
+                    if self._to is None and not self._task.dry_run:
+                        shard.settle()  # else the roll back would look like a change by another writer
+                    view, found = self._find(shard, stack)
+                except OSError as error:  # of the old shard: others may be readable
+                    return replace(failed, detail=str(error))
                 if view is None:
                     return None
                 failed = replace(failed, nbytes=view.nbytes)
-                found = find_index(view, shard.array.shard_spec, self._share.block_nbytes)
-            except OSError as error:  # of the old shard: others may be readable
+                if isinstance(found, ShardError):
+                    raise found
+                return self._pack(shard, view, found, failed)
+            except ShardError as error:
                 return replace(failed, detail=str(error))
-            return self._pack(shard, view, found, failed)
-        except ShardError as error:
-            return replace(failed, detail=str(error))
-        finally:
-            if view is not None:
-                view.close()
+
+    def _find(
+        self, shard: ShardTarget, stack: ExitStack
+    ) -> tuple[StoredBytes | None, FoundIndex | ShardError]:
+        """Open a shard until the stack ends, and find its index; an error if it is damaged, and no writer is changing it."""
+        spec = shard.array.shard_spec
+        damage = ShardError("the index or an entry is damaged; run `shardcodec verify`")
+
+        def look() -> tuple[StoredBytes | None, FoundIndex | ShardError]:
+            view = open_object(shard.array.store, shard.key)
+            if view is None:
+                return None, damage
+            stack.callback(view.close)
+            try:
+                found = find_index(view, spec, self._share.block_nbytes)
+                is_whole = found.how is How.IN_PLACE and not _is_damaged(found, view, spec)
+            except ShardError as error:
+                return view, error
+            return view, found if is_whole else damage
+
+        return look_again(
+            shard.place.path, look, lambda looked: looked[0] is None or isinstance(looked[1], FoundIndex)
+        )
 
     def _pack(
         self,
@@ -111,8 +132,7 @@ class CompactWork:
         done: CompactedShard,
     ) -> CompactedShard | None:
         spec = shard.array.shard_spec
-        if found.entries is None or found.how is not How.IN_PLACE or _is_damaged(found, view, spec):
-            return replace(done, detail="the index or an entry is damaged; run `shardcodec verify`")
+        assert found.entries is not None
         layout = shard_layout(spec, found.entries, view.nbytes, lambda low, n: bytes(view.range(low, n)))
         new_spec = self._spec(spec)
         if new_spec is spec and not self._is_wanted(layout):

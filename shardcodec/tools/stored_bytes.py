@@ -8,12 +8,16 @@ shardcodec's readers see it: in the state before the unfinished update.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from .. import native
 from ..access.chunk_codec import byte_map
+from ..access.read import is_changing
 from ..compat import on_zarrs_loop
 from ..errors import ShardError, ShardFormatError
 from ..format.spec import ShardSpec
@@ -21,10 +25,24 @@ from ..storage.requests import Changed
 from ..storage.runner import run_blocking
 from ..storage.store import Store
 
-__all__ = ["BLOCK_NBYTES", "Buffer", "BytesPart", "StoredBytes", "lasting_state", "open_object"]
+__all__ = [
+    "BLOCK_NBYTES",
+    "Buffer",
+    "BytesPart",
+    "StoredBytes",
+    "lasting_state",
+    "look_again",
+    "open_object",
+]
+
+T = TypeVar("T")
 
 Ranges = np.ndarray[Any, np.dtype[np.uint64]]
 Sums = np.ndarray[Any, np.dtype[np.uint32]]
+
+# Seconds before a file is looked at again that another writer may be changing. From the second pause on, a file that has not
+# changed since the last look is taken for damaged.
+_PAUSES = (0.002, 0.008, 0.03, 0.1)
 
 # Bytes of an object in memory at a time.
 BLOCK_NBYTES = 4 << 20
@@ -223,6 +241,40 @@ def _short_object(store: Store, key: str) -> StoredBytes | None:
     """Open an object that is too short for any index."""
     answer = run_blocking(store.get(key))
     return None if answer is None else Buffer(answer.data)
+
+
+def look_again(path: str | None, look: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
+    """Look at a shard; look again while it seems damaged and its file has just been changed, as readers do.
+
+    Parameters
+    ----------
+    path : str or None
+        Its file; None for other stores, which replace objects in one step.
+    look : callable
+        Opens the shard, and returns what is found.
+    is_whole : callable
+        True for a result that shows no damage.
+    """
+    seen = None if path is None else _stamp(path)
+    found = look()
+    for i, pause in enumerate(_PAUSES):
+        if path is None or is_whole(found) or not is_changing(path):
+            break
+        time.sleep(pause)
+        now = _stamp(path)
+        if i and now == seen:
+            break
+        seen = now
+        found = look()
+    return found
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def lasting_state(store: Store, key: str) -> str | None:

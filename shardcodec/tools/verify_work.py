@@ -22,7 +22,7 @@ from .jobs.shard_task import ShardTask
 from .memory_budget import MemoryBudget, MemoryShare
 from .monitor import Monitor
 from .shard_threads import in_order
-from .stored_bytes import lasting_state, open_object
+from .stored_bytes import lasting_state, look_again, open_object
 from .survey import survey
 
 __all__ = ["Looked", "VerifyTask", "VerifyWork", "inside_array"]
@@ -135,7 +135,11 @@ class VerifyWork:
         return self.comparison is None and (self.task.level is Level.INDEX or is_small)
 
     def _look(self, shard: ShardTarget) -> Looked:
-        """Check one shard, in a thread."""
+        """Check one shard, in a thread; check it again if another writer may be changing it."""
+        path = shard.array.store.path(shard.key)
+        return look_again(path, lambda: self._look_once(shard), lambda looked: not looked.n_errors)
+
+    def _look_once(self, shard: ShardTarget) -> Looked:
         array = shard.array
         findings: list[Finding] = []
         try:
