@@ -166,7 +166,9 @@ def _without_checksum(
         needed = entries if inside is None else np.where(inside[:, None], entries, ABSENT)
         if _is_possible(needed, view, spec, at):
             appended = None if is_nested else _before_appended(view, spec, needed, at)
-            is_anchored = _is_anchored(entries, view, spec, at)
+            # entries that reach too far say that inner chunks have lost bytes, and `_is_possible` has anchored them
+            limit = at if spec.index_location == "end" else view.nbytes
+            is_anchored = _end_of(needed) > limit or _is_anchored(entries, view, spec, at)
             return appended or FoundIndex(How.IN_PLACE, entries, at, n, is_anchored=is_anchored)
     found = None if is_nested else _other_end(view, spec, at)
     is_anchored = entries is not None and _is_anchored(entries, view, spec, at)
@@ -179,11 +181,14 @@ def _is_possible(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) 
     """Return True if all entries are possible in this object, or were before it lost bytes of inner chunks."""
     if wrong_sizes(entries, spec.inner.fixed_nbytes).any():
         return False
+    n = spec.index_nbytes
     n_lost = max(0, _end_of(entries) - (at if spec.index_location == "end" else view.nbytes))
-    if n_lost and not _is_packed(entries):
+    if n_lost and not (
+        _is_packed(entries) and _first_of(entries) == (0 if spec.index_location == "end" else n)
+    ):
         return False
     low = at + n_lost if spec.index_location == "end" else at
-    return not bad_entries(entries, view.nbytes + n_lost, low, spec.index_nbytes).any()
+    return not bad_entries(entries, view.nbytes + n_lost, low, n).any()
 
 
 def _is_anchored(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
@@ -226,6 +231,12 @@ def _end_of(entries: Entries) -> int:
     limit = np.uint64(2**60)
     live = entries[(entries[:, 0] < limit) & (entries[:, 1] < limit)]
     return int(live.sum(axis=1, dtype=np.uint64).max()) if len(live) else 0
+
+
+def _first_of(entries: Entries) -> int:
+    """Return where the first inner chunk begins; 0 without one."""
+    live = entries[~is_absent(entries)]
+    return int(live[:, 0].min()) if len(live) else 0
 
 
 def _before_appended(view: StoredBytes, spec: ShardSpec, entries: Entries, at: int) -> FoundIndex | None:

@@ -178,13 +178,9 @@ class _ShardSurvey:
         problems = self._read(entries, readable, level)
         whole = readable.copy()
         whole[list(problems)] = False
-        if (
-            displaced is None
-            and not found.is_anchored
-            and not (whole | ~stored | ~self.inside)[[0, -1]].all()
-        ):
+        if not found.is_anchored and not (whole | ~stored | ~self.inside)[[0, -1]].all():
             # each entry may be that of a neighbour: bytes that were cut off or appended are read as the first or last ones
-            whole[:], stored = False, np.ones_like(stored)
+            whole[:], stored, displaced = False, np.ones_like(stored), None
         if displaced is not None:
             displaced = self._displace(found, entries, displaced, whole, bad)
         if displaced is None:
