@@ -20,6 +20,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -71,6 +72,25 @@ def check_platform() -> None:
         raise SystemExit("shardcodec needs a 64-bit Python: shards and their offsets are larger than 4 GiB")
 
 
+def packager_flag(pattern: str) -> str | None:
+    """Return the last flag of CFLAGS or CPPFLAGS that is of this form: a packager has chosen it, so a release build keeps it."""
+    flags = shlex.split(f"{os.environ.get('CFLAGS', '')} {os.environ.get('CPPFLAGS', '')}")
+    return next((flag for flag in reversed(flags) if re.fullmatch(pattern, flag)), None)
+
+
+def keeps_debug_information() -> bool:
+    return packager_flag("-g.*") not in (None, "-g0")
+
+
+def release_args() -> list[str]:
+    """Return the flags of a release build that a packager has not chosen.
+
+    With CFLAGS in the environment, setuptools drops Python's own flags, and with them -DNDEBUG. Without, Python's may contain -g.
+    """
+    defaults = {"-O.*": "-O3", "-g.*": "-g0", "-[DU]NDEBUG(=.*)?": "-DNDEBUG"}
+    return [flag for pattern, flag in defaults.items() if packager_flag(pattern) is None]
+
+
 def compile_args() -> list[str]:
     """Return the flags for all C sources.
 
@@ -85,7 +105,7 @@ def compile_args() -> list[str]:
         return [*args, "-O0", "-g3", "-UNDEBUG"]
     if COVERAGE:
         return [*args, "-O0", "-g", "--coverage", "-fprofile-update=atomic"]
-    return [*args, "-O3", "-g0"]
+    return [*args, *release_args()]
 
 
 def link_args() -> list[str]:
@@ -103,7 +123,7 @@ def link_args() -> list[str]:
         args.append(f"-fsanitize={SANITIZE}")
     elif COVERAGE:
         args.append("--coverage")
-    elif not DEBUG:
+    elif not DEBUG and not keeps_debug_information():
         # Debug sections of the archive alone would be larger than the code.
         args.append("-Wl,-S")
     return args

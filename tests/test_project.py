@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tomllib
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -121,13 +123,70 @@ def test_assembly_has_enough_registers_in_every_build(path: Path, flags: str) ->
     assert run.returncode == 0, run.stderr
 
 
+def functions_of_setup(**names: object) -> dict[str, Any]:
+    """Return the functions of setup.py, with these global names instead of its own."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    for function in tree.body:
+        function.decorator_list = []
+        function.returns = None
+    exec(compile(tree, "setup.py", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("cflags", "assertions", "optimised", "debug_information"),
+    [
+        (None, False, True, False),
+        ("", False, True, False),
+        ("-O2 -g", False, True, True),
+        ("-march=x86-64-v2 -pipe", False, True, False),
+        ("-ggdb3 -Wall", False, True, True),
+        ("-g -g0", False, True, False),
+        ("-O0", False, False, False),
+        ("-UNDEBUG -O2", True, True, False),
+        ("-O3 -DNDEBUG=1", False, True, False),
+    ],
+)
+def test_flags_of_packagers_keep_a_release_build(
+    cflags: str | None,
+    assertions: bool,
+    optimised: bool,
+    debug_information: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """CFLAGS once turned a release build into one with assertions, and debuginfo packages were empty."""
+    gcc = shutil.which("gcc") or pytest.skip("gcc is not installed")
+    monkeypatch.delenv("CPPFLAGS", raising=False)
+    monkeypatch.setenv("CFLAGS", cflags) if cflags is not None else monkeypatch.delenv(
+        "CFLAGS", raising=False
+    )
+    setup = functions_of_setup(
+        os=os, re=re, shlex=shlex, ROOT=ROOT, MACOS=False, SANITIZE="", DEBUG=False, COVERAGE=False
+    )
+    python = (
+        ["-g", "-O1"] if cflags is None else []
+    )  # of a Python with other flags; setuptools drops them where CFLAGS is set
+    flags = [*python, *(cflags or "").split(), *setup["compile_args"]()]
+    macros = subprocess.run(
+        [gcc, *flags, "-E", "-dM", "-x", "c", os.devnull], check=True, capture_output=True, text=True
+    ).stdout
+    assert ("#define NDEBUG" not in macros) == assertions
+    assert ("#define __OPTIMIZE__" in macros) == optimised
+    (tmp_path / "some.c").write_text("int f(int a) { return a; }")
+    subprocess.run([gcc, *flags, "-c", "-o", tmp_path / "some.o", tmp_path / "some.c"], check=True)
+    assert (b".debug_info" in (tmp_path / "some.o").read_bytes()) == debug_information
+    assert ("-Wl,-S" not in setup["link_args"]()) == debug_information
+
+
 def check_platform(os_name: str, platform: str, maxsize: int) -> None:
     """Run `check_platform` of setup.py as if on another system."""
-    tree = ast.parse((ROOT / "setup.py").read_text())
-    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check_platform"]
-    names = {"os": SimpleNamespace(name=os_name), "sys": SimpleNamespace(platform=platform, maxsize=maxsize)}
-    exec(compile(tree, "setup.py", "exec"), names)
-    names["check_platform"]()  # type: ignore[operator]
+    os_and_sys = {
+        "os": SimpleNamespace(name=os_name),
+        "sys": SimpleNamespace(platform=platform, maxsize=maxsize),
+    }
+    functions_of_setup(**os_and_sys)["check_platform"]()
 
 
 def test_other_systems_are_refused_with_a_reason() -> None:
