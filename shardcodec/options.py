@@ -26,12 +26,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 __all__ = [
     "NAMES",
+    "ORDERS",
+    "Durability",
+    "OptionChoices",
     "Options",
+    "Order",
     "Setting",
+    "WriteStrategy",
     "active",
     "available_cpus",
     "check",
@@ -45,6 +50,12 @@ __all__ = [
 ]
 
 Choices = Mapping[str, Any]
+
+Order = Literal["morton", "lexicographic", "colexicographic"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+Durability = Literal["rename", "fsync"]
+WriteStrategy = Literal["replace", "append", "in_place"]
+Locking = Literal["process", "thread", "cluster"]
 
 NOTHING: Choices = MappingProxyType({})
 
@@ -106,18 +117,18 @@ class Options:
     """
 
     threads: int
-    order: str = "morton"
-    durability: str = "rename"
-    write_strategy: str = "replace"
+    order: Order = "morton"
+    durability: Durability = "rename"
+    write_strategy: WriteStrategy = "replace"
     compact: bool = True
     strict: bool = False
     allow_in_index: bool = False
     index_cache: int = 64 << 20
     open_files: int = 0
     immutable: bool = False
-    io_depth: int | str = "auto"
-    io_latency: float | str = "auto"
-    locking: str = "process"
+    io_depth: int | Literal["auto"] = "auto"
+    io_latency: float | Literal["auto"] = "auto"
+    locking: Locking = "process"
     lock_timeout: float = 60.0
     staging_nbytes: int = 64 << 20
 
@@ -133,9 +144,29 @@ class Options:
 NAMES = tuple(field.name for field in fields(Options))
 
 
+class OptionChoices(TypedDict, total=False):
+    """Options as keywords of a call, for type checkers; None leaves an option unchanged."""
+
+    threads: int | None
+    order: Order | None
+    durability: Durability | None
+    write_strategy: WriteStrategy | None
+    compact: bool | None
+    strict: bool | None
+    allow_in_index: bool | None
+    index_cache: int | None
+    open_files: int | None
+    immutable: bool | None
+    io_depth: int | Literal["auto"] | None
+    io_latency: float | Literal["auto"] | None
+    locking: Locking | None
+    lock_timeout: float | None
+    staging_nbytes: int | None
+
+
 def _one_of(*allowed: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise ValueError(f"expected one of {', '.join(map(repr, allowed))}, got {value!r}")
         return str(value)
 
@@ -193,16 +224,16 @@ def _auto_or(parse: Callable[[object], Any]) -> Callable[[object], Any]:
 def _flag(value: object) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     result = words.get(value.lower()) if isinstance(value, str) else value
-    if result not in (True, False):
+    if not isinstance(result, bool | int) or result not in (True, False):
         raise ValueError(f"expected true or false, got {value!r}")
     return bool(result)
 
 
 _PARSERS: dict[str, Callable[[object], Any]] = {
     "threads": _number(1, _MAX_COUNT),
-    "order": _one_of("morton", "lexicographic", "colexicographic"),
-    "durability": _one_of("rename", "fsync"),
-    "write_strategy": _one_of("replace", "append", "in_place"),
+    "order": _one_of(*ORDERS),
+    "durability": _one_of(*get_args(Durability)),
+    "write_strategy": _one_of(*get_args(WriteStrategy)),
     "compact": _flag,
     "strict": _flag,
     "allow_in_index": _flag,
@@ -211,7 +242,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "immutable": _flag,
     "io_depth": _auto_or(_number(1, _MAX_COUNT)),
     "io_latency": _auto_or(_finite_seconds),
-    "locking": _one_of("process", "thread", "cluster"),
+    "locking": _one_of(*get_args(Locking)),
     "lock_timeout": _seconds,
     "staging_nbytes": _number(1, _MAX_NBYTES),
 }
@@ -241,7 +272,7 @@ def check(choices: Choices, *, where: str = "option ") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def options(**choices: Any) -> Iterator[None]:
+def options(**choices: Unpack[OptionChoices]) -> Iterator[None]:
     """Set options for a block of code; they also apply to arrays that are already open.
 
     Parameters

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
 from ..format.array_document import key_encoding, parse_document
 from ..format.chain_spec import ChainSpec
@@ -43,6 +44,7 @@ __all__ = ["ArrayReader", "open_array"]
 Ints = tuple[int, ...]
 
 
+@checked
 def open_array(
     path_or_store: Any,
     path: str = "",
@@ -230,6 +232,7 @@ class ArrayReader:
             raise TypeError("expected an array with at least one axis: an array of rank 0 has no length")
         return self.shape[0]
 
+    @checked
     def read_boxes(
         self, starts: Any, shape: Sequence[int], out: np.ndarray[Any, Any] | None = None
     ) -> np.ndarray[Any, Any]:
@@ -350,6 +353,7 @@ class ArrayReader:
 
     # ---- pictures
 
+    @checked
     def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
         """Draw which inner chunks exist and how large they are, over the elements of the array.
 

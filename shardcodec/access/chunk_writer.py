@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import native
+from ..arguments import as_buffer
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage import file_locks, lock_scopes, locks
 from ..storage.durable_documents import sync_documents
 from .chunk_codec import compiled
-from .inner_chunks import as_chunks, batches, coordinates, encode_chunks, positions
+from .inner_chunks import as_array, as_chunks, as_coords, batches, coordinates, encode_chunks, positions
 from .user_bytes import marked_footer
 from .write_encoded import check_size
 
@@ -110,7 +111,7 @@ class ChunkWriter:
         OSError
             The file cannot be written. The inner chunk may be written again.
         """
-        self.write_chunks([tuple(coords)], np.asarray(chunk)[None])
+        self.write_chunks([as_coords(coords)], as_array(chunk, "chunk")[None])
 
     def write_chunks(self, coords: Any, chunks: Any) -> None:
         """Encode and write inner chunks with several threads.
@@ -175,8 +176,8 @@ class ChunkWriter:
         OSError
             The file cannot be written. The inner chunk may be written again.
         """
-        (position,) = positions([tuple(coords)], self.grid_shape)
-        view = memoryview(data).cast("B")
+        (position,) = positions([as_coords(coords)], self.grid_shape)
+        view = as_buffer(data, "data")
         check_size(self._chain, position, view.nbytes)
         self._claim([position])
         try:

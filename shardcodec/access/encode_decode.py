@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import as_buffer, checked, show
 from ..errors import SpecError
 from ..format.chain_spec import ChainSpec
-from ..format.checks import show
 from ..format.fill import fill_bytes, fill_scalar
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
-from ..options import check
-from .chunk_codec import compiled, memory_order, output_array
+from ..options import Order, check
+from .chunk_codec import compiled, output_array
+from .inner_chunks import as_elements
 from .read import ReadItem, read
 from .regions import Box, whole
 from .write import WriteItem, write
@@ -31,11 +32,12 @@ def _chain(spec: ShardSpec | ChainSpec) -> ChainSpec:
     return spec
 
 
+@checked
 def encode(
     array: Any,
     spec: ShardSpec | ChainSpec,
     *,
-    order: str | None = None,
+    order: Order | None = None,
     write_empty_chunks: bool = False,
     threads: int | None = None,
 ) -> bytes:
@@ -75,11 +77,8 @@ def encode(
     """
     chain = _chain(spec)
     options = current_options(argument=check({"order": order, "threads": threads}))
-    values = _scalar(array, chain.dtype) if _is_scalar(array) else np.asarray(array)
-    native_order = memory_order(values.dtype, chain.dtype)
-    if native_order is None:
-        values = values.astype(chain.dtype, casting="safe")
-        native_order = True
+    given = _scalar(array, chain.dtype) if _is_scalar(array) else array
+    values, native_order = as_elements(given, chain.dtype, "array")
     if values.shape not in ((), chain.shape):
         raise ValueError(f"array: expected shape {chain.shape} of the shard, or a scalar, got {values.shape}")
     axes = range(chain.ndim) if values.ndim else [-1] * chain.ndim
@@ -96,8 +95,11 @@ def _is_scalar(value: Any) -> bool:
 def _scalar(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return a value as an element of the dtype, checked: numpy itself would cut off decimals and high bits."""
     if dtype.kind in "biu":
-        element = np.asarray(value, dtype=dtype)
-        if element != value:
+        try:
+            element = np.asarray(value, dtype=dtype)
+        except (TypeError, ValueError, OverflowError):
+            element = None
+        if element is None or element != value:
             raise TypeError(f"array: cannot represent {show(value)} as {dtype}")
         return element
     if isinstance(value, str) and dtype.kind not in "UmM":  # only a fill value in JSON is a string
@@ -108,6 +110,7 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         raise TypeError(f"array: cannot represent {show(value)} as {dtype}: {error}") from None
 
 
+@checked
 def decode(
     buffer: Any,
     spec: ShardSpec | ChainSpec,
@@ -160,7 +163,9 @@ def decode(
     options = current_options(argument=check({"threads": threads}))
     box, axes, shape = parse_selection(selection, chain.shape)
     out, native_order = output_array(out, shape, chain.dtype)
-    memoryview(buffer)  # raises for None and str, which the engine takes for an absent object and a path
+    as_buffer(
+        buffer, "buffer"
+    )  # raises for None and str, which the engine takes for an absent object and a path
     if 0 not in box.count:
         read([ReadItem(compiled(chain, native_order), buffer, box, "")], out, axes, options)
     return out

@@ -8,12 +8,13 @@ number, in C order. The first axis of an array of chunks counts the chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import native
+from ..arguments import show
 from ..errors import ShardError
 from ..options import Options
 from .chunk_codec import memory_order
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from .._native import Chain
 
 __all__ = [
+    "as_array",
     "as_chunks",
+    "as_coords",
+    "as_elements",
     "batches",
     "coordinates",
     "decode_chunks",
@@ -42,13 +46,20 @@ FEW_CHUNKS = 8
 Ints = tuple[int, ...]
 
 
-def positions(coords: Any, grid_shape: Ints) -> list[int]:
+def positions(coords: Any, grid_shape: Ints, name: str = "coords") -> list[int]:
     """Return the positions in the index of inner chunks; see `position_array`."""
     few = _few_positions(coords, grid_shape)
-    return position_array(coords, grid_shape).tolist() if few is None else few  # type: ignore[no-any-return]
+    return position_array(coords, grid_shape, name).tolist() if few is None else few  # type: ignore[no-any-return]
 
 
-def position_array(coords: Any, grid_shape: Ints) -> np.ndarray[Any, np.dtype[np.intp]]:
+def as_coords(coords: Any) -> Ints:
+    """Return the coordinates of one inner chunk as a tuple; `positions` checks the numbers."""
+    if isinstance(coords, str | bytes | Mapping) or not isinstance(coords, Iterable):
+        raise TypeError(f"coords: expected a tuple of whole numbers, got {show(coords)}")
+    return tuple(coords)
+
+
+def position_array(coords: Any, grid_shape: Ints, name: str = "coords") -> np.ndarray[Any, np.dtype[np.intp]]:
     """Return the positions in the index of inner chunks.
 
     Parameters
@@ -57,6 +68,8 @@ def position_array(coords: Any, grid_shape: Ints) -> np.ndarray[Any, np.dtype[np
         Grid coordinates of the inner chunks.
     grid_shape : tuple of int
         Number of inner chunks along each axis.
+    name : str
+        Name of the argument, for errors.
 
     Returns
     -------
@@ -69,16 +82,18 @@ def position_array(coords: Any, grid_shape: Ints) -> np.ndarray[Any, np.dtype[np
     TypeError
         Coordinates are not integers.
     """
+    if isinstance(coords, str | bytes | Mapping) or not isinstance(coords, Iterable):
+        raise TypeError(f"{name}: expected a sequence of tuples of whole numbers, got {show(coords)}")
     try:
         given = np.asarray(coords if isinstance(coords, np.ndarray) else list(coords))
     except ValueError:
-        raise IndexError(f"coords: expected coordinates of one rank, got {coords!r}") from None
+        raise IndexError(f"{name}: expected coordinates of one rank, got {show(coords)}") from None
     if not len(given):
         return np.empty(0, dtype=np.intp)
     if given.ndim != 2 or given.shape[1] != len(grid_shape):
-        raise IndexError(f"coords: expected shape (n, {len(grid_shape)}), got {given.shape}")
+        raise IndexError(f"{name}: expected shape (n, {len(grid_shape)}), got {given.shape}")
     if given.size and given.dtype.kind not in "iu":
-        raise TypeError(f"coords: expected integers, got {given.dtype}")
+        raise TypeError(f"{name}: expected integers, got {given.dtype}")
     extent = np.asarray(grid_shape, dtype=np.int64)
     bad = np.flatnonzero(np.any((given < 0) | (given >= extent), axis=1))
     if len(bad):
@@ -233,6 +248,26 @@ def _joined(chunks: np.ndarray[Any, Any]) -> Iterator[tuple[int, np.ndarray[Any,
         yield i, chunks[i, ...], [(0,) * len(shape)]
 
 
+def as_array(values: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return what a caller gave as an array of numpy."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        text = f"{name}: expected an array, got {show(values)}, whose parts have different shapes"
+        raise ValueError(text) from None
+
+
+def as_elements(values: Any, dtype: np.dtype[Any], name: str) -> tuple[np.ndarray[Any, Any], bool]:
+    """Return elements of the caller as an array, and True if they have the byte order of `dtype`; see `as_chunks`."""
+    array = as_array(values, name)
+    native_order = memory_order(array.dtype, dtype)
+    if native_order is not None:
+        return array, native_order
+    if not np.can_cast(array.dtype, dtype, "safe"):
+        raise TypeError(f"{name}: expected elements that can be cast safely to {dtype}, got {array.dtype}")
+    return array.astype(dtype), True
+
+
 def as_chunks(values: Any, dtype: np.dtype[Any], shape: Ints, n: int) -> tuple[np.ndarray[Any, Any], bool]:
     """Return arrays that the caller wants to store, checked and cast.
 
@@ -261,11 +296,7 @@ def as_chunks(values: Any, dtype: np.dtype[Any], shape: Ints, n: int) -> tuple[n
     TypeError
         The elements cannot be cast safely.
     """
-    array = np.asarray(values)
-    native_order = memory_order(array.dtype, dtype)
-    if native_order is None:
-        array = array.astype(dtype, casting="safe")
-        native_order = True
+    array, native_order = as_elements(values, dtype, "chunks")
     if array.shape != (n, *shape):
         raise ValueError(f"chunks: expected shape {(n, *shape)}, got {array.shape}")
     return array, native_order

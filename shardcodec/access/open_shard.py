@@ -5,23 +5,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Unpack
 
+from ..arguments import checked
 from ..format.spec import ShardSpec
+from ..options import OptionChoices
 from .shard import Shard
 from .store_object import shard_object
 
 __all__ = ["open_shard"]
 
 
+@checked
 def open_shard(
     store: Any,
     key: str | None,
     spec: ShardSpec,
     *,
-    mode: str = "r",
+    mode: Literal["r", "r+"] = "r",
     storage_options: Mapping[str, Any] | None = None,
-    **choices: Any,
+    **choices: Unpack[OptionChoices],
 ) -> Shard:
     """Open one shard, which may be absent. The object is opened at the first read, so errors of its bytes come then.
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..arguments import as_buffer, check_argument, checked, show
 from ..format.spec import ShardSpec
 from ..options import NOTHING
 from .buffer import buffered_chunks
@@ -65,6 +66,7 @@ class Shard(ShardReader):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._object, self._spec, self._mode, self._choices)
 
+    @checked
     def write_chunks(self, coords: Any, chunks: Any, *, write_empty_chunks: bool = False, **how: Any) -> None:
         """Encode and store inner chunks in one atomic write. All other inner chunks stay unchanged.
 
@@ -158,12 +160,12 @@ class Shard(ShardReader):
             Another process held the lock of the shard for longer than ``lock_timeout``.
         """
         where = positions(coords, self.grid_shape)
-        chunks = list(chunks)
+        chunks = _as_list(chunks)
         if len(chunks) != len(where):
             raise ValueError(f"chunks: expected {len(where)} items, one for each position, got {len(chunks)}")
-        for position, data in zip(where, chunks, strict=True):
+        for i, (position, data) in enumerate(zip(where, chunks, strict=True)):
             if data is not None:
-                check_size(self._chain, position, memoryview(data).nbytes)
+                check_size(self._chain, position, as_buffer(data, f"chunks[{i}]").nbytes)
         self._check_write(where)
         self._write(self._change(where, chunks), **how)
 
@@ -254,6 +256,9 @@ class Shard(ShardReader):
             keep_user_bytes = footer is not None or alignment is not None
         if alignment is not None:
             check_alignment(alignment)
+        if footer is not None:
+            as_buffer(footer, "footer")
+        check_argument("keep_user_bytes", keep_user_bytes, bool)
 
         def decide(_found: Found) -> Change:
             self.refresh()
@@ -279,3 +284,9 @@ class Shard(ShardReader):
             raise ValueError(
                 f"shard {self.key!r}: inner chunk {at} is given a second time; write each inner chunk once"
             )
+
+
+def _as_list(chunks: Any) -> list[Any]:
+    if isinstance(chunks, str | bytes | bytearray | memoryview) or not isinstance(chunks, Iterable):
+        raise TypeError(f"chunks: expected a sequence of buffers, one for each position, got {show(chunks)}")
+    return list(chunks)

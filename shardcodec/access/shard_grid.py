@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import cancel, native
+from ..arguments import checked
 from ..compat import on_zarrs_loop
 from ..errors import ShardError
 from ..format.spec import ShardSpec
@@ -78,6 +79,7 @@ class ChunkState:
         total = int(self.nbytes.sum(dtype=np.uint64))
         return f"<ChunkState: {n_existing} of {self.exists.size} inner chunks of {self.chunk_shape} exist, {total} bytes>"
 
+    @checked
     def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
         """Draw which inner chunks exist and how large they are, over the elements of the array.
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from .. import native
 from ..format.spec import ShardSpec
+from ..options import ORDERS
 from .placement import ABSENT
 from .user_bytes import HeaderFooter, find
 
@@ -33,8 +34,6 @@ KINDS = ("inner chunks", "index", "header", "footer", "padding", "unmarked", "de
 
 # Bytes behind the last inner chunk in which a mark is looked for; a footer is not read as a whole.
 TAIL_NBYTES = 1 << 20
-
-ORDERS = ("morton", "lexicographic", "colexicographic")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..arguments import checked
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
@@ -96,6 +97,7 @@ class ShardReader:
 
         return pictures.html_of_shard(self)
 
+    @checked
     def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
         """Draw what each byte of the shard holds, and in which order the inner chunks are stored. It needs matplotlib.
 
@@ -222,6 +224,7 @@ class ShardReader:
 
     # ---- reading
 
+    @checked
     def read_range(self, offset: int, nbytes: int) -> bytes:
         """Read any bytes of the object.
 

@@ -18,11 +18,12 @@ from typing import Any, Self
 import numpy as np
 
 from .. import native
+from ..arguments import as_buffer, checked, show
 from ..compat import StorePath
 from ..errors import LockError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
-from ..options import check
+from ..options import Durability, Order, check
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
 from ..storage.upload import Upload
@@ -97,6 +98,7 @@ class ShardWriter(ChunkWriter):
 
     _CLOSED = "expected an open shard, but it has been committed or aborted"
 
+    @checked
     def __init__(
         self,
         path: Any,
@@ -108,8 +110,8 @@ class ShardWriter(ChunkWriter):
         footer: Any = b"",
         alignment: int = 1,
         write_empty_chunks: bool = False,
-        order: str | None = None,
-        durability: str | None = None,
+        order: Order | None = None,
+        durability: Durability | None = None,
         threads: int | None = None,
         confirm: Callable[[], None] | None = None,
     ) -> None:
@@ -130,9 +132,10 @@ class ShardWriter(ChunkWriter):
             current_options(argument=check(choices)),
             name=full_path or ("" if target is None else target[1]),
             alignment=check_alignment(alignment),
-            header_nbytes=memoryview(header).nbytes,
+            header_nbytes=as_buffer(header, "header").nbytes,
             write_empty=write_empty_chunks,
         )
+        as_buffer(footer, "footer")
         self.footer = footer
         self._confirm = confirm
         self._path = full_path
@@ -184,8 +187,8 @@ class ShardWriter(ChunkWriter):
             The file cannot be written.
         """
         where = positions(coords, self.grid_shape)
-        view = memoryview(data).cast("B")
-        ends = np.cumsum(np.asarray(sizes, dtype=np.uint64), dtype=np.uint64)
+        view = as_buffer(data, "data")
+        ends = np.cumsum(_as_sizes(sizes), dtype=np.uint64)
         total = int(ends[-1]) if len(ends) else 0
         if len(ends) != len(where) or total != view.nbytes:
             raise ValueError(
@@ -348,6 +351,17 @@ class ShardWriter(ChunkWriter):
             self.abort()
         elif self._sink is not None:
             self.commit()
+
+
+def _as_sizes(sizes: Any) -> np.ndarray[Any, Any]:
+    """Return sizes of the caller as an array; TypeError for anything else."""
+    try:
+        given = np.asarray(sizes)
+        if not given.size or (given.ndim == 1 and given.dtype.kind in "iu" and int(given.min()) >= 0):
+            return given.astype(np.uint64).ravel()
+    except ValueError:  # a ragged list
+        pass
+    raise TypeError(f"sizes: expected a sequence of whole numbers that are not negative, got {show(sizes)}")
 
 
 class _MemoryFile:

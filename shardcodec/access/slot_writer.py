@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from .. import native
+from ..arguments import as_buffer, checked
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
-from ..options import check
+from ..options import Durability, Order, check
 from ..storage.files import check_name
 from ..storage.temp_folder import staging_for
 from .chunk_codec import compiled
@@ -94,7 +95,7 @@ class _Token:
     def parse(cls, token: Any) -> _Token:
         """Return the layout in a token; raise ValueError if it is not a token of this version."""
         try:
-            fields = json.loads(bytes(token))
+            fields = json.loads(bytes(memoryview(token)))
             if fields.pop("format") != FORMAT:
                 raise ValueError
             return cls(**fields | {"spec": ShardSpec.from_metadata(fields["spec"])})
@@ -115,6 +116,7 @@ def _chunk_nbytes(chain: Chain) -> int:
     return int(nbytes)
 
 
+@checked
 def create(
     path: str | os.PathLike[str],
     spec: ShardSpec,
@@ -122,8 +124,8 @@ def create(
     header: Any = b"",
     alignment: int = PAGE_NBYTES,
     write_empty_chunks: bool = False,
-    order: str | None = None,
-    durability: str | None = None,
+    order: Order | None = None,
+    durability: Durability | None = None,
     threads: int | None = None,
 ) -> bytes:
     """Create the file of a shard that several processes write, and return its token; see `ShardWriter.create`."""
@@ -141,7 +143,7 @@ def create(
     file = native.load().NewFile(full, staging=staging_for(full), shared=True)
     try:
         start = spec.index_nbytes if spec.index_location == "start" else 0
-        head = memoryview(header).cast("B")
+        head = as_buffer(header, "header")
         first = int(aligned(start + head.nbytes, alignment))
         place, temp, staging, n_made = file.place
         content = _Token(
@@ -251,13 +253,13 @@ class SlotWriter(ChunkWriter):
             Another process held the lock of the shard for longer than ``lock_timeout``. Nothing is lost: join again and
             call `commit`.
         """
-        where = positions(present, self.grid_shape)
+        where = positions(present, self.grid_shape, "present")
         if len(set(where)) != len(where):
             at = next(a for a, b in itertools.pairwise(sorted(where)) if a == b)
             raise ValueError(
                 f"present: expected each inner chunk once, but {coordinates(at, self.grid_shape)} was written by two ranks"
             )
-        sink, footer = self._open_sink(), bytes(footer)
+        sink, footer = self._open_sink(), bytes(as_buffer(footer, "footer"))
         nbytes = _chunk_nbytes(self._chain)
         entries = np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
         for position in where:

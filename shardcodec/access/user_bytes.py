@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import native
+from ..arguments import show
 from .placement import (
     ABSENT,
     DEAD_SHARE,
@@ -97,9 +98,13 @@ def check_alignment(alignment: Any) -> int:
     ValueError
         It is not a power of two from 1 to 2^30.
     """
-    if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
-        raise ValueError(f"alignment must be a power of two from 1 to {MAX_ALIGNMENT}, got {alignment!r}")
-    return int(alignment)
+    is_whole = isinstance(alignment, int | np.integer) and not isinstance(alignment, bool)
+    number = int(alignment) if is_whole else 0
+    if not 1 <= number <= MAX_ALIGNMENT or number & (number - 1):
+        raise ValueError(
+            f"alignment: expected a power of two from 1 to {MAX_ALIGNMENT}, got {show(alignment)}"
+        )
+    return number
 
 
 def extents(sums: Sums, shard_nbytes: int, index_nbytes: int, index_at_start: bool) -> Extents:

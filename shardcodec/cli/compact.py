@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 from typer import Option
 
+from ..options import Order
 from ..tools.compact import compact as compact_shards
 from ..tools.compact_report import CompactAction, CompactedShard, CompactReport
 from ..tools.monitor import Monitor
@@ -102,7 +103,7 @@ def compact(
         report = compact_shards(
             path,
             min_dead=min_dead,
-            order=order,
+            order=cast("Order | None", order),  # checked there
             index_crc=index_crc,
             to=to,
             dry_run=dry_run,

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, cast
 
 from typer import Option
 
+from ..options import Order
 from ..tools.monitor import Monitor
 from ..tools.quantities import format_count
 from ..tools.repair import repair as repair_shards
@@ -103,7 +104,7 @@ def repair(
             to=to,
             backup=backup,
             copy=copy,
-            order=order,
+            order=cast("Order | None", order),  # checked there
             dry_run=dry_run,
             array=array,
             only_arrays=only_arrays,

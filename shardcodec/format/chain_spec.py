@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from ..arguments import check_argument
 from .array_document import parse_document
 from .checks import as_chunk_shape, as_int_tuple, as_items, bounded_depth, within, wrong
 from .codecs import (
@@ -141,6 +142,8 @@ class ChainSpec:
         SpecError, UnsupportedError
             As for the class; ``.path`` is the place in the JSON.
         """
+        check_argument("lenient", lenient, bool)
+        check_argument("clip", clip, bool)
         with bounded_depth("codecs"):
             parsed = parse_codecs(codecs, "codecs", lenient=lenient)
             return cls(shape, dtype, fill_value, allow_clipping(parsed) if clip else parsed)
@@ -177,6 +180,8 @@ class ChainSpec:
         SpecError, UnsupportedError
             As for the class; ``.path`` is the place in the JSON.
         """
+        check_argument("lenient", lenient, bool)
+        check_argument("clip", clip, bool)
         with bounded_depth("metadata"):
             layout = parse_document(metadata)
             codecs = parse_codecs(layout.codecs, "codecs", lenient=lenient)
@@ -245,6 +250,8 @@ class ChainSpec:
         SpecError
             The array and the chunk differ in their number of axes.
         """
+        check_argument("attributes", attributes, Mapping[str, Any] | None)
+        check_argument("dimension_names", dimension_names, Iterable[str | None] | None)
         array_shape = as_int_tuple(array_shape, "shape", minimum=0)
         if len(array_shape) != self.ndim:
             reason = f"expected {self.ndim} axes, as the chunks have, got {len(array_shape)}"

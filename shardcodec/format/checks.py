@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import operator
-import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn
 
+from ..arguments import show
 from ..errors import SpecError, UnsupportedError
 
 __all__ = [
@@ -33,20 +33,9 @@ __all__ = [
     "wrong",
 ]
 
-# Metadata may be hostile, so messages quote only a short part of it.
-_repr = reprlib.Repr()
-_repr.maxlevel = 3
-_repr.maxstring = _repr.maxother = 60
-_repr.maxlist = _repr.maxtuple = _repr.maxdict = 8
-
 # Upper bound of every extent. With a bound on each number and on their count, products stay short enough to print.
 MAX_EXTENT = 2**63 - 1
 _MAX_NDIM = 64  # limit of numpy
-
-
-def show(value: object) -> str:
-    """Return a short `repr` for an error message."""
-    return _repr.repr(value)
 
 
 def wrong(path: str, reason: str, **numbers: Any) -> NoReturn:
@@ -97,10 +86,11 @@ def as_int(value: object, path: str, *, minimum: int | None = None, maximum: int
     """
     if type(value) is int:  # first: the other test is slow, and each opened array is parsed
         number = value
-    elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        wrong(path, f"expected an integer, got {show(value)}", actual=value)
     else:
-        number = operator.index(value)
+        try:
+            number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+        except TypeError:
+            wrong(path, f"expected an integer, got {show(value)}", actual=value)
     if minimum is not None and number < minimum:
         wrong(path, f"expected at least {minimum}, got {show(number)}", actual=number, limit=minimum)
     if maximum is not None and number > maximum:

@@ -254,7 +254,8 @@ class Sharding(Codec):
         object.__setattr__(self, "chunk_shape", as_int_tuple(self.chunk_shape, "chunk_shape", minimum=1))
         object.__setattr__(self, "codecs", parse_codecs(self.codecs, "codecs"))
         object.__setattr__(self, "index_codecs", _parse_index_codecs(self.index_codecs))
-        if self.index_location not in ("start", "end"):
+        location: object = self.index_location
+        if not isinstance(location, str) or location not in ("start", "end"):
             reason = f"expected start or end, got {show(self.index_location)}"
             wrong("index_location", reason, actual=self.index_location)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from ..arguments import check_argument
 from .chain_spec import ChainSpec, assign, element, spec_repr
 from .checks import as_chunk_shape, as_items, as_mapping, bounded_depth, parse_named, show, within, wrong
 from .codecs import (
@@ -118,8 +119,9 @@ class ShardSpec:
     ) -> None:
         dtype, fill = element(dtype, fill_value)
         shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
+        check_argument("clip", clip, bool)
         sharding = Sharding(chunk_shape, codecs, index_codecs, index_location, clip)  # type: ignore[arg-type]
-        parts = parse_codecs((*before, sharding, *after), "codecs")
+        parts = parse_codecs((*as_items(before, "before"), sharding, *as_items(after, "after")), "codecs")
         place = parts.index(sharding)
         before = resolve_codecs(parts[:place], shape, dtype, "before")
         after = resolve_codecs(parts[place + 1 :], shape, dtype, "after")
@@ -163,6 +165,7 @@ class ShardSpec:
         SpecError, UnsupportedError
             As for the class; ``.path`` is the place in the JSON.
         """
+        check_argument("lenient", lenient, bool)
         place = ""
         if "name" in as_mapping(config, ""):
             name, config = parse_named(config)
@@ -193,6 +196,7 @@ class ShardSpec:
         SpecError
             The codecs do not contain `sharding_indexed`.
         """
+        check_argument("chain", chain, ChainSpec)
         sharding = chain.sharding
         if sharding is None:
             name = chain.serializer.json_name

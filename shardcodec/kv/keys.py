@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from operator import index
 from reprlib import repr as shown
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -39,6 +39,7 @@ __all__ = [
     "as_bytes",
     "byte_range_of",
     "byte_ranges_of",
+    "check_known",
     "condition_of",
     "escape",
     "is_known",
@@ -54,7 +55,12 @@ Key = bytes | bytearray | memoryview | str
 AXIS_NBYTES = 4
 
 
-class KeyRange(NamedTuple):
+class _Bounds(NamedTuple):
+    inclusive_min: bytes = b""
+    exclusive_max: bytes = b""
+
+
+class KeyRange(_Bounds):
     """A half-open range of keys in lexicographic order of their bytes.
 
     Attributes
@@ -65,11 +71,15 @@ class KeyRange(NamedTuple):
         Upper bound, not included; any bytes. Empty: the range has no upper bound.
     """
 
-    inclusive_min: bytes = b""
-    exclusive_max: bytes = b""
+    __slots__ = ()
+
+    def __new__(cls, inclusive_min: bytes | str = b"", exclusive_max: bytes | str = b"") -> Self:
+        return super().__new__(
+            cls, as_bytes(inclusive_min, "inclusive_min"), as_bytes(exclusive_max, "exclusive_max")
+        )
 
     @classmethod
-    def prefix(cls, prefix: bytes) -> KeyRange:
+    def prefix(cls, prefix: bytes | str) -> KeyRange:
         """Return the range of all keys that start with a prefix.
 
         Parameters
@@ -86,8 +96,8 @@ class KeyRange(NamedTuple):
         TypeError
             `prefix` is neither bytes nor str.
         """
-        prefix = as_bytes(prefix, "prefix")
-        return cls(prefix, _after_prefix(prefix))
+        start = as_bytes(prefix, "prefix")
+        return cls(start, _after_prefix(start))
 
 
 def _after_prefix(prefix: bytes) -> bytes:
@@ -178,7 +188,9 @@ class Grid:
 
     def positions(self, keys: Sequence[Key]) -> np.ndarray[Any, Any]:
         """Return the positions of several entries as uint64; raises as `position`."""
-        if not keys:
+        if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+            raise TypeError(f"keys: expected a sequence of keys, got {shown(keys)}")
+        if not len(keys):
             return np.empty(0, dtype=np.uint64)
         whole = [self.prefix + as_bytes(key, "key") for key in keys]
         if not self.shape or set(map(len, whole)) != {self.key_nbytes}:
@@ -295,10 +307,10 @@ def condition_of(if_equal: bytes | str | None) -> bytes | None:
     """
     if if_equal is None:
         return None
-    if if_equal == "absent":
+    if isinstance(if_equal, str) and if_equal == "absent":
         return NO_VALUE
     if not isinstance(if_equal, bytes):
-        raise TypeError(f'if_equal: expected a generation (bytes) or "absent", got {if_equal!r}')
+        raise TypeError(f'if_equal: expected a generation (bytes) or "absent", got {shown(if_equal)}')
     if if_equal == FAILED:
         raise ValueError(
             "if_equal is empty: it comes from a write whose condition did not hold; read the entry for its generation"
@@ -316,6 +328,12 @@ def is_there(shard: OpenObject, position: int) -> bool:
         return not shard.missing and shard.entry(position) is not None
     except ShardError:
         return True  # a damaged entry exists; reading it raises
+
+
+def check_known(if_not_equal: object) -> None:
+    """Raise `TypeError` if the generation that a caller knows is not one."""
+    if if_not_equal is not None and not isinstance(if_not_equal, bytes):
+        raise TypeError(f"if_not_equal: expected a generation (bytes), got {shown(if_not_equal)}")
 
 
 def is_known(generation: bytes, if_not_equal: bytes | None) -> bool:
@@ -355,7 +373,7 @@ def byte_range_of(given: slice | None) -> ByteRange | None:
     return first, end
 
 
-def byte_ranges_of(given: Sequence[slice | None] | None, n: int) -> list[ByteRange | None] | None:
+def byte_ranges_of(given: Any, n: int) -> list[ByteRange | None] | None:
     """Return n slices as byte ranges; None stands for n whole values.
 
     Raises
@@ -367,6 +385,8 @@ def byte_ranges_of(given: Sequence[slice | None] | None, n: int) -> list[ByteRan
     """
     if given is None:
         return None
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"byte_ranges: expected a sequence of slices, got {shown(given)}")
     parts = [byte_range_of(part) for part in given]
     if len(parts) != n:
         raise ValueError(f"byte_ranges: expected {n} items, one for each key, got {len(parts)}")
@@ -394,4 +414,14 @@ def range_of(given: Any) -> KeyRange:
 
 def pairs_of(given: Any) -> Iterable[tuple[Any, Any]]:
     """Return the pairs of an argument of `dict.update`: a mapping or an iterable of pairs."""
-    return ((key, given[key]) for key in given.keys()) if hasattr(given, "keys") else given  # noqa: SIM118
+    if hasattr(given, "keys"):
+        return ((key, given[key]) for key in given.keys())  # noqa: SIM118
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"expected a mapping or pairs of key and value, got {shown(given)}")
+    return map(_pair, given)
+
+
+def _pair(given: Any) -> tuple[Any, Any]:
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != 2:
+        raise TypeError(f"expected a pair of key and value, got {shown(given)}")
+    return given[0], given[1]

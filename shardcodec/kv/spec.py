@@ -90,7 +90,8 @@ class Layout:
             if math.prod(shape) > MAX_ENTRIES:
                 reason = f"expected at most {MAX_ENTRIES} entries, got {math.prod(shape)} in {shape}"
                 wrong("", reason, actual=math.prod(shape), limit=MAX_ENTRIES)
-        if index_location not in ("end", "start"):
+        location = index_location
+        if not isinstance(location, str) or location not in ("end", "start"):
             wrong(
                 "index_location",
                 f"expected 'end' or 'start', got {show(index_location)}",

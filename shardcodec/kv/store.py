@@ -20,8 +20,10 @@ from typing import Any, Self, TypeVar
 from .. import native
 from ..access.read import INLINE_NBYTES
 from ..access.shard_object import ShardObject
+from ..arguments import check_argument, checked
 from ..errors import UnsupportedError
 from ..format.checks import as_int
+from ..format.codecs import IndexLocation
 from ..storage import turns
 from ..storage.tasks import in_thread
 from ..storage.urls import is_url
@@ -37,6 +39,7 @@ from .keys import (
     as_bytes,
     byte_range_of,
     byte_ranges_of,
+    check_known,
     condition_of,
     pairs_of,
     range_of,
@@ -108,7 +111,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         *,
         grid_shape: Sequence[int],
         index_codecs: Sequence[Any],
-        index_location: str = "end",
+        index_location: IndexLocation = "end",
         path: bytes | str = b"",
         cache_pool: int | None = None,
         data_copy_concurrency: int | None = None,
@@ -134,6 +137,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self._value, self._position = entries.value, self._grid.position
 
     @classmethod
+    @checked
     def from_json(cls, spec: Mapping[str, Any], *, base: Any = None) -> ShardedKeyValueStore:
         """Open the store that a JSON specification describes.
 
@@ -344,6 +348,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
     def _read(
         self, key: Key, byte_range: slice | None, if_not_equal: bytes | None, most: int | None = None
     ) -> ReadResult:
+        check_known(if_not_equal)
         part = byte_range_of(byte_range)
         return self._entries.read(self._position(key), part, if_not_equal, most)
 
@@ -380,6 +385,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         ShardFormatError, ChecksumError
             The index, or the index entry of one of the keys, is damaged.
         """
+        check_known(if_not_equal)
         positions = self._grid.positions(keys)
         parts = byte_ranges_of(byte_ranges, len(positions))
         return self._entries.read_many(positions, parts, if_not_equal)
@@ -412,6 +418,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         ShardFormatError, ChecksumError
             The index is damaged.
         """
+        check_argument("strip_prefix_length", strip_prefix_length, int)
         if strip_prefix_length < 0:
             raise ValueError(f"strip_prefix_length: expected 0 or more, got {strip_prefix_length}")
         first, end = self._grid.span(ALL if range is None else range_of(range))
@@ -503,6 +510,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             pending.clear(first, end)
             self._entries.store(pending)
 
+    @checked
     def exchange(self, positions: Sequence[int], renew: Renew) -> bytes:
         """Replace values by new ones that `renew` makes from them, in one atomic write; see `Entries.exchange`."""
         return self._entries.exchange(positions, renew)
@@ -564,6 +572,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
 
     # ---- transactions
 
+    @checked
     def with_transaction(self, transaction: Transaction) -> BoundStore:
         """Return a view of this store in a transaction.
 
@@ -579,6 +588,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         """
         return BoundStore(self, transaction)
 
+    @checked
     def transaction(self, *, atomic: bool = False, repeatable_read: bool = False) -> BoundStore:
         """Begin a new transaction on this store.
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..access.shard_change import Found, change_all
 from ..access.shard_object import UNKNOWN, OpenObject, ShardObject
+from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
 from ..storage.tasks import in_thread
 from .base_object import Renew
@@ -115,6 +116,7 @@ class Transaction:
     ...     b.with_transaction(t)[key] = b"two"
     """
 
+    @checked
     def __init__(self, *, atomic: bool = False, repeatable_read: bool = False) -> None:
         self.atomic = atomic
         self.repeatable_read = repeatable_read

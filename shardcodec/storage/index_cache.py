@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import native
+from ..arguments import checked
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -52,10 +53,11 @@ class IndexCache:
     two seconds before the read, because the times of the file could not reveal another change.
     """
 
+    @checked
     def __init__(self, max_bytes: int, *, max_open_files: int = 0, _grain_ns: int | None = None) -> None:
-        if max_bytes < 0 or max_open_files < 0:
+        if not (0 <= max_bytes < 2**63 and 0 <= max_open_files < 2**31):
             raise ValueError(
-                f"expected sizes that are not negative, got max_bytes={max_bytes}, max_open_files={max_open_files}"
+                f"expected sizes from 0 to 2^63 - 1 and 2^31 - 1, got max_bytes={max_bytes}, max_open_files={max_open_files}"
             )
         self._arguments = (max_bytes, max_open_files, _grain_ns)
         grain = {} if _grain_ns is None else {"grain_ns": _grain_ns}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
 from .report import Record
 
 __all__ = ["AccessPattern", "parse_access"]
@@ -64,6 +65,7 @@ class AccessPattern(Record):
         return math.prod(self.box)
 
 
+@checked
 def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
     """Parse a pattern such as ``1,:,:`` or ``1,64,64@3``: for each axis a number of elements or all, then a weight.
 

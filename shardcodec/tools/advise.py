@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
 from .access_pattern import AccessPattern
 from .advise_report import AccessCost, AdviseReport, Bounds, Proposal
 from .quantities import format_nbytes
@@ -32,6 +33,7 @@ N_PROPOSALS = 3
 MAX_CANDIDATES = 200_000
 
 
+@checked
 def advise(
     shape: Sequence[int],
     dtype: Any,

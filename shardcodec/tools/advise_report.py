@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..arguments import check_fields
 from .report import Record, Report
 
 __all__ = ["AccessCost", "AdviseReport", "Bounds", "Proposal", "Trial", "TrialAccess"]
@@ -39,12 +41,20 @@ class Bounds(Record):
     writers: int = 1
     ratio: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("chunk_nbytes", "shard_nbytes", "max_files", "memory", "writers"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"{name}: expected at least 1, got {number}")
+        if not 0 < self.ratio < math.inf:
+            raise ValueError(f"ratio: expected a positive number, got {self.ratio}")
+
     @property
     def largest_shard(self) -> int:
         """Largest size of a shard without encoding, in bytes."""
         if self.memory is None:
             return self.shard_nbytes
-        return min(self.shard_nbytes, int(self.memory / (1 + 1 / self.ratio)))
+        return max(1, min(self.shard_nbytes, int(self.memory / (1 + 1 / self.ratio))))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import errno
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -33,6 +33,9 @@ Decode = Callable[[Any], object]
 
 # Unused bytes that are read to save another read.
 _MAX_GAP_NBYTES = 64 << 10
+
+
+LevelName = Literal["index", "checksum", "decode"]
 
 
 class Level(enum.StrEnum):

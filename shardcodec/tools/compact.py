@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..arguments import checked
 from ..format.spec import ShardSpec
+from ..options import Order
 from ..storage.urls import placed_options
 from .array_target import ArrayTarget
 from .compact_report import CompactAction, CompactedShard, CompactReport
@@ -20,7 +22,6 @@ from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .other_objects import NO_OBJECTS, count_objects, other_objects
-from .rebuilt_index import ORDERS
 from .run_over_arrays import RunOverArrays, check_only_arrays
 from .targets import find_arrays, find_groups
 
@@ -29,11 +30,12 @@ __all__ = ["compact"]
 OnCompact = Callable[[CompactedShard], None]
 
 
+@checked
 def compact(
     target: Any,
     *,
     min_dead: float = 0.1,
-    order: str | None = None,
+    order: Order | None = None,
     index_crc: bool = False,
     to: Any = None,
     dry_run: bool = False,
@@ -110,8 +112,6 @@ def compact(
     """
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
-    if order not in (None, *ORDERS):
-        raise ValueError(f"order: expected one of {ORDERS}, got {order!r}")
     check_only_arrays(only_arrays, to)
     if index_crc and to is None and not dry_run:
         raise ValueError(

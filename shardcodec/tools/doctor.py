@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..access.box_reader import Folder, folder_at
+from ..arguments import checked
 from ..compat import on_zarrs_loop
 from ..errors import LockScopeError, ShardError
 from ..storage.conditions import names_missing_bucket
@@ -24,6 +25,7 @@ from .check_process import check_process
 __all__ = ["doctor"]
 
 
+@checked
 def doctor(
     target: Any, *, probe: bool = True, storage_options: Mapping[str, Any] | None = None
 ) -> DoctorReport:

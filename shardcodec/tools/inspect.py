@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..access.chunk_codec import compiled
+from ..arguments import checked
 from ..format.byte_document import inner_codecs
 from ..format.chain_spec import ChainSpec
 from ..format.spec import ShardSpec
@@ -33,6 +34,7 @@ __all__ = ["chunk_shape_of_shards", "inspect"]
 OnArray = Callable[[ArrayReport], None]
 
 
+@checked
 def inspect(
     target: Any,
     *,

@@ -29,15 +29,15 @@ import numpy as np
 from .. import native
 from ..access.placement import ABSENT
 from ..format.spec import ShardSpec
+from ..options import ORDERS
 from .chunk_check import ChunkCheck, Level, read_runs
 from .frames import Slot, Slots, recognise
 from .index_layout import CHECKSUM_NBYTES, Entries, encode_entries, is_absent, wrong_sizes
 from .index_search import FoundIndex
 from .stored_bytes import StoredBytes
 
-__all__ = ["ORDERS", "Rebuilt", "rebuild", "sequence"]
+__all__ = ["Rebuilt", "rebuild", "sequence"]
 
-ORDERS = ("morton", "lexicographic", "colexicographic")
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from ..arguments import checked
 from ..format.spec import ShardSpec
+from ..options import Order
 from ..storage.urls import is_url, placed_options
 from .array_target import ArrayTarget
 from .documents import DOCUMENTS
@@ -23,7 +25,6 @@ from .jobs.shard_pool import ShardPool, absolute_place
 from .monitor import Monitor, Stopped
 from .new_hierarchy import NewHierarchy
 from .other_objects import NO_OBJECTS, count_objects, other_objects
-from .rebuilt_index import ORDERS
 from .repair_report import RepairedShard, RepairReport
 from .repair_work import RepairTask, RepairWork
 from .run_over_arrays import RunOverArrays, check_only_arrays
@@ -34,13 +35,14 @@ __all__ = ["repair"]
 OnRepair = Callable[[RepairedShard], None]
 
 
+@checked
 def repair(
     target: Any,
     *,
     to: Any = None,
     backup: str | os.PathLike[str] | None = None,
     copy: Any = None,
-    order: str | None = None,
+    order: Order | None = None,
     dry_run: bool = False,
     array: str | None = None,
     only_arrays: bool = False,
@@ -133,7 +135,7 @@ def repair(
         more_places={name: one for name, one in {"to": to, "copy": copy}.items() if one is not None},
     )
     check_only_arrays(only_arrays, to)
-    _check_arguments(target, to, backup, order, dry_run)
+    _check_arguments(target, to, backup, dry_run)
     arrays: Iterable[ArrayTarget] = find_arrays(
         target, array=array, spec=spec, storage_options=storage_options
     )
@@ -172,15 +174,13 @@ def repair(
     return run.report(str(target), None if to is None else str(to))
 
 
-def _check_arguments(target: Any, to: Any, backup: Any, order: str | None, dry_run: bool) -> None:
+def _check_arguments(target: Any, to: Any, backup: Any, dry_run: bool) -> None:
     if to is not None and backup is not None:
         raise ValueError("expected one of `to` (--to) and `backup` (--in-place --backup), got both")
     if to is None and backup is None and not dry_run:
         raise ValueError(
             "expected `to` (--to), a new place, or `backup` (--in-place --backup), a folder for the old objects of a repair in place"
         )
-    if order not in (None, *ORDERS):
-        raise ValueError(f"order: expected one of {ORDERS}, got {order!r}")
     if backup is not None and is_url(backup):
         raise ValueError(f"backup: expected a local folder, got {backup}")
     if backup is None or not isinstance(target, str | os.PathLike):

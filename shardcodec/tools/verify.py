@@ -7,6 +7,7 @@ Shards are listed and checked one after the other by a few threads, so memory is
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -15,13 +16,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from ..arguments import checked
 from ..checksum import crc32c
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..storage.urls import placed_options
 from .against import Comparison, compared_objects
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
-from .chunk_check import Level
+from .chunk_check import Level, LevelName
 from .findings import Finding, FindingKind
 from .jobs.shard_pool import ShardPool, absolute_place
 from .manifest import Manifest, ManifestRow, OldManifest
@@ -39,13 +41,14 @@ MOST_SHARDS = 1000
 OnShard = Callable[[ShardFindings], None]
 
 
+@checked
 def verify(
     target: Any,
     *,
-    level: str = "checksum",
+    level: LevelName | Level = "checksum",
     sample: float = 1.0,
-    since: str | None = None,
-    manifest: str | None = None,
+    since: str | os.PathLike[str] | None = None,
+    manifest: str | os.PathLike[str] | None = None,
     against: Any = None,
     array: str | None = None,
     only_arrays: bool = False,
@@ -69,11 +72,11 @@ def verify(
         also decode every inner chunk. Of a damaged shard the inner chunks are always read.
     sample : float
         Share of the shards to check, in (0, 1]; the same shards each time, and at least one of each array.
-    since : str, optional
+    since : path-like, optional
         The manifest of an earlier run. Shards that it found whole at this level, and whose state has not changed, are
         skipped, but not with `against`. Shards of the manifest that do not exist any more are findings, also those of arrays
         that do not exist any more, unless `target` is itself an array or `array` is given.
-    manifest : str, optional
+    manifest : path-like, optional
         Write a manifest to this local file, outside of zarr hierarchies. It is an SQLite database. An old manifest of this
         name is replaced; any other file is refused.
     against : path-like, URL, zarr store or array-like, optional
@@ -138,10 +141,10 @@ def verify(
     )
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     with ExitStack() as stack:
-        old = None if since is None else OldManifest(since)
+        old = None if since is None else OldManifest(os.fspath(since))
         if old is not None:
             stack.callback(old.close)
-        new = None if manifest is None else stack.enter_context(Manifest(manifest))
+        new = None if manifest is None else stack.enter_context(Manifest(os.fspath(manifest)))
         run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, monitor, on_shard)
         for one in arrays:
             run.add(one)

@@ -15,8 +15,9 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar, Literal, SupportsIndex
 
+from ..arguments import checked
 from ..errors import UnsupportedError
 from .array_target import ArrayTarget
 from .inspect import chunk_shape_of_shards
@@ -33,7 +34,7 @@ Span = tuple[int, int]
 MAX_WORKERS = 1_000_000
 # The largest of the boxes, one for each worker, has at most this many times the elements of the mean.
 BOX_TOLERANCE = 1.1
-ALIGNMENTS = ("shard", "subchunk")
+Alignment = Literal["shard", "subchunk"]
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,12 @@ class WritePlan(Report):
     regions: tuple[tuple[Region, ...], ...]
 
 
+@checked
 def plan_writes(
     array: Any,
     *,
     workers: SupportsIndex,
-    align: str = "shard",
+    align: Alignment = "shard",
     storage_options: Mapping[str, Any] | None = None,
 ) -> WritePlan:
     """Divide an array among writers. Only metadata are read.
@@ -102,8 +104,6 @@ def plan_writes(
         An argument is invalid, or no package can open the URL.
     """
     n_workers = _checked_workers(workers)
-    if align not in ALIGNMENTS:
-        raise ValueError(f"align: expected one of {ALIGNMENTS}, got {align!r}")
     target = _one_array(array, storage_options)
     assert target.layout is not None
     shape, cell = target.layout.shape, _cell_shape(target, align)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from ..arguments import checked, show
 from ..format.checks import as_int_tuple
 from ..format.keys import KeyEncoding
 
@@ -57,6 +58,7 @@ class KeyLayout:
     scalar: str
 
     @classmethod
+    @checked
     def v3(cls, separator: str = "/") -> Self:
         """Return the ``default`` encoding of Zarr v3: ``a/c/96/18``, or ``a/c.96.18``.
 
@@ -77,11 +79,13 @@ class KeyLayout:
         return cls._of(KeyEncoding(True, separator))
 
     @classmethod
+    @checked
     def v2(cls, separator: str = ".") -> Self:
         """Return the ``v2`` encoding of Zarr v3: ``a/96.18``, or ``a/96/18``; see `v3`."""
         return cls._of(KeyEncoding(False, separator))
 
     @classmethod
+    @checked
     def draft_2022(cls, separator: str = "/") -> Self:
         """Return the encoding of the draft of 2022: ``data/root/a/c96/18``, or ``data/root/a/c96.18``; see `v3`."""
         return cls("data/root", "c", separator, "c0")
@@ -145,6 +149,8 @@ class KeyLayout:
             `ndim` numbers, which may lie outside of the array. None if the key is not a chunk key of this array: it has
             another prefix, another number of axes, or a number with a sign or a leading zero.
         """
+        if not isinstance(key, str):
+            raise TypeError(f"key: expected a string, got {show(key)}")
         name = key.removeprefix(self.base(path))
         if len(name) + len(self.base(path)) != len(key):
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
+from ..arguments import as_buffer, checked
 from ..compat import buffer_from, default_buffer_prototype, sync
 from .keys import as_path
 from .store import ShardingStorageTransformer
@@ -52,15 +53,18 @@ class ChunkMapping(MutableMapping[str, bytes]):
 
     # ---- a dictionary
 
+    @checked
     def __getitem__(self, key: str) -> bytes:
         (value,) = self.get_partial_values([(key, None)])
         if value is None:
             raise KeyError(key)
         return value
 
+    @checked
     def __setitem__(self, key: str, value: Any) -> None:
         sync(self.store.set(key, _buffer(value)))
 
+    @checked
     def __delitem__(self, key: str) -> None:
         """Erase a value.
 
@@ -99,6 +103,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
 
     # ---- the calls of the draft
 
+    @checked
     def get_partial_values(self, key_ranges: Iterable[tuple[str, Any]]) -> Sequence[bytes | None]:
         """Return parts of values with two calls to the store below.
 
@@ -115,6 +120,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         found = sync(self.store.get_partial_values(default_buffer_prototype(), key_ranges))
         return [None if value is None else value.to_bytes() for value in found]
 
+    @checked
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
         """Overwrite parts of values and write each shard once.
 
@@ -130,6 +136,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         """
         sync(self.store.set_partial_values(key_start_values))
 
+    @checked
     def erase(self, key: str) -> None:
         """Erase a value if it exists.
 
@@ -163,6 +170,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         """
         sync(self.store.delete_dir(prefix))
 
+    @checked
     def rmdir(self, path: str = "") -> None:
         """Erase an array or a group with all below it: metadata and chunks.
 
@@ -181,6 +189,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
             self.erase_prefix(folder)
         self.erase_values(files)
 
+    @checked
     def rename(self, src_path: str, dst_path: str) -> None:
         """Move an array or a group with all below it. Values with the same keys at the new path are replaced.
 
@@ -238,6 +247,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         """
         return self.list_prefix("")
 
+    @checked
     def list_prefix(self, prefix: str) -> Keys:
         """Return the keys with a prefix.
 
@@ -256,6 +266,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
 
         return sorted(sync(listed()))
 
+    @checked
     def list_dir(self, prefix: str) -> tuple[Keys, Keys]:
         """Return the contents of a folder.
 
@@ -280,4 +291,4 @@ class ChunkMapping(MutableMapping[str, bytes]):
 
 
 def _buffer(value: Any) -> Any:
-    return buffer_from(default_buffer_prototype(), bytes(memoryview(value)))
+    return buffer_from(default_buffer_prototype(), bytes(as_buffer(value, "value")))

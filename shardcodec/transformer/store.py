@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
+from ..arguments import checked
 from ..compat import (
     LocalStore,
     Store,
@@ -21,7 +22,7 @@ from ..compat import (
     is_buffer,
 )
 from ..format.spec import ShardSpec
-from ..options import check
+from ..options import OptionChoices, check
 from ..storage.kinds import introduce
 from ..storage.store import Store as AnyStore
 from ..storage.tasks import all_of
@@ -81,6 +82,7 @@ class ShardingStorageTransformer(TransformerReader):
     >>> array = zarr.create_array(store, shape=(4096, 64), chunks=(10, 10), dtype="f4")
     """
 
+    @checked
     def __init__(
         self,
         store: Store | StorePath | str | os.PathLike[str],
@@ -91,7 +93,7 @@ class ShardingStorageTransformer(TransformerReader):
         index_codecs: Sequence[Any] = INDEX_2022,
         index_location: Any = "end",
         read_only: bool | None = None,
-        **choices: Any,
+        **choices: Unpack[OptionChoices],
     ) -> None:
         paths = [path] if isinstance(path, str) else list(path)
         if isinstance(store, StorePath):
@@ -171,6 +173,7 @@ class ShardingStorageTransformer(TransformerReader):
             **self._choices,
         }
 
+    @checked
     def with_read_only(self, read_only: bool = False) -> Self:
         """Return a store on the same shards that refuses writes if `read_only`."""
         below = (

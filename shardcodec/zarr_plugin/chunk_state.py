@@ -20,6 +20,7 @@ from .. import native
 from ..access.buffer.open_buffer import active
 from ..access.placement import ABSENT
 from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
+from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, sync
 from ..errors import UnsupportedError
 from ..format.byte_document import byte_document
@@ -43,6 +44,7 @@ LISTED_PER_SHARD = 100
 Progress = Callable[[int, int], Any]
 
 
+@checked
 def chunk_state(
     array: Any,
     path: str = "",
@@ -109,6 +111,7 @@ def chunk_state(
     return state
 
 
+@checked
 def iter_existing(
     array: Any,
     path: str = "",

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from zarr import Array, AsyncArray
 
 from .. import native
 from ..compat import config, pipeline_of, quiet, with_pipeline
-from ..options import check
+from ..options import OptionChoices, check
 from .attached_array import AttachedArray
 from .pipeline import ShardCodecPipeline
 
@@ -92,7 +92,7 @@ class _EnableCall:
         _setting.remove(self)
 
 
-def enable(**defaults: Any) -> _EnableCall:
+def enable(**defaults: Unpack[OptionChoices]) -> _EnableCall:
     """Make zarr use shardcodec for every array that is opened from now on.
 
     Parameters
@@ -130,7 +130,7 @@ def disable() -> None:
     _setting.clear()
 
 
-def attach(array: A, **choices: Any) -> A:
+def attach(array: A, **choices: Unpack[OptionChoices]) -> A:
     """Return a handle on a zarr array that uses shardcodec's pipeline with its own options, and less of zarr's own work.
 
     ``array[...]`` and ``array[...] = value`` with integers, slices and an ellipsis do without zarr's event loop, for arrays in

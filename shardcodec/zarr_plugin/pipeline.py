@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from zarr.abc.codec import Codec, CodecPipeline
 from zarr.registry import register_pipeline
@@ -32,7 +32,7 @@ from ..compat import (
 )
 from ..errors import UnsupportedError
 from ..option_sources import Resolver
-from ..options import NOTHING, Options
+from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
 from ..storage import forks, turns
 from ..storage.kinds import introduce, store_of
@@ -393,7 +393,7 @@ class ShardCodecPipeline(CodecPipeline):
 
     # ---- an array is compared and pickled with its pipeline
 
-    def with_options(self, **choices: Any) -> Self:
+    def with_options(self, **choices: Unpack[OptionChoices]) -> Self:
         """Return a pipeline of the same array with more options attached.
 
         Parameters

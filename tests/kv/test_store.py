@@ -333,9 +333,9 @@ def test_update_checks_all_keys_and_writes_once(store: ShardedKeyValueStore) -> 
 
 def test_bounds_may_be_text(store: ShardedKeyValueStore) -> None:
     store.update({key(0, 0): b"a", key(1, 0): b"b"})
-    assert store.list_sync(KeyRange("\0\0\0\1")) == [key(1, 0)]  # type: ignore[arg-type]
-    assert store.list_sync(KeyRange.prefix("\0\0\0\0")) == [key(0, 0)]  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="bound: expected bytes or str, got int"):
+    assert store.list_sync(KeyRange("\0\0\0\1")) == [key(1, 0)]
+    assert store.list_sync(KeyRange.prefix("\0\0\0\0")) == [key(0, 0)]
+    with pytest.raises(TypeError, match="inclusive_min: expected bytes or str, got int"):
         store.delete_range_sync(KeyRange(1, b""))  # type: ignore[arg-type]
 
 

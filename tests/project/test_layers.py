@@ -21,7 +21,7 @@ PACKAGE = ROOT / "shardcodec"
 # Modules on one line do not import each other, unless they belong to one folder. The folder transformer/legacy_2022 has a
 # line of its own: it opens and converts zarr arrays, so it needs zarr_plugin, and no other module needs it.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "early_stop"),
+    ("errors", "early_stop", "arguments"),
     ("_native",),
     ("native", "mounts"),
     ("options", "checksum", "cancel", "statistics"),

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ...arguments import checked
 from ...compat import is_zarrs_loop, on_zarrs_loop, watch_deletions
 from . import open_buffer, process_exit
 from .process_buffer import ProcessBuffer
@@ -217,6 +218,7 @@ class group_writes:  # noqa: N801  # used like a function
     ...         array[i] = plane(i)
     """
 
+    @checked
     def __init__(self, max_bytes: int = 256 << 20, *, flush_on_error: bool = True) -> None:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
             raise TypeError(f"expected an int as max_bytes, got {type(max_bytes).__name__}")

@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from ...arguments import checked
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
@@ -29,27 +33,28 @@ from .intermediate import Intermediate
 from .layout import Choices, codec_notes, has_shards
 from .open_source import open_source
 from .places import absolute, check_apart
-from .plan import ConvertPlan, make_plan
+from .plan import ConvertPlan, VerifyLevel, make_plan
 from .run import Totals
-from .source import Ints, SourceTree
+from .source import SourceTree
 
 __all__ = ["convert", "plan_convert"]
 
 OnArray = Callable[[ConvertedArray], None]
 
 
+@checked
 def convert(
     source: Any,
     destination: Any,
     *,
-    chunks: Ints | None = None,
-    shards: int | Ints | None = None,
+    chunks: Sequence[int] | None = None,
+    shards: int | Sequence[int] | None = None,
     codecs: Sequence[CodecLike] | None = None,
     like: Any = None,
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     array: str | None = None,
     only_arrays: bool = False,
-    verify: str = "none",
+    verify: VerifyLevel = "none",
     memory: int | None = None,
     threads: int | None = None,
     temp: str | os.PathLike[str] | None = None,
@@ -84,8 +89,8 @@ def convert(
         Codecs of an inner chunk, as names or JSON objects. Default: those of the source.
     like : path-like, URL or zarr store, optional
         An array whose shapes and codecs are taken.
-    only : sequence of str
-        Only arrays whose path matches one of these patterns, such as ``a/*``.
+    only : str or sequence of str
+        Only arrays whose path matches this pattern, or one of these, such as ``a/*``.
     array : str, optional
         Only this array of a group, by its path.
     only_arrays : bool
@@ -173,9 +178,7 @@ def convert(
         )
         check_apart(source, destination)
         new = NewTree(destination, storage_options)
-        choices = Choices(
-            chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options)
-        )
+        choices = _choices(chunks, shards, codecs, like, storage_options)
         plan = make_plan(
             tree,
             new,
@@ -312,20 +315,21 @@ def _carry_out(
     return totals, is_complete, n_damaged
 
 
+@checked
 def plan_convert(
     source: Any,
     destination: Any,
     file: str | os.PathLike[str],
     *,
     n_parts: int,
-    chunks: Ints | None = None,
-    shards: int | Ints | None = None,
+    chunks: Sequence[int] | None = None,
+    shards: int | Sequence[int] | None = None,
     codecs: Sequence[CodecLike] | None = None,
     like: Any = None,
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     array: str | None = None,
     only_arrays: bool = False,
-    verify: str = "none",
+    verify: VerifyLevel = "none",
     memory: int | None = None,
     threads: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -371,7 +375,7 @@ def plan_convert(
     check_apart(source, destination)
     new = NewTree(destination, storage_options)
     new.check_free()
-    choices = Choices(chunks, shards, None if codecs is None else tuple(codecs), _like(like, storage_options))
+    choices = _choices(chunks, shards, codecs, like, storage_options)
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
     plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
@@ -379,6 +383,28 @@ def plan_convert(
 
 
 # ---- arguments
+
+
+def _choices(
+    chunks: Sequence[int] | None,
+    shards: int | Sequence[int] | None,
+    codecs: Sequence[CodecLike] | None,
+    like: Any,
+    storage_options: Mapping[str, Any] | None,
+) -> Choices:
+    """Return the choices with shapes of Python's own numbers, which are written to plans."""
+    if isinstance(shards, int | np.integer):
+        shards = int(shards)
+        if shards < 1:
+            raise ValueError(f"shards: expected a positive number of bytes or a shape, got {shards}")
+    elif shards is not None:
+        shards = tuple(operator.index(n) for n in shards)
+    return Choices(
+        None if chunks is None else tuple(operator.index(n) for n in chunks),
+        shards,
+        None if codecs is None else tuple(codecs),
+        _like(like, storage_options),
+    )
 
 
 def _options_for(place: Any, storage_options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...arguments import check_fields
 from .convert_report import ConvertedArray, Cost
 from .grouping import parts_of_axis
 from .plan import PlannedArray
@@ -30,6 +31,11 @@ class Prices:
 
     get: float
     put: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (0 <= self.get < math.inf and 0 <= self.put < math.inf):
+            raise ValueError(f"expected prices of at least 0, got get={self.get} and put={self.put}")
 
 
 def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> Cost:

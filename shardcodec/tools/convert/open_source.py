@@ -50,7 +50,7 @@ def open_source(
     options: Options,
     *,
     array: str | None = None,
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     others: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SourceTree:
@@ -65,7 +65,7 @@ def open_source(
         Options of the reads.
     array : str, optional
         Only this array of a group, by its path.
-    only : sequence of str
+    only : str or sequence of str
         Only arrays whose path matches one of these patterns, such as ``a/*``.
     others : {"all", "chosen", "none"}, optional
         Which objects that belong to no array are copied too: all, only those in the folders of chosen arrays, or none. Default:
@@ -86,7 +86,7 @@ def open_source(
     TypeError, ValueError, ImportError
         An argument is invalid, or a package is missing.
     """
-    patterns = [*only, *([] if array is None else [glob.escape(inner_path(array, "array"))])]
+    patterns = [*([only] if isinstance(only, str) else only), *([] if array is None else [glob.escape(inner_path(array, "array"))])]
     wanted = functools.partial(_matches, patterns=patterns)
     # an array that was asked for by its name is not left out
     tree = _tree(source, options, wanted, array, storage_options, may_leave=not patterns)

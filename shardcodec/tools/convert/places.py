@@ -10,6 +10,7 @@ from typing import Any
 
 from ...access.box_reader import Folder, folder_at
 from ...compat import StorePath, unwrap
+from ...storage.files import check_name
 from ...storage.kinds import at_url, is_zarr_store, object_at
 from ...storage.urls import is_url
 from ..stored_bytes import open_object
@@ -24,7 +25,7 @@ def absolute(place: Any, storage_options: Mapping[str, Any] | None = None) -> An
         if place.partition("://")[0].lower() not in ("file", "local"):
             return place
         place = at_url(place, storage_options)
-    return os.path.abspath(os.fspath(place)) if isinstance(place, str | os.PathLike) else place
+    return os.path.abspath(check_name(os.fspath(place))) if isinstance(place, str | os.PathLike) else place
 
 
 def check_new_place(

@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
@@ -37,7 +37,8 @@ __all__ = [
     "make_plan",
 ]
 
-VERIFY_LEVELS = ("none", "checksum", "full")
+VerifyLevel = Literal["none", "checksum", "full"]
+VERIFY_LEVELS: tuple[VerifyLevel, ...] = get_args(VerifyLevel)
 
 # Bounds of the default memory, which is a quarter of that of the machine.
 LEAST_MEMORY = 512 << 20
@@ -244,7 +245,7 @@ def make_plan(
     options: Options,
     *,
     memory: int | None = None,
-    verify: str = "none",
+    verify: VerifyLevel = "none",
     n_workers: int = 1,
     may_use_intermediate: bool = False,
 ) -> ConvertPlan:

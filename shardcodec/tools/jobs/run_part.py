@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from ...arguments import checked
 from ...option_sources import current_options
 from ...options import check
 from ..convert.convert_report import ConvertReport
@@ -18,6 +19,7 @@ from .plan_file import PlanFile
 __all__ = ["run_part"]
 
 
+@checked
 def run_part(
     file: str | os.PathLike[str],
     part: int,

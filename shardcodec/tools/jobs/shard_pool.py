@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import check
+from ...storage.files import check_name
 from ...storage.urls import is_url
 from ..array_target import ArrayTarget, ShardTarget
 from ..convert.places import check_new_place
@@ -169,7 +170,7 @@ class ShardPool:
 def absolute_place(place: Any) -> Any:
     """Return the absolute path of a local path; anything else as it is."""
     is_path = isinstance(place, str | os.PathLike) and not is_url(place)
-    return os.path.abspath(os.fspath(place)) if is_path else place
+    return os.path.abspath(check_name(os.fspath(place))) if is_path else place
 
 
 def _in_threads(

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...arguments import checked
 from ..convert.destination import NewTree
 from ..convert.execute import is_finished, recorded_shards
 from ..report import Record, Report
@@ -74,6 +75,7 @@ class StatusReport(Report):
     arrays: tuple[ArrayProgress, ...]
 
 
+@checked
 def status(file: str | os.PathLike[str]) -> StatusReport:
     """Say how far a job is.
 

@@ -26,12 +26,13 @@ from ...access.placement import ABSENT
 from ...access.shard import Shard
 from ...access.shard_writer import ShardWriter
 from ...access.store_object import shard_object
+from ...arguments import checked
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, quiet, sync
 from ...errors import ShardFormatError
 from ...format.keys import KeyEncoding
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
-from ...options import Options, check
+from ...options import Durability, Options, check
 from ...storage.files import open_file
 from ...storage.kinds import store_of
 from ...storage.store import check_store_writable
@@ -53,6 +54,7 @@ PIECE_NBYTES = 16 << 20
 LISTING_SHARDS = 4096
 
 
+@checked
 def convert_2022(
     src: Any,
     dst: Any,
@@ -63,7 +65,7 @@ def convert_2022(
     overwrite: bool = False,
     progress: Progress | None = None,
     threads: int | None = None,
-    durability: str | None = None,
+    durability: Durability | None = None,
 ) -> Any:
     """Convert an array, or all arrays of a group, from the 2022 format to Zarr v3; no inner chunk is decoded.
 

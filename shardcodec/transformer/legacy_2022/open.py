@@ -7,10 +7,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, Unpack
 
 import zarr
 
+from ...arguments import checked
 from ...compat import (
     ArrayV3Metadata,
     LocalStore,
@@ -24,6 +25,7 @@ from ...compat import (
 )
 from ...errors import ShardError
 from ...format.checks import unsupported
+from ...options import OptionChoices
 from ...storage.files import check_name
 from ...zarr_plugin.enable import attach
 from .metadata import array_key, normalized, parse_hierarchy, parse_json
@@ -33,7 +35,10 @@ from .view import LegacyStore
 __all__ = ["as_store", "check_understood", "legacy_store", "naming", "open_2022"]
 
 
-def open_2022(store: Any, path: str = "", *, mode: str = "r+", **choices: Any) -> Any:
+@checked
+def open_2022(
+    store: Any, path: str = "", *, mode: Literal["r", "r+"] = "r+", **choices: Unpack[OptionChoices]
+) -> Any:
     """Open an array that zarr-python 2.14 to 2.18 wrote in its experimental v3 format, sharded or not.
 
     Parameters
