@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, SupportsIndex, TypeVar, 
 
 import numpy as np
 
-__all__ = ["as_buffer", "check_argument", "check_fields", "checked", "show"]
+__all__ = ["as_buffer", "check_argument", "check_fields", "checked", "shortened", "show"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +37,11 @@ _repr.maxlist = _repr.maxtuple = _repr.maxdict = 8
 def show(value: object) -> str:
     """Return a short `repr` for an error message."""
     return _repr.repr(value)
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """Return the beginning of a long text, for messages of other packages that quote all of a value."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

@@ -44,6 +44,9 @@ from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 from zarr.storage._common import make_store_path
 
+from .arguments import shortened
+from .errors import ShardError, SpecError
+
 __all__ = [
     "IN_MEMORY",
     "ArrayMetadata",
@@ -93,6 +96,7 @@ __all__ = [
     "max_workers",
     "memory_identity",
     "metadata_from",
+    "naming_document",
     "on_zarrs_loop",
     "open_with_any_grid",
     "options_of_zarr",
@@ -154,7 +158,7 @@ def refusal_of(document: Mapping[str, Any]) -> str | None:
         with quiet():
             ArrayV3Metadata.from_dict(copy.deepcopy(dict(document)))
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {shortened(str(error))}"
     return None
 
 
@@ -551,7 +555,8 @@ def array_at(store: Any, path: str) -> Any:
         store, path = store.store, "/".join(filter(None, (store.path, path)))
     # mode "r" needs a read-only copy of the store, which some stores cannot make
     mode = "r+" if isinstance(store, Store) and not store.read_only else "r"
-    return zarr.open_array(store, path=path, mode=mode)
+    with naming_document(f"{store}/{path}".rstrip("/")):
+        return zarr.open_array(store, path=path, mode=mode)
 
 
 def chunk_shape_of(metadata: ArrayMetadata) -> tuple[int, ...] | None:
@@ -571,6 +576,18 @@ def stored_document(metadata: ArrayMetadata) -> dict[str, Any]:
     name = ".zarray" if isinstance(metadata, ArrayV2Metadata) else "zarr.json"
     document: dict[str, Any] = json.loads(metadata.to_buffer_dict(IN_MEMORY)[name].to_bytes())
     return document
+
+
+@contextlib.contextmanager
+def naming_document(name: str) -> Iterator[None]:
+    """Raise `SpecError` with a name for the errors of zarr's parser, which quote whole documents and do not say which."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
+        if isinstance(error, OSError | ShardError):
+            raise
+        why = f"{type(error).__name__}: {shortened(str(error))}"
+        raise SpecError(f"{name}: zarr cannot read the metadata: {why}", path="") from None
 
 
 def metadata_from(document: Mapping[str, Any]) -> ArrayMetadata:

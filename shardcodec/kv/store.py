@@ -25,7 +25,7 @@ from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..format.codecs import IndexLocation
 from ..storage import turns
-from ..storage.tasks import in_thread
+from ..storage.tasks import Threads, in_thread
 from ..storage.urls import is_url
 from .base_object import NestedObject, Renew, object_of_base
 from .entries import Entries, WriteBuffer
@@ -567,7 +567,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             return None
         pid = os.getpid()
         if self._pool is None or self._pool[0] != pid:  # after a fork the pool has no threads
-            self._pool = pid, ThreadPoolExecutor(self._concurrency, thread_name_prefix="shardcodec.kv")
+            self._pool = pid, Threads(self._concurrency, thread_name_prefix="shardcodec.kv")
         return self._pool[1]
 
     # ---- transactions

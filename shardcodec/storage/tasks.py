@@ -8,18 +8,19 @@ the work stop early.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .. import native
 from ..cancel import listen_to
 from ..compat import Caller
 
-__all__ = ["all_of", "in_thread"]
+__all__ = ["Threads", "all_of", "in_thread"]
 
 T = TypeVar("T")
 
@@ -50,13 +51,56 @@ async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | No
     """Run work in another thread, with the context of the caller, and wait for its end, also after a cancellation.
 
     A cancellation, or a caller that no longer waits, stops the native plans in the work, so the work ends soon. The
-    thread is one of `pool`, or of the event loop's default executor.
+    thread is one of `pool`, or of the event loop's default executor. If the system refuses to start one, the caller does the work
+    itself.
     """
     cancel = native.load().Cancel()
     with listen_to(cancel):
         context = copy_context()
-    call = functools.partial(context.run, work, *arguments)
-    return await _end_of(asyncio.get_running_loop().run_in_executor(pool, call), cancel)
+    call = _Call(functools.partial(context.run, work, *arguments))
+    try:
+        future = asyncio.get_running_loop().run_in_executor(pool, call)
+    except RuntimeError:
+        return call()
+    return await _end_of(future, cancel)
+
+
+class Threads(ThreadPoolExecutor):
+    """A pool of threads whose caller does the work itself if the system refuses to start one."""
+
+    def submit(self, work: Callable[..., T], /, *arguments: Any, **keywords: Any) -> Future[T]:
+        """Begin the work, or do all of it here."""
+        call = _Call(functools.partial(work, *arguments, **keywords))
+        try:
+            return super().submit(call)
+        except RuntimeError:
+            call.run()
+            return call.future
+
+
+class _Call(Generic[T]):
+    """A call that is made once. A pool that could not start a thread keeps it in its queue, where another thread may find it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._is_free = _thread.allocate_lock()
+        self.future: Future[T] = Future()
+
+    def __call__(self) -> T:
+        self.run()
+        try:
+            return self.future.result()
+        finally:
+            del self  # the traceback of an error would keep it, and with it the error
+
+    def run(self) -> None:
+        if not self._is_free.acquire(blocking=False):
+            return
+        try:
+            self.future.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001  # the caller raises it
+            self.future.set_exception(error)
+            del self  # as above
 
 
 async def _end_of(task: asyncio.Future[T], cancel: Any) -> T:

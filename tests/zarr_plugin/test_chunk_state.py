@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -314,3 +315,23 @@ def test_http_server_is_not_listed(tmp_path: Path) -> None:
                 objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
         state = shardcodec.chunk_state(f"{objects.url}/a.zarr")
     assert np.flatnonzero(state.exists).tolist() == list(range(0, 100, 3))
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("fill_value", "x" * 40_000),
+        ("data_type", {f"k{i}": i for i in range(3000)}),
+        ("codecs", [{"name": "y" * 40_000}]),
+        ("storage_transformers", list(range(5000))),
+        ("node_type", "group"),
+    ],
+)
+def test_error_of_zarrs_parser_is_short_and_names_the_array(tmp_path: Path, member: str, value: Any) -> None:
+    """zarr quotes all of the value, up to 38,000 characters, and does not say which document is wrong."""
+    zarr.create_array(tmp_path / "a.zarr", shape=(8,), chunks=(2,), shards=(4,), dtype="int32")
+    document = tmp_path / "a.zarr/zarr.json"
+    document.write_text(json.dumps({**json.loads(document.read_text()), member: value}))
+    with pytest.raises(shardcodec.SpecError, match="zarr: zarr cannot read the metadata: ") as found:
+        shardcodec.chunk_state(tmp_path / "a.zarr")
+    assert len(str(found.value)) < 500 + len(str(tmp_path))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import checked
+from ...arguments import checked, shortened
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
@@ -459,7 +459,7 @@ def _reports(
         found.append(array_report(source, one, cost, notes, is_sharded=has_shards(document)))
     for name, array in tree.verbatim.items():
         shape = () if array.layout is None else array.layout.shape
-        dtype = str(array.document.get("data_type"))
+        dtype = shortened(str(array.document.get("data_type")))
         reason = array.problem or "shardcodec does not have the data type"
         found.append(ConvertedArray(name, "copy", reason, shape, dtype, (), (), 0, False))
     return found

@@ -18,6 +18,7 @@ from ...compat import (
     Store,
     StorePath,
     default_buffer_prototype,
+    naming_document,
     quiet,
     swaps_for_filters,
     sync,
@@ -137,7 +138,7 @@ def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
 
 def check_understood(metadata: Mapping[str, Any]) -> None:
     """Raise UnsupportedError if the installed zarr would misread an array: zarr before 3.2 ignores some byte orders."""
-    with quiet():
+    with quiet(), naming_document("array.json"):
         understood = ArrayV3Metadata.from_dict(dict(metadata)).to_dict()
     (endian, filtered), (kept, _) = _byte_order(metadata["codecs"]), _byte_order(understood["codecs"])
     if endian == "big" and (kept != endian or (filtered and not swaps_for_filters())):
