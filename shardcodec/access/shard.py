@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ..arguments import as_buffer, check_argument, checked, show
 from ..format.spec import ShardSpec
-from ..options import NOTHING
+from ..options import NOTHING, WriteStrategy
 from .buffer import buffered_chunks
 from .chunk_codec import compiled
 from .inner_chunks import as_chunks, encode_chunks, position_array, positions, sort_unique
@@ -23,6 +23,15 @@ from .user_bytes import UserBytes, check_alignment
 from .write_encoded import check_size
 
 __all__ = ["Shard"]
+
+
+class WriteHow(TypedDict, total=False):
+    """The keywords of `Shard.write_encoded`, for type checkers."""
+
+    footer: Any
+    keep_user_bytes: bool | None
+    alignment: int | None
+    strategy: WriteStrategy | None
 
 
 class Shard(ShardReader):
@@ -67,7 +76,9 @@ class Shard(ShardReader):
         return type(self), (self._object, self._spec, self._mode, self._choices)
 
     @checked
-    def write_chunks(self, coords: Any, chunks: Any, *, write_empty_chunks: bool = False, **how: Any) -> None:
+    def write_chunks(
+        self, coords: Any, chunks: Any, *, write_empty_chunks: bool = False, **how: Unpack[WriteHow]
+    ) -> None:
         """Encode and store inner chunks in one atomic write. All other inner chunks stay unchanged.
 
         In a block of `shardcodec.group_writes`, a call without `how` is buffered in memory. It is stored at the end of the
@@ -124,7 +135,7 @@ class Shard(ShardReader):
         )
         self._write(self._change(where, encoded), **how)
 
-    def write_encoded(self, coords: Any, chunks: Any, **how: Any) -> None:
+    def write_encoded(self, coords: Any, chunks: Any, **how: Unpack[WriteHow]) -> None:
         """Store inner chunks that are already encoded in one atomic write. All other inner chunks stay unchanged.
 
         Every entry that the write carries over is checked first.
@@ -169,7 +180,7 @@ class Shard(ShardReader):
         self._check_write(where)
         self._write(self._change(where, chunks), **how)
 
-    def erase(self, coords: Any, **how: Any) -> None:
+    def erase(self, coords: Any, **how: Unpack[WriteHow]) -> None:
         """Make inner chunks absent. If none is left and no footer is given, the object is deleted.
 
         Parameters
@@ -244,7 +255,7 @@ class Shard(ShardReader):
         footer: Any = None,
         keep_user_bytes: bool | None = None,
         alignment: int | None = None,
-        strategy: str | None = None,
+        strategy: WriteStrategy | None = None,
         durability: str | None = None,
         dead_share: float | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from ..storage.upload import Upload
 from .chunk_writer import ChunkWriter
 from .inner_chunks import positions
 from .placement import ABSENT, aligned
-from .slot_writer import SlotWriter, create
+from .slot_writer import SlotHow, SlotWriter, create
 from .user_bytes import check_alignment
 from .write_encoded import check_size, ordered
 
@@ -278,7 +278,7 @@ class ShardWriter(ChunkWriter):
     # ---- several processes
 
     @staticmethod
-    def create(path: str | os.PathLike[str], spec: ShardSpec, **how: Any) -> bytes:
+    def create(path: str | os.PathLike[str], spec: ShardSpec, **how: Unpack[SlotHow]) -> bytes:
         """Begin a shard that several threads, processes or machines write at the same time, without locks.
 
         Parameters

@@ -22,7 +22,7 @@ import itertools
 import json
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from .write_encoded import ordered
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["SlotWriter", "create"]
+__all__ = ["SlotHow", "SlotWriter", "create"]
 
 # Size of a page, or a multiple of it, on all machines that are likely to take part.
 PAGE_NBYTES = 4096
@@ -114,6 +114,17 @@ def _chunk_nbytes(chain: Chain) -> int:
     nbytes = chain.inner.fixed_nbytes
     assert nbytes is not None, "`create` accepts only chains of fixed size"
     return int(nbytes)
+
+
+class SlotHow(TypedDict, total=False):
+    """The keywords of `ShardWriter.create`, for type checkers."""
+
+    header: Any
+    alignment: int
+    write_empty_chunks: bool
+    order: Order | None
+    durability: Durability | None
+    threads: int | None
 
 
 @checked
