@@ -86,7 +86,10 @@ def open_source(
     TypeError, ValueError, ImportError
         An argument is invalid, or a package is missing.
     """
-    patterns = [*([only] if isinstance(only, str) else only), *([] if array is None else [glob.escape(inner_path(array, "array"))])]
+    patterns = [
+        *([only] if isinstance(only, str) else only),
+        *([] if array is None else [glob.escape(inner_path(array, "array"))]),
+    ]
     wanted = functools.partial(_matches, patterns=patterns)
     # an array that was asked for by its name is not left out
     tree = _tree(source, options, wanted, array, storage_options, may_leave=not patterns)
