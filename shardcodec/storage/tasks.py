@@ -57,7 +57,7 @@ async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | No
     cancel = native.load().Cancel()
     with listen_to(cancel):
         context = copy_context()
-    call = _Call(functools.partial(context.run, work, *arguments))
+    call = _Once(functools.partial(context.run, work, *arguments))
     try:
         future = asyncio.get_running_loop().run_in_executor(pool, call)
     except RuntimeError:
@@ -70,7 +70,7 @@ class Threads(ThreadPoolExecutor):
 
     def submit(self, work: Callable[..., T], /, *arguments: Any, **keywords: Any) -> Future[T]:
         """Begin the work, or do all of it here."""
-        call = _Call(functools.partial(work, *arguments, **keywords))
+        call = _Once(functools.partial(work, *arguments, **keywords))
         try:
             return super().submit(call)
         except RuntimeError:
@@ -78,7 +78,7 @@ class Threads(ThreadPoolExecutor):
             return call.future
 
 
-class _Call(Generic[T]):
+class _Once(Generic[T]):
     """A call that is made once. A pool that could not start a thread keeps it in its queue, where another thread may find it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
