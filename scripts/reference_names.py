@@ -83,7 +83,7 @@ def is_for_callers(kind: type, name: str) -> bool:
 def results_of(function: Any) -> Iterator[type]:
     """Yield the classes of this package in the result of a function of this package."""
     if inspect.isfunction(function) and is_ours(function):
-        yield from classes_in(function.__annotations__.get("return"), function.__globals__)
+        yield from classes_in(function.__annotations__.get("return"), inspect.unwrap(function).__globals__)
 
 
 def function_of(value: Any) -> Callable[..., Any] | None:
