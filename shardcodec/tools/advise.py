@@ -67,6 +67,7 @@ def advise(
         No pattern is given, the array has no elements, or the bounds exclude all shapes.
     """
     shape, bounds = tuple(int(n) for n in shape), bounds or Bounds()
+    bounds.check()
     itemsize = np.dtype(dtype).itemsize
     if not shape or min(shape) < 1 or not accesses:
         raise ValueError(f"expected an array with elements and at least one access, got shape {shape}")

@@ -41,7 +41,8 @@ class Bounds(Record):
     writers: int = 1
     ratio: float = 1.0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise `TypeError` or `ValueError` for a field of another type, or out of range."""
         check_fields(self)
         for name in ("chunk_nbytes", "shard_nbytes", "max_files", "memory", "writers"):
             if (number := getattr(self, name)) is not None and number < 1:

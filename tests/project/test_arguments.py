@@ -233,10 +233,10 @@ def test_wrong_values_of_any_type_are_refused(name: str, folder: Path) -> None:
         {"chunk_nbytes": 1.5},
     ],
 )
-def test_bounds_are_checked_when_they_are_made(given: dict[str, Any]) -> None:
+def test_bounds_are_checked_by_advise(given: dict[str, Any]) -> None:
     (name,) = given
     with pytest.raises((TypeError, ValueError), match=f"^{name}: expected .*, got "):
-        tools.Bounds(**given)
+        tools.advise(**SHAPE_AND_TYPE, bounds=tools.Bounds(**given))
 
 
 def test_prices_are_checked_when_they_are_made() -> None:
