@@ -18,7 +18,6 @@ from ..compat import LocalStore
 from ..options import Options
 from . import file_locks, file_system, listing, lock_scopes, object_names
 from .concurrent_calls import call_each
-from .durable_documents import sync_documents
 from .identity import ByIdentity
 from .requests import Answer
 from .runner import Runner
@@ -232,6 +231,8 @@ class FileStore(Store):
                     appeared = await runner.call(_put_all, list(work), options, inline=False)
                 lock_scopes.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
+                    from .durable_documents import sync_documents  # few programs need it
+
                     await runner.call(sync_documents, [one.name for one in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more
             return Outcome(wanted, pause=contest.patience.pause(error))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,8 +41,10 @@ from ..options import NOTHING, Choices, Options, active
 from ..storage import index_cache
 from ..storage.store import Store
 from .array_codecs import Kind
-from .layout_guard import ArrayGuard
 from .request import Declined
+
+if TYPE_CHECKING:
+    from .layout_guard import ArrayGuard
 
 __all__ = ["DirectAccess", "MemoisedAccess", "direct_access"]
 
@@ -162,8 +164,7 @@ def direct_access(
     path = array.store_path.path
     folder = Folder(store, f"{path}/" if path else "")
     objects = ArrayObjects(folder, keys, metadata.shape, chain, array.dtype)
-    guard = ArrayGuard(metadata, store, path)
-    return DirectAccess(objects, metadata, array.config, array.order, options, guard, is_plain=is_plain)
+    return DirectAccess(objects, metadata, array.config, array.order, options, is_plain=is_plain)
 
 
 class DirectAccess:
@@ -181,8 +182,6 @@ class DirectAccess:
         Memory order of results.
     options : Options
         Options of each access.
-    guard : ArrayGuard
-        The layout that writes are made for.
     is_plain : bool
         zarr writes objects of this array as a whole, and not by inner chunks.
     """
@@ -194,7 +193,6 @@ class DirectAccess:
         config: Any,
         order: str,
         options: Options,
-        guard: ArrayGuard,
         *,
         is_plain: bool,
     ) -> None:
@@ -206,7 +204,7 @@ class DirectAccess:
         self._metadata = metadata
         self._spec = spec_with(config)
         self._options = options
-        self._guard = guard
+        self._guard: ArrayGuard | None = None
         self._reads = fills_missing_chunks(config)
         self._empty = functools.partial(_empty, order)
         if objects.dtype.kind in PLAIN_KINDS:
@@ -273,9 +271,17 @@ class DirectAccess:
         request = Request(store, parts, range(len(parts)), axes, values, self._spec)
         buffer = open_buffer.active()
         if buffer is not None:
-            return buffer.write_blocking(request, self._options, self._guard)
+            return buffer.write_blocking(request, self._options, self._layout_guard())
         write_request_blocking(request, self._options)
         return True
+
+    def _layout_guard(self) -> ArrayGuard:
+        if self._guard is None:
+            from .layout_guard import ArrayGuard  # only blocks of `group_writes` need it
+
+            folder = self._objects.folder
+            self._guard = ArrayGuard(self._metadata, folder.store, folder.prefix.rstrip("/"))
+        return self._guard
 
     def _find(self, selection: Any) -> tuple[list[Part], Ints, Ints] | None:
         """Return the parts of a basic selection, and axes and shape as `parse_selection`; None if it has no elements."""
