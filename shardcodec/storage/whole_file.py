@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from .. import native
 
-__all__ = ["NewWholeFile", "put_file"]
+__all__ = ["NewWholeFile", "put_file", "remove_part"]
 
 
 class NewWholeFile:
@@ -47,6 +48,12 @@ class NewWholeFile:
     def abort(self) -> None:
         """Remove the file; it does nothing after `commit`."""
         self._file.abort()
+
+
+def remove_part(path: str) -> None:
+    """Remove the unfinished file that an earlier version left beside `path`, if its process had the number of this one."""
+    with suppress(OSError):
+        os.unlink(f"{path}.{os.getpid()}.part")
 
 
 def put_file(

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import quote
 
-from ..storage.whole_file import NewWholeFile
+from ..storage.whole_file import NewWholeFile, remove_part
 from .documents import DOCUMENTS
 
 __all__ = ["Manifest", "ManifestRow", "OldManifest"]
@@ -76,6 +76,7 @@ class Manifest:
             raise FileNotFoundError(
                 f"manifest {path}: expected a file in a folder that exists, but there is no {folder}"
             )
+        remove_part(self._path)
         # SQLite writes to the temporary name, which the new file has from the start
         self._file = NewWholeFile(self._path)
         self._n = 0

@@ -252,7 +252,9 @@ def test_plan_with_options_of_a_store_is_private(source: Path, new: Path, job: P
     plan_convert(source, new, job, n_parts=1)
     with pytest.raises(FileExistsError, match="expected a new file"):
         plan_convert(source, new, job, n_parts=1)
-    secret = dataclasses.replace(PlanFile.read(job), path=f"{job}.secret", storage_options={"region": "x"})
+    options = {"region": "x"}
+    at_url = {"path": f"{job}.secret", "source": "s3://bucket/a.zarr", "storage_options": options}
+    secret = dataclasses.replace(PlanFile.read(job), **at_url)
     secret.write()
     assert stat.S_IMODE(Path(secret.path).stat().st_mode) == 0o600
     assert PlanFile.read(secret.path) == secret

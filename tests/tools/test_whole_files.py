@@ -60,6 +60,15 @@ def test_killed_manifest_does_not_block_the_next_run_and_is_removed(tmp_path: Pa
     assert files_below(out) == ["file", "other"]
 
 
+def test_leftover_of_an_earlier_version_is_removed(tmp_path: Path) -> None:
+    array(tmp_path / "a.zarr")
+    for name in "plan", "manifest":
+        (tmp_path / f"{name}.{os.getpid()}.part").touch()
+    tools.plan_convert(tmp_path / "a.zarr", tmp_path / "new.zarr", tmp_path / "plan", n_parts=1)
+    tools.verify(tmp_path / "a.zarr", manifest=str(tmp_path / "manifest"))
+    assert sorted(one for one in os.listdir(tmp_path) if one != "a.zarr") == ["manifest", "plan"]
+
+
 def test_stopped_manifest_leaves_nothing(tmp_path: Path) -> None:
     file = NewWholeFile(str(tmp_path / "file"))
     Path(file.name).write_bytes(b"half")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...storage.urls import placed_options
-from ...storage.whole_file import put_file
+from ...storage.whole_file import put_file, remove_part
 from ..convert.plan import ConvertPlan
 
 __all__ = ["PlanFile"]
@@ -75,6 +75,7 @@ class PlanFile:
                 f"{self.path}: expected a file in a folder that exists, but there is no {folder}"
             )
         text = f"{json.dumps(data, indent=1)}\n".encode()
+        remove_part(self.path)
         # options of a store may be secret
         is_private = bool(self.storage_options)
         if os.path.lexists(self.path) or not put_file(
