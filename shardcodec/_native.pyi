@@ -69,6 +69,7 @@ class Chain:
         index: Mapping[str, Any] | None = None,
         opaque: bool = False,
         stage: Any = None,
+        nan: str | None = None,
     ) -> None: ...
     def set_index(
         self, *, at_start: bool, big_endian: bool, n_checksums: int, perm: Ints | None = None

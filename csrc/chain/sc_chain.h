@@ -48,6 +48,8 @@ struct sc_chain {
     struct sc_swap swap; /* leaf: from stored to native byte order; if they are equal, n_fields is 0 */
     uint8_t *fill;       /* itemsize bytes, native order */
     uint8_t *fill_stored; /* the same in stored byte order */
+    bool nan_fills;       /* leaf: elements are floats, and any NaN counts as the fill value, which is one */
+    bool nan_big_endian;  /* the stored byte order of these floats */
 
     bool opaque; /* leaf: encoded by codecs outside of this library, to any size; never decoded or encoded here */
     size_t n_ops;

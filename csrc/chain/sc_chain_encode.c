@@ -49,6 +49,16 @@ apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_leve
     return SC_OK;
 }
 
+static bool
+is_fill(const struct sc_chain *chain, const uint8_t *elements)
+{
+    size_t n = (size_t)chain->n_items;
+
+    if (chain->nan_fills)
+        return sc_all_nan(elements, n, chain->itemsize, chain->nan_big_endian);
+    return sc_all_equal(elements, n, chain->fill_stored, chain->itemsize);
+}
+
 static enum sc_status
 encode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
             const int64_t *src_strides, const struct sc_write_rules *rules, uint8_t *dst, size_t dst_capacity,
@@ -72,7 +82,7 @@ encode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
         sc_copy_run(sc_chain_copy(&level->cache, chain, true, chain->shape, ones, src_strides), room, src);
         elements = room;
     }
-    if (!rules->write_empty && sc_all_equal(elements, (size_t)chain->n_items, chain->fill_stored, chain->itemsize)) {
+    if (!rules->write_empty && is_fill(chain, elements)) {
         *n = SC_ABSENT;
         return SC_OK;
     }

@@ -213,6 +213,22 @@ sc_all_equal(const uint8_t *p, size_t n_items, const uint8_t *fill, size_t items
     return !memcmp(p, fill, itemsize) && !memcmp(p, p + itemsize, (n_items - 1) * itemsize);
 }
 
+bool
+sc_all_nan(const uint8_t *p, size_t n_items, size_t itemsize, bool big_endian)
+{
+    uint64_t infinity = itemsize == 2 ? 0x7c00u : itemsize == 4 ? 0x7f800000u : (uint64_t)0x7ff << 52;
+
+    for (size_t i = 0; i < n_items; i++) {
+        uint64_t bits = 0;
+
+        for (size_t b = 0; b < itemsize; b++)
+            bits = bits << 8 | p[i * itemsize + (big_endian ? b : itemsize - 1 - b)];
+        if ((bits & (UINT64_MAX >> (65 - 8 * itemsize))) <= infinity)
+            return false;
+    }
+    return true;
+}
+
 void
 sc_swap_items(uint8_t *p, size_t n_items, size_t itemsize, const struct sc_swap *swap)
 {

@@ -52,6 +52,9 @@ void sc_fill(uint8_t *dst, int ndim, const uint64_t *shape, const int64_t *strid
  * difference. */
 bool sc_all_equal(const uint8_t *p, size_t n_items, const uint8_t *fill, size_t itemsize);
 
+/* True if all elements, floats of 2, 4 or 8 bytes, are a NaN of any sign and payload. */
+bool sc_all_nan(const uint8_t *p, size_t n_items, size_t itemsize, bool big_endian);
+
 /* Reverse units in place: n_items contiguous elements. */
 void sc_swap_items(uint8_t *p, size_t n_items, size_t itemsize, const struct sc_swap *swap);
 

@@ -25,7 +25,7 @@ __all__ = ["byte_map", "compiled", "memory_order", "output_array", "staged_shard
 
 
 @functools.lru_cache(maxsize=256)
-def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
+def compiled(spec: ChainSpec, native_order: bool = True, any_nan: bool = False) -> Chain:
     """Return the native chain of a spec.
 
     Parameters
@@ -35,6 +35,8 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
     native_order : bool
         True if the elements in memory have the byte order of this machine, False if all their fields have the other
         one. Staged chains support both in any case.
+    any_nan : bool
+        A chunk of floats with any NaN in each element equals a fill value that is NaN, as in zarr. Otherwise bits are compared.
 
     Returns
     -------
@@ -57,7 +59,7 @@ def compiled(spec: ChainSpec, native_order: bool = True) -> Chain:
             )
         assert spec.inner is not None
         return staged_shard(spec, ClippedCodecs(spec.inner))
-    chain: Chain = native.load().Chain(**lower(spec, native_order=native_order))
+    chain: Chain = native.load().Chain(**lower(spec, native_order=native_order, any_nan=any_nan))
     return chain
 
 

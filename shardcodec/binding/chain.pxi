@@ -91,7 +91,7 @@ cdef class Chain:
     cdef readonly object stage
 
     def __cinit__(self, *, shape, size_t itemsize, swap, perm, bytes fill, ops, inner=None, index=None,
-                  bint opaque=False, stage=None):
+                  bint opaque=False, stage=None, nan=None):
         cdef sc_chain *c = &self.chain
         cdef int a
         cdef size_t i
@@ -105,6 +105,11 @@ cdef class Chain:
         self.swap = Swap(swap, itemsize)
         c.swap = self.swap.swap
         self.set_fill(fill)
+        if nan is not None:
+            if itemsize not in (2, 4, 8) or nan not in ("little", "big"):
+                raise ValueError(f"expected floats of 2, 4 or 8 bytes and their byte order, got {itemsize} and {nan!r}")
+            c.nan_fills = True
+            c.nan_big_endian = nan == "big"
         if len(ops) > SC_MAX_OPS:
             raise ValueError(f"expected at most {SC_MAX_OPS} bytes -> bytes codecs, got {len(ops)}")
         c.n_ops = len(ops)

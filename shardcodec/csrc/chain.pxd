@@ -31,6 +31,8 @@ cdef extern from "chain/sc_chain.h" nogil:
         sc_swap swap
         uint8_t *fill
         uint8_t *fill_stored
+        bint nan_fills
+        bint nan_big_endian
         bint opaque
         size_t n_ops
         sc_op ops[8]

@@ -9,7 +9,9 @@ byte order of the `bytes` codec becomes a list of runs to reverse; it is empty i
 from __future__ import annotations
 
 import sys
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
 
 from ..errors import UnsupportedError
 from .chain_spec import ChainSpec
@@ -49,12 +51,13 @@ class LoweredChain(TypedDict):
     swap: tuple[SwapField, ...]
     perm: tuple[int, ...]
     fill: bytes
+    nan: NotRequired[str]
     ops: tuple[tuple[str, dict[str, Any]], ...]
     inner: LoweredChain | None
     index: LoweredIndex | None
 
 
-def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True) -> LoweredChain:
+def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bool = False) -> LoweredChain:
     """Convert a spec to the keyword arguments of the native chain.
 
     Parameters
@@ -63,6 +66,8 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True) -> LoweredC
     native_order : bool
         True if the arrays that the chain reads and fills are in native byte order. If False, they are in the
         opposite order, and the chain swaps exactly the elements that it otherwise would not swap.
+    any_nan : bool
+        Of floats with a fill value that is NaN, a chunk with any NaN in each element equals the fill value.
 
     Returns
     -------
@@ -79,22 +84,33 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True) -> LoweredC
     _check_limit(chain.dtype.itemsize, MAX_ITEMSIZE, "bytes in an element")
     _check_limit(len(chain.bytes_codecs), MAX_OPS, "bytes -> bytes codecs in a chain")
     inner = chain.inner
-    return LoweredChain(
+    lowered = LoweredChain(
         shape=chain.shape,
         itemsize=chain.dtype.itemsize,
         swap=_lower_swap(chain, native_order),
         perm=chain.perm,
         fill=chain.fill if native_order else _swapped(chain.fill, chain.swap),
         ops=tuple(_lower_op(codec) for codec in chain.bytes_codecs),
-        inner=None if inner is None else lower(inner, native_order=native_order),
+        inner=None if inner is None else lower(inner, native_order=native_order, any_nan=any_nan),
         index=None if chain.sharding is None else _lower_index(chain.sharding),
     )
+    if any_nan and (order := _nan_order(chain)) is not None:
+        lowered["nan"] = order
+    return lowered
 
 
 def _check_limit(value: int, limit: int, what: str) -> None:
     if value > limit:
         message = f"expected at most {limit} {what} (limit of the native engine), got {value}"
         raise UnsupportedError(message, actual=value, limit=limit)
+
+
+def _nan_order(chain: ChainSpec) -> str | None:
+    """Return the byte order of stored floats if their fill value is NaN; None for all others."""
+    serializer = chain.serializer
+    if isinstance(serializer, Sharding) or chain.dtype.kind != "f" or not np.isnan(chain.fill_value):
+        return None
+    return serializer.endian or sys.byteorder
 
 
 def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:

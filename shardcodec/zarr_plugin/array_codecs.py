@@ -100,7 +100,7 @@ class NativeKind(Kind):
 
     def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         spec = self._spec if self._spec.shape == shape else self._spec.with_shape(shape)
-        return compiled(spec, native_order)
+        return compiled(spec, native_order, any_nan=True)
 
 
 class StagedKind(Kind):

@@ -199,7 +199,7 @@ class _Job:
         self.shard_spec = shard_spec
         self.spec = spec
         self.dtype = dtype
-        self.chain = compiled(spec, memory_order(dtype, spec.dtype) is not False)
+        self.chain = compiled(spec, memory_order(dtype, spec.dtype) is not False, any_nan=True)
         self.options: Options = current_options(attached=write_order(codec))
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -111,8 +111,10 @@ class ZarrCodecs:
         ]
 
     def is_fill(self, chunk: np.ndarray[Any, Any]) -> bool:
-        """Return True if all elements of a chunk equal the fill value: objects by value, other elements bit by bit."""
+        """Return True if all elements of a chunk equal the fill value: objects by value, any NaN as NaN, others bit by bit."""
         chunk = chunk.astype(self.fill.dtype, copy=False)
+        if chunk.dtype.kind == "f" and np.isnan(self.fill):
+            return bool(np.isnan(chunk).all())
         if chunk.dtype.kind in "OT":
             return bool(self._prototype.nd_buffer.from_numpy_array(chunk).all_equal(self.fill[()]))
         return bool(native.load().all_equal(np.ascontiguousarray(as_void(chunk)), self.fill.tobytes()))
