@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from ..compat import has_loop_to_itself
 from ..options import Options
-from ..storage.retry import Patience
-from ..storage.tasks import in_thread
+from ..storage.waiting import Patience, in_thread
 from .array_request import Request
 from .read import ReadItem, read
 

@@ -27,7 +27,7 @@ from ..options import check
 from ..storage import index_cache as index_caches
 from ..storage.index_cache import IndexCache
 from ..storage.kinds import readable_at
-from ..storage.retry import Patience
+from ..storage.waiting import Patience
 from .array_request import Part
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import buffered_chunks

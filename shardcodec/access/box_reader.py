@@ -27,9 +27,9 @@ from ..storage.index_cache import IndexCache
 from ..storage.kinds import introduce, is_zarr_store, locate
 from ..storage.renamed_store import RenamedStore, original
 from ..storage.requests import MAX_GAP_NBYTES
-from ..storage.retry import Patience
 from ..storage.runner import run_blocking
 from ..storage.store import Store
+from ..storage.waiting import Patience
 from .array_request import Part
 from .object_regions import box_parts
 from .read import ReadItem, read, slice_reader

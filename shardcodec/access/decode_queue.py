@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import ShardError
 from ..options import Options
-from ..storage.tasks import in_thread
+from ..storage.waiting import in_thread
 from .read import ReadItem, read
 
 __all__ = ["DecodeQueue"]

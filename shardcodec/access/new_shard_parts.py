@@ -18,7 +18,7 @@ import numpy as np
 from .. import native
 from ..options import Options
 from ..storage.store import Parts as ObjectParts
-from ..storage.tasks import in_thread
+from ..storage.waiting import in_thread
 from .array_request import Part, Request
 from .placement import ABSENT
 from .regions import Box, Boxes, pack_boxes

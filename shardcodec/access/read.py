@@ -20,7 +20,7 @@ from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import index_cache
 from ..storage.requests import MAX_GAP_NBYTES
-from ..storage.retry import Patience
+from ..storage.waiting import Patience
 from .inner_chunks import coordinates
 from .regions import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
 

@@ -32,7 +32,7 @@ from ..storage import budget
 from ..storage.ranges import coalesced
 from ..storage.remote_indexes import RemoteIndex
 from ..storage.requests import Limits, Remote
-from ..storage.tasks import all_of
+from ..storage.waiting import all_of
 from .consistent_read import checked_data, confirm, consistent_read, minimum_nbytes
 from .decode_queue import DecodeQueue
 from .limited_remote import LimitedRemote

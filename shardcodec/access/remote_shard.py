@@ -22,7 +22,7 @@ from ..storage import locks
 from ..storage.remote_indexes import RemoteIndex
 from ..storage.requests import Answer, Changed, n_concurrent
 from ..storage.store import state_bytes
-from ..storage.tasks import all_of
+from ..storage.waiting import all_of
 from .consistent_read import WriterWatch, checked_data, minimum_nbytes
 from .limited_remote import LimitedRemote
 from .placement import ABSENT

@@ -24,9 +24,8 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.requests import n_concurrent
-from ..storage.retry import Patience
 from ..storage.store import Store
-from ..storage.tasks import all_of
+from ..storage.waiting import Patience, all_of
 from .chunk_codec import compiled
 from .encode_decode import parse_selection
 from .limited_remote import LimitedRemote

@@ -18,7 +18,7 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver
 from ..options import Options
-from ..storage.retry import Patience, retried
+from ..storage.waiting import Patience, retried
 from .buffer import buffered_chunks
 from .inner_chunks import decode_chunks
 from .placement import ABSENT

@@ -31,7 +31,7 @@ from ..errors import ConflictError, ShardError
 from ..option_sources import current_options
 from ..options import Options, active
 from ..storage import index_cache, locks
-from ..storage.retry import retried
+from ..storage.waiting import retried
 from .base_object import NestedObject, Renew
 from .keys import (
     FAILED,

@@ -24,9 +24,9 @@ from ..arguments import check_argument, checked
 from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..format.codecs import IndexLocation
-from ..storage import turns
-from ..storage.tasks import Threads, in_thread
+from ..storage import waiting
 from ..storage.urls import is_url
+from ..storage.waiting import Threads, in_thread
 from .base_object import NestedObject, Renew, object_of_base
 from .entries import Entries, WriteBuffer
 from .keys import (
@@ -527,8 +527,8 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
     ) -> ReadResult:
         """Read a value; see `read_sync`. A small value that needs no network request is read on the event loop."""
         if self._entries.can_read_inline:
-            if turns.is_over():
-                await turns.next_turn()
+            if waiting.is_over():
+                await waiting.next_turn()
             with suppress(TooLarge):
                 return self._read(key, byte_range, if_not_equal, INLINE_NBYTES)
         return await self._in_thread(self._read, key, byte_range, if_not_equal)

@@ -24,7 +24,7 @@ from ..access.shard_change import Found, change_all
 from ..access.shard_object import UNKNOWN, OpenObject, ShardObject
 from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
-from ..storage.tasks import in_thread
+from ..storage.waiting import in_thread
 from .base_object import Renew
 from .entries import Entries, Flags, WriteBuffer
 from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ByteRange, ReadResult, Stamp, is_there, result_of

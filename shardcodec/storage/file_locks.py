@@ -33,9 +33,7 @@ from .. import native
 from ..errors import LockError
 from ..options import Options
 from . import file_system, lock_scopes
-from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
-from .retry import Patience
-from .tasks import in_thread
+from .waiting import COSTLY_SECONDS, MAX_CALLS, Patience, call_all, call_each, finish_each, in_thread
 
 __all__ = [
     "MOVED",

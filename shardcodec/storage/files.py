@@ -16,13 +16,13 @@ import numpy as np
 from .. import native
 from ..compat import LocalStore
 from ..options import Options
-from . import file_locks, file_system, listing, lock_scopes, object_names
-from .concurrent_calls import call_each
-from .identity import ByIdentity
+from . import file_locks, file_system, lock_scopes, object_names
+from .object_names import ByIdentity
 from .requests import Answer
 from .runner import Runner
 from .store import UNCHANGED, Contest, Maker, Outcome, Replacement, Store, Stored, group_of
 from .temp_folder import staging_folder, staging_for
+from .waiting import call_each
 from .whole_file import put_file
 
 __all__ = [
@@ -167,11 +167,11 @@ class FileStore(Store):
 
     def keys(self, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
         """Yield the keys of the files below a folder."""
-        return listing.file_keys(self.root, prefix, with_folders=with_folders)
+        return object_names.file_keys(self.root, prefix, with_folders=with_folders)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the folders in a folder."""
-        return listing.file_names(self.root, prefix)
+        return object_names.file_names(self.root, prefix)
 
     def states_of(self, keys: Sequence[str]) -> list[str | None] | None:
         """Return the states of files; see `file_states`."""

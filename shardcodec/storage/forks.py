@@ -19,8 +19,7 @@ import sys
 from typing import Any
 
 from ..compat import FsspecStore, ObjectStore, StorePath, ZipStore, unwrap, wrapped, zip_again
-from .identity import ByIdentity
-from .object_names import store_name
+from .object_names import ByIdentity, store_name
 
 __all__ = ["is_local", "note", "own", "own_batch"]
 

@@ -20,8 +20,8 @@ from .files import FileStore, check_name, introduce_files, is_introduced
 from .memory import BytesStore, MemoryStore
 from .renamed_store import original
 from .store import Store
-from .tasks import in_thread
 from .urls import PlacedOptions, is_url, split_url, store_at
+from .waiting import in_thread
 
 __all__ = [
     "ZIP_SUFFIXES",

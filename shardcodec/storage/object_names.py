@@ -1,25 +1,31 @@
-# object_names.py - names of objects for locks, caches and messages
+# object_names.py - names of objects for locks, caches and messages; the keys of a store
 # SPDX-License-Identifier: MIT
-"""Names of objects.
+"""Names of objects for locks, caches and messages; the keys of a store.
+
+Names of objects.
 
 Two ways to one object must lead to one lock, so a file is named by its path without symbolic links, and an object of another
 store by the name of the store, which comes from the store's ``__str__``. That is foreign code which reads and writes must not
-call (`storage.identity`), so it is called when an array is opened, and its result is memoised.
+call (`storage.object_names`), so it is called when an array is opened, and its result is memoised.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Sequence
-from typing import Any
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
-from ..compat import memory_identity, unwrap
-from .concurrent_calls import call_each
-from .identity import ByIdentity
+from ..compat import memory_identity, on_zarrs_loop, unwrap
+from .waiting import call_each
 
 __all__ = [
+    "ByIdentity",
     "describe",
+    "file_keys",
+    "file_names",
     "index_names",
     "lies_below",
     "lies_in",
@@ -27,7 +33,75 @@ __all__ = [
     "part_name",
     "real_paths",
     "store_name",
+    "zarr_keys",
+    "zarr_names",
 ]
+
+
+# ---------------------------------------------------------------- facts about Python objects, memoised by identity
+#
+# Facts about objects of other libraries, computed once per object.
+#
+# ``str``, ``repr``, ``==`` and ``hash`` of such an object are foreign code. They may wait for a lock whose owner waits for
+# the GIL, which is a deadlock. So a dictionary must not have such objects as keys, and a read or write must not format them.
+
+T = TypeVar("T")
+
+# Most objects without weak references that are kept in memory together with their fact.
+MAX_KEPT = 64
+
+
+class ByIdentity(Generic[T]):
+    """A memo of facts about objects; each fact is kept as long as its object lives.
+
+    Parameters
+    ----------
+    make : callable
+        Computes the fact about an object. Two threads may call it at the same time for one object; both get the same fact.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._facts: dict[int, tuple[Callable[[], Any], T]] = {}
+        self._kept: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def has(self, thing: Any) -> bool:
+        """Return True if the fact about an object is memoised."""
+        fact = self._facts.get(id(thing))
+        return fact is not None and fact[0]() is thing
+
+    def of(self, thing: Any) -> T:
+        """Return the fact about an object; the first call computes it."""
+        fact = self._facts.get(id(thing))
+        if fact is not None and fact[0]() is thing:
+            return fact[1]
+        new = self._reference(thing), self._make(thing)
+        fact = self._facts.setdefault(id(thing), new)
+        if fact[0]() is not thing:  # stale: the fact of a deleted object with the same id
+            self._facts[id(thing)] = fact = new
+        return fact[1]
+
+    def _reference(self, thing: Any) -> Callable[[], Any]:
+        number = id(thing)
+
+        def forget(reference: Any) -> None:
+            fact = self._facts.get(number)
+            if fact is not None and fact[0] is reference:
+                self._facts.pop(number, None)
+
+        try:
+            return weakref.ref(thing, forget)
+        except TypeError:  # a class with slots and without `__weakref__`
+            self._kept.append(number)
+            if len(self._kept) > MAX_KEPT:
+                self._facts.pop(self._kept.popleft(), None)
+            return lambda: thing
+
+
+# ---------------------------------------------------------------- names of objects for locks, caches and messages
 
 
 def store_name(store: Any) -> str:
@@ -121,3 +195,97 @@ def _leads_to(path: str, known: tuple[str, int, int]) -> bool:
     except OSError:
         return False
     return (found.st_dev, found.st_ino) == known[1:]
+
+
+# ---------------------------------------------------------------- the keys of a store, one by one
+#
+# List the objects below a folder, and the folders in it, without a list of all of them in memory.
+#
+# The functions block, so an event loop must not call them. `storage.store.Store` has them as methods.
+
+# Number of keys that one call of zarr's event loop collects.
+PAGE_KEYS = 1000
+
+
+def zarr_keys(base: Any, prefix: str) -> Iterator[str]:
+    """Yield the keys of a zarr store that begin with a prefix, which is empty or ends with a slash."""
+
+    async def begin() -> Any:
+        return aiter(base.list_prefix(prefix))
+
+    async def end() -> None:
+        await listed.aclose()
+
+    # the methods of some stores need the running event loop before they are awaited
+    listed = on_zarrs_loop(begin())
+    try:
+        while page := on_zarrs_loop(_page(listed)):
+            yield from page
+    finally:
+        if hasattr(listed, "aclose"):
+            on_zarrs_loop(end())
+
+
+async def _page(keys: Any) -> list[str]:
+    page: list[str] = []
+    async for key in keys:
+        page.append(key)
+        if len(page) == PAGE_KEYS:
+            break
+    return page
+
+
+def zarr_names(base: Any, prefix: str) -> list[str]:
+    """Return the names in a folder of a zarr store, of objects and of folders."""
+
+    async def listed() -> list[str]:
+        return [name.rstrip("/") async for name in base.list_dir(prefix.rstrip("/"))]
+
+    return sorted(set(on_zarrs_loop(listed())))
+
+
+def file_keys(root: str, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
+    """Yield the keys of all files below a folder; symbolic links are followed, but never to a folder above them.
+
+    A link to nothing is a file here, so that opening it is an error.
+
+    Parameters
+    ----------
+    root : str
+        The folder to which keys are relative.
+    prefix : str
+        The folder, relative to `root`; empty, or with a slash at its end.
+    with_folders : bool
+        Also yield the folders, with a slash at the end.
+    """
+    yield from _walk(f"{root}/{prefix}", prefix, frozenset(), with_folders)
+
+
+def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]], with_folders: bool) -> Iterator[str]:
+    try:
+        found = os.stat(folder)
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    own = found.st_dev, found.st_ino
+    if own in above:
+        entries.close()
+        return
+    with entries:
+        for entry in entries:
+            key = prefix + entry.name
+            if entry.is_dir():
+                if with_folders:
+                    yield f"{key}/"
+                yield from _walk(entry.path, f"{key}/", above | {own}, with_folders)
+            else:
+                yield key
+
+
+def file_names(root: str, prefix: str) -> list[str]:
+    """Return the names of the folders in a folder; no name of a file."""
+    try:
+        with os.scandir(f"{root}/{prefix}") as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from ..compat import on_zarrs_loop
 from ..options import Options
 from . import budget, file_locks
-from .tasks import in_thread
+from .waiting import in_thread
 
 __all__ = ["BLOCKING", "ON_LOOP", "Runner", "run_blocking"]
 

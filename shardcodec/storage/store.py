@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ..compat import IN_MEMORY, buffer_from
 from ..errors import LockError
 from ..options import Options
-from . import file_locks, listing, object_names
+from . import file_locks, object_names
 from .requests import Answer, Limits, limits_of_zarr
 
 if TYPE_CHECKING:
@@ -385,11 +385,11 @@ class Store(ABC):
 
         `with_folders`: also those of folders, with a slash at the end, if the store has folders of its own.
         """
-        return listing.zarr_keys(self._base, prefix)
+        return object_names.zarr_keys(self._base, prefix)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the folders in a folder, in ascending order; names of objects may be among them."""
-        return listing.zarr_names(self._base, prefix)
+        return object_names.zarr_names(self._base, prefix)
 
     # ---- states that are valid in all processes
 

@@ -43,7 +43,7 @@ from .store import (
     group_of,
     state_bytes,
 )
-from .tasks import all_of
+from .waiting import all_of
 
 __all__ = ["PartStore", "ZarrStore"]
 

@@ -17,7 +17,7 @@ from ..access.remote_index import check_entries
 from ..access.shard_object import OpenObject
 from ..errors import ShardError
 from ..options import Options
-from ..storage.retry import retried
+from ..storage.waiting import retried
 from ..storage.worker_threads import WorkerThreads
 from .array_target import ArrayTarget, ShardTarget
 from .monitor import Monitor

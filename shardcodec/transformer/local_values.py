@@ -13,7 +13,7 @@ import numpy as np
 from ..access.placement import ABSENT
 from ..access.read import ATTEMPTS, is_changing
 from ..errors import ShardError
-from ..storage.retry import retried
+from ..storage.waiting import retried
 from .nested_shard import Entries, OpenedShard
 from .values import ChunkRequest, read_and_close, with_keys
 

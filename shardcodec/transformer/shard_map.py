@@ -18,14 +18,14 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options
-from ..storage import forks, index_cache, turns
+from ..storage import forks, index_cache, waiting
 from ..storage.kinds import store_of
 from ..storage.replace import replace
 from ..storage.requests import n_concurrent
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
 from ..storage.store import check_store_writable
-from ..storage.tasks import all_of, in_thread
+from ..storage.waiting import all_of, in_thread
 from .buffered_edits import BufferedEdits, applier
 from .byte_ranges import as_request, cut, request_to_send
 from .keys import ArrayKeys
@@ -176,8 +176,8 @@ class Shards:
 
     async def values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
         """Return parts of values; see `ShardingStorageTransformer.get_partial_values`."""
-        if turns.is_over():
-            await turns.next_turn()
+        if waiting.is_over():
+            await waiting.next_turn()
         shards: dict[str, list[ChunkRequest]] = {}
         others: list[tuple[int, str, Any]] = []
         n = 0

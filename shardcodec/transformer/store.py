@@ -25,7 +25,7 @@ from ..format.spec import ShardSpec
 from ..options import OptionChoices, check
 from ..storage.kinds import introduce
 from ..storage.store import Store as AnyStore
-from ..storage.tasks import all_of
+from ..storage.waiting import all_of
 from .keys import ArrayKeys, KeyLayout, as_path
 from .partial_values import as_bytes, overwrite_parts, put_parts
 from .shard_map import Shards, as_folder

@@ -16,7 +16,7 @@ from ..access.limited_remote import LimitedRemote
 from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..storage.kinds import store_of
 from ..storage.requests import Answer, Changed, Remote, n_concurrent
-from ..storage.tasks import all_of
+from ..storage.waiting import all_of
 
 __all__ = ["Ask", "BatchedRemote", "StoreRequests", "in_step"]
 

@@ -27,11 +27,11 @@ from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_orde
 from ..errors import ShardError
 from ..option_sources import current_options
 from ..options import Options
-from ..storage import locks, turns
+from ..storage import locks, waiting
 from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store, check_store_writable
-from ..storage.tasks import in_thread
+from ..storage.waiting import in_thread
 from .selection import array_axes, to_box
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class ShardingCodec(ZarrShardingCodec):
         return job.read_part(part)
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
-        if turns.is_over():
-            await turns.next_turn()
+        if waiting.is_over():
+            await waiting.next_turn()
         await introduce_async(byte_getter)
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_getter, selection, by_requests=True)
@@ -124,8 +124,8 @@ class ShardingCodec(ZarrShardingCodec):
     async def _encode_partial_single(
         self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
     ) -> None:
-        if turns.is_over():
-            await turns.next_turn()
+        if waiting.is_over():
+            await waiting.next_turn()
         await introduce_async(byte_setter)
         job = self._job(shard_spec)
         part = None if job is None else job.part(byte_setter, selection, by_requests=True)

@@ -34,10 +34,10 @@ from ..errors import UnsupportedError
 from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
-from ..storage import forks, turns
+from ..storage import forks, waiting
 from ..storage.kinds import introduce, store_of
 from ..storage.renamed_store import originals
-from ..storage.retry import Patience
+from ..storage.waiting import Patience
 from .array_codecs import Kind, kind_of
 from .fallback import write_own
 from .request import Declined, prepare
@@ -296,8 +296,8 @@ class ShardCodecPipeline(CodecPipeline):
         UnsupportedError
             The engine does not support the request, under the option ``strict``.
         """
-        if turns.is_over():
-            await turns.next_turn()
+        if waiting.is_over():
+            await waiting.next_turn()
         batch = originals(list(batch_info))
         if not batch:
             return ()
@@ -344,8 +344,8 @@ class ShardCodecPipeline(CodecPipeline):
         UnsupportedError
             The engine does not support the request, under the option ``strict``.
         """
-        if turns.is_over():
-            await turns.next_turn()
+        if waiting.is_over():
+            await waiting.next_turn()
         items = list(batch_info)
         batch = originals(items, writing=True)
         if not batch:

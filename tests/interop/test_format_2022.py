@@ -195,7 +195,10 @@ def test_xarray_finds_dimension_names(made: Path, tmp_path: Path) -> None:
         plain = xarray.open_zarr(store, consolidated=False).plain
         assert plain.dims == ("y", "x")
         assert plain.attrs["title"] == "plain"
-        assert np.array_equal(plain.values, expected(made, "plain"))
+        elements = expected(made, "plain")
+        if store == tmp_path / "v3":  # the copy has the fill value as xarray's mask of missing elements
+            elements = np.where(elements == 7, np.nan, elements)
+        assert np.array_equal(plain.values, elements, equal_nan=True)
 
 
 def test_read_only_array_refuses_writes(hierarchy: Path) -> None:

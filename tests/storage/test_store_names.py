@@ -34,9 +34,9 @@ from spec_json import CRC, LITTLE
 import shardcodec
 from shardcodec.compat import StorePath, buffer_from, default_buffer_prototype, sync
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import identity, object_names
-from shardcodec.storage.identity import ByIdentity
+from shardcodec.storage import object_names
 from shardcodec.storage.kinds import store_of as kind_of
+from shardcodec.storage.object_names import ByIdentity
 from shardcodec.transformer import ShardingStorageTransformer
 
 
@@ -192,10 +192,10 @@ class Slots:
 
 def test_facts_of_objects_without_weak_references_are_bounded() -> None:
     facts = ByIdentity(id)
-    things = [Slots() for _ in range(3 * identity.MAX_KEPT)]
+    things = [Slots() for _ in range(3 * object_names.MAX_KEPT)]
     for thing in things:
         assert facts.of(thing) == facts.of(thing) == id(thing)
-    assert len(facts) == identity.MAX_KEPT
+    assert len(facts) == object_names.MAX_KEPT
     assert facts.of(things[0]) == id(things[0])
 
 

@@ -22,6 +22,7 @@ from shardcodec.tools import convert
 from shardcodec.tools.convert.grouping import parts_of_axis
 from shardcodec.tools.convert.stored_objects import StoredObjects
 from shardcodec.tools.convert.zarr_source import ZarrSource
+from shardcodec.tools.monitor import Monitor
 
 SHAPE = (4000, 300)
 # where the sparse source has elements: in one chunk, at an edge of the array, across several chunks
@@ -90,7 +91,7 @@ def test_object_that_appears_during_a_job_is_a_change(tmp_path: Path) -> None:
     """The listing of the beginning does not hide it: the objects are listed again before the metadata are written."""
     sparse(tmp_path / "old")
 
-    class Late:
+    class Late(Monitor):
         """A monitor that writes to the source once the work has begun."""
 
         is_due = False
@@ -113,7 +114,7 @@ def test_object_that_appears_during_a_job_is_a_change(tmp_path: Path) -> None:
             tmp_path / "new",
             shards=(500, 100),
             job=tmp_path / "job.json",
-            monitor=Late(),  # type: ignore[arg-type]
+            monitor=Late(),
         )
 
 

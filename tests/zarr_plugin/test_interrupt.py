@@ -28,7 +28,7 @@ from helpers import create, files_below, ours
 import shardcodec
 from shardcodec import native
 from shardcodec.cancel import listen_to
-from shardcodec.storage.tasks import in_thread
+from shardcodec.storage.waiting import in_thread
 
 pytestmark = pytest.mark.threads
 

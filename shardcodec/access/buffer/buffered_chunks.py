@@ -15,7 +15,7 @@ import numpy as np
 
 from ...options import Options
 from ...storage import locks
-from ...storage.tasks import in_thread
+from ...storage.waiting import in_thread
 from ..shard_object import ShardObject
 from . import open_buffer
 from .overlay import Overlay

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple, Protocol
 
-from ...storage.tasks import all_of
+from ...storage.waiting import all_of
 
 __all__ = ["LayoutGuard", "LayoutLooks"]
 

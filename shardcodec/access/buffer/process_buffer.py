@@ -34,7 +34,7 @@ from ...storage.kinds import store_of
 from ...storage.object_names import lies_below, lies_in
 from ...storage.runner import BLOCKING, run_blocking
 from ...storage.store import Store
-from ...storage.tasks import all_of, in_thread
+from ...storage.waiting import all_of, in_thread
 from ..array_read import read_request
 from ..array_request import Part, Request
 from ..array_write import write_request

@@ -1,0 +1,492 @@
+# waiting.py - work in threads, many calls at a time, fair turns on the event loop, retries
+# SPDX-License-Identifier: MIT
+"""Work in threads, many calls at a time, fair turns on the event loop, retries.
+
+Helpers around asyncio.
+
+The engine's work writes to arrays and holds locks, so its caller must wait until it has ended. A cancelled caller makes
+the work stop early.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextlib
+import errno
+import functools
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from time import perf_counter
+from typing import Any, Generic, Self, TypeVar
+
+from .. import native
+from ..cancel import listen_to
+from ..compat import Caller, has_task_per_call
+
+__all__ = [
+    "COSTLY_SECONDS",
+    "MAX_CALLS",
+    "Patience",
+    "Threads",
+    "all_of",
+    "call_all",
+    "call_each",
+    "finish_each",
+    "in_thread",
+    "is_over",
+    "is_replaced",
+    "next_turn",
+    "retried",
+]
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.05
+
+
+# The caller that waits for the task which started this one.
+_caller: ContextVar[Caller | None] = ContextVar("shardcodec.caller", default=None)
+
+
+async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Run awaitables concurrently; after the first failure cancel the rest, wait for all, and raise that failure."""
+    token = _caller.set(Caller.of_this_task() or _caller.get())
+    try:
+        tasks = [asyncio.ensure_future(part) for part in work]
+    finally:
+        _caller.reset(token)
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | None = None) -> T:
+    """Run work in another thread, with the context of the caller, and wait for its end, also after a cancellation.
+
+    A cancellation, or a caller that no longer waits, stops the native plans in the work, so the work ends soon. The
+    thread is one of `pool`, or of the event loop's default executor. If the system refuses to start one, the caller does the work
+    itself.
+    """
+    cancel = native.load().Cancel()
+    with listen_to(cancel):
+        context = copy_context()
+    call = _Once(functools.partial(context.run, work, *arguments))
+    try:
+        future = asyncio.get_running_loop().run_in_executor(pool, call)
+    except RuntimeError:
+        return call()
+    return await _end_of(future, cancel)
+
+
+class Threads(ThreadPoolExecutor):
+    """A pool of threads whose caller does the work itself if the system refuses to start one."""
+
+    def submit(self, work: Callable[..., T], /, *arguments: Any, **keywords: Any) -> Future[T]:
+        """Begin the work, or do all of it here."""
+        call = _Once(functools.partial(work, *arguments, **keywords))
+        try:
+            return super().submit(call)
+        except RuntimeError:
+            call.run()
+            return call.future
+
+
+class _Once(Generic[T]):
+    """A call that is made once. A pool that could not start a thread keeps it in its queue, where another thread may find it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._is_free = _thread.allocate_lock()
+        self.future: Future[T] = Future()
+
+    def __call__(self) -> T:
+        self.run()
+        try:
+            return self.future.result()
+        finally:
+            del self  # the traceback of an error would keep it, and with it the error
+
+    def run(self) -> None:
+        if not self._is_free.acquire(blocking=False):
+            return
+        try:
+            self.future.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001  # the caller raises it
+            self.future.set_exception(error)
+            del self  # as above
+
+
+async def _end_of(task: asyncio.Future[T], cancel: Any) -> T:
+    caller: Caller | None = None
+    cancelled: asyncio.CancelledError | None = None
+    timeout: float | None = POLL_SECONDS
+    while not task.done():
+        looked_up = timeout is None or caller is not None
+        try:
+            await asyncio.wait([task], timeout=timeout)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            cancel.stop()
+        if task.done():
+            break
+        if not looked_up:  # delayed, because a search of all frames costs as much as a short read
+            caller = Caller.of_this_task() or _caller.get()
+            timeout = None if caller is None else POLL_SECONDS
+        if caller is not None and not caller.is_waiting():
+            cancel.stop()
+    if cancelled is not None and not task.cancelled():
+        task.exception()  # mark it as retrieved; the cancellation takes precedence
+        raise cancelled
+    try:
+        return task.result()
+    except native.load().Cancelled:
+        raise asyncio.CancelledError from None
+
+
+# ---------------------------------------------------------------- fair use of the event loop by small reads and writes
+#
+# Small reads and writes run on the event loop itself, because a switch of threads takes longer than the work.
+#
+# Such a coroutine never waits, so a loop over thousands of them would block every other task and timeout. Therefore, after
+# some calls or a millisecond, the next call lets the event loop run all other tasks once. The first call of each task does
+# so too, so that tasks that begin together run concurrently. Waiting calls are admitted one by one, one in each iteration of
+# the event loop.
+
+# Bounds of one turn.
+MAX_CALLS_OF_A_TURN = 16
+MAX_SECONDS = 0.001
+
+Task = asyncio.Task[Any]
+
+
+class Turn:
+    """The calls since an event loop last ran all other tasks."""
+
+    __slots__ = ("_waiting", "began", "first_calls_wait", "is_ending", "loop", "n_calls", "task")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self.task: Callable[[], Task | None] = lambda: None  # a weak reference: a task keeps its result
+        self.n_calls = 0
+        self.began = 0.0
+        self.first_calls_wait = loop is not None and not has_task_per_call(loop)
+        self.is_ending = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def begin(self) -> None:
+        """Start a turn: the event loop has run all other tasks."""
+        self.n_calls, self.began = 0, perf_counter()
+
+    async def end(self) -> None:
+        """Let the event loop run all other tasks, and return when it is the caller's turn."""
+        if not self.is_ending:  # fast path: no other call waits
+            self.is_ending, self.n_calls = True, MAX_CALLS_OF_A_TURN
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self._admit()
+            return
+        assert self.loop is not None
+        future = self.loop.create_future()
+        self._waiting.append(future)
+        await future
+
+    def _admit(self) -> None:
+        """Begin a turn, and admit the call that has waited longest in the next iteration of the event loop."""
+        self.begin()
+        while self._waiting and self._waiting[0].done():  # cancelled
+            self._waiting.popleft()
+        self.is_ending = bool(self._waiting)
+        if self.is_ending:
+            assert self.loop is not None
+            self._waiting.popleft().set_result(None)
+            self.n_calls = MAX_CALLS_OF_A_TURN
+            self.loop.call_soon(self._admit)
+
+
+class _Local(threading.local):
+    """The turn of the event loop that this thread ran last."""
+
+    def __init__(self) -> None:
+        self.turn = Turn(None)
+
+
+_local = _Local()
+
+
+def is_over() -> bool:
+    """Count a call that begins; return True if it must wait for `next_turn`."""
+    turn, task = _local.turn, asyncio.current_task()
+    if turn.task() is not task and task is not None:
+        return _is_over_for(task)
+    turn.n_calls += 1
+    return turn.n_calls > MAX_CALLS_OF_A_TURN or perf_counter() - turn.began >= MAX_SECONDS
+
+
+def _is_over_for(task: Task) -> bool:
+    """Count a call as `is_over` does, for the first call after a call of another task."""
+    turn, loop = _local.turn, asyncio.get_running_loop()
+    if turn.loop is not loop:
+        turn = _local.turn = Turn(loop)
+    turn.task = weakref.ref(task)
+    turn.began = perf_counter()
+    if turn.first_calls_wait:
+        turn.n_calls += 1
+        return True
+    turn.n_calls = 1  # the event loop has run everything else before this task
+    return False
+
+
+async def next_turn() -> None:
+    """Let the event loop run all other tasks and the calls that already wait."""
+    turn, task = _local.turn, asyncio.current_task()
+    await turn.end()
+    if task is not None:
+        turn.task = weakref.ref(task)
+
+
+# ---------------------------------------------------------------- calls to a file system at the same time, where each of them waits
+#
+# Calls at the same time, where one of them shows that each may wait for a round trip.
+#
+# On a warm local disk such a call takes some microseconds, and a change of threads costs more than the call.
+
+R = TypeVar("R")
+
+# From this duration on, several calls at a time are worth their threads.
+COSTLY_SECONDS = 200e-6
+
+# Most calls at a time.
+MAX_CALLS = 32
+
+
+def call_each(work: Callable[[T], R], items: Sequence[T], *, waits: bool = False) -> list[R]:
+    """Call a function for each item: one after the other until a call takes long, then several at a time.
+
+    Parameters
+    ----------
+    work : callable
+        It releases the GIL while it waits.
+    items : sequence
+    waits : bool
+        True if a call is known to take long, so that the first one is not made alone.
+
+    Returns
+    -------
+    list
+        The results in the order of the items. If calls raise, so does this function: the error of the first such item,
+        after all calls that were begun have ended. The exception of a signal handler comes before other errors.
+    """
+    results: list[R] = []
+    while not waits and len(results) < len(items):
+        begin = time.perf_counter()
+        results.append(work(items[len(results)]))
+        waits = time.perf_counter() - begin >= COSTLY_SECONDS
+    return results + call_all(work, items[len(results) :])
+
+
+def finish_each(work: Callable[[T], None], items: Sequence[T], *, waits: bool) -> None:
+    """Call a function for each item, also if signal handlers raise meanwhile: their exception comes after the last call.
+
+    Parameters
+    ----------
+    work : callable
+        It raises nothing itself, and may be called for an item again.
+    items : sequence
+    waits : bool
+        True if a call takes long: then several are made at a time, as by `call_all`, and else one after the other.
+    """
+
+    def call() -> None:
+        if waits:
+            call_all(work, items)
+        else:
+            for item in items:
+                work(item)
+
+    native.load().call_to_its_end(call)
+
+
+def call_all(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Call a function for all items, up to `MAX_CALLS` at a time; as `call_each`.
+
+    The caller takes part, so the work is done even if the system refuses to start threads.
+    """
+    if len(items) < 2:
+        return [work(item) for item in items]
+    to_its_end = native.load().call_to_its_end
+    calls = _Calls(work, items)
+    threads: list[threading.Thread] = []
+    try:
+        with contextlib.suppress(RuntimeError):  # a limit of the process, or the end of the interpreter
+            for _ in range(min(len(items), MAX_CALLS) - 1):
+                threads.append(threading.Thread(target=calls.run_in_thread, name="shardcodec-call"))
+                threads[-1].start()
+        calls.run()
+    finally:  # after Ctrl-C too, the caller may release what the calls have taken
+        to_its_end(calls.end)
+    for thread in threads:
+        if thread.ident is not None:  # it was started
+            thread.join()
+    return calls.results()
+
+
+class _Calls(Generic[T, R]):
+    """The calls of `call_all`: each thread takes the next item until none is left or a call has raised.
+
+    `Thread.join` cannot tell when the calls have ended: after a signal handler has raised in it, Python 3.11 takes a running
+    thread for one that has ended.
+    """
+
+    def __init__(self, work: Callable[[T], R], items: Sequence[T]) -> None:
+        self._work = work
+        self._items = items
+        self._left = deque(range(len(items)))
+        self._results: dict[int, R] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._running: set[int] = set()
+        self._one_ended = _thread.allocate_lock()  # locked, until a thread has left `_running`
+        self._one_ended.acquire()
+
+    def run(self) -> None:
+        while self._left:
+            try:
+                i = self._left.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            try:
+                self._results[i] = self._work(self._items[i])
+            except BaseException as error:  # noqa: BLE001  # the caller raises it
+                self._errors[i] = error
+                self._left.clear()
+
+    def run_in_thread(self) -> None:
+        me = threading.get_ident()
+        self._running.add(me)
+        try:
+            self.run()
+        finally:
+            self._running.discard(me)
+            with contextlib.suppress(RuntimeError):  # another thread has released it just now
+                self._one_ended.release()
+
+    def end(self) -> None:
+        """Begin no further call, and wait for those that run. It may be interrupted and called again."""
+        self._left.clear()  # so a thread that joins `_running` after this makes no call
+        while self._running:
+            self._one_ended.acquire()
+
+    def results(self) -> list[R]:
+        if self._errors:
+            raise self._errors[min(self._errors, key=lambda i: (isinstance(self._errors[i], Exception), i))]
+        return [self._results[i] for i in range(len(self._items))]
+
+
+# ---------------------------------------------------------------- retries after another client of a network file system has replaced a file
+#
+# Retries for stale files.
+#
+# A server forgets a file that another client has replaced by a new one. For up to about a second, this client's file
+# descriptor and cached name of it lead nowhere. The engine then reports ESTALE (csrc/io/sc_file.h), also if the file system
+# reports ENOENT. The new file exists under the name, so the work starts again after a pause.
+
+# Seconds for which readers retry. GlusterFS, and FUSE in general, cache a directory entry for one second; under load, with
+# writers that replace the file all the time, 3 of 19,627 reads did not succeed within 3 s.
+READ_SECONDS = 10.0
+
+# Bounds of the pause between two attempts, in seconds. The upper bound doubles from attempt to attempt; the pause is random,
+# so that it does not keep step with a writer that replaces the file at regular times.
+FIRST_PAUSE = 0.001
+LONGEST_PAUSE = 0.1
+
+
+def is_replaced(error: BaseException) -> bool:
+    """Return True for ESTALE: another client has replaced a file."""
+    return isinstance(error, OSError) and error.errno == errno.ESTALE
+
+
+class Patience:
+    """The pauses between attempts of one piece of work.
+
+    Parameters
+    ----------
+    seconds : float
+        Time to retry after the first error; 0 raises the first error.
+    """
+
+    def __init__(self, seconds: float = READ_SECONDS) -> None:
+        self._seconds = seconds
+        self._deadline = 0.0
+        self._bound = FIRST_PAUSE
+        self._n_attempts = 0
+        self._paths: set[Any] = set()
+
+    @classmethod
+    def after(cls, error: OSError) -> Self:
+        """Return a `Patience` after an attempt that could not wait; raise its error unless a file has been replaced."""
+        patience = cls()
+        patience.pause(error)
+        return patience
+
+    def pause(self, error: OSError) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        Raises
+        ------
+        OSError
+            `error`, if it is not ESTALE, or the time for retries is over; a note then says how often it was tried.
+        """
+        if not is_replaced(error):
+            raise error
+        if not self._paths:
+            self._deadline = time.monotonic() + self._seconds
+        self._paths.add(error.filename)
+        self._n_attempts += 1
+        if time.monotonic() >= self._deadline:
+            if self._seconds:
+                error.add_note(
+                    f"tried {self._n_attempts} times in {self._seconds:g} s; other clients replace the file"
+                )
+            raise error
+        return self._next_pause()
+
+    def _next_pause(self) -> float:
+        self._bound = min(2 * self._bound, LONGEST_PAUSE)
+        return random.uniform(FIRST_PAUSE, self._bound)
+
+    def wait(self, error: OSError) -> None:
+        """Wait before the next attempt, as `pause`. Threads that run an event loop must not call this."""
+        time.sleep(self.pause(error))
+
+    def misses(self, paths: Iterable[Any]) -> bool:
+        """Return True, after a pause, if the caller must repeat its attempt because a file may be missing only for a moment.
+
+        `paths` are the files that this attempt did not find. True: an earlier attempt had ESTALE for one of them, and
+        the time for retries is not over. False, at once: otherwise; then the files do not exist. It blocks, so with
+        time for retries it must not be called on an event loop.
+        """
+        if not self._paths or time.monotonic() >= self._deadline or self._paths.isdisjoint(paths):
+            return False
+        time.sleep(self._next_pause())
+        return True
+
+
+def retried(work: Callable[[], T]) -> T:
+    """Run work that reads files, and repeat it with pauses while another client replaces them; not on an event loop."""
+    patience = Patience()
+    while True:
+        try:
+            return work()
+        except OSError as error:
+            patience.wait(error)
