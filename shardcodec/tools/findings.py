@@ -40,12 +40,20 @@ class FindingKind(enum.StrEnum):
     MISSING_OBJECT = "missing object"  # of no array, in the other hierarchy, but not stored
     OVERLAP = "overlap"  # inner chunks share bytes, which is valid
     OUTSIDE_ARRAY = "outside the array"  # a bad entry of an inner chunk that no reader of the array needs
+    # no entry names them, and the index has no checksum: an update left them, or their entries were damaged
+    UNREFERENCED = "unreferenced inner chunks"
     UNSUPPORTED = "unsupported"  # codecs that the tools cannot run
 
 
 # Kinds that are no damage: a shard with only these is whole.
 WARNINGS = frozenset(
-    {FindingKind.OVERLAP, FindingKind.OUTSIDE_ARRAY, FindingKind.FOREIGN_FILE, FindingKind.UNSUPPORTED}
+    {
+        FindingKind.OVERLAP,
+        FindingKind.OUTSIDE_ARRAY,
+        FindingKind.UNREFERENCED,
+        FindingKind.FOREIGN_FILE,
+        FindingKind.UNSUPPORTED,
+    }
 )
 
 

@@ -8,19 +8,23 @@ Chunks of a fixed size follow one another. A zstd, gzip, zlib or blosc stream sa
 
 from __future__ import annotations
 
+import errno
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..format.chain_spec import ChainSpec
 from ..format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
 from .chunk_check import ChunkCheck, Level
+from .index_layout import Entries, is_absent
 from .memory_budget import MemoryShare
 from .stored_bytes import BLOCK_NBYTES, StoredBytes
 
-__all__ = ["Slot", "Slots", "recognise"]
+__all__ = ["Slot", "Slots", "can_recognise", "has_chunks_between", "recognise"]
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _GZIP = b"\x1f\x8b\x08"
@@ -74,6 +78,16 @@ class _Window:
 _End = Callable[[_Window, int, int], int | None]
 
 
+def can_recognise(check: ChunkCheck) -> bool:
+    """Return True if inner chunks of these codecs can be recognised."""
+    spec = check.spec
+    return (
+        check.decodes
+        and not spec.chain.is_clipped
+        and (spec.inner.fixed_nbytes is not None or _stream_of(spec.inner) is not None)
+    )
+
+
 def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slots | None:
     """Find the inner chunks in bytes [low, high) of a shard.
 
@@ -90,7 +104,7 @@ def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slot
         None if inner chunks of these codecs cannot be recognised.
     """
     spec = check.spec
-    if not check.decodes or spec.chain.is_clipped:
+    if not can_recognise(check):
         return None
     if spec.inner.fixed_nbytes is not None:
         return _fixed_slots(view, low, high, spec.inner.fixed_nbytes, check)
@@ -98,6 +112,49 @@ def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slot
     return (
         None if stream is None else _stream_slots(_Window(view, low, high, check.share), low, check, *stream)
     )
+
+
+def has_chunks_between(
+    view: StoredBytes, low: int, high: int, entries: Entries, places: Entries, check: ChunkCheck
+) -> bool:
+    """Return True if bytes [low, high) have an inner chunk that no entry names.
+
+    Parameters
+    ----------
+    view : StoredBytes
+    low, high : int
+        The range; an index is outside of it.
+    entries : ndarray of uint64, shape (n_chunks, 2)
+        The possible ones; absent elsewhere.
+    places : ndarray of uint64, shape (n_chunks, 2)
+        Inner chunks that are whole in these places; absent elsewhere.
+    check : ChunkCheck
+        If inner chunks of its codecs cannot be recognised, any bytes may be one.
+    """
+    live = places if can_recognise(check) else np.concatenate([entries, places])
+    live = live[~is_absent(live)]
+    fixed, begin = check.spec.inner.fixed_nbytes, low
+    for offset, nbytes in [*live[np.argsort(live[:, 0], kind="stable")].tolist(), (high, 0)]:
+        end = min(offset, high)
+        if begin < end and not can_recognise(check):
+            return True
+        # chunks of a fixed size follow what is before them, or end at what is behind them
+        for first in {begin, begin if fixed is None else begin + max(0, end - begin) % fixed}:
+            if first < end and _has_chunk(view, first, end, check):
+                return True
+        begin = max(begin, offset + nbytes)
+    return False
+
+
+def _has_chunk(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> bool:
+    """Return True if a whole inner chunk is in a range, or a part of the disk there cannot be read."""
+    try:
+        slots = recognise(view, low, high, check)
+    except OSError as error:
+        if error.errno != errno.EIO:  # others may go away
+            raise
+        return True
+    return slots is not None and any(slot.is_whole for slot in slots.found)
 
 
 def _fixed_slots(view: StoredBytes, low: int, high: int, nbytes: int, check: ChunkCheck) -> Slots:

@@ -92,6 +92,8 @@ class FoundIndex:
     is_anchored : bool
         The inner chunks end where the index begins, or begin where it ends: it was not shifted by bytes that were cut off or
         appended. Always true with a checksum.
+    doubtful : ndarray of bool or None
+        Entries that are absent, and may be those of stored inner chunks.
     """
 
     how: How
@@ -105,6 +107,7 @@ class FoundIndex:
     n_missing: int = 0
     proved: Entries | None = None
     is_anchored: bool = True
+    doubtful: Flags | None = None
 
 
 def find_index(
@@ -165,11 +168,11 @@ def _without_checksum(
     if entries is not None:
         needed = entries if inside is None else np.where(inside[:, None], entries, ABSENT)
         if _is_possible(needed, view, spec, at):
-            appended = None if is_nested else _before_appended(view, spec, needed, at)
+            inserted = None if is_nested else _around_inserted(view, spec, entries, at)
             # entries that reach too far say that inner chunks have lost bytes, and `_is_possible` has anchored them
             limit = at if spec.index_location == "end" else view.nbytes
             is_anchored = _end_of(needed) > limit or _is_anchored(entries, view, spec, at)
-            return appended or FoundIndex(How.IN_PLACE, entries, at, n, is_anchored=is_anchored)
+            return inserted or FoundIndex(How.IN_PLACE, entries, at, n, is_anchored=is_anchored)
     found = None if is_nested else _other_end(view, spec, at)
     is_anchored = entries is not None and _is_anchored(entries, view, spec, at)
     if found is None and not is_anchored and not is_nested and spec.index_location == "end":
@@ -239,19 +242,60 @@ def _first_of(entries: Entries) -> int:
     return int(live[:, 0].min()) if len(live) else 0
 
 
-def _before_appended(view: StoredBytes, spec: ShardSpec, entries: Entries, at: int) -> FoundIndex | None:
-    """Return the index before a few appended bytes that are read as possible entries, such as 16 bytes of 0xFF.
+def _around_inserted(view: StoredBytes, spec: ShardSpec, entries: Entries, at: int) -> FoundIndex | None:
+    """Return the index around inserted bytes that are read as possible entries, such as 16 bytes of 0xFF.
 
-    The inner chunks end where it begins, and it overlaps its own place.
+    The inner chunks end where it begins, and it overlaps its own place. Bytes of 0xFF may be in each place where so many
+    entries are absent; an entry that is not the same for all these places is doubtful.
     """
-    n, end = spec.index_nbytes, _end_of(entries)
-    if spec.index_location == "start" or not 0 < at - end < n or (at - end) % 16 or is_absent(entries).all():
+    n = spec.n_chunks
+    m = min(n - 1, at // 16)
+    if spec.index_location == "start" or _is_permuted(spec) or m < 1:
         return None
-    before = decode_entries(spec, view.range(end, n))
-    if before is None or not _is_plausible(before, end + n, end, n, spec) or _end_of(before) != end:
+    order = ">u8" if spec.index_endian == "big" else "<u8"
+    before = np.frombuffer(view.range(at - 16 * m, 16 * m), dtype=order).reshape(m, 2).astype(np.uint64)
+    known = np.concatenate([before, entries])
+    begins = at - 16 * np.arange(m, 0, -1)
+    possible = _are_possible(known, at, None, spec)
+    ends = np.where(is_absent(known) | ~possible, np.uint64(0), known.sum(axis=1, dtype=np.uint64))
+    all_possible = np.logical_and.accumulate(possible[::-1])[::-1][:m]
+    last_ends = np.maximum.accumulate(ends[::-1])[::-1][:m]
+    choices = np.flatnonzero(all_possible & (last_ends == begins.astype(np.uint64)))
+    if not len(choices):
         return None
-    detail = f"{at - end} bytes follow the index at offset {end}"
-    return FoundIndex(How.ELSEWHERE, before, end, n, FindingKind.TORN_APPEND, detail)
+    first = int(choices[-1])
+    n_inserted = m - first
+    of_index, is_doubtful = _without_inserted(known[first:], n, n_inserted)
+    if of_index is None:
+        return None
+    detail = (
+        f"{16 * n_inserted} bytes follow the index at offset {at - 16 * n_inserted}, or were inserted into it"
+    )
+    return FoundIndex(
+        How.ELSEWHERE,
+        of_index,
+        at - 16 * n_inserted,
+        spec.index_nbytes,
+        FindingKind.TORN_APPEND,
+        detail,
+        doubtful=is_doubtful,
+    )
+
+
+def _without_inserted(known: Entries, n: int, n_inserted: int) -> tuple[Entries | None, Flags]:
+    """Return the `n` entries without the inserted ones, and those that depend on where they were inserted.
+
+    None if the inserted ones are before all others, so the index is in its place.
+    """
+    absent = np.concatenate([[0], np.cumsum(is_absent(known))])
+    where = np.flatnonzero(absent[n_inserted:] - absent[:-n_inserted] == n_inserted)
+    low, high = (int(where[0]), int(where[-1])) if len(where) else (n, n)
+    behind, before = known[:n], known[n_inserted:]
+    position = np.arange(n)
+    is_doubtful = (position < high) & (position >= low) & (behind != before).any(axis=1)
+    entries = np.where((position < high)[:, None], behind, before)
+    entries[is_doubtful] = ABSENT
+    return (entries if high else None), is_doubtful
 
 
 # ---- older indexes
@@ -272,10 +316,15 @@ def _if_latest(
 
 
 def _with_older(lost: FoundIndex, older: Entries | None) -> FoundIndex:
-    """Return a lost index with the entries that are the same in an older whole one."""
+    """Return a lost index with the entries that are the same in an older whole one.
+
+    One that is read from a wrong byte is often a small size behind zeros, which may be the first inner chunk by chance.
+    """
     if older is None or lost.hints is None:
         return lost
     is_same = (lost.hints == older).all(axis=1)
+    if not older[is_same & ~is_absent(older), 0].any():
+        return lost
     return replace(lost, proved=np.where(is_same[:, None], older, ABSENT))
 
 

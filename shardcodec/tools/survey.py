@@ -19,6 +19,7 @@ from .chunk_check import ChunkCheck, Level, Problem, read_runs
 from .displacement import Displacement, displacement_of, drift_of, prove, shifted
 from .finding_list import FindingList
 from .findings import Finding, FindingKind
+from .frames import can_recognise, has_chunks_between
 from .index_layout import Entries, bad_entries, is_absent, wrong_sizes
 from .index_search import FoundIndex, How, find_index
 from .rebuilt_index import rebuild
@@ -187,6 +188,14 @@ class _ShardSurvey:
             self.places[whole] = entries[whole]
         if displaced is None or displaced.kind is FindingKind.TRUNCATED_TAIL:
             displaced = self._follow_drift(found, entries, stored & ~whole) or displaced
+        if found.doubtful is not None:
+            stored |= found.doubtful
+        is_damaged = bool(
+            bad.any() or wrong.any() or problems or displaced is not None or found.kind is not None
+        )
+        if self._has_unreferenced(found, np.where(bad[:, None], ABSENT, entries), stored, is_damaged):
+            stored |= is_damaged
+            self._report_unreferenced(int((is_absent(entries) & self.inside).sum()))
         self.is_lost = stored & is_absent(self.places) & self.inside
         self._report(found, entries, displaced, bad, wrong, problems)
 
@@ -285,6 +294,8 @@ class _ShardSurvey:
         drift = drift_of(found, self.view.nbytes, self.spec)
         if not drift or not self.check.has_checksum or not missing.any():
             return None
+        if not self.spec.n_index_checksums and abs(drift) >= int(entries[missing, 1].min()):
+            return None  # entries behind these may be damaged: each whole chunk there may be another one
         moved = shifted(entries, drift, found, self.view.nbytes)
         if drift > 0:
             behind = entries[:, 0] > entries[missing, 0].min()
@@ -298,6 +309,20 @@ class _ShardSurvey:
         self.places[there] = moved[there]
         detail = f"{np.count_nonzero(there)} inner chunks are {abs(drift)} bytes {'before' if drift < 0 else 'behind'} their offsets"
         return Displacement(FindingKind.SHIFTED_DATA, drift, detail, is_packed=False)
+
+    def _has_unreferenced(self, found: FoundIndex, entries: Entries, stored: Flags, is_damaged: bool) -> bool:
+        """Return True if absent entries prove nothing: the index has no checksum, and no entry names a whole inner chunk.
+
+        In a shard without other damage only bytes count that are an inner chunk for sure.
+        """
+        spec = self.spec
+        if spec.n_index_checksums or stored[self.inside].all():
+            return False
+        is_sure = self.check.has_checksum or spec.inner.fixed_nbytes is None
+        if not is_damaged and not (self.level is Level.DECODE and is_sure and can_recognise(self.check)):
+            return False
+        low, high = (found.nbytes, self.view.nbytes) if found.offset == 0 else (0, found.offset)
+        return has_chunks_between(self.view, low, high, entries, self.places, self.check)
 
     # ---- findings
 
@@ -325,6 +350,13 @@ class _ShardSurvey:
             )
         if not bad.any():
             self._report_overlaps(entries)
+
+    def _report_unreferenced(self, n_absent: int) -> None:
+        detail = (
+            f"no entry names some bytes that may be inner chunks, {n_absent} entries are absent, and the index has no "
+            "checksum: an update left these bytes, or their entries were damaged; compare the shard with a copy"
+        )
+        self.list.add(FindingKind.UNREFERENCED, detail)
 
     def _flags(self, problems: dict[int, Problem]) -> Flags:
         flags = np.zeros(self.spec.n_chunks, dtype=np.bool_)

@@ -206,3 +206,114 @@ def test_only_inner_chunks_of_the_array_count(tmp_path: Path) -> None:
     path.write_bytes(data[:5] + bytes([data[5] ^ 1]) + data[6:])
     (one,) = repair(tmp_path / "a.zarr", to=tmp_path / "c.zarr").shards
     assert (one.n_kept, one.n_lost) == (3, 1)
+
+
+def plain(n: int, index_codecs: list[Any] | None = None, location: Any = "end") -> ShardSpec:
+    """Return a shard of `n` inner chunks of 16 bytes with a crc32c, and an index without one."""
+    return ShardSpec((4 * n,), (4,), "uint16", 0, [LITTLE, "crc32c"], index_codecs or [LITTLE], location)
+
+
+def wrong_and_lost(
+    folder: Path, spec: ShardSpec, damaged: bytes, content: Any, **how: Any
+) -> tuple[Any, Any, Any]:
+    """Repair a shard; return the inner chunks that are wrong in the result, those reported as lost, and the report."""
+    (folder / "shard").write_bytes(damaged)
+    (one,) = repair(folder / "shard", spec=spec, to=folder / "new", **how).shards
+    found = np.zeros_like(content)
+    if (folder / "new").exists():
+        with shardcodec.open_shard(folder / "new", None, spec) as shard:
+            found = shard.read_region()
+    size = spec.chunk_shape[0]
+    wrong = {(i,) for i in range(spec.n_chunks) if (found != content)[i * size : (i + 1) * size].any()}
+    return wrong, set(one.lost), one
+
+
+@pytest.mark.parametrize("present", [(7,), (0,), (8, 9), tuple(range(12))], ids=str)
+@pytest.mark.parametrize("at", [0, 3, 8, 12])
+@pytest.mark.parametrize("n_inserted", [1, 3])
+def test_bytes_of_ones_inserted_into_an_index_without_checksum_shift_no_inner_chunk(
+    tmp_path: Path, n_inserted: int, at: int, present: tuple[int, ...]
+) -> None:
+    """They read as absent entries; `repair` always took them for appended, and put inner chunks into other places."""
+    spec = plain(12)
+    content = np.zeros(48, np.uint16)
+    for i in present:
+        content[4 * i : 4 * i + 4] = 100 + i
+    shard = bytes(shardcodec.encode(content, spec))
+    index = len(shard) - spec.index_nbytes + 16 * at
+    damaged = shard[:index] + b"\xff" * 16 * n_inserted + shard[index:]
+    (tmp_path / "shard").write_bytes(damaged)
+    if not verify(tmp_path / "shard", spec=spec, level="decode").n_findings:
+        # bytes of 0xFF before the index, or before its first absent entries, are dead ones: each entry is right
+        assert at <= min(present)
+        return
+    wrong, lost, one = wrong_and_lost(tmp_path, spec, damaged, content)
+    assert wrong <= lost and len(lost) == one.n_lost
+    assert one.n_kept == 12 or len(present) < 12, "only one place has so many absent entries"
+
+
+@pytest.mark.parametrize("codecs", [[LITTLE, ZSTD, "crc32c"], [LITTLE, "crc32c"]], ids=["zstd", "raw"])
+def test_index_at_the_start_that_lost_its_last_entries_moves_no_inner_chunk(
+    tmp_path: Path, codecs: list[Any]
+) -> None:
+    """The inner chunks were found as far behind their offsets as the last whole one is, so each was read as another one."""
+    spec = ShardSpec((20,), (4,), "uint16", 0, codecs, [LITTLE], "start")
+    content = np.arange(1, 21, dtype=np.uint16)
+    shard = bytes(shardcodec.encode(content, spec))
+    damaged = shard[:48] + b"\xff" * 48 + shard[48:]
+    wrong, lost, _ = wrong_and_lost(tmp_path, spec, damaged, content)
+    assert wrong == lost == {(i,) for i in range(5)}
+
+
+def nested_codec(codecs: list[Any]) -> dict[str, Any]:
+    configuration = {"chunk_shape": [2], "codecs": codecs, "index_codecs": [LITTLE], "index_location": "end"}
+    return {"name": "sharding_indexed", "configuration": configuration}
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [[LITTLE, "crc32c"], [LITTLE, ZSTD], [nested_codec([LITTLE, "crc32c"])]],
+    ids=["raw", "zstd", "shards"],
+)
+def test_absent_entry_of_an_index_without_checksum_is_in_doubt_beside_an_unnamed_inner_chunk(
+    tmp_path: Path, codecs: list[Any]
+) -> None:
+    """Of a shard with another damage too, `repair` reported the inner chunk as absent, and the others as all there were."""
+    spec = ShardSpec((16,), (4,), "uint16", 0, codecs, [LITTLE])
+    content = np.arange(1, 17, dtype=np.uint16)
+    content[8:12] = 0
+    shard = bytearray(shardcodec.encode(content, spec))
+    with shardcodec.open_shard(bytes(shard), None, spec) as handle:
+        second = tuple(map(int, handle.index[1]))
+    (tmp_path / "sparse").write_bytes(shard[: second[0]] + b"\x01" * second[1] + shard[sum(second) :])
+    (one,) = repair(tmp_path / "sparse", spec=spec, to=tmp_path / "kept").shards
+    assert one.lost == ((1,),), "without unnamed inner chunks an absent entry is believed"
+    shard[len(shard) - 16 :] = b"\xff" * 16  # the entry of the last inner chunk
+    path = tmp_path / "dead"
+    path.write_bytes(shard)
+    report = verify(path, spec=spec, level="decode")
+    assert report.n_findings == 0, "an update in place leaves such a shard too"
+    assert report.kinds == ({} if len(codecs) == 1 else {"unreferenced inner chunks": 1})
+    shard[second[0] : sum(second)] = b"\x01" * second[1]
+    wrong, lost, one = wrong_and_lost(tmp_path, spec, bytes(shard), content)
+    assert wrong == {(1,), (3,)} and lost == {(1,), (2,), (3,)}
+    assert "unreferenced inner chunks" in {finding.kind for finding in one.findings}
+
+
+def test_dead_bytes_of_updates_are_no_damage(tmp_path: Path) -> None:
+    """Inner chunks that updates have replaced or removed stay as dead bytes; a full shard has no warning either."""
+    spec = plain(4)
+    content = np.arange(1, 17, dtype=np.uint16)
+    shard = bytes(shardcodec.encode(content, spec))
+    end = len(shard) - spec.index_nbytes
+    newer = bytes(shardcodec.encode(np.full(4, 99, np.uint16), spec.inner))
+    index = np.frombuffer(shard[end:], dtype="<u8").reshape(4, 2).copy()
+    index[1] = len(shard), len(newer)
+    path = tmp_path / "shard"
+    path.write_bytes(shard + newer + index.tobytes())
+    report = verify(path, spec=spec, level="decode")
+    assert (report.n_findings, report.kinds) == (0, {})
+    index[2] = 2**64 - 1
+    path.write_bytes(shard + newer + index.tobytes())
+    report = verify(path, spec=spec, level="decode")
+    assert (report.n_findings, report.kinds) == (0, {"unreferenced inner chunks": 1})
