@@ -21,7 +21,7 @@ from .findings import FindingKind
 from .index_layout import Entries, bad_entries, is_absent
 from .index_search import FoundIndex, How
 
-__all__ = ["Displacement", "displacement_of", "drift_of", "prove", "shifted"]
+__all__ = ["Displacement", "displacement_of", "drift_of", "has_all_chunks", "prove", "shifted"]
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -97,6 +97,15 @@ def drift_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> int:
     if not len(live):
         return 0
     return (nbytes if spec.index_location == "start" else found.offset) - int(live.sum(axis=1).max())
+
+
+def has_all_chunks(entries: Entries, inside: Flags) -> bool:
+    """Return True if every inner chunk of the array is present, and they follow each other without gaps."""
+    live = entries[~is_absent(entries)]
+    could_be = _could_be_written(live)
+    return bool(
+        could_be.all() and _is_packed(live.astype(np.int64)) and not (is_absent(entries) & inside).any()
+    )
 
 
 def _could_be_written(entries: Entries) -> Flags:

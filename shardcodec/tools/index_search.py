@@ -167,10 +167,10 @@ def _without_checksum(
     n, is_nested = spec.index_nbytes, _holds_equal_indexes(spec)
     if entries is not None:
         needed = entries if inside is None else np.where(inside[:, None], entries, ABSENT)
-        if _is_possible(needed, view, spec, at):
+        limit = at if spec.index_location == "end" else view.nbytes
+        if _is_possible(needed, entries, view, spec, at):
             inserted = None if is_nested else _around_inserted(view, spec, entries, at)
             # entries that reach too far say that inner chunks have lost bytes, and `_is_possible` has anchored them
-            limit = at if spec.index_location == "end" else view.nbytes
             is_anchored = _end_of(needed) > limit or _is_anchored(entries, view, spec, at)
             return inserted or FoundIndex(How.IN_PLACE, entries, at, n, is_anchored=is_anchored)
     found = None if is_nested else _other_end(view, spec, at)
@@ -180,18 +180,19 @@ def _without_checksum(
     return _if_latest(found, view, spec, None if entries is None else view.range(at, n), at)
 
 
-def _is_possible(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
-    """Return True if all entries are possible in this object, or were before it lost bytes of inner chunks."""
-    if wrong_sizes(entries, spec.inner.fixed_nbytes).any():
+def _is_possible(needed: Entries, entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
+    """Return True if the needed entries are possible in this object, or all were before it lost bytes of inner chunks."""
+    if wrong_sizes(needed, spec.inner.fixed_nbytes).any():
         return False
     n = spec.index_nbytes
-    n_lost = max(0, _end_of(entries) - (at if spec.index_location == "end" else view.nbytes))
-    if n_lost and not (
-        _is_packed(entries) and _first_of(entries) == (0 if spec.index_location == "end" else n)
-    ):
-        return False
+    n_lost = max(0, _end_of(needed) - (at if spec.index_location == "end" else view.nbytes))
+    if n_lost:
+        first = 0 if spec.index_location == "end" else n
+        if not _is_packed(needed) or _first_of(needed) != first:
+            return False
+        needed = entries  # one that no reader needs shows too that the index is damaged
     low = at + n_lost if spec.index_location == "end" else at
-    return not bad_entries(entries, view.nbytes + n_lost, low, n).any()
+    return not bad_entries(needed, view.nbytes + n_lost, low, n).any()
 
 
 def _is_anchored(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
@@ -258,14 +259,14 @@ def _around_inserted(view: StoredBytes, spec: ShardSpec, entries: Entries, at: i
     begins = at - 16 * np.arange(m, 0, -1)
     possible = _are_possible(known, at, None, spec)
     ends = np.where(is_absent(known) | ~possible, np.uint64(0), known.sum(axis=1, dtype=np.uint64))
-    all_possible = np.logical_and.accumulate(possible[::-1])[::-1][:m]
+    all_possible = np.logical_and.accumulate(possible[:m][::-1])[::-1]
     last_ends = np.maximum.accumulate(ends[::-1])[::-1][:m]
     choices = np.flatnonzero(all_possible & (last_ends == begins.astype(np.uint64)))
     if not len(choices):
         return None
     first = int(choices[-1])
     n_inserted = m - first
-    of_index, is_doubtful = _without_inserted(known[first:], n, n_inserted)
+    of_index, is_doubtful = _without_inserted(known[first:], possible[first:], n, n_inserted)
     if of_index is None:
         return None
     detail = (
@@ -282,13 +283,21 @@ def _around_inserted(view: StoredBytes, spec: ShardSpec, entries: Entries, at: i
     )
 
 
-def _without_inserted(known: Entries, n: int, n_inserted: int) -> tuple[Entries | None, Flags]:
+def _without_inserted(
+    known: Entries, possible: Flags, n: int, n_inserted: int
+) -> tuple[Entries | None, Flags]:
     """Return the `n` entries without the inserted ones, and those that depend on where they were inserted.
 
-    None if the inserted ones are before all others, so the index is in its place.
+    None if the inserted ones are before all others, so the index is in its place, or do not explain the impossible ones.
     """
-    absent = np.concatenate([[0], np.cumsum(is_absent(known))])
-    where = np.flatnonzero(absent[n_inserted:] - absent[:-n_inserted] == n_inserted)
+    is_free = is_absent(known) | ~possible
+    n_free, n_impossible = (np.concatenate([[0], np.cumsum(flags)]) for flags in (is_free, ~possible))
+    where = np.flatnonzero(
+        (n_free[n_inserted:] - n_free[:-n_inserted] == n_inserted)
+        & (n_impossible[n_inserted:] - n_impossible[:-n_inserted] == n_impossible[-1])
+    )
+    if not len(where) and not possible[:n].all():
+        return None, ~possible[:n]
     low, high = (int(where[0]), int(where[-1])) if len(where) else (n, n)
     behind, before = known[:n], known[n_inserted:]
     position = np.arange(n)

@@ -111,6 +111,8 @@ def rebuild(
     is_complete = places is not None
     if places is None:
         places, is_complete = evidence.with_order()
+        if is_complete and not evidence.fits_cut_checksum(places):
+            places, is_complete = {}, False
     entries = _proved(view, found, check)
     if not is_complete and slots.found and slots.fills_range:
         known = set(map(tuple, entries.tolist()))
@@ -182,12 +184,23 @@ class _Evidence:
         for places in itertools.islice(
             self._candidates(), min(_MOST_CANDIDATES, _MOST_CANDIDATE_NBYTES // n)
         ):
-            entries = np.full((self.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
-            for position, number in places.items():
-                entries[position] = self.slots[number].offset, self.slots[number].nbytes
-            if encode_entries(self.spec, entries).endswith(checksum):
+            if self._stored(places).endswith(checksum):
                 return places
         return None
+
+    def _stored(self, places: Places) -> bytes:
+        """Return the bytes of an index with these places."""
+        entries = np.full((self.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+        for position, number in places.items():
+            entries[position] = self.slots[number].offset, self.slots[number].nbytes
+        return encode_entries(self.spec, entries)
+
+    def fits_cut_checksum(self, places: Places) -> bool:
+        """Return False if the last bytes of the checksum are missing, and the others contradict an index with these places."""
+        n_left = CHECKSUM_NBYTES - self.found.n_missing
+        if self.spec.n_index_checksums != 1 or not 0 < n_left < CHECKSUM_NBYTES:
+            return True
+        return self._stored(places)[-CHECKSUM_NBYTES:].startswith(self.found.checksum[-n_left:])
 
     def _candidates(self) -> Iterator[Places]:
         """Yield possible indexes; the likely ones come first."""

@@ -16,7 +16,7 @@ from .. import native
 from ..access.inner_chunks import coordinates
 from ..access.placement import ABSENT
 from .chunk_check import ChunkCheck, Level, Problem, read_runs
-from .displacement import Displacement, displacement_of, drift_of, prove, shifted
+from .displacement import Displacement, displacement_of, drift_of, has_all_chunks, prove, shifted
 from .finding_list import FindingList
 from .findings import Finding, FindingKind
 from .frames import can_recognise, has_chunks_between
@@ -294,8 +294,8 @@ class _ShardSurvey:
         drift = drift_of(found, self.view.nbytes, self.spec)
         if not drift or not self.check.has_checksum or not missing.any():
             return None
-        if not self.spec.n_index_checksums and abs(drift) >= int(entries[missing, 1].min()):
-            return None  # entries behind these may be damaged: each whole chunk there may be another one
+        if not self.spec.n_index_checksums and not has_all_chunks(entries, self.inside):
+            return None  # with an entry that is damaged, each whole inner chunk at this distance may be another one
         moved = shifted(entries, drift, found, self.view.nbytes)
         if drift > 0:
             behind = entries[:, 0] > entries[missing, 0].min()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -317,3 +318,50 @@ def test_dead_bytes_of_updates_are_no_damage(tmp_path: Path) -> None:
     path.write_bytes(shard + newer + index.tobytes())
     report = verify(path, spec=spec, level="decode")
     assert (report.n_findings, report.kinds) == (0, {"unreferenced inner chunks": 1})
+
+
+def test_damaged_entry_of_an_index_without_checksum_moves_no_other_inner_chunk(tmp_path: Path) -> None:
+    """Of a shard without its first bytes the last entry was damaged too: all inner chunks were read as their neighbours."""
+    spec = ShardSpec((16,), (4,), "uint16", 0, [LITTLE, ZSTD, "crc32c"], [LITTLE])
+    content = np.arange(1, 17, dtype=np.uint16)
+    damaged = bytearray(shardcodec.encode(content, spec))
+    damaged[-16:-8] = bytes(8)
+    wrong, lost, _ = wrong_and_lost(tmp_path, spec, bytes(damaged[3:]), content)
+    assert wrong == lost == {(0,), (1,), (2,), (3,)}
+
+
+@pytest.mark.parametrize(
+    ("location", "damage"),
+    [("end", lambda data: data + bytes(range(1, 17))), ("start", lambda data: data[16:])],
+    ids=["appended", "cut"],
+)
+def test_damaged_entry_outside_of_the_array_shows_that_an_index_without_checksum_is_shifted(
+    tmp_path: Path, location: Any, damage: Any
+) -> None:
+    """No reader needs the last entry, so its damage was ignored, and each other one was read in the place of its neighbour."""
+    spec = ShardSpec((16,), (4,), "uint16", 0, [LITTLE, ZSTD, "crc32c"], [LITTLE], location)
+    path = tmp_path / "a.zarr/c/0"
+    path.parent.mkdir(parents=True)
+    (tmp_path / "a.zarr/zarr.json").write_text(json.dumps(spec.to_metadata((12,))))
+    content = np.array([0] * 4 + [5, 6, 7, 8] + [0] * 8, np.uint16)
+    path.write_bytes(damage(bytes(shardcodec.encode(content, spec))))
+    (one,) = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr").shards
+    found = elements(tmp_path / "b.zarr") if (tmp_path / "b.zarr/c/0").exists() else np.zeros(12, np.uint16)
+    wrong = {(i,) for i in range(3) if (found != content[:12])[4 * i : 4 * i + 4].any()}
+    assert wrong <= set(one.lost)
+
+
+def test_rest_of_the_checksum_contradicts_exchanged_entries(tmp_path: Path) -> None:
+    """The order of the inner chunks proved an index whose entries were exchanged, because a part of its checksum was missing."""
+    spec = ShardSpec((4, 4), (2, 2), "uint16", 0, [LITTLE, "crc32c"], [LITTLE, "crc32c"])
+    content = np.arange(1, 17, dtype=np.uint16).reshape(4, 4)
+    writer = shardcodec.ShardWriter(None, spec)
+    for at in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        writer.write_chunk(at, np.ascontiguousarray(content[2 * at[0] :, 2 * at[1] :][:2, :2]))
+    data = bytearray(writer.commit())
+    index = len(data) - spec.index_nbytes
+    data[index + 16 : index + 48] = data[index + 32 : index + 48] + data[index + 16 : index + 32]
+    path = tmp_path / "shard"
+    path.write_bytes(data[:-3])
+    (one,) = repair(path, spec=spec, dry_run=True).shards
+    assert (one.n_kept, one.n_lost) == (0, 4)
