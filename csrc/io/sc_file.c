@@ -128,18 +128,26 @@ sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where)
     return SC_OK;
 }
 
-void
-sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version)
+uint32_t
+sc_file_inode_number(int fd)
 {
     long number = 0; /* the kernel writes an int, although the name of the request says long */
 
-    *version = (struct sc_file_version){ id->device, id->inode, 0, id->nbytes, id->mtime_ns };
 #ifdef FS_IOC_GETVERSION
     if (ioctl(fd, FS_IOC_GETVERSION, &number) == 0)
-        version->number = (uint32_t)number;
+        return (uint32_t)number;
 #else
     (void)fd, (void)number;
 #endif
+    return 0;
+}
+
+void
+sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version)
+{
+    uint32_t number = sc_file_inode_number(fd);
+
+    *version = (struct sc_file_version){ id->device, id->inode, number, id->nbytes, id->mtime_ns };
 }
 
 enum sc_status

@@ -64,6 +64,9 @@ struct sc_file_version {
     int64_t mtime_ns;
 };
 
+/* Return the number that the file system gave to the inode of an open file or folder when it made it; 0: unknown. */
+uint32_t sc_file_inode_number(int fd);
+
 /* Return the version of an open file, which looked like `id`. */
 void sc_file_version_of(int fd, const struct sc_file_id *id, struct sc_file_version *version);
 

@@ -135,6 +135,14 @@ def open_file(str path):
     return fd
 
 
+def inode_number(int fd):
+    """Return the number that the file system gave to an inode when it made it; 0: unknown.
+
+    Device, inode and this number name one file or folder for ever: the inode of a removed one is given again.
+    """
+    return sc_file_inode_number(fd)
+
+
 def sync_path(str path):
     """Wait until a file, or the names in a folder, are on disk."""
     cdef bytes name = path_bytes(path)

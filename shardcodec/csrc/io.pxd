@@ -1,7 +1,7 @@
 # io.pxd - the C interface of csrc/io: files, locks, staging, the undo journal, faults for tests
 # SPDX-License-Identifier: MIT
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from shardcodec.csrc.base cimport c_bool, sc_status, sc_where
 
@@ -56,6 +56,7 @@ cdef extern from "io/sc_file.h" nogil:
 
     sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, sc_where *where)
     sc_status sc_file_truncate(int fd, const char *path, uint64_t nbytes, sc_where *where)
+    uint32_t sc_file_inode_number(int fd)
     sc_status sc_file_sync_path(const char *path, sc_where *where)
     sc_status sc_file_remove(const char *path, bint sync, sc_where *where)
     sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from .. import native
+from ..mounts import Descriptor
 
 __all__ = ["sync_documents"]
 
@@ -24,7 +25,7 @@ _BESIDE_V2 = (".zattrs", ".zmetadata")
 
 _State = tuple[int, ...]
 
-# Folders whose names are on disk, by path: device and inode. And documents whose present states are.
+# Folders whose names are on disk, by path: device, inode, and the inode's own number. And documents whose present states are.
 _folders: dict[str, _State] = {}
 _documents: dict[str, _State] = {}
 MAX_KNOWN = 1 << 16
@@ -97,12 +98,21 @@ def _add_unknown(folder: str, found: dict[str, _State]) -> None:
         with suppress(
             FileNotFoundError
         ):  # an erased shard leaves its folder, but other programs may remove it
-            state = os.stat(folder)
-            if device not in (None, state.st_dev) or _folders.get(folder) == (state.st_dev, state.st_ino):
+            state = _folder_state(folder)
+            if device not in (None, state[0]) or _folders.get(folder) == state:
                 return
-            device = state.st_dev
-            found[folder] = state.st_dev, state.st_ino
+            device = state[0]
+            found[folder] = state
         above = os.path.dirname(folder)
         if above == folder:
             return
         folder = above
+
+
+def _folder_state(folder: str) -> _State:
+    """Return what names a folder; a new one may have the inode of one that was removed."""
+    state = os.stat(folder)
+    number = 0
+    with suppress(PermissionError), Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        number = native.load().inode_number(fd)
+    return state.st_dev, state.st_ino, number

@@ -145,9 +145,10 @@ def test_power_cut_after_a_conversion_loses_nothing(tmp_path: Path, system: str)
 
     def work() -> None:
         with shardcodec.options(durability="fsync"):
-            codecs = ["bytes", "crc32c"]
-            for only, more in (("moved", {}), ("encoded", {"codecs": codecs}), ("copied", {})):
-                convert(tmp_path / "old", folder / only, only=[only], shards=(16, 16), **more)
+            sharded: dict[str, Any] = {"shards": (16, 16)}
+            encoded = sharded | {"codecs": ["bytes", "crc32c"]}
+            for only, more in (("moved", sharded), ("encoded", encoded), ("copied", {})):
+                convert(tmp_path / "old", folder / only, only=[only], **more)
         switch_off(folder)
 
     with mounted(image, folder):

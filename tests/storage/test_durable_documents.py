@@ -16,7 +16,7 @@ import zarr
 from helpers import create, ours
 
 import shardcodec
-from shardcodec import ShardSpec, ShardWriter
+from shardcodec import ShardSpec, ShardWriter, native
 from shardcodec.storage import durable_documents
 from shardcodec.tools import convert
 
@@ -40,9 +40,14 @@ class Syncs(list[str]):
 @pytest.fixture
 def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Syncs:
     found = Syncs(tmp_path)
-    engine = SimpleNamespace(sync_path=found.note)
-    monkeypatch.setattr(durable_documents, "native", SimpleNamespace(load=lambda: engine))
+    monkeypatch.setattr(durable_documents, "native", engine_with(found.note))
     return found
+
+
+def engine_with(sync_path: Callable[[str], None]) -> Any:
+    """Return the module `native` with another function that syncs a path."""
+    engine = SimpleNamespace(sync_path=sync_path, inode_number=native.load().inode_number)
+    return SimpleNamespace(load=lambda: engine)
 
 
 def spec_of(array: Any) -> ShardSpec:
@@ -103,6 +108,27 @@ def test_a_document_is_synced_again_when_it_has_changed(tmp_path: Path, syncs: S
         assert {"root", "root/array", "root/array/zarr.json", "root/array/c"} == syncs.take()
 
 
+def test_new_folder_with_the_inode_of_a_removed_one_is_synced(
+    tmp_path: Path, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 gives the inode of a removed folder to the next one, so device and inode took the new folder for the old one."""
+    stat = os.stat
+
+    def same_inode(path: Any, *arguments: Any, **keywords: Any) -> os.stat_result:
+        found = stat(path, *arguments, **keywords)
+        if os.fspath(path) == str(tmp_path / "root/array"):
+            return os.stat_result((found.st_mode, 77, *found[2:]))
+        return found
+
+    monkeypatch.setattr(durable_documents.os, "stat", same_inode)
+    group = zarr.create_group(tmp_path / "root")
+    with shardcodec.options(durability="fsync"):
+        create(group.store, name="array")[1, 1] = 1
+        syncs.clear()
+        create(group.store, name="array", overwrite=True)[1, 1] = 1
+    assert {"root", "root/array", "root/array/zarr.json", "root/array/c"} == syncs.take()
+
+
 def test_documents_of_format_2_are_synced(tmp_path: Path, syncs: Syncs) -> None:
     group = zarr.create_group(tmp_path / "root", zarr_format=2, attributes={"a": 1})
     array = create(group.store, name="array", zarr_format=2, shards=None, attributes={"b": 1})
@@ -136,9 +162,7 @@ def test_a_failed_sync_is_an_error_and_is_made_again(tmp_path: Path, monkeypatch
         calls.append(path)
         raise OSError(5, "Input/output error", path)
 
-    monkeypatch.setattr(
-        durable_documents, "native", SimpleNamespace(load=lambda: SimpleNamespace(sync_path=fail))
-    )
+    monkeypatch.setattr(durable_documents, "native", engine_with(fail))
     for _ in range(2):
         with shardcodec.options(durability="fsync"), pytest.raises(OSError, match="Input"):
             array[1, 1] = 1
@@ -154,9 +178,7 @@ def test_folders_of_other_users_are_left(tmp_path: Path, monkeypatch: pytest.Mon
             raise PermissionError(13, "Permission denied", path)
         real(path)
 
-    monkeypatch.setattr(
-        durable_documents, "native", SimpleNamespace(load=lambda: SimpleNamespace(sync_path=sync))
-    )
+    monkeypatch.setattr(durable_documents, "native", engine_with(sync))
     with shardcodec.options(durability="fsync"):
         array[1, 1] = 1
     assert ours(tmp_path / "array")[1, 1] == 1
