@@ -175,14 +175,15 @@ def _without_checksum(
             return inserted or FoundIndex(How.IN_PLACE, entries, at, n, is_anchored=is_anchored)
     found = None if is_nested else _other_end(view, spec, at)
     is_anchored = entries is not None and _is_anchored(entries, view, spec, at)
-    if found is None and not is_anchored and not is_nested and spec.index_location == "end":
+    # the index of a nested shard and the first absent entries behind it could be taken for an index
+    if found is None and not is_anchored and spec.inner.sharding is None and spec.index_location == "end":
         found = _elsewhere(view, spec, at, block_nbytes)
     return _if_latest(found, view, spec, None if entries is None else view.range(at, n), at)
 
 
 def _is_possible(needed: Entries, entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
     """Return True if the needed entries are possible in this object, or all were before it lost bytes of inner chunks."""
-    if wrong_sizes(needed, spec.inner.fixed_nbytes).any():
+    if _wrong_sizes(needed, spec).any():
         return False
     n = spec.index_nbytes
     n_lost = max(0, _end_of(needed) - (at if spec.index_location == "end" else view.nbytes))
@@ -475,7 +476,15 @@ def _cut_index(view: StoredBytes, spec: ShardSpec) -> _Cut | None:
 def _are_possible(entries: Entries, nbytes: int, at: int | None, spec: ShardSpec) -> Flags:
     """Return which entries a writer could have stored in a shard with the index at a place; None for no index."""
     where = (nbytes, 0) if at is None else (at, spec.index_nbytes)
-    return ~bad_entries(entries, nbytes, *where) & ~wrong_sizes(entries, spec.inner.fixed_nbytes)
+    return ~bad_entries(entries, nbytes, *where) & ~_wrong_sizes(entries, spec)
+
+
+def _wrong_sizes(entries: Entries, spec: ShardSpec) -> Flags:
+    """Return which present entries have a wrong size; a nested shard is not smaller than its index."""
+    least = 0
+    if spec.inner.sharding is not None and not spec.inner.bytes_codecs:
+        least = ShardSpec.from_chain(spec.inner).index_nbytes
+    return wrong_sizes(entries, spec.inner.fixed_nbytes) | (entries[:, 1] < np.uint64(least))
 
 
 def _n_consistent(entries: Entries) -> int:

@@ -365,3 +365,12 @@ def test_rest_of_the_checksum_contradicts_exchanged_entries(tmp_path: Path) -> N
     path.write_bytes(data[:-3])
     (one,) = repair(path, spec=spec, dry_run=True).shards
     assert (one.n_kept, one.n_lost) == (0, 4)
+
+
+def test_index_of_a_nested_shard_and_absent_entries_behind_it_are_no_index(tmp_path: Path) -> None:
+    """After a cut, `repair` took them for the index of the shard, and reported other inner chunks as lost than that which was."""
+    spec = ShardSpec((48,), (4,), "uint16", 0, [nested_codec([LITTLE])], [LITTLE])
+    content = np.zeros(48, np.uint16)
+    content[44:] = 1, 2, 3, 4
+    wrong, lost, _ = wrong_and_lost(tmp_path, spec, bytes(shardcodec.encode(content, spec))[:-16], content)
+    assert wrong == {(11,)} and wrong <= lost
