@@ -154,7 +154,7 @@ def test_whole_group_and_default_job_beside_the_destination(client: Any, new: Pa
     assert dict(made.attrs) == {"k": 1} and made["text"][...].tolist() == ["a", "b"]
     for name in ("x[1]", "deep/y"):
         assert (made[name][...] == VALUES[40:48, 40:48]).all()
-    assert status(f"{new}.job.json").n_finished == 8
+    assert status(f"{new}.job.json").n_finished == 9  # the text, too
 
 
 @pytest.mark.slow
