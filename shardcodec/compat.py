@@ -206,8 +206,9 @@ def own_pipeline(metadata: ArrayMetadata) -> CodecPipeline:
     pipeline = own_pipeline_class()
     if pipeline is zarr_pipelines.BatchedCodecPipeline:
         return pipeline.from_codecs([codec for codec, _ in evolve(codecs_of(metadata), spec)])
+    made = pipeline.from_codecs(codecs_of(metadata))  # zarr's warnings about the codecs, once
     with quiet():
-        return pipeline.from_codecs(codecs_of(metadata)).evolve_from_array_spec(array_spec=spec)
+        return made.evolve_from_array_spec(array_spec=spec)
 
 
 def batched_pipeline(codecs: Iterable[Any]) -> CodecPipeline:
