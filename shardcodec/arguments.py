@@ -100,7 +100,7 @@ def as_buffer(value: Any, name: str) -> memoryview:
 
 
 class _Rule(NamedTuple):
-    """What one parameter accepts: a test of each alternative, their names, and the words of `Literal`."""
+    """The values that one parameter accepts: a test of each alternative, their names, and the words of `Literal`."""
 
     tests: tuple[Callable[[Any], bool], ...]
     expected: str

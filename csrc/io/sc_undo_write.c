@@ -94,7 +94,7 @@
  * (docs/durability.md).
  *
  * Programs that know nothing of this (zarr, TensorStore) replace or remove S without its lock. The writer then goes on in
- * a file that has no name but M, and harms nobody: link() is checked to have named S, and the new file has another inode and
+ * a file that has no name but M, and harms no other writer: link() is checked to have named S, and the new file has another inode and
  * so other names of M and J.
  *
  * Journals of earlier versions lie in a staging folder beside the hierarchy. Readers and writers look there, too; no new ones are

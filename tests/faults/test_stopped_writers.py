@@ -288,7 +288,7 @@ def test_writer_ends_its_update_in_a_hierarchy_that_is_moved_meanwhile(tmp_path:
 
 @pytest.mark.parametrize("copy", ["copytree", "cp -a", "cp -r"])
 def test_copy_with_a_pending_journal_is_a_finding(tmp_path: Path, copy: str) -> None:
-    """The journal names the file that was copied, so nobody can tell which shard of the copy it belongs to."""
+    """The journal names the file that was copied, so no reader can tell to which shard of the copy it belongs."""
     scene = Shard(tmp_path, Case("raw", "slots"))
     kill_after_the_last_slot(scene)
     if copy == "copytree":
