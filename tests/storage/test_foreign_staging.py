@@ -138,7 +138,7 @@ def test_own_folder_becomes_as_narrow_as_the_hierarchy(tmp_path: Path) -> None:
 
 @needs_root
 def test_members_of_a_group_share_the_folder(shared: Path) -> None:
-    """The hierarchy may be written by a group, so all members use one staging folder, also one that another member has made."""
+    """The hierarchy may be written by a group, so all members use the staging folder of its owner."""
     project = shared / "project"
     project.mkdir()
     os.chown(project, OWNER, GROUP)
