@@ -5,10 +5,12 @@
 An entry of a damaged index is no proof, neither that an inner chunk is there nor that it is absent. It is a *hint* if it names
 exactly the range of a recognised chunk. A position is proved in one of these ways:
 
-- *Checksum*: an index that is made of hints, and of recognised chunks in the positions that have none, has the stored checksum.
+- *Checksum*: an index that is made of hints, and of recognised chunks in the positions that have none, has the stored checksum;
+  perhaps with exchanged hints, because chunks of one size are recognised under the entries of each other.
 - *Count and order*: the range has only inner chunks, as many as the shard has positions, and they lie in one order. Either the
-  caller says in which order, or at least half of the positions have a hint, and all hints agree with the order. Where several
-  orders agree with all hints, only chunks that have one place in all of them are proved.
+  caller says in which order, or at least half of the positions have a hint, so many that they do not agree with an order by
+  chance, and all hints agree with it. Where several orders agree with all hints, only chunks that have one place in all of
+  them are proved.
 - *Order*: the index has no checksum that would contradict: its end is missing or was never written, or its writer has made
   none. At least `_MIN_HINTS` hints agree with an order. The range has only inner chunks. Chunks without a hint are proved if
   as many positions are free between their neighbours in that order.
@@ -20,6 +22,7 @@ Without a checksum the order of columns is no proof: two exchanged entries of a 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +43,7 @@ __all__ = ["Rebuilt", "rebuild", "sequence"]
 
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.intp]]
 
 # From positions to the number of a recognised inner chunk.
 Places = Mapping[int, int]
@@ -47,6 +51,10 @@ Places = Mapping[int, int]
 # Indexes whose checksum is compared with the stored one, and bytes of all of them.
 _MOST_CANDIDATES = 4000
 _MOST_CANDIDATE_NBYTES = 256 << 20
+# Entries of which all arrangements are compared; of more, those that one or two exchanges make.
+_MOST_PERMUTED = 6
+# Of fewer arrangements one agrees with an order by chance.
+_RARE = 1000
 # So many exchanged entries of an index do not agree with an order by chance.
 _MIN_HINTS = 8
 # Checksums of bytes that were never written, or erased: the true one is missing.
@@ -153,6 +161,8 @@ class _Evidence:
         Those of them whose entry is not absent.
     high : int
         Where the inner chunks end.
+    table : ndarray of uint64, shape (n_slots + 1, 2)
+        The entries that name the slots, and an absent one.
     """
 
     def __init__(
@@ -166,6 +176,9 @@ class _Evidence:
     ) -> None:
         self.spec, self.slots, self.found, self.order, self.inside = spec, slots.found, found, order, inside
         self.high = high
+        self.table = np.array(
+            [*((slot.offset, slot.nbytes) for slot in slots.found), (ABSENT, ABSENT)], np.uint64
+        )
         self.fills_range = slots.fills_range
         hints = found.hints
         self.hinted = {} if hints is None else _hinted(self.slots, hints)
@@ -181,30 +194,34 @@ class _Evidence:
         checksum, n = self.found.checksum, self.spec.index_nbytes
         if not checksum:
             return None
-        for places in itertools.islice(
-            self._candidates(), min(_MOST_CANDIDATES, _MOST_CANDIDATE_NBYTES // n)
-        ):
-            if self._stored(places).endswith(checksum):
-                return places
+        candidates = itertools.chain(map(self._numbers, self._candidates()), self._exchanged())
+        for numbers in itertools.islice(candidates, min(_MOST_CANDIDATES, _MOST_CANDIDATE_NBYTES // n)):
+            if self._stored(numbers).endswith(checksum):
+                return {position: number for position, number in enumerate(numbers.tolist()) if number >= 0}
         return None
 
-    def _stored(self, places: Places) -> bytes:
-        """Return the bytes of an index with these places."""
-        entries = np.full((self.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
-        for position, number in places.items():
-            entries[position] = self.slots[number].offset, self.slots[number].nbytes
-        return encode_entries(self.spec, entries)
+    def _numbers(self, places: Places) -> Numbers:
+        """Return the slot of each position, and -1 for none."""
+        numbers = np.full(self.spec.n_chunks, -1, dtype=np.intp)
+        numbers[list(places)] = list(places.values())
+        return numbers
+
+    def _stored(self, numbers: Numbers) -> bytes:
+        """Return the bytes of an index with these slots."""
+        return encode_entries(self.spec, self.table[numbers])
 
     def fits_cut_checksum(self, places: Places) -> bool:
         """Return False if the last bytes of the checksum are missing, and the others contradict an index with these places."""
         n_left = CHECKSUM_NBYTES - self.found.n_missing
         if self.spec.n_index_checksums != 1 or not 0 < n_left < CHECKSUM_NBYTES:
             return True
-        return self._stored(places)[-CHECKSUM_NBYTES:].startswith(self.found.checksum[-n_left:])
+        return self._stored(self._numbers(places))[-CHECKSUM_NBYTES:].startswith(
+            self.found.checksum[-n_left:]
+        )
 
     def _candidates(self) -> Iterator[Places]:
         """Yield possible indexes; the likely ones come first."""
-        left, garbled = self.left, self.garbled
+        left = self.left
         yield self.hinted
         for order in self._orders():
             for positions in self._present():
@@ -213,15 +230,32 @@ class _Evidence:
         for order in self._orders():
             yield from itertools.islice(self._between(order), _MOST_CANDIDATES // 4)
         yield from self._with_inserted()
-        if len(garbled) <= len(left):
-            chosen = itertools.permutations(left, len(garbled))
-            yield from ({**self.hinted, **dict(zip(garbled, one, strict=True))} for one in chosen)
-        elif left:
-            some = itertools.permutations(garbled, len(left))
-            yield from ({**self.hinted, **dict(zip(one, left, strict=True))} for one in some)
         if left and len(left) <= 2:
             some = itertools.permutations(self.open, len(left))
             yield from ({**self.hinted, **dict(zip(one, left, strict=True))} for one in some)
+        yield from ({**self.hinted, **filled} for filled in self._filled())
+
+    def _filled(self) -> Iterator[Places]:
+        """Yield the places of slots without a hint in the positions with a garbled entry."""
+        left, garbled = self.left, self.garbled
+        if len(garbled) <= len(left):
+            chosen = itertools.permutations(left, len(garbled))
+            yield from (dict(zip(garbled, one, strict=True)) for one in chosen)
+        else:
+            some = itertools.permutations(garbled, len(left))
+            yield from (dict(zip(one, left, strict=True)) for one in some)
+
+    def _exchanged(self) -> Iterator[Numbers]:
+        """Yield indexes with exchanged entries."""
+        if not self.hinted:
+            return
+        hinted = self._numbers(self.hinted)
+        whole = np.setdiff1d(np.arange(self.spec.n_chunks), self.garbled)
+        for order in _rearranged(len(whole)):
+            for filled in self._filled():
+                numbers = self._numbers(filled)
+                numbers[whole] = hinted[whole[order]]
+                yield numbers
 
     def _with_inserted(self) -> Iterator[Places]:
         """Yield indexes that had further entries anywhere, if whole entries of the stored one are missing."""
@@ -281,7 +315,7 @@ class _Evidence:
             return {}, False
         n = len(self.slots)
         n_hints = sum(self.slots[number].is_whole for number in self.hinted.values())
-        if self.order is None and 2 * n_hints < n and self.spec.n_chunks > 1:
+        if self.order is None and self.spec.n_chunks > 1 and (2 * n_hints < n or self._is_chance(n_hints)):
             return {}, False
         if n == self.spec.n_chunks or (self.order is not None and not self.hinted):
             return self._in_full_order()
@@ -292,6 +326,11 @@ class _Evidence:
         else:
             has_none = self.found.is_anchored
         return self._in_some_order() if has_none and n_hints >= _MIN_HINTS else ({}, False)
+
+    def _is_chance(self, n_hints: int) -> bool:
+        """Return True if so few hints may agree with an order by chance. One chunk without a hint has the position that is left."""
+        n = len(self.slots)
+        return n - n_hints > 1 and math.perm(n, min(n_hints, _MIN_HINTS)) < _RARE
 
     def _reaches_beyond(self) -> bool:
         """Return True if an entry could be right but for its end: bytes of inner chunks are missing, so others are shifted."""
@@ -321,6 +360,26 @@ class _Evidence:
                 found.append({**self.hinted, **dict(itertools.chain(*exact))})
         places = _common(found)
         return places, len(places) == len(self.slots)
+
+
+def _rearranged(n: int) -> Iterator[Numbers]:
+    """Yield numbers 0 to `n` - 1 with two equal runs exchanged, or three in a cycle; of few numbers, in all orders."""
+    if n <= _MOST_PERMUTED:
+        yield from (np.array(one, np.intp) for one in itertools.permutations(range(n)))
+        return
+    numbers = np.arange(n)
+    for k in range(1, n // 2 + 1):
+        for a in range(n - 2 * k + 1):
+            for b in range(a + k, n - k + 1):
+                yield np.r_[
+                    numbers[:a], numbers[b : b + k], numbers[a + k : b], numbers[a : a + k], numbers[b + k :]
+                ]
+        if k == 1:
+            for a, b, c in itertools.permutations(range(n), 3):
+                if a < b and a < c:
+                    cycle = numbers.copy()
+                    cycle[[a, b, c]] = b, c, a
+                    yield cycle
 
 
 def _few(chosen: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -374,3 +374,109 @@ def test_index_of_a_nested_shard_and_absent_entries_behind_it_are_no_index(tmp_p
     content[44:] = 1, 2, 3, 4
     wrong, lost, _ = wrong_and_lost(tmp_path, spec, bytes(shardcodec.encode(content, spec))[:-16], content)
     assert wrong == {(11,)} and wrong <= lost
+
+
+def written(spec: ShardSpec, content: Any, order: list[int]) -> bytes:
+    """Return a shard whose inner chunks were written in an order, as the threads of a writer may finish."""
+    writer = shardcodec.ShardWriter(None, spec)
+    size = spec.chunk_shape[0]
+    for i in order:
+        writer.write_chunk((i,), np.ascontiguousarray(content[size * i : size * (i + 1)]))
+    return bytes(writer.commit())
+
+
+RAW = [LITTLE, "crc32c"]
+EXCHANGES = {
+    "two": {0: 2, 2: 0},
+    "pairs": {0: 2, 1: 3, 2: 0, 3: 1},
+    "three in a cycle": {0: 1, 1: 2, 2: 0},
+}
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("n", [4, 8])
+@pytest.mark.parametrize(
+    ("codecs", "low", "high"),
+    [
+        (RAW, 0, 8),
+        (RAW, 0, 16),
+        ([LITTLE, ZSTD, "crc32c"], 0, 8),
+        ([LITTLE, ZSTD, "crc32c"], 8, 16),
+        ([LITTLE, ZSTD, "crc32c"], 0, 16),
+    ],
+    ids=["raw offsets", "raw entries", "zstd offsets", "zstd lengths", "zstd entries"],
+)
+@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=list(EXCHANGES))
+def test_checksum_of_the_index_takes_exchanged_entries_back(
+    tmp_path: Path, exchange: dict[int, int], codecs: list[Any], low: int, high: int, n: int, location: Any
+) -> None:
+    """Inner chunks of one size are whole under the entries of each other; if these made an order, `repair` took it as a proof."""
+    spec = ShardSpec((64 * n,), (64,), "uint16", 0, codecs, RAW, location)
+    content = np.zeros((n, 64), np.uint16)
+    for i in range(n):
+        content[i, : 4 * i + 4] = np.random.default_rng(i).integers(1, 1 << 16, 4 * i + 4)
+    shard = written(spec, content.reshape(-1), [exchange.get(i, i) for i in range(n)])
+    index = 0 if location == "start" else len(shard) - spec.index_nbytes
+    damaged = bytearray(shard)
+    for to, source in exchange.items():
+        to, source = index + 16 * to, index + 16 * source
+        damaged[to + low : to + high] = shard[source + low : source + high]
+    wrong, lost, one = wrong_and_lost(tmp_path, spec, bytes(damaged), content.reshape(-1))
+    assert (wrong, lost, one.n_kept) == (set(), set(), n)
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0, 3), (0, 1, 2, 3)], ids=str)
+@pytest.mark.parametrize("has_checksum", [False, True], ids=["no checksum", "checksum"])
+def test_exchanged_offsets_of_nested_shards_are_not_believed(
+    tmp_path: Path, has_checksum: bool, order: tuple[int, ...]
+) -> None:
+    """Nested shards are not recognised without their entries: those of an index with a wrong checksum are lost."""
+    inner = nested_codec(RAW if has_checksum else [LITTLE])
+    spec = ShardSpec((16,), (4,), "uint16", 0, [inner], RAW)
+    content = np.arange(1, 17, dtype=np.uint16)
+    shard = written(spec, content, list(order))
+    index = len(shard) - spec.index_nbytes
+    damaged = bytearray(shard)
+    damaged[index : index + 8], damaged[index + 32 : index + 40] = (
+        shard[index + 32 : index + 40],
+        shard[index : index + 8],
+    )
+    wrong, lost, _ = wrong_and_lost(tmp_path, spec, bytes(damaged), content)
+    assert wrong == lost == {(0,), (1,), (2,), (3,)}
+
+
+@pytest.mark.parametrize("present", [(0, 3), (1, 2, 5)], ids=str)
+def test_checksum_of_the_index_takes_an_entry_back_from_an_absent_inner_chunk(
+    tmp_path: Path, present: tuple[int, ...]
+) -> None:
+    """All recognised inner chunks had an entry, so no other place was tried, and all were lost."""
+    spec = plain(8, RAW)
+    content = np.zeros(32, np.uint16)
+    for i in present:
+        content[4 * i : 4 * i + 4] = 100 + i
+    shard = written(spec, content, list(present))
+    index = len(shard) - spec.index_nbytes
+    damaged = bytearray(shard)
+    first, last = index + 16 * present[0], index + 16 * 7
+    damaged[first : first + 16], damaged[last : last + 16] = (
+        shard[last : last + 16],
+        shard[first : first + 16],
+    )
+    wrong, lost, one = wrong_and_lost(tmp_path, spec, bytes(damaged), content)
+    assert (wrong, lost, one.n_kept) == (set(), set(), len(present))
+
+
+@pytest.mark.parametrize("index_codecs", [RAW, [LITTLE]], ids=["checksum", "no checksum"])
+@pytest.mark.parametrize("order", [(0, 1, 3, 2), (0, 1, 2, 4, 3), (0, 1, 2, 3, 5, 4)], ids=str)
+def test_two_or_three_entries_agree_with_an_order_by_chance(
+    tmp_path: Path, order: tuple[int, ...], index_codecs: list[Any]
+) -> None:
+    """They proved that the inner chunks of the destroyed entries lie in it too, and two came in the place of each other."""
+    n = len(order)
+    spec = plain(n, index_codecs)
+    content = np.arange(1, 4 * n + 1, dtype=np.uint16)
+    shard = written(spec, content, list(order))
+    n_destroyed = 32 + spec.index_nbytes - 16 * n
+    damaged = shard[:-n_destroyed] + b"\x55" * n_destroyed
+    wrong, lost, _ = wrong_and_lost(tmp_path, spec, damaged, content)
+    assert {(order[-1],), (order[-2],)} <= lost and wrong <= lost
