@@ -8,8 +8,10 @@ A shard of letters is easier to check than one of numbers: `letters` puts four i
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -369,6 +371,7 @@ def in_child(work: Any) -> None:
         status = 1
         try:
             os.close(read_end)
+            faulthandler.register(signal.SIGUSR1, file=write_end)
             work()
             status = 0
         except BaseException as error:
@@ -381,14 +384,18 @@ def in_child(work: Any) -> None:
 
 
 def _wait_for(pid: int, read_end: int, seconds: float = 60.0) -> str:
-    """Return the message of a child before its end. Kill the child if it takes too long."""
+    """Return the message of a child before its end. If it takes too long, kill it and return the stacks of its threads."""
     import select
-    import signal
 
     ready, _, _ = select.select([read_end], [], [], seconds)
-    told = os.read(read_end, 4000).decode() if ready else f"the child did not end within {seconds} s"
-    os.close(read_end)
-    if not ready:
+    if ready:
+        told = os.read(read_end, 4000).decode()
+    else:
+        told = f"the child did not end within {seconds} s\n"
+        os.kill(pid, signal.SIGUSR1)
+        while select.select([read_end], [], [], 1.0)[0] and (stack := os.read(read_end, 4000)):
+            told += stack.decode()
         os.kill(pid, signal.SIGKILL)
+    os.close(read_end)
     _, status = os.waitpid(pid, 0)
     return told or ("" if status == 0 else f"the child ended with status {status}")
