@@ -1,6 +1,8 @@
-# native.py - lazy loading of the extension module
+# native.py - sizes and limits of the extension module; a signal that stops a running call
 # SPDX-License-Identifier: MIT
-"""Loading of ``shardcodec._native``.
+"""Sizes and limits of the extension module; a signal that stops a running call.
+
+Loading of ``shardcodec._native``.
 
 zarr imports shardcodec's entry point in every process that opens an array, so the import of the package must be fast and
 must not fail. Only the first use loads the extension.
@@ -8,14 +10,24 @@ must not fail. Only the first use loads the extension.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
 from types import ModuleType
+from typing import Any
 
 from .errors import UnsupportedError
 
-__all__ = ["load", "loaded", "require"]
+__all__ = [
+    "current",
+    "listen_to",
+    "load",
+    "loaded",
+    "require",
+]
 
 
 @functools.cache
@@ -68,3 +80,27 @@ def require() -> None:
 def loaded() -> ModuleType | None:
     """Return the module if it is already loaded, else None."""
     return sys.modules.get("shardcodec._native")
+
+
+# ---------------------------------------------------------------- the native `Cancel` of a thread or task
+#
+# The native `Cancel` that can stop the plans of a thread or task.
+#
+# It is a context variable: `asyncio.to_thread` copies it to the worker thread, so it need not be passed as an argument.
+
+_current: ContextVar[Any] = ContextVar("shardcodec.native", default=None)
+
+
+def current() -> Any:
+    """Return the `Cancel` of this thread or task; None if its plans cannot be cancelled."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def listen_to(cancel: Any) -> Iterator[None]:
+    """Let `native` stop the plans in this block, and in tasks and threads that are started in it."""
+    token = _current.set(cancel)
+    try:
+        yield
+    finally:
+        _current.reset(token)

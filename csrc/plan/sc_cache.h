@@ -68,7 +68,7 @@ void sc_cache_drop(struct sc_cache *cache, const char *name);
 
 /* Ask for the index of an object. file: identifies its present state; NULL for an object that is not in a file and
  * that the user has declared immutable. With SC_CACHE_HIT the caller holds *index. Waits while another thread loads
- * the same index, unless `cancel` stops the plan (then SC_CACHE_PASS). */
+ * the same index, unless `native` stops the plan (then SC_CACHE_PASS). */
 enum sc_cache_answer sc_cache_get(struct sc_cache *cache, const char *name, const struct sc_file_id *file,
                                   const struct sc_chain *shard, struct sc_cancel *cancel,
                                   struct sc_cached_index **index);

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import cancel, native
+from .. import native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from ..errors import ShardError, ShardFileError, SpecError
 from ..format.checks import as_mapping, bounded_depth
@@ -289,7 +289,7 @@ class BoxReader:
         if self._objects.chain.stage is None and patience is None:
             plan = [(part.chain, store.source(part.key), part.box) for part in parts]
             try:
-                self._plans.read(plan, as_void(out), axes, cancel.current())
+                self._plans.read(plan, as_void(out), axes, native.current())
                 return
             except ShardError:
                 pass  # `read` below reads again if the file has just changed, else it raises a complete error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import cancel, native
+from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import index_cache
@@ -187,7 +187,7 @@ def read(
         "n_threads": options.threads,
         "max_gap_nbytes": MAX_GAP_NBYTES,
         "allow_in_index": options.allow_in_index,
-        "cancel": cancel.current(),
+        "cancel": native.current(),
         **options.io_rules,
     }
     native_how = how

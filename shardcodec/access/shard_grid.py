@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import cancel, native
+from .. import native
 from ..arguments import checked
 from ..compat import on_zarrs_loop
 from ..errors import ShardError
@@ -272,7 +272,7 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
                 sizes,
                 n_threads=options.threads,
                 allow_in_index=options.allow_in_index,
-                cancel=cancel.current(),
+                cancel=native.current(),
                 **options.io_rules,
             )
         except ShardError as error:

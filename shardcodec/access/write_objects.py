@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import cancel, native
+from .. import native
 from ..errors import ShardError
 from ..options import Options
 from ..storage import index_cache
@@ -95,7 +95,7 @@ def write_objects(
         "allow_in_index": options.allow_in_index,
         "staging": staging,
         "n_threads": options.threads,
-        "cancel": cancel.current(),
+        "cancel": native.current(),
         **options.io_rules,
     }
     objects: list[Any] = [None] * len(items)

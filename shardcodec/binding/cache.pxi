@@ -49,7 +49,7 @@ os.register_at_fork(after_in_child=_note_main_thread)
 
 
 cdef Cancel entered(Cancel cancel):
-    """Return `cancel`, or a new one, with which the main thread checks for signals: Ctrl-C raises KeyboardInterrupt."""
+    """Return `native`, or a new one, with which the main thread checks for signals: Ctrl-C raises KeyboardInterrupt."""
     if cancel is None:
         cancel = Cancel()
         if get_ident() == main_ident:

@@ -27,8 +27,8 @@ from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
 
 from .. import native
-from ..cancel import listen_to
 from ..compat import Caller, has_task_per_call
+from ..native import listen_to
 
 __all__ = [
     "COSTLY_SECONDS",

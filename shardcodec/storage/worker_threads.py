@@ -33,7 +33,7 @@ class ThreadCall(Generic[R]):
 
     def __init__(self, work: Callable[..., R], arguments: tuple[Any, ...]) -> None:
         self._work, self._arguments = work, arguments
-        self._unclaimed = [None]  # `pop` succeeds once: for the thread that begins, or for `cancel`
+        self._unclaimed = [None]  # `pop` succeeds once: for the thread that begins, or for `native`
         self._result: R | None = None
         self.error: BaseException | None = None
         self.is_done = False

@@ -27,7 +27,7 @@ from helpers import create, files_below, ours
 
 import shardcodec
 from shardcodec import native
-from shardcodec.cancel import listen_to
+from shardcodec.native import listen_to
 from shardcodec.storage.waiting import in_thread
 
 pytestmark = pytest.mark.threads
@@ -208,7 +208,7 @@ def test_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
     spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{"name": "bytes"}, {"name": "gzip"}])
     from shardcodec.access.chunk_codec import compiled
     from shardcodec.access.regions import whole
-    from shardcodec.cancel import current
+    from shardcodec.native import current
 
     blob, chain = shardcodec.encode(np.ones((512, 512), "u1"), spec), compiled(spec.chain)
     out = np.empty((512, 512), "u1")
