@@ -32,8 +32,7 @@ if TYPE_CHECKING:
         SpecError,
         UnsupportedError,
     )
-    from .format.chain_spec import ChainSpec
-    from .format.spec import ShardSpec
+    from .format.spec import ChainSpec, ShardSpec
     from .options import Options, options
     from .storage.index_cache import IndexCache
     from .zarr_plugin.chunk_state import chunk_state, iter_existing
@@ -87,7 +86,7 @@ __all__ = [
 # The module of each name.
 MODULES: dict[str, str] = {
     "ArrayReader": ".access.array_reader",
-    "ChainSpec": ".format.chain_spec",
+    "ChainSpec": ".format.spec",
     "ChecksumError": ".errors",
     "ChunkState": ".access.shard_grid",
     "CodecError": ".errors",

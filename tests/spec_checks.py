@@ -16,8 +16,7 @@ from spec_json import config
 
 from shardcodec.errors import SpecError
 from shardcodec.format import codecs as codec_module
-from shardcodec.format.chain_spec import ChainSpec
-from shardcodec.format.spec import ShardSpec
+from shardcodec.format.spec import ChainSpec, ShardSpec
 
 
 def shard(shard_shape: Any = (4, 6), dtype: Any = "int32", fill_value: Any = 0, **changes: Any) -> ShardSpec:

@@ -8,8 +8,7 @@ import numpy as np
 
 from ..drawing.chunk_map import ChunkMap
 from ..errors import UnsupportedError
-from ..format.chain_spec import ChainSpec
-from ..format.spec import ShardSpec
+from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
 from .box_reader import ArrayObjects
 from .buffer import buffered_chunks

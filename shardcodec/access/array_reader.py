@@ -18,9 +18,9 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
-from ..format.array_document import key_encoding, parse_document
-from ..format.chain_spec import ChainSpec
 from ..format.checks import bounded_depth
+from ..format.metadata import key_encoding, parse_document
+from ..format.spec import ChainSpec
 from ..native import require
 from ..option_sources import current_options
 from ..options import check

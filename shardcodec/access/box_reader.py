@@ -20,7 +20,7 @@ from .. import native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from ..errors import ShardError, ShardFileError, SpecError
 from ..format.checks import as_mapping, bounded_depth
-from ..format.keys import KeyEncoding
+from ..format.metadata import KeyEncoding
 from ..options import Options
 from ..storage.files import FileStore, check_name
 from ..storage.index_cache import IndexCache

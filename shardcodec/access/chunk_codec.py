@@ -18,8 +18,7 @@ from ..errors import UnsupportedError
 
 if TYPE_CHECKING:
     from .._native import Chain
-    from ..format.chain_spec import ChainSpec
-    from ..format.spec import ShardSpec
+    from ..format.spec import ChainSpec, ShardSpec
 
 __all__ = ["byte_map", "compiled", "memory_order", "output_array", "staged_shard", "staged_whole"]
 

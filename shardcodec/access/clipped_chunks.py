@@ -16,7 +16,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardError
 from ..format.chain import lower
-from ..format.chain_spec import ChainSpec
+from ..format.spec import ChainSpec
 from .regions import as_void, whole
 from .write_plan import PlanItem
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from ..arguments import as_buffer, checked, show
 from ..errors import SpecError
-from ..format.chain_spec import ChainSpec
-from ..format.fill import fill_bytes, fill_scalar
-from ..format.spec import ShardSpec
+from ..format.dtypes import fill_bytes, fill_scalar
+from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Order, check
 from .chunk_codec import compiled, output_array

@@ -24,12 +24,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShardError, UnsupportedError
-from .array_document import document_in_v3, has_text, parse_document
-from .chain_spec import ChainSpec
 from .checks import parse_named, show
 from .codecs import NUMCODECS
-from .dtypes import DType, parse_data_type
-from .fill import fill_from_json
+from .dtypes import DType, fill_from_json, parse_data_type
+from .metadata import document_in_v3, has_text, parse_document
+from .spec import ChainSpec
 
 __all__ = ["ByteDocument", "byte_document", "inner_codecs"]
 

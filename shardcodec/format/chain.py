@@ -14,10 +14,9 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from ..errors import UnsupportedError
-from .chain_spec import ChainSpec
 from .codecs import Blosc, Bytes, Codec, Crc32c, Gzip, Lz4, Sharding, Zlib, Zstd, compose_transposes
 from .dtypes import SwapField
-from .spec import ShardSpec
+from .spec import ChainSpec, ShardSpec
 
 __all__ = ["LoweredChain", "LoweredIndex", "lower"]
 

@@ -1,18 +1,25 @@
-# metadata.py - the parts of a zarr.json that define the encoding of a chunk
+# metadata.py - the metadata document of an array: zarr.json, or .zarray of Zarr v2; chunk keys
 # SPDX-License-Identifier: MIT
-"""Array metadata: the members of a ``zarr.json`` beside the codecs.
+"""The metadata document of an array: zarr.json, or .zarray of Zarr v2; chunk keys.
+
+Array metadata: the members of a ``zarr.json`` beside the codecs.
 
 Source: Zarr v3 core specification 3.1, "Array metadata"; zarr-extensions, ``chunk-grids/rectilinear``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ..errors import SpecError
 from .checks import (
     MAX_EXTENT,
+    as_chunk_shape,
     as_int,
     as_int_tuple,
     as_items,
@@ -24,10 +31,27 @@ from .checks import (
     within,
     wrong,
 )
-from .dtypes import DType, parse_data_type
-from .fill import fill_from_document, fill_scalar
+from .codecs import NUMCODECS, Bytes, Codec, Transpose, resolve_codecs
+from .dtypes import (
+    DType,
+    as_dtype,
+    fill_from_document,
+    fill_from_json,
+    fill_scalar,
+    loose_base64,
+    parse_data_type,
+)
 
-__all__ = ["ArrayLayout", "parse_array"]
+__all__ = [
+    "ArrayLayout",
+    "KeyEncoding",
+    "document_in_v3",
+    "has_objects",
+    "has_text",
+    "key_encoding",
+    "parse_array",
+    "parse_document",
+]
 
 Edges = tuple[tuple[int, ...], ...]
 
@@ -140,3 +164,314 @@ def _pair(run: object, path: str) -> tuple[int, int]:
     if len(pair) != 2:
         wrong(path, f"expected a size and a count, got {show(run)}", expected=2, actual=len(pair))
     return pair[0], pair[1]
+
+
+# ---------------------------------------------------------------- keys of chunks in a store
+#
+# Chunk key encodings ``default`` and ``v2``.
+#
+# Source: Zarr v3 core specification 3.1, "Chunk key encoding".
+
+
+@dataclass(frozen=True)
+class KeyEncoding:
+    """A chunk key encoding: the rule that maps the grid position of a chunk to its key.
+
+    ``default`` gives ``c/1/2`` or ``c.1.2``; ``v2`` gives ``1.2`` or ``1/2``. The key of a chunk of rank 0 is ``c`` or
+    ``0``, respectively.
+    """
+
+    is_default: bool
+    separator: str
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> KeyEncoding:
+        """Read the encoding from a whole ``zarr.json``.
+
+        Raises
+        ------
+        SpecError
+            The encoding is missing or invalid.
+        UnsupportedError
+            shardcodec does not implement the encoding.
+        """
+        with within("chunk_key_encoding"):
+            name, configuration = parse_named(as_mapping(metadata, "").get("chunk_key_encoding"))
+            if name not in ("default", "v2"):
+                unsupported("", f"expected chunk key encoding default or v2, got {show(name)}")
+            with within("configuration"):
+                check_keys(configuration, "", optional=("separator",))
+                separator = configuration.get("separator", "/" if name == "default" else ".")
+                if separator not in ("/", "."):
+                    wrong("separator", f'expected "/" or ".", got {show(separator)}', actual=separator)
+        return cls(name == "default", separator)
+
+    @property
+    def prefix(self) -> str:
+        """The common prefix of all keys of rank 1 and more."""
+        return f"c{self.separator}" if self.is_default else ""
+
+    def key(self, coords: tuple[int, ...]) -> str:
+        """Return the key of the chunk at a grid position."""
+        if not coords:
+            return "c" if self.is_default else "0"
+        separator = self.separator
+        numbers = separator.join(map(str, coords))
+        return f"c{separator}{numbers}" if self.is_default else numbers
+
+    def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
+        """Return the grid position of a key; None for a key that is not one of a chunk with `ndim` axes."""
+        parts = key.split(self.separator)
+        if ndim == 0:
+            return () if key == self.key(()) else None
+        if self.is_default:
+            if parts[0] != "c":
+                return None
+            parts = parts[1:]
+        if len(parts) != ndim or not all(part.isascii() and part.isdecimal() for part in parts):
+            return None
+        coords = tuple(map(int, parts))
+        return coords if self.key(coords) == key else None  # no leading zeros
+
+
+# ---------------------------------------------------------------- the metadata document of an array: zarr.json, or .zarray of Zarr v2
+#
+# Read the metadata document of an array of either format.
+#
+# A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of the code does not know the format:
+#
+#     order "F"                           codec `transpose` that reverses the axes
+#     dtype "<i4" or ">i4"                dtype int32, codec `bytes` with that byte order
+#     filters, then the compressor        codecs of numcodecs that map bytes to bytes, in this order
+#     fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
+#     dimension_separator                 chunk key encoding `v2` with that separator
+#
+# Filters that change elements (delta, packbits, ...) and Python objects raise `UnsupportedError`. `document_in_v3`
+# describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
+#
+# Source: Zarr v2 specification; numcodecs; the output of zarr-python 3.1 to 3.4.
+
+_REQUIRED_V2 = ("shape", "chunks", "dtype", "fill_value", "order")
+# Filters of columns of text, and the data types whose codecs of the same name store the same bytes.
+_TEXT = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+_BYTE: DType = np.dtype("uint8")
+_UNIT = r"(\[\d*(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
+_TYPE = re.compile(
+    rf"\|b1|\|[iu]1|[<>][iuf][248]|[<>]c(8|16)|[<>][mM]8{_UNIT}|\|[SV][1-9]\d*|[<>]U[1-9]\d*",
+)
+
+
+def parse_document(document: object) -> ArrayLayout:
+    """Read a ``zarr.json`` or a ``.zarray``, except the codecs of a ``zarr.json``.
+
+    Raises
+    ------
+    SpecError
+        A member is missing or invalid; ``.path`` names it.
+    UnsupportedError
+        The engine does not support the data type, the chunk grid, a compressor or a filter.
+    """
+    if not _is_v2(document):
+        return parse_array(document)
+    document = as_mapping(document, "")
+    for key in _REQUIRED_V2:
+        if key not in document:
+            wrong(key, "missing required key")
+    shape = as_int_tuple(document["shape"], "shape", minimum=0)
+    with within("dtype"):
+        stored = _parse_type(document["dtype"])
+        endian = _endian(stored)
+    chunks = as_chunk_shape(document["chunks"], stored.itemsize, "chunks")
+    if len(chunks) != len(shape):
+        reason = f"expected {len(shape)} axes, as the array has, got {len(chunks)}"
+        wrong("chunks", reason, expected=len(shape), actual=len(chunks))
+    dtype = as_dtype(stored)
+    with within("fill_value"):
+        fill = _fill(document["fill_value"], stored, dtype)
+    bytes_codecs = _bytes_codecs(document, stored.itemsize)
+    codecs = [*_transpose(document["order"], len(shape)), Bytes(endian), *bytes_codecs]
+    return ArrayLayout(shape, tuple((n,) for n in chunks), dtype, fill_scalar(dtype, fill), codecs)
+
+
+def key_encoding(document: Mapping[str, Any]) -> KeyEncoding:
+    """Return the chunk key encoding of a ``zarr.json`` or a ``.zarray``.
+
+    Raises
+    ------
+    SpecError
+        The encoding is missing or invalid.
+    UnsupportedError
+        shardcodec does not implement the encoding.
+    """
+    if not _is_v2(document):
+        return KeyEncoding.from_metadata(document)
+    separator = document.get("dimension_separator", ".")
+    if separator not in (".", "/"):
+        wrong("dimension_separator", f'expected "/" or ".", got {show(separator)}', actual=separator)
+    return KeyEncoding(is_default=False, separator=separator)
+
+
+def has_text(document: Mapping[str, Any]) -> bool:
+    """Return True for the ``.zarray`` of an array of strings of any length."""
+    return document.get("zarr_format") == 2 and _text_filter(document) == "vlen-utf8"
+
+
+def has_objects(document: Mapping[str, Any]) -> bool:
+    """Return True for the ``.zarray`` of an array of Python objects, which are strings or anything else."""
+    return document.get("zarr_format") == 2 and document.get("dtype") == "|O"
+
+
+def _text_filter(document: Mapping[str, Any]) -> str | None:
+    """Return the name of the filter that makes bytes of strings; None if there is none."""
+    filters = as_items(document.get("filters") or (), "filters")
+    first = filters[0] if filters and isinstance(filters[0], Mapping) else {}
+    name = str(first.get("id"))
+    return name if document.get("dtype") == "|O" and name in _TEXT else None
+
+
+def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return the ``zarr.json`` of an array with the chunks of a ``.zarray`` whose data type numpy does not have.
+
+    The filter ``vlen-utf8`` and the codec of this name store the same bytes, and so do ``vlen-bytes``. TensorStore has the
+    data types of `sizes` in both formats.
+
+    Parameters
+    ----------
+    document : mapping
+    sizes : mapping from str to int
+        Bytes of an element of further data types.
+
+    Returns
+    -------
+    dict or None
+        None for any other data type.
+
+    Raises
+    ------
+    SpecError
+        A member is missing or invalid.
+    UnsupportedError
+        The engine does not have the compressor or another filter, so nothing shows that Zarr v3 has it.
+    """
+    name, dtype = _text_filter(document), document.get("dtype")
+    itemsize = sizes.get(dtype) if isinstance(dtype, str) else None
+    if name is None and itemsize is None:
+        return None
+    for key in _REQUIRED_V2:
+        if key not in document:
+            wrong(key, "missing required key")
+    shape = as_int_tuple(document["shape"], "shape", minimum=0)
+    fill = document["fill_value"]
+    if name is None:
+        assert itemsize is not None
+        data_type, fill = dtype, 0 if fill is None else fill
+        serializer = {"name": "bytes", **({"configuration": {"endian": "little"}} if itemsize > 1 else {})}
+        others = document
+    else:
+        fill = fill or ""  # null, and the 0 of zarr-python 2, read as empty
+        if not isinstance(fill, str):
+            unsupported("fill_value", f"expected a string, got {show(fill)}", actual=fill)
+        itemsize, data_type, serializer = 1, _TEXT[name], {"name": name}
+        others = {**document, "filters": document["filters"][1:]}
+    bytes_codecs = resolve_codecs(tuple(_bytes_codecs(others, itemsize)), (1,), _BYTE, "codecs")
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(document["chunks"])}},
+        "chunk_key_encoding": {
+            "name": "v2",
+            "configuration": {"separator": key_encoding(document).separator},
+        },
+        "fill_value": fill,
+        "codecs": [
+            *(codec.to_json() for codec in _transpose(document["order"], len(shape))),
+            serializer,
+            *(codec.to_json() for codec in bytes_codecs),
+        ],
+        "attributes": {},
+    }
+
+
+def _is_v2(document: object) -> bool:
+    return isinstance(document, Mapping) and document.get("zarr_format") == 2
+
+
+def _transpose(order: object, ndim: int) -> list[Codec]:
+    if order not in ("C", "F"):
+        wrong("order", f'expected "C" or "F", got {show(order)}', actual=order)
+    return [Transpose(tuple(reversed(range(ndim))))] if order == "F" and ndim > 1 else []
+
+
+def _parse_type(data: object) -> DType:
+    """Return the dtype in its stored byte order; `data` is a name such as ``<i4``, or pairs of a field and its type."""
+    if isinstance(data, str):
+        if _TYPE.fullmatch(data) is None:
+            unsupported("", f"shardcodec does not implement data type {show(data)}", data_type=data)
+        return _numpy_type(data, data)
+    fields = []
+    for i, item in enumerate(as_items(data, "")):
+        pair = as_items(item, f"[{i}]")
+        if len(pair) == 3:
+            unsupported(f"[{i}]", "shardcodec does not implement fields that are arrays", actual=item)
+        if len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
+            wrong(f"[{i}]", f"expected a name and a data type, got {show(item)}", actual=item)
+        with within(f"[{i}][1]"):
+            fields.append((pair[0], _parse_type(pair[1])))
+    if not fields:
+        wrong("", "expected at least one field, got none")
+    return _numpy_type(fields, data)
+
+
+def _numpy_type(description: Any, data: object) -> DType:
+    try:
+        dtype: DType = np.dtype(description)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecError(f"expected a data type, got {show(data)}: {error}", path="", actual=data) from error
+    return dtype
+
+
+def _endian(stored: DType) -> Any:
+    """Return the byte order of all numbers of an element."""
+    is_little = stored == stored.newbyteorder("<")
+    if not is_little and stored != stored.newbyteorder(">"):
+        unsupported("", f"expected fields of one byte order, got {stored}", data_type=str(stored))
+    return "little" if is_little else "big"
+
+
+def _fill(value: object, stored: DType, dtype: DType) -> bytes:
+    """Return the bytes of one element in native byte order."""
+    if value is None:
+        return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
+    if dtype.names is None:
+        if dtype.kind == "V" and isinstance(value, str):
+            value = loose_base64(value, dtype.itemsize)
+        return fill_from_document(dtype, value)
+    if not isinstance(value, str):
+        wrong("", f"expected base64, got {show(value)}", actual=value)
+    element = fill_from_json(np.dtype(f"V{stored.itemsize}"), value)  # it has the byte order of the array
+    return np.frombuffer(element, stored).astype(dtype).tobytes()
+
+
+def _bytes_codecs(document: Mapping[str, Any], itemsize: int) -> Iterator[Codec]:
+    """Yield the filters and the compressor; the first one gets elements, the others get bytes."""
+    filters = document.get("filters")
+    steps = [(f"filters[{i}]", data) for i, data in enumerate(as_items(filters or (), "filters"))]
+    if document.get("compressor") is not None:
+        steps.append(("compressor", document["compressor"]))
+    for path, data in steps:
+        with within(path):
+            yield _numcodec(as_mapping(data, ""), itemsize)
+        itemsize = 1
+
+
+def _numcodec(data: Mapping[str, Any], itemsize: int) -> Codec:
+    name = data.get("id")
+    if not isinstance(name, str):
+        wrong("id", f"expected the name of a codec, got {show(name)}", actual=name)
+    if name not in NUMCODECS:
+        unsupported("id", f"shardcodec does not implement codec {show(name)}", codec=name)
+    if name == "blosc" and data.get("typesize") is None:
+        data = {**data, "typesize": itemsize}  # as numcodecs, which takes it from its input
+    return NUMCODECS[name](data, False)

@@ -19,13 +19,10 @@ from ..access.box_reader import Folder
 from ..access.shard import Shard
 from ..access.store_object import StoreObject
 from ..errors import ShardError, SpecError, UnsupportedError
-from ..format.array_document import key_encoding, parse_document
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
-from ..format.chain_spec import ChainSpec
 from ..format.checks import as_int_tuple, bounded_depth
-from ..format.keys import KeyEncoding
-from ..format.metadata import ArrayLayout
-from ..format.spec import ShardSpec
+from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
+from ..format.spec import ChainSpec, ShardSpec
 from ..storage.journals import is_stray_journal, pending_journal
 from ..storage.store import Store
 from .documents import DOCUMENTS, Document

@@ -16,9 +16,8 @@ from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates, decode_chunks
 from ..errors import ChecksumError, ShardError
 from ..format.byte_document import ByteDocument
-from ..format.chain_spec import ChainSpec
 from ..format.codecs import Crc32c, Gzip, Zlib
-from ..format.spec import ShardSpec
+from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
 from .findings import FindingKind
 from .foreign_chunks import ForeignChunks

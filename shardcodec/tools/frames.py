@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..format.chain_spec import ChainSpec
 from ..format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
+from ..format.spec import ChainSpec
 from .chunk_check import ChunkCheck, Level
 from .index_layout import Entries, is_absent
 from .memory_budget import MemoryShare

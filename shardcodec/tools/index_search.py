@@ -28,8 +28,7 @@ import numpy as np
 from .. import native
 from ..access.inner_chunks import coordinates
 from ..access.placement import ABSENT
-from ..format.chain_spec import ChainSpec
-from ..format.spec import ShardSpec
+from ..format.spec import ChainSpec, ShardSpec
 from .findings import FindingKind
 from .index_layout import (
     CHECKSUM_NBYTES,

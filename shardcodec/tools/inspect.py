@@ -19,8 +19,7 @@ import numpy as np
 from ..access.chunk_codec import compiled
 from ..arguments import checked
 from ..format.byte_document import inner_codecs
-from ..format.chain_spec import ChainSpec
-from ..format.spec import ShardSpec
+from ..format.spec import ChainSpec, ShardSpec
 from .array_report import ArrayReport, InspectReport, LayoutRecord
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .inspect_work import MAX_NAMED, InspectTask, InspectWork, ShardSums

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..access.box_reader import Folder
-from ..format.keys import KeyEncoding
+from ..format.metadata import KeyEncoding
 from ..storage.store import Store
 from .array_target import ArrayTarget
 from .documents import DOCUMENTS, document_of, group_documents, is_group

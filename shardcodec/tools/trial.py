@@ -22,9 +22,8 @@ import zarr
 
 from ..access.array_reader import ArrayReader, open_array
 from ..errors import UnsupportedError
-from ..format.chain_spec import ChainSpec
 from ..format.codecs import Transpose
-from ..format.spec import ShardSpec
+from ..format.spec import ChainSpec, ShardSpec
 from ..options import options
 from ..statistics import stats
 from ..zarr_plugin.enable import attach

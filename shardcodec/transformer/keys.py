@@ -19,7 +19,7 @@ from typing import Self
 
 from ..arguments import checked, show
 from ..format.checks import as_int_tuple
-from ..format.keys import KeyEncoding
+from ..format.metadata import KeyEncoding
 
 __all__ = ["ArrayKeys", "KeyLayout", "as_path"]
 

@@ -88,7 +88,7 @@ class NativeKind(Kind):
     """An array whose codecs all have native code."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
-        from ..format.chain_spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
+        from ..format.spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
 
         self._spec = ChainSpec.from_metadata(metadata.to_dict())
         if metadata.fill_value is not None:

@@ -24,8 +24,7 @@ from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, sync
 from ..errors import UnsupportedError
 from ..format.byte_document import byte_document
-from ..format.chain_spec import ChainSpec
-from ..format.spec import ShardSpec
+from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
 from ..storage.files import check_name

@@ -35,7 +35,7 @@ from ..storage.waiting import in_thread
 from .selection import array_axes, to_box
 
 if TYPE_CHECKING:
-    from ..format.chain_spec import ChainSpec
+    from ..format.spec import ChainSpec
 
 __all__ = ["ShardingCodec"]
 
@@ -158,7 +158,7 @@ class ShardingCodec(ZarrShardingCodec):
             return None
 
     def _chain_spec(self, shape: tuple[int, ...], dtype: np.dtype[Any], fill: bytes) -> ChainSpec | None:
-        from ..format.chain_spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
+        from ..format.spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
 
         value = np.frombuffer(fill, dtype=dtype)[0]
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..compat import ArrayMetadata, chunk_shape_of, is_regular, metadata_from, stored_document
 from ..errors import ShardError
-from ..format.array_document import key_encoding
+from ..format.metadata import key_encoding
 from ..storage.store import Store
 
 __all__ = ["ArrayGuard"]

@@ -20,7 +20,7 @@ from workers import in_threads
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.index_cache import IndexCache
 
 pytestmark = pytest.mark.threads
@@ -363,7 +363,7 @@ import json, os
 import numpy as np
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.index_cache import IndexCache
 
 chain = compiled(ChainSpec.from_metadata(json.load(open(os.path.join(folder, "zarr.json")))))

@@ -19,7 +19,7 @@ from zarr.codecs import Crc32cCodec
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.index_cache import IndexCache
 
 pytestmark = pytest.mark.threads

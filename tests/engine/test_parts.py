@@ -50,7 +50,7 @@ class Object:
     """An encoded object with some absent inner chunks, and its values."""
 
     def __init__(self, codecs: Any, dtype: str = "int32") -> None:
-        from shardcodec.format.chain_spec import ChainSpec
+        from shardcodec.format.spec import ChainSpec
 
         self.spec = ChainSpec.from_json(list(codecs), shape=SHAPE, dtype=dtype, fill_value=7)
         rng = np.random.default_rng(0)

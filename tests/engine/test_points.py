@@ -13,7 +13,7 @@ from spec_json import sharding
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.regions import Lists, Points
-from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.format.spec import ChainSpec
 
 FILL = 9
 

@@ -18,7 +18,7 @@ from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.read import decoded_nbytes, read_nbytes
 from shardcodec.access.regions import Box
-from shardcodec.format.chain_spec import ChainSpec
+from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.index_cache import IndexCache
 
 SHAPE, CHUNK = (12, 20, 16), [4, 5, 8]

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from shardcodec import SpecError, UnsupportedError
-from shardcodec.format.array_document import key_encoding, parse_document
-from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import Blosc, Bytes, Crc32c, Transpose, Zlib
-from shardcodec.format.keys import KeyEncoding
+from shardcodec.format.metadata import KeyEncoding, key_encoding, parse_document
+from shardcodec.format.spec import ChainSpec
 
 NESTED = [["a", ">i2"], ["b", [["c", "|S3"], ["d", ">c8"]]]]
 

@@ -16,9 +16,8 @@ from spec_json import BIG, CRC, LITTLE, named, sharding, transpose
 
 from shardcodec.errors import UnsupportedError
 from shardcodec.format.chain import MAX_ITEMSIZE, MAX_NDIM, MAX_OPS, lower
-from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import Codec
-from shardcodec.format.spec import ShardSpec
+from shardcodec.format.spec import ChainSpec, ShardSpec
 
 NATIVE, FOREIGN = (LITTLE, BIG) if sys.byteorder == "little" else (BIG, LITTLE)
 

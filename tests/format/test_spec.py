@@ -21,7 +21,6 @@ from shardcodec import errors
 from shardcodec.errors import SpecError, UnsupportedError
 from shardcodec.format import checks
 from shardcodec.format import codecs as codec_module
-from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import (
     Blosc,
     Bytes,
@@ -31,7 +30,7 @@ from shardcodec.format.codecs import (
     Zlib,
     Zstd,
 )
-from shardcodec.format.spec import ShardSpec
+from shardcodec.format.spec import ChainSpec, ShardSpec
 
 # --- the codecs ---
 

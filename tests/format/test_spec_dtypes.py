@@ -15,8 +15,8 @@ from spec_checks import any_dtypes, counted_bytes
 from spec_json import named, struct
 
 from shardcodec.errors import SpecError, UnsupportedError
-from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.dtypes import as_dtype, dtype_repr, dtype_to_json, parse_data_type, swap_fields
+from shardcodec.format.spec import ChainSpec
 
 NESTED = struct(("a", "int8"), ("b", struct(("c", "float32"), ("d", named("raw_bytes", length_bytes=3)))))
 

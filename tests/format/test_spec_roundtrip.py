@@ -18,7 +18,6 @@ from hypothesis import given
 from spec_checks import NAMESPACE, stored_json
 
 from shardcodec.format import codecs as codec_module
-from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import (
     Blosc,
     Bytes,
@@ -30,7 +29,7 @@ from shardcodec.format.codecs import (
     Zlib,
     Zstd,
 )
-from shardcodec.format.spec import ShardSpec
+from shardcodec.format.spec import ChainSpec, ShardSpec
 
 # --- random specs ---
 

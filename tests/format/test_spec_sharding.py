@@ -13,7 +13,6 @@ from spec_checks import AT, refused, shard
 from spec_json import BIG, CRC, LITTLE, config, metadata, named, sharding, transpose
 
 from shardcodec.errors import SpecError, UnsupportedError
-from shardcodec.format.chain_spec import ChainSpec
 from shardcodec.format.codecs import (
     _PARSERS,
     Bytes,
@@ -23,7 +22,7 @@ from shardcodec.format.codecs import (
     Transpose,
     Zstd,
 )
-from shardcodec.format.spec import ShardSpec
+from shardcodec.format.spec import ChainSpec, ShardSpec
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from helpers import quiet
 
 from shardcodec.access.box_reader import folder_at
 from shardcodec.errors import ConflictError
-from shardcodec.format.keys import KeyEncoding
+from shardcodec.format.metadata import KeyEncoding
 from shardcodec.tools import convert
 from shardcodec.tools.convert.grouping import parts_of_axis
 from shardcodec.tools.convert.stored_objects import StoredObjects

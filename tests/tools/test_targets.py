@@ -19,7 +19,7 @@ from servers.http_objects import serving
 from spec_json import LITTLE
 
 from shardcodec import ShardSpec, SpecError, UnsupportedError, chunk_state, open_array, tools
-from shardcodec.format.keys import KeyEncoding
+from shardcodec.format.metadata import KeyEncoding
 from shardcodec.tools.array_target import ForeignObject
 from shardcodec.tools.targets import find_arrays
 

@@ -35,11 +35,9 @@ from ...compat import (
     default_spec,
     on_zarrs_loop,
 )
-from ...format.array_document import key_encoding, parse_document
 from ...format.byte_document import byte_document
-from ...format.chain_spec import ChainSpec
-from ...format.keys import KeyEncoding
-from ...format.spec import ShardSpec
+from ...format.metadata import KeyEncoding, key_encoding, parse_document
+from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
 from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_zarr_store
 from ...storage.store import Store

@@ -13,10 +13,9 @@ from typing import Any
 from ...compat import data_type_of, refusal_of
 from ...errors import ShardError, UnsupportedError
 from ...format.byte_document import inner_codecs
-from ...format.chain_spec import ChainSpec
 from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes, parse_codecs
 from ...format.dtypes import swap_fields
-from ...format.spec import ShardSpec
+from ...format.spec import ChainSpec, ShardSpec
 from ..array_target import ArrayTarget
 from ..foreign_chunks import ForeignChunks
 from ..quantities import parse_nbytes

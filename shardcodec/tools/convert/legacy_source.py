@@ -12,9 +12,8 @@ from typing import Any
 
 from ...access.box_reader import folder_at
 from ...errors import UnsupportedError
-from ...format.array_document import key_encoding
 from ...format.attributes import as_json_attributes
-from ...format.keys import KeyEncoding
+from ...format.metadata import KeyEncoding, key_encoding
 from ...options import Options
 from ...storage.urls import is_url
 from ...transformer.legacy_2022.convert import Source2022

@@ -17,10 +17,9 @@ from typing import Any
 from ...access.box_reader import Folder
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
-from ...format.array_document import has_objects, has_text, key_encoding
 from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.checks import as_items, as_mapping, show, wrong
-from ...format.keys import KeyEncoding
+from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_zarr_store
 from ...storage.urls import is_url

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...format.byte_document import byte_document
-from ...format.chain_spec import ChainSpec
+from ...format.spec import ChainSpec
 from ..foreign_chunks import ForeignChunks
 from .layout import chunks_of
 from .source import Coords, EncodedChunks, SourceArray

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...access.box_reader import Folder
-from ...format.keys import KeyEncoding
+from ...format.metadata import KeyEncoding
 
 __all__ = ["StoredObjects"]
 

@@ -27,9 +27,8 @@ from ...access.shard_object import OpenObject
 from ...access.store_object import StoreObject
 from ...compat import on_zarrs_loop
 from ...errors import ShardError, ShardFormatError
-from ...format.chain_spec import ChainSpec
-from ...format.keys import KeyEncoding
-from ...format.spec import ShardSpec
+from ...format.metadata import KeyEncoding
+from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
 from ...storage.runner import run_blocking
 from ...storage.store import Store

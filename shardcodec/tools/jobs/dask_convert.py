@@ -14,7 +14,7 @@ from typing import Any
 
 from distributed import KilledWorker
 
-from ...format.array_document import key_encoding
+from ...format.metadata import key_encoding
 from ...options import Options
 from ..convert.plan import ConvertPlan, Unit
 from ..convert.run import Totals, n_in_flight

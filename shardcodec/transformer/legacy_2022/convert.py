@@ -29,7 +29,7 @@ from ...access.store_object import shard_object
 from ...arguments import checked
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, quiet, sync
 from ...errors import ShardFormatError
-from ...format.keys import KeyEncoding
+from ...format.metadata import KeyEncoding
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Durability, Options, check

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, sync
 from ...errors import UnsupportedError
-from ...format.keys import KeyEncoding
+from ...format.metadata import KeyEncoding
 from ...storage.durable_documents import sync_documents
 from ...storage.kinds import store_of
 from ...storage.temp_folder import staging_for

@@ -39,7 +39,7 @@ from ...format.checks import (
     within,
     wrong,
 )
-from ...format.fill import fill_from_json
+from ...format.dtypes import fill_from_json
 from ...storage.files import check_name
 
 __all__ = [
