@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from .format.spec import ChainSpec, ShardSpec
     from .options import Options, options
-    from .storage.index_cache import IndexCache
+    from .storage.indexes import IndexCache
     from .zarr_plugin.chunk_state import chunk_state, iter_existing
     from .zarr_plugin.codec import ShardingCodec
     from .zarr_plugin.enable import attach, disable, enable
@@ -91,7 +91,7 @@ MODULES: dict[str, str] = {
     "ChunkState": ".access.shard_grid",
     "CodecError": ".errors",
     "GroupWriteError": ".errors",
-    "IndexCache": ".storage.index_cache",
+    "IndexCache": ".storage.indexes",
     "LockError": ".errors",
     "LockScopeError": ".errors",
     "LockScopeWarning": ".errors",

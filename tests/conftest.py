@@ -54,12 +54,14 @@ def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Test direct appends on the file system of the tests, even if it is a local one without proof, such as a
     container's overlay.
     """
-    from shardcodec.storage import file_system
+    from shardcodec.storage import file_systems
 
     with pytest.MonkeyPatch.context() as patch:
         fd = os.open(tmp_path_factory.getbasetemp(), os.O_RDONLY)
-        if file_system.is_local(fd):
-            patch.setattr(file_system, "APPEND_TYPES", file_system.APPEND_TYPES | {file_system.name_of(fd)})
+        if file_systems.is_local(fd):
+            patch.setattr(
+                file_systems, "APPEND_TYPES", file_systems.APPEND_TYPES | {file_systems.name_of(fd)}
+            )
         os.close(fd)
         yield
 

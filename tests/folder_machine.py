@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 __all__ = ["FolderMachine"]
 
@@ -23,14 +23,14 @@ class FolderMachine(RuleBasedStateMachine):
     def begin(self, *, direct: bool) -> None:
         """Create the folder. Without `direct`, no file system counts as one with direct appends."""
         self.folder = Path(tempfile.mkdtemp())
-        self._types, self._known = file_system.DIRECT_TYPES, dict(file_system._known)
+        self._types, self._known = file_systems.DIRECT_TYPES, dict(file_systems._known)
         if not direct:
-            file_system.DIRECT_TYPES = frozenset()
-        file_system._known.clear()
+            file_systems.DIRECT_TYPES = frozenset()
+        file_systems._known.clear()
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
-            file_system.DIRECT_TYPES = self._types
-            file_system._known.clear()
-            file_system._known.update(self._known)
+            file_systems.DIRECT_TYPES = self._types
+            file_systems._known.clear()
+            file_systems._known.update(self._known)
             shutil.rmtree(self.folder)

@@ -272,7 +272,7 @@ class OtherMemoryStore(MemoryStore):
 @contextmanager
 def gap_of(nbytes: int) -> Iterator[None]:
     """Set the value of a request to remote stores in bytes. With 0, small shards are read like large ones."""
-    from shardcodec.storage import requests
+    from shardcodec.storage import store as requests
 
     with mock.patch.object(requests, "coalescing", return_value=(nbytes, 16 << 20)):
         yield

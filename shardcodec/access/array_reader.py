@@ -24,8 +24,8 @@ from ..format.spec import ChainSpec
 from ..native import require
 from ..option_sources import current_options
 from ..options import check
-from ..storage import index_cache as index_caches
-from ..storage.index_cache import IndexCache
+from ..storage import indexes as index_caches
+from ..storage.indexes import IndexCache
 from ..storage.kinds import readable_at
 from ..storage.waiting import Patience
 from .array_request import Part

@@ -11,7 +11,7 @@ from typing import Any
 from ..options import Options
 from ..storage.replace import replace, replace_blocking
 from ..storage.runner import Runner
-from ..storage.store import Made, Parts, Store, Stored
+from ..storage.store import Made, Store, Stored, StreamedObject
 from .array_request import Part, Request
 from .new_shard_parts import new_shard_parts
 from .read import INLINE_NBYTES, INLINE_OBJECTS
@@ -83,7 +83,7 @@ class _Elements:
                 objects[i] = new
         return Made(objects)
 
-    def _parts(self, position: int) -> Parts | None:
+    def _parts(self, position: int) -> StreamedObject | None:
         return new_shard_parts(self._request, self._request.parts[position], self._options)
 
     async def _make(self, stored: Sequence[Stored], runner: Runner) -> Made:

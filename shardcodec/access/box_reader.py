@@ -23,12 +23,10 @@ from ..format.checks import as_mapping, bounded_depth
 from ..format.metadata import KeyEncoding
 from ..options import Options
 from ..storage.files import FileStore, check_name
-from ..storage.index_cache import IndexCache
-from ..storage.kinds import introduce, is_zarr_store, locate
-from ..storage.renamed_store import RenamedStore, original
-from ..storage.requests import MAX_GAP_NBYTES
+from ..storage.indexes import IndexCache
+from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, original
 from ..storage.runner import run_blocking
-from ..storage.store import Store
+from ..storage.store import MAX_GAP_NBYTES, Store
 from ..storage.waiting import Patience
 from .array_request import Part
 from .object_regions import box_parts

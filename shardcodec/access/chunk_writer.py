@@ -18,8 +18,8 @@ from .. import native
 from ..arguments import as_buffer
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage import file_locks, lock_scopes, locks
-from ..storage.durable_documents import sync_documents
+from ..storage import file_systems, locks
+from ..storage.whole_file import sync_documents
 from .chunk_codec import compiled
 from .inner_chunks import as_array, as_chunks, as_coords, batches, coordinates, encode_chunks, positions
 from .user_bytes import marked_footer
@@ -242,11 +242,11 @@ class ChunkWriter:
         def commit(fd: int | None) -> bool:
             if confirm is not None:
                 confirm()
-            return bool(sink.commit(sync=sync, only_new=fd == file_locks.NO_FILE))
+            return bool(sink.commit(sync=sync, only_new=fd == locks.NO_FILE))
 
         with locks.table().hold([path]):
-            file_locks.update(path, self._options, commit)
-        lock_scopes.report_unguarded(path)
+            locks.update(path, self._options, commit)
+        file_systems.report_unguarded(path)
         if sync:
             sync_documents([path])
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from ..errors import ShardError, ShardFormatError
 from ..storage import locks
-from ..storage.remote_indexes import RemoteIndex
-from ..storage.requests import Answer, Changed
+from ..storage.indexes import RemoteIndex
+from ..storage.store import Answer, Changed
 from .placement import ABSENT
 from .read import with_key
 from .remote_index import IndexLoader, reach

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from ..options import Options
-from ..storage.requests import OwnBytes
+from ..storage.store import OwnBytes
 from .old_shard import Old, OldObject, OldShard
 from .placement import (
     ABSENT,

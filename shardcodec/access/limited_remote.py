@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import native
 from ..storage import budget
-from ..storage.requests import Answer, Remote
+from ..storage.store import Answer, Remote
 
 __all__ = ["LimitedRemote"]
 

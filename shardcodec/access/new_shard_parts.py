@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import native
 from ..options import Options
-from ..storage.store import Parts as ObjectParts
+from ..storage.store import StreamedObject as ObjectParts
 from ..storage.waiting import in_thread
 from .array_request import Part, Request
 from .placement import ABSENT

@@ -25,8 +25,8 @@ from .. import native
 from ..errors import ShardError, ShardFileError
 from ..options import Options
 from ..statistics import stats
-from ..storage.file_locks import NO_FILE
-from ..storage.file_system import appends, appends_directly, is_local, name_of
+from ..storage.file_systems import appends, appends_directly, is_local, name_of
+from ..storage.locks import NO_FILE
 from ..storage.waiting import call_each
 from .placement import Entries, Facts, may_overwrite, way_to_append
 from .read import explain, index_too_short

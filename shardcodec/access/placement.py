@@ -241,9 +241,9 @@ class Facts(NamedTuple):
     n_links : int
         Names (hard links) of the file.
     appends : bool
-        True if shards may be appended to on this file system (`storage.file_system`).
+        True if shards may be appended to on this file system (`storage.file_systems`).
     direct : bool
-        True if one write that makes a file longer is atomic here (`storage.file_system`).
+        True if one write that makes a file longer is atomic here (`storage.file_systems`).
     sync : bool
         True if a power cut must leave the old or the new shard.
     is_exclusive : bool

@@ -18,8 +18,8 @@ import numpy as np
 from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
-from ..storage import index_cache
-from ..storage.requests import MAX_GAP_NBYTES
+from ..storage import indexes
+from ..storage.store import MAX_GAP_NBYTES
 from ..storage.waiting import Patience
 from .inner_chunks import coordinates
 from .regions import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
@@ -192,7 +192,7 @@ def read(
     }
     native_how = how
     if not (in_stages := is_staged(items)):
-        kept = index_cache.shared(options.index_cache, options.open_files)
+        kept = indexes.shared(options.index_cache, options.open_files)
         native_how = how | {"cache": None if kept is None else kept.native, "immutable": options.immutable}
     patience = patience or Patience()
     attempt = 1
@@ -234,7 +234,7 @@ def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_arra
     """
     if chain.stage is not None or dtype.kind not in PLAIN_KINDS:
         return None
-    kept = index_cache.shared(options.index_cache, options.open_files)
+    kept = indexes.shared(options.index_cache, options.open_files)
     how = {
         "max_nbytes": SLICES_NBYTES,
         "max_gap_nbytes": MAX_GAP_NBYTES,

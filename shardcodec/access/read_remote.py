@@ -11,7 +11,7 @@ A shard is read in one of two ways:
 
 Several objects are read at a time. Each answer is decoded when it arrives (`decode_queue`), in another thread unless the
 call is small. `consistent_read` starts again if an object changes between its index and its ranges. Indexes are cached
-between calls (`storage.remote_indexes`); with a cached index, a part of a shard needs one round trip.
+between calls (`storage.indexes`); with a cached index, a part of a shard needs one round trip.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .. import native
 from ..errors import ShardError
 from ..options import Options
 from ..storage import budget
+from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
-from ..storage.remote_indexes import RemoteIndex
-from ..storage.requests import Limits, Remote
+from ..storage.store import Limits, Remote
 from ..storage.waiting import all_of
 from .consistent_read import checked_data, confirm, consistent_read, minimum_nbytes
 from .decode_queue import DecodeQueue

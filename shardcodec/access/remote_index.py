@@ -17,10 +17,9 @@ import numpy as np
 from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
-from ..storage import remote_indexes
-from ..storage.index_cache import IndexCache
-from ..storage.remote_indexes import RemoteIndex
-from ..storage.requests import Answer, Remote
+from ..storage import indexes
+from ..storage.indexes import IndexCache, RemoteIndex
+from ..storage.store import Answer, Remote
 from .placement import sum_up
 from .read import index_too_short, with_key
 
@@ -85,7 +84,7 @@ class IndexLoader:
         """Return the cached index, which may be stale; None if there is none, or if an entry makes the shard unreadable."""
         if self.name is None or not self.chain.is_shard:
             return None
-        index = remote_indexes.get(self.name, self.chain, self.options, self.cache)
+        index = indexes.get(self.name, self.chain, self.options, self.cache)
         if index is None:
             return None
         native.load().totals_add(index_hits=1)
@@ -96,17 +95,17 @@ class IndexLoader:
 
     def ticket(self) -> int:
         """Return a number for `keep`; take it before a request for the index."""
-        return 0 if self.name is None else remote_indexes.ticket(self.options, self.cache)
+        return 0 if self.name is None else indexes.ticket(self.options, self.cache)
 
     def keep(self, index: RemoteIndex, since: int) -> None:
         """Cache an index; `since` is the `ticket` from before its request."""
         if self.name is not None:
-            remote_indexes.put(self.name, self.chain, index, self.options, since, self.cache)
+            indexes.put(self.name, self.chain, index, self.options, since, self.cache)
 
     def forget(self) -> None:
         """Remove the index from all caches."""
         if self.name is not None:
-            remote_indexes.drop([self.name])
+            indexes.drop_remote([self.name])
 
     # ---- the store
 

@@ -19,9 +19,8 @@ from ..compat import sync
 from ..errors import ShardFormatError
 from ..options import Options
 from ..storage import locks
-from ..storage.remote_indexes import RemoteIndex
-from ..storage.requests import Answer, Changed, n_concurrent
-from ..storage.store import state_bytes
+from ..storage.indexes import RemoteIndex
+from ..storage.store import Answer, Changed, n_concurrent, state_bytes
 from ..storage.waiting import all_of
 from .consistent_read import WriterWatch, checked_data, minimum_nbytes
 from .limited_remote import LimitedRemote

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import ShardError
 from ..options import Options
-from ..storage.file_locks import NO_FILE, settle
+from ..storage.locks import NO_FILE, settle
 from ..storage.runner import Runner
 from ..storage.store import UNCHANGED, Made, Stored
 from .placement import Gone

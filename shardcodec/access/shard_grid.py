@@ -23,8 +23,7 @@ from ..compat import on_zarrs_loop
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.requests import n_concurrent
-from ..storage.store import Store
+from ..storage.store import Store, n_concurrent
 from ..storage.waiting import Patience, all_of
 from .chunk_codec import compiled
 from .encode_decode import parse_selection

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import native
 from ..options import Options
-from ..storage.index_cache import IndexCache
+from ..storage.indexes import IndexCache
 from ..storage.store import NO_OBJECT, UNKNOWN, Maker
 
 if TYPE_CHECKING:

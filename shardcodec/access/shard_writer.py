@@ -26,7 +26,7 @@ from ..option_sources import current_options
 from ..options import Durability, Order, check
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
-from ..storage.upload import Upload
+from ..storage.zarr_store import Upload
 from .chunk_writer import ChunkWriter
 from .inner_chunks import positions
 from .placement import ABSENT, aligned

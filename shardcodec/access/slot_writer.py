@@ -32,8 +32,7 @@ from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Durability, Order, check
-from ..storage.files import check_name
-from ..storage.temp_folder import staging_for
+from ..storage.files import check_name, staging_for
 from .chunk_codec import compiled
 from .chunk_writer import ChunkWriter
 from .inner_chunks import coordinates, positions

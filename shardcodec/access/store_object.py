@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import native
 from ..compat import sync
 from ..options import Options
-from ..storage.index_cache import IndexCache
+from ..storage.indexes import IndexCache
 from ..storage.kinds import object_at
 from ..storage.replace import replace_blocking
 from ..storage.store import Maker, Store

@@ -52,7 +52,7 @@ def write(
     keep_empty : bool
         Make an object even if nothing but fill value is left.
     staging : str, optional
-        Folder for temporary names (`storage.temp_folder`).
+        Folder for temporary names (`storage.files`).
     retry_appeared : bool
         Update objects that appeared after the look, instead of returning their positions in `WriteResult.appeared`. Right
         for a caller without locks on files.

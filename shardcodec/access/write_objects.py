@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import native
 from ..errors import ShardError
 from ..options import Options
-from ..storage import index_cache
+from ..storage import indexes
 from .item_placement import place_item
 from .old_shard import explain_error, look
 from .read import is_staged
@@ -121,7 +121,7 @@ def write_objects(
             else:
                 raise FileExistsError(errno.EEXIST, UNSTEADY, items[group[0]].path)
     finally:
-        index_cache.drop(item.path for item in items if item.path is not None)
+        indexes.drop(item.path for item in items if item.path is not None)
     return WriteResult(objects, appeared, states)
 
 

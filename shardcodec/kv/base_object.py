@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..access.shard_object import NativeShard, OpenObject, ShardObject
 from ..access.store_object import shard_object
 from ..options import Options
-from ..storage.index_cache import IndexCache
+from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import Maker, Stored

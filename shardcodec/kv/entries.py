@@ -3,7 +3,7 @@
 """`Entries`: the key-value store without keys.
 
 All bytes that one call reads belong to one state of the object. Indexes come from the cache of the process. The cache
-compares each index with its file, or binds requests to the state of the object (`storage.remote_indexes`). A read
+compares each index with its file, or binds requests to the state of the object (`storage.indexes`). A read
 that fails is retried with a fresh index, because a writer may have replaced the object meanwhile. A shard is reported
 as damaged only if every attempt fails.
 """
@@ -30,7 +30,7 @@ from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
 from ..option_sources import current_options
 from ..options import Options, active
-from ..storage import index_cache, locks
+from ..storage import indexes, locks
 from ..storage.waiting import retried
 from .base_object import NestedObject, Renew
 from .keys import (
@@ -117,10 +117,10 @@ class Entries:
         """
         return current_options(argument={"write_strategy": "replace"} if self.chain.index_at_start else {})
 
-    def cache(self, options: Options) -> index_cache.IndexCache | None:
+    def cache(self, options: Options) -> indexes.IndexCache | None:
         """Return the index cache; None if the cache is off."""
         nbytes = options.index_cache if self._cache_nbytes is None else self._cache_nbytes
-        return index_cache.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
+        return indexes.shared(nbytes, max(OPEN_FILES, options.open_files)) if nbytes else None
 
     def flush(self) -> None:
         """Store the writes that `group_writes` has buffered for the shard; for a nested shard the outer store does this."""
@@ -229,7 +229,7 @@ class Entries:
                 if not tries_left:
                     raise with_key(error, self.chain, self.key) from None
                 if self.target.path is not None:
-                    index_cache.drop([self.target.path])
+                    indexes.drop([self.target.path])
         raise AssertionError("unreachable")
 
     def _held(self) -> contextlib.AbstractContextManager[None]:

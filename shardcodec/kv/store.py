@@ -25,7 +25,7 @@ from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..format.codecs import IndexLocation
 from ..storage import waiting
-from ..storage.urls import is_url
+from ..storage.kinds import is_url
 from ..storage.waiting import Threads, in_thread
 from .base_object import NestedObject, Renew, object_of_base
 from .entries import Entries, WriteBuffer

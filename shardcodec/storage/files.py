@@ -1,38 +1,219 @@
-# files.py - the store of local files
+# files.py - stores of local files and of memory; staging folders; undo journals
 # SPDX-License-Identifier: MIT
-"""Objects that are local files. The engine reads and replaces them itself, under locks between processes."""
+"""Stores of local files and of memory; staging folders; undo journals.
+
+Objects that are local files. The engine reads and replaces them itself, under locks between processes.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import stat
+import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from io import BufferedReader
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import native
-from ..compat import LocalStore
+from ..compat import LocalStore, buffer_from
 from ..options import Options
-from . import file_locks, file_system, lock_scopes, object_names
+from . import file_systems, locks, object_names
 from .object_names import ByIdentity
-from .requests import Answer
 from .runner import Runner
-from .store import UNCHANGED, Contest, Maker, Outcome, Replacement, Store, Stored, group_of
-from .temp_folder import staging_folder, staging_for
+from .store import UNCHANGED, Answer, Contest, Maker, Outcome, Replacement, Store, Stored, group_of
 from .waiting import call_each
 from .whole_file import put_file
 
 __all__ = [
+    "BytesStore",
     "FileStore",
+    "MemoryStore",
+    "OldBytes",
     "check_name",
     "file_states",
     "introduce_files",
     "is_introduced",
+    "is_stray_journal",
     "open_file",
+    "pending_journal",
+    "read_journal",
+    "staging_folder",
+    "staging_for",
 ]
+
+
+# ---------------------------------------------------------------- stores of objects in the memory of this process
+#
+# Objects that are buffers of this process. The engine reads them where they are, and returns new ones.
+
+
+class MemoryStore(Store):
+    """Objects of zarr's MemoryStore.
+
+    Parameters
+    ----------
+    base : zarr.storage.MemoryStore
+    """
+
+    is_near = True
+    is_prompt = True
+
+    @property
+    def realm(self) -> Hashable:
+        """Objects of one memory store are replaced together."""
+        return object_names.memory_name(self._base)
+
+    def source(self, key: str) -> Any:
+        """Return an object as an array of bytes, without a copy; None if it does not exist."""
+        buffer = self._base.get_sync(key, prototype=self.prototype)
+        return None if buffer is None else buffer.as_numpy_array()
+
+    def lock_names(self, keys: Sequence[str]) -> list[str]:
+        """Return names that a read-only view of the store shares."""
+        prefix = object_names.memory_name(self._base)
+        return [f"{prefix}/{key}" for key in keys]
+
+    async def get(self, key: str) -> Answer | None:
+        """Return all of an object."""
+        data = self.source(key)
+        return None if data is None else Answer(np.frombuffer(data, dtype=np.uint8))
+
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return a range of an object."""
+        data = self.source(key)
+        return None if data is None else Answer(np.frombuffer(data, dtype=np.uint8)[start:end])
+
+    async def size(self, key: str) -> int:
+        """Return the size of an object in bytes."""
+        data = self.source(key)
+        if data is None:
+            raise FileNotFoundError(key)
+        return memoryview(data).nbytes
+
+    async def exchange(
+        self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
+    ) -> Outcome:
+        """Replace objects; all of a group or, after an error, none."""
+        maker.begin()
+        n = group_of(wanted, maker)
+        group = wanted[:n]
+        stored = [
+            Stored(one.position, data=self.source(one.key) if maker.needs_old(one.position) else None)
+            for one in group
+        ]
+        made = await maker.make(stored, runner)
+        for one, new in zip(group, made.objects, strict=True):
+            if new is not UNCHANGED:
+                self._put(one.key, new)
+        return Outcome(wanted[n:])
+
+    def _put(self, key: str, new: Any) -> None:
+        if new is None:
+            self._base.delete_sync(key)
+        else:
+            self._base.set_sync(key, buffer_from(self.prototype, new))
+
+
+class BytesStore(MemoryStore):
+    """One object with given bytes, under any key. A write creates new bytes and leaves the given ones alone.
+
+    Parameters
+    ----------
+    data : buffer or None
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BytesStore, (None if self.data is None else bytes(self.data),)
+
+    @property
+    def realm(self) -> None:
+        """Return None: there is one object."""
+
+    def source(self, key: str) -> Any:
+        """Return the bytes."""
+        return self.data
+
+    def lock_names(self, keys: Sequence[str]) -> list[str]:
+        """Return a name that no other object has."""
+        return [f"object:{id(self)}" for _ in keys]
+
+    index_names = lock_names
+
+    @property
+    def supports_listing(self) -> bool:
+        """Return False: any key leads to the one object."""
+        return False
+
+    def describe(self, key: str) -> str:
+        """Return the key."""
+        return key
+
+    def check_writable(self) -> None:
+        """Do nothing: new bytes can always be created."""
+
+    def _put(self, key: str, new: Any) -> None:
+        self.data = new
+
+
+# ---------------------------------------------------------------- the staging folder for temporary files
+#
+# The folder of temporary files.
+#
+# zarr lists every file below the root of a store, so temporary files are in a folder beside the hierarchy. The folder is
+# removed when it is empty.
+
+# The metadata document of an array or group of Zarr format 3 and 2.
+DOCUMENTS = ("zarr.json", ".zarray", ".zgroup")
+
+
+def _is_node(folder: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, name)) for name in DOCUMENTS)
+
+
+@functools.lru_cache(maxsize=1024)
+def staging_folder(root: str) -> str | None:
+    """Return the path of the staging folder for all files below a folder.
+
+    The top of the hierarchy is the highest ancestor of `root` that is reached through folders with a metadata document;
+    `root` itself need not have one.
+
+    Returns
+    -------
+    str or None
+        ``<parent of top>/.<name of top>.shardcodec``; None if the top has no parent.
+
+    Examples
+    --------
+    >>> staging_folder("/data/a.zarr/group/array")  # all three have a zarr.json
+    '/data/.a.zarr.shardcodec'
+    """
+    top = os.path.realpath(root)
+    while _is_node(os.path.dirname(top)) and os.path.dirname(top) != top:
+        top = os.path.dirname(top)
+    parent, name = os.path.split(top)
+    return os.path.join(parent, f".{name}.shardcodec") if name else None
+
+
+def staging_for(path: str) -> str | None:
+    """Return the staging folder of the hierarchy that contains a file; None if no folder above it has metadata."""
+    folder = os.path.dirname(os.path.realpath(path))
+    while not _is_node(folder):
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+    return staging_folder(folder)
+
+
+# ---------------------------------------------------------------- the store of local files
 
 # Granularity of file times in nanoseconds, generously, of local and network file systems.
 GRAIN_NS = 2_000_000_000
@@ -110,7 +291,7 @@ class FileStore(Store):
     @property
     def is_prompt(self) -> bool:
         """True if files are reached without network round trips."""
-        return file_system.is_prompt(self.root) if isinstance(self._base, str) else _prompt.of(self._base)
+        return file_systems.is_prompt(self.root) if isinstance(self._base, str) else _prompt.of(self._base)
 
     def source(self, key: str) -> str:
         """Return the path of a file."""
@@ -150,7 +331,7 @@ class FileStore(Store):
             return None
         with found as file:
             if isinstance(self._base, str):  # `introduce_files` has looked at the file system of a LocalStore
-                file_system.seed_latency(file.fileno())
+                file_systems.seed_latency(file.fileno())
             return Answer(np.frombuffer(file.read(), dtype=np.uint8))
 
     async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
@@ -217,9 +398,9 @@ class FileStore(Store):
         paths, files = [one.name for one in group], [self.source(one.key) for one in group]
         try:
             async with runner.hold_files(paths, options, files, prompt=self.is_prompt) as held:
-                if file_locks.MOVED in held:
+                if locks.MOVED in held:
                     # a link was erased or changed while the lock of its target was waited for
-                    contest.check_file(paths[held.index(file_locks.MOVED)])
+                    contest.check_file(paths[held.index(locks.MOVED)])
                     return Outcome(wanted, has_moved=True)
                 locked, rest = group[: len(held)], wanted[len(held) :]
                 stored = [Stored(one.position, fd=fd) for one, fd in zip(locked, held, strict=True)]
@@ -229,9 +410,9 @@ class FileStore(Store):
                 if not made.is_stored:
                     work = zip(files, made.objects, held, strict=False)
                     appeared = await runner.call(_put_all, list(work), options, inline=False)
-                lock_scopes.report_unguarded(locked[0].name)
+                file_systems.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
-                    from .durable_documents import sync_documents  # few programs need it
+                    from .whole_file import sync_documents  # few programs need it
 
                     await runner.call(sync_documents, [one.name for one in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more
@@ -259,7 +440,7 @@ def _put_all(work: Sequence[tuple[str, Any, int | None]], options: Options) -> l
     """
     changed = [i for i, (_, data, _) in enumerate(work) if data is not UNCHANGED]
     sync = options.durability == "fsync"
-    waits = len(changed) > 1 and file_locks.calls_wait(work[changed[0]][0], options)
+    waits = len(changed) > 1 and locks.calls_wait(work[changed[0]][0], options)
     are_stored = call_each(lambda i: _put(*work[i], sync), changed, waits=waits)
     return [i for i, is_stored in zip(changed, are_stored, strict=True) if not is_stored]
 
@@ -267,14 +448,14 @@ def _put_all(work: Sequence[tuple[str, Any, int | None]], options: Options) -> l
 def _put(path: str, data: Any, fd: int | None, sync: bool) -> bool:
     """Store or delete a file; return False if it is new here, but another process has created it."""
     if data is None:
-        if fd != file_locks.NO_FILE:
+        if fd != locks.NO_FILE:
             native.load().remove_file(path, sync=sync)
         return True
-    return put_file(path, [data], sync=sync, may_replace=fd != file_locks.NO_FILE)
+    return put_file(path, [data], sync=sync, may_replace=fd != locks.NO_FILE)
 
 
 # True if the files of a LocalStore are reached without round trips.
-_prompt: ByIdentity[bool] = ByIdentity(lambda store: file_system.is_prompt(str(store.root)))
+_prompt: ByIdentity[bool] = ByIdentity(lambda store: file_systems.is_prompt(str(store.root)))
 
 
 def introduce_files(store: LocalStore) -> None:
@@ -307,3 +488,110 @@ def _file_state(path: str) -> str | None:
     if time.time_ns() - last < GRAIN_NS or found.st_nlink != 1:
         return None
     return f"{found.st_size}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+
+# ---------------------------------------------------------------- does a file wait for the roll back of an update in place?
+#
+# Find the undo journal that a killed writer has left, and read a copy of one.
+#
+# `csrc/io/sc_undo.h` describes it. Readers and writers of the engine find it themselves.
+
+# csrc/io/sc_staging.h
+_NAME = re.compile(r"\.shardcodec-undo-([0-9a-f]+)(\.shard|\.new)?")
+# csrc/io/sc_undo_impl.h
+_MAGIC = b"scundo\0\1"
+_HEAD = struct.Struct("<8s4Q")
+_RUN = struct.Struct("<2Q")
+_CHECKSUM = struct.Struct("<I")
+
+
+class OldBytes(NamedTuple):
+    """What a journal has saved.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of the shard before the update.
+    runs : list of (int, memoryview)
+        Offsets and old bytes; the runs ascend and do not overlap.
+    """
+
+    nbytes: int
+    runs: list[tuple[int, memoryview]]
+
+
+def read_journal(data: bytes, shard_nbytes: int) -> OldBytes | None:
+    """Read a copy of a journal; None if it is not one of a shard of this size, so that no writer would use it.
+
+    Parameters
+    ----------
+    data : bytes
+    shard_nbytes : int
+        Size of the shard with the unfinished update.
+    """
+    end = len(data) - _CHECKSUM.size
+    if end < _HEAD.size or not data.startswith(_MAGIC):
+        return None
+    if _CHECKSUM.unpack_from(data, end)[0] != native.load().crc32c(data[:end]):
+        return None
+    _, _, nbytes, _, n_runs = _HEAD.unpack_from(data)
+    at = _HEAD.size + n_runs * _RUN.size
+    if at > end or nbytes > shard_nbytes:
+        return None
+    view, runs, last = memoryview(data), [], 0
+    for offset, size in _RUN.iter_unpack(data[_HEAD.size : at]):
+        if offset < last or offset + size > nbytes or at + size > end:
+            return None
+        runs.append((offset, view[at : at + size]))
+        at, last = at + size, offset + size
+    return OldBytes(nbytes, runs) if at == end else None
+
+
+def is_stray_journal(key: str, path: str | None) -> bool | None:
+    """Return True for an undo journal that has come with a copy, so that no shard beside it is its own; None for another name.
+
+    Parameters
+    ----------
+    key : str
+        Key of an object in the folder of an array.
+    path : str or None
+        Its path, if it is a file.
+
+    Returns
+    -------
+    bool or None
+        False for the names of an update that its writer, or the next one, brings to an end.
+    """
+    name = _NAME.fullmatch(key.rpartition("/")[2])
+    if name is None:
+        return None
+    if name[2]:
+        return False
+    if path is None:
+        return True
+    try:
+        before = os.lstat(path)
+        try:
+            if os.lstat(path + ".shard").st_ino == int(name[1], 16):
+                return False
+        except FileNotFoundError:
+            pass
+        after = os.lstat(path)
+    except FileNotFoundError:  # the update has ended
+        return False
+    # a journal that was there all the time, but not its marker
+    return (before.st_ino, before.st_ctime_ns) == (after.st_ino, after.st_ctime_ns)
+
+
+def pending_journal(path: str) -> str | None:
+    """Return the path of the undo journal of a file; None if there is none.
+
+    The journal of a writer that still works is one too.
+
+    Parameters
+    ----------
+    path : str
+        The file of a shard.
+    """
+    found: str | None = native.load().pending_journal(path)
+    return found

@@ -1,42 +1,301 @@
-# kinds.py - the kind of a store
+# kinds.py - from a path, a URL, bytes or a zarr store to the store of shards
 # SPDX-License-Identifier: MIT
-"""Find the `storage.store.Store` for a zarr store, a path, or the bytes of an object.
+"""From a path, a URL, bytes or a zarr store to the store of shards.
+
+Find the `storage.store.Store` for a zarr store, a path, or the bytes of an object.
 
 A subclass may do anything in its methods, so only zarr's own classes count as files, memory or object stores.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import stat
 import zipfile
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import compat
-from ..compat import StorePath, on_zarrs_loop, unwrap
+from ..compat import ObjectStore, StorePath, on_zarrs_loop, store_by_fsspec, unwrap
+from ..compat import Store as AnyStore
 from . import object_names
-from .files import FileStore, check_name, introduce_files, is_introduced
-from .memory import BytesStore, MemoryStore
-from .renamed_store import original
-from .store import Store
-from .urls import PlacedOptions, is_url, split_url, store_at
+from .files import BytesStore, FileStore, MemoryStore, check_name, introduce_files, is_introduced
+from .store import Store, check_store_writable
 from .waiting import in_thread
 
 __all__ = [
     "ZIP_SUFFIXES",
+    "PlacedOptions",
+    "RenamedStore",
     "at_url",
     "file_above",
     "introduce",
     "introduce_async",
+    "is_url",
     "is_zarr_store",
     "is_zip",
     "locate",
     "object_at",
+    "original",
+    "originals",
+    "placed_options",
     "readable_at",
+    "split_url",
+    "store_at",
     "store_of",
     "zip_at",
 ]
+
+
+# ---------------------------------------------------------------- the zarr store that a URL leads to
+#
+# Open the store of a URL, such as ``s3://bucket/images.zarr``.
+#
+# obstore is preferred, because its stores name the states of objects, so partial writes can be conditional. Without obstore,
+# and for schemes that it does not know, zarr's own parser opens the store with fsspec. A ``file://`` URL is a path.
+
+# The schemes that obstore opens, with the names that it has for them.
+BY_OBSTORE = {
+    "s3": "s3",
+    "s3a": "s3a",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "adl": "adl",
+    "azure": "azure",
+    "abfs": "abfs",
+    "abfss": "abfss",
+    "http": "http",
+    "https": "https",
+}
+SAME_SERVICE = (("s3", "s3a"), ("gs", "gcs"), ("az", "adl", "azure", "abfs", "abfss"))
+FILES = ("file", "local")
+# Options of obstore's clients. It panics if one is given as an option of the store.
+CLIENT_OPTIONS = frozenset(
+    (
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "default_headers",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "timeout",
+        "user_agent",
+    )
+)
+WITHOUT_OBSTORE = (
+    "install obstore (preferred), or fsspec with its package for this scheme (s3fs, gcsfs, adlfs, aiohttp)"
+)
+
+
+def is_url(value: Any) -> bool:
+    """Return True for a string that zarr takes for a URL and not for a path."""
+    return isinstance(value, str) and "://" in value
+
+
+class PlacedOptions(dict[str, Any]):
+    """Options for the first URL among some places, and for the others of the same service.
+
+    Parameters
+    ----------
+    options : mapping
+    places : iterable
+        Paths, URLs or stores; None stands for no place.
+
+    Raises
+    ------
+    TypeError
+        None of the places is a URL.
+    """
+
+    def __init__(self, options: Mapping[str, Any], places: Iterable[Any]) -> None:
+        super().__init__(options)
+        given = [place for place in places if place is not None]
+        self.service = next((_service(place) for place in given if is_url(place)), None)
+        if self.service is None:
+            kinds = ", ".join(type(place).__name__ for place in given)
+            raise TypeError(f"storage_options: expected them only with a URL, got a {kinds}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlacedOptions, (dict(self), [self.service])
+
+    def of(self, place: Any) -> dict[str, Any] | None:
+        """Return the options for a place; None for another service, a path or a store."""
+        return dict(self) if is_url(place) and _service(place) == self.service else None
+
+
+def placed_options(options: Mapping[str, Any] | None, *places: Any) -> Mapping[str, Any] | None:
+    """Return options that reach only the first URL among these places, and others of the same service."""
+    return None if options is None else PlacedOptions(options, places)
+
+
+def _service(url: str) -> str:
+    """Return what URLs of one service share: the scheme, for the web with the host."""
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    name = next((names[0] for names in SAME_SERVICE if scheme in names), scheme)
+    return f"{name}://{rest.partition('/')[0] if name in ('http', 'https') else ''}"
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return the URL of the folder that has an object, and the name of the object.
+
+    Raises
+    ------
+    ValueError
+        The URL names no object.
+    """
+    folder, _, name = url.rpartition("/")
+    if not name or folder.endswith((":/", "://")):
+        raise ValueError(f"expected the URL of an object, such as 's3://bucket/a/c/0/0', got {url!r}")
+    return folder, name
+
+
+def store_at(url: str, options: Mapping[str, Any] | None = None) -> Any:
+    """Open the zarr store whose root is a URL.
+
+    Parameters
+    ----------
+    url : str
+    options : mapping, optional
+        For obstore the arguments of ``obstore.store.from_url``, and those in its ``client_options``; else those of the file
+        system of fsspec.
+
+    Returns
+    -------
+    zarr store, or str
+        The path of a ``file://`` URL.
+
+    Raises
+    ------
+    ImportError
+        Neither obstore nor the package of fsspec for this scheme is installed.
+    ValueError
+        The scheme is unknown, the URL is malformed, or the store refuses the options.
+    """
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    chosen = dict(options or {})
+    if scheme in FILES:
+        if chosen:
+            raise ValueError(f"storage_options: expected none for a file, got {sorted(chosen)}")
+        return rest
+    if scheme in BY_OBSTORE and importlib.util.find_spec("obstore") is not None:
+        return ObjectStore(_obstore_at(f"{BY_OBSTORE[scheme]}://{rest}", chosen))
+    try:
+        return store_by_fsspec(url, chosen)
+    except ImportError as error:
+        raise ImportError(f"cannot open {_shown(url)!r}: {error}; {WITHOUT_OBSTORE}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"cannot open {_shown(url)!r} with the options {sorted(chosen)}: {_first_line(error)}"
+        ) from error
+
+
+def _obstore_at(url: str, options: dict[str, Any]) -> Any:
+    import obstore
+    from obstore.store import HTTPStore, from_url
+
+    if "?" in url or "#" in url:
+        raise ValueError(
+            f"expected a URL without a query, to which keys can be appended, got {_shown(url)!r}"
+        )
+    scheme = url.partition("://")[0]
+    client = {"allow_http": True} if scheme == "http" else {}
+    client |= {name: options[name] for name in options if name in CLIENT_OPTIONS}
+    options = {name: options[name] for name in options if name not in CLIENT_OPTIONS}
+    if client:
+        options["client_options"] = client | dict(options.get("client_options") or {})
+    # `from_url` takes the host names of some services for S3 or Azure, which need credentials
+    opener = HTTPStore.from_url if scheme in ("http", "https") else from_url
+    try:
+        return opener(url, **options)
+    except BaseException as error:
+        is_panic = type(error).__name__ == "PanicException"  # of Rust, for options with unexpected names
+        if not is_panic and not isinstance(error, obstore.exceptions.BaseError | TypeError | ValueError):
+            raise
+        raise ValueError(
+            f"cannot open {_shown(url)!r} with the options {sorted(options)}: {_first_line(error)}. Options are the "
+            "arguments of obstore.store.from_url, such as region, endpoint, skip_signature (not those of s3fs), "
+            "client_options"
+        ) from error
+
+
+def _shown(url: str) -> str:
+    """Return a URL for messages, without user information and query, which may be secret."""
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("?")[0].partition("/")
+    if scheme.lower() in ("http", "https"):
+        place = place.rpartition("@")[2]  # az: the container is before the "@"
+    return f"{scheme}://{place}{slash}{path}"
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what an error says, without the further lines of obstore, which show its configuration."""
+    return str(error).partition("\n")[0]
+
+
+# ---------------------------------------------------------------- stores that show objects of another store under other names
+#
+# Views of a store.
+#
+# A view may make up metadata as it likes, but its chunks are objects of the store behind, byte for byte. So a request for
+# chunks goes to that store, under their names there: what is a file or a buffer for the engine stays one, and locks and
+# caches know an object by one name whichever way it is reached.
+
+
+class RenamedStore(AnyStore):
+    """A store whose chunks have other names in the store behind it.
+
+    Attributes
+    ----------
+    base : Store
+        The store behind.
+    """
+
+    base: AnyStore
+
+    @abstractmethod
+    def located(self, key: str) -> str | None:
+        """Return the name that a chunk has in the store behind; None for what is no chunk."""
+
+
+def original(target: StorePath) -> StorePath:
+    """Return the place of an object in the store that really has it."""
+    while isinstance(target.store, RenamedStore):
+        key = target.store.located(target.path)
+        target = StorePath(target.store.base, target.path if key is None else key)
+    return target
+
+
+def originals(batch: Sequence[Any], *, writing: bool = False) -> list[Any]:
+    """Return a batch of zarr's with every object where it really is.
+
+    Raises
+    ------
+    ValueError
+        Something is to be written, and the view is read-only: the store behind need not be.
+    """
+    if not batch or not isinstance(getattr(batch[0][0], "store", None), RenamedStore):
+        return batch if isinstance(batch, list) else list(batch)
+    if writing:
+        check_store_writable(batch[0][0].store)
+    return [(original(target), *rest) for target, *rest in batch]
+
+
+# ---------------------------------------------------------------- the kind of a store
 
 # Names of zip files; `.ozx` is that of OME-Zarr.
 ZIP_SUFFIXES = (".zip", ".ozx")

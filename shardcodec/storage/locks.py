@@ -1,6 +1,8 @@
-# locks.py - locks of shards within this process
+# locks.py - locks of shards, in this process and between processes
 # SPDX-License-Identifier: MIT
-"""Locks of shards within this process.
+"""Locks of shards, in this process and between processes.
+
+Locks of shards within this process.
 
 A partial write reads a shard, changes it and writes it back; without a lock, one of two concurrent writes would lose its
 inner chunks. Every writer of this process, whole or partial, holds the lock of each shard that it writes.
@@ -13,17 +15,41 @@ wait for each other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+import random
+import resource
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import native
+from ..errors import LockError
+from ..options import Options
+from . import file_systems
+from .waiting import COSTLY_SECONDS, MAX_CALLS, Patience, call_all, call_each, finish_each, in_thread
 
 if TYPE_CHECKING:
     from .._native import Hold
 
-__all__ = ["LockTable", "table"]
+
+__all__ = [
+    "MOVED",
+    "NO_FILE",
+    "FileLocks",
+    "LockTable",
+    "calls_wait",
+    "check_deadline",
+    "hold",
+    "hold_async",
+    "patience_of",
+    "settle",
+    "table",
+    "update",
+]
 
 
 class LockTable:
@@ -158,3 +184,404 @@ def table() -> LockTable:
 
 # A forked child does not have the threads that hold its parent's locks, so it would wait for them forever.
 os.register_at_fork(after_in_child=_tables.clear)
+
+
+# ---------------------------------------------------------------- locks of shards between processes
+#
+# Locks between processes.
+#
+# The lock of a shard in a local file is a lock on that file (csrc/io/sc_lock.h explains why this is correct). A writer holds
+# it from the first read of the old bytes until the new bytes are in place. A shard that does not exist cannot be locked: the
+# writer creates it exclusively, and starts again if another writer has created it first.
+#
+# A writer first takes the lock in the table of this process (`storage.locks`), so that only one thread or coroutine of the
+# process asks the kernel. It locks files in ascending order of their paths. Where an attempt waits for a round trip, it
+# tries several at the same time; if one is busy, it releases those of later paths before it waits, and then tries only the
+# busy one until it has it. So the writer that holds the first lock seldom finds that a waiting one holds a later lock.
+# Several locks are released at the same time, too.
+#
+# The kernel does not report when a lock becomes free, so a waiting writer polls, with random pauses whose bound grows with the
+# time waited. In a coroutine the pause is a sleep of the event loop, not of a thread.
+
+T = TypeVar("T")
+
+# In place of the file descriptor of a file that does not exist: the writer must create it exclusively.
+NO_FILE = -1
+
+# In place of the file descriptor if the name now leads to another file: the caller must resolve and lock that one.
+MOVED = -2
+
+# Most locks of one write; each keeps a file open. When the process has reached `_most_locks`, a write takes one lock.
+MAX_LOCKS = 256
+
+# Two attempts in a row of at least this duration show what a call costs; a busy processor seldom delays both so much.
+SURE_SECONDS = 1e-3
+
+# An attempt opens the file, locks it, and looks whether its name still leads to it.
+CALLS_PER_ATTEMPT = 3
+
+# The longest pause between two attempts: this share of the time waited so far, within bounds in seconds.
+WAIT_SHARE = 0.1
+MIN_WAIT = 0.0005
+MAX_WAIT = 0.1
+
+# Seconds to retry even with a timeout of 0: a file that appears between two calls is normal.
+MIN_PATIENCE = 1.0
+
+# Up to this many files are locked on the event loop itself; more are locked in a thread.
+INLINE_LOCKS = 4
+
+
+class FileLocks:
+    """Locks of the first of several files; after `advance` has returned True, the length of `held` is their number.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Paths in ascending order, with symbolic links resolved.
+    options : Options
+        ``locking`` and ``lock_timeout`` are used.
+    names : sequence of str, optional
+        The names by which the caller reads and writes the files; each is checked, under the lock, to lead to its path.
+
+    Attributes
+    ----------
+    held : list of (int or None)
+        For each file the file descriptor that holds its lock; `NO_FILE` if there is no file; None if the file cannot be
+        locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
+    """
+
+    def __init__(self, paths: Sequence[str], options: Options, names: Sequence[str] | None = None) -> None:
+        self._paths = paths
+        self._names = paths if names is None else names
+        self._native = options.locking != "thread"
+        self._wants_cluster = options.locking == "cluster"
+        self._options = options
+        self._timeout = options.lock_timeout
+        self._begun = time.monotonic()
+        self._has_tried = False
+        self.held: list[int | None] = []
+        self._locks: list[Any] = []  # of the same files as `held`, and of those that are being tried
+        self._attempts_wait = self._is_cost_known = False
+        self._waited = 0.0  # seconds of the attempts before, if their cost was not known
+        self._is_busy = False  # the next lock, when it was last tried
+
+    def advance(self) -> bool:
+        """Take locks until there are enough; return False if another process holds the next one.
+
+        Raises
+        ------
+        LockScopeError
+            ``locking`` is "cluster", and a lock does not reach other nodes.
+        """
+        engine = native.load() if self._native else None
+        # it calls the file system, which `__init__` must not do: that may run on an event loop
+        if engine is not None and not self._has_tried and len(self._paths) > 1:
+            self._attempts_wait = self._is_cost_known = calls_wait(self._paths[0], self._options)
+        self._has_tried = True
+        while len(self.held) < len(self._paths) and not self._enough(engine):
+            if engine is None:
+                self._add([None])
+            elif not self._try_next(engine):
+                return False
+        return True
+
+    def _try_next(self, engine: Any) -> bool:
+        """Take the next lock, or the next ones at the same time where each attempt waits; return False if one is busy."""
+        paths = self._next_paths(engine)
+        locks = [engine.FileLock() for _ in paths]
+        self._locks += locks  # from here on `release` finds them, also after an interrupt
+        tried = call_all(lambda i: _timed(locks[i], paths[i]), range(len(paths)))
+        outcomes = [outcome for outcome, _ in tried]
+        self._note_duration(min(seconds for _, seconds in tried))
+        taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
+        self._is_busy = taken < len(outcomes)
+        if self._is_busy:  # a writer that waits for a lock holds none of a later path
+            self._release_from(len(self.held) + taken)
+        self._add([self._taken(engine, *one) for one in zip(locks, paths, outcomes[:taken], strict=False)])
+        return not self._is_busy
+
+    def _note_duration(self, seconds: float) -> None:
+        """Try several locks at the same time from now on if an attempt waits; after two slow ones raise the estimate of a call."""
+        self._attempts_wait |= seconds >= COSTLY_SECONDS
+        least = min(self._waited, seconds)
+        if not self._is_cost_known and least >= SURE_SECONDS:
+            file_systems.raise_call_seconds(self._paths[0], least / CALLS_PER_ATTEMPT)
+            self._is_cost_known = True
+        self._waited = seconds
+
+    def _next_paths(self, engine: Any) -> Sequence[str]:
+        """Return the paths whose locks are tried at the same time: one, unless the attempts wait and the next is not busy."""
+        first = len(self.held)
+        most = 1
+        if self._attempts_wait and not self._is_busy:
+            most = min(MAX_CALLS, MAX_LOCKS - first, _most_locks() - engine.file_locks_held())
+        last = first + 1
+        while last < min(first + most, len(self._paths)) and self._paths[last] != self._paths[last - 1]:
+            last += 1
+        return self._paths[first:last]
+
+    def _taken(self, engine: Any, lock: Any, path: str, outcome: str) -> int | None:
+        """Return the entry of `held` for a file, after an attempt to lock it."""
+        if outcome == "held":
+            file_systems.check_held(lock, path, wants_cluster=self._wants_cluster)
+            if lock.n_links > 1:  # roll back an unfinished update before the first read
+                engine.settle(path, lock.fd)
+            return int(lock.fd)
+        if outcome == "no file":
+            if self._wants_cluster:
+                file_systems.check_absent(path)
+            return NO_FILE
+        file_systems.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
+        return None
+
+    def _add(self, fds: list[int | None]) -> None:
+        """Append entries to `held`; `MOVED` for a file whose link was erased or changed during the wait."""
+        these = slice(len(self.held), len(self.held) + len(fds))
+        names, paths = self._names[these], self._paths[these]
+        if names != paths:
+            work = list(zip(names, paths, fds, strict=True))
+            fds = call_each(lambda one: _checked(*one), work, waits=self._attempts_wait)
+        self.held += fds
+
+    def _enough(self, engine: Any) -> bool:
+        n = len(self.held)
+        if n == 0:
+            return False
+        return (
+            n >= MAX_LOCKS
+            or self._paths[n] == self._paths[n - 1]  # two names of one file
+            or (engine is not None and engine.file_locks_held() >= _most_locks())
+        )
+
+    def wait(self) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        Raises
+        ------
+        LockError
+            ``lock_timeout`` has passed.
+        """
+        waited = time.monotonic() - self._begun
+        if waited >= self._timeout:
+            raise self._error(self._paths[len(self.held)])
+        longest = min(max(WAIT_SHARE * waited, MIN_WAIT), MAX_WAIT)
+        return min(_pause(longest), max(self._timeout - waited, MIN_WAIT))
+
+    def _error(self, path: str) -> LockError:
+        holders = _holders(path)
+        by = " and ".join(f"process {pid} ({command})" for pid, command in holders)
+        return LockError(
+            f"shard {path!r}: expected its lock within {self._timeout:g} s, but it is locked by {by or 'another process'}; "
+            "nothing was written, so try again or raise lock_timeout",
+            shard=path,
+            limit=self._timeout,
+            holders=holders,
+        )
+
+    def release(self) -> None:
+        """Release all locks."""
+        self._release_from(0)
+
+    def _release_from(self, first: int) -> None:
+        """Release the locks of the files from the first on, in reverse order, or at the same time where each call waits."""
+        if held := [lock for lock in reversed(self._locks[first:]) if lock.fd >= 0]:
+            finish_each(lambda lock: lock.release(), held, waits=self._attempts_wait)
+        del self._locks[first:]
+
+
+def _checked(name: str, path: str, fd: int | None) -> int | None:
+    """Return an entry of `FileLocks.held` again, or `MOVED` if the name does not lead to the path any longer."""
+    if name == path:  # no link
+        return fd
+    try:
+        found = os.stat(name)
+        if stat.S_ISDIR(found.st_mode):  # no shard; the engine refuses to write there
+            return NO_FILE
+        is_there = fd != NO_FILE and os.path.samestat(found, os.stat(path) if fd is None else os.fstat(fd))
+    except FileNotFoundError:  # both names of a dangling link lead to nothing
+        is_there = fd == NO_FILE or (fd is None and not os.path.lexists(path))
+    except OSError:  # the write itself will raise it
+        return fd
+    return fd if is_there else MOVED
+
+
+def _timed(lock: Any, path: str) -> tuple[str, float]:
+    """Try to take a lock; return the outcome and the seconds."""
+    begin = time.perf_counter()
+    outcome: str = lock.try_acquire(path)
+    return outcome, time.perf_counter() - begin
+
+
+def _pause(longest: float) -> float:
+    """Return a pause of at most so many seconds, of any order of magnitude with the same probability.
+
+    A lock that another node takes again and again is free only for moments, so a writer must also ask twice in a short time.
+    """
+    shortest = MIN_WAIT / 2
+    return float(shortest * (longest / shortest) ** random.random())
+
+
+def calls_wait(path: str, options: Options) -> bool:
+    """Return True if a call to the file system of a path is known to be worth a thread."""
+    known = options.io_latency
+    return (known if isinstance(known, float) else file_systems.call_seconds(path)) >= COSTLY_SECONDS
+
+
+@contextlib.contextmanager
+def hold(
+    paths: Sequence[str], options: Options, names: Sequence[str] | None = None
+) -> Iterator[list[int | None]]:
+    """Hold the locks of the first of several files. Threads that run an event loop must not call this.
+
+    Yields
+    ------
+    list
+        See `FileLocks.held`. The caller locks the remaining files with another call, after it has released these.
+
+    Raises
+    ------
+    LockError
+        Another process did not release one of them within ``lock_timeout``.
+    LockScopeError
+        ``locking`` is "cluster", and a lock does not reach other nodes.
+    """
+    locks = FileLocks(paths, options, names)
+    try:
+        while not locks.advance():
+            time.sleep(locks.wait())
+        yield locks.held
+    finally:
+        locks.release()
+
+
+class AsyncFileHold:
+    """An asynchronous context manager that locks files; a class instead of a generator, as `locks.AsyncHold`."""
+
+    __slots__ = ("_few", "_locks", "_prompt")
+
+    def __init__(
+        self, paths: Sequence[str], options: Options, names: Sequence[str] | None, *, prompt: bool
+    ) -> None:
+        self._locks = FileLocks(paths, options, names)
+        self._prompt = prompt
+        self._few = len(paths) <= INLINE_LOCKS
+
+    async def __aenter__(self) -> list[int | None]:
+        try:
+            while not await _run(self._locks.advance, inline=self._prompt and self._few):
+                await asyncio.sleep(self._locks.wait())
+        except BaseException:
+            await _run(self._locks.release, inline=self._prompt)
+            raise
+        return self._locks.held
+
+    async def __aexit__(self, *exception: object) -> None:
+        await _run(self._locks.release, inline=self._prompt)
+
+
+def hold_async(
+    paths: Sequence[str], options: Options, names: Sequence[str] | None = None, *, prompt: bool
+) -> AsyncFileHold:
+    """Hold the locks of the first of several files, as `hold`, without blocking the event loop.
+
+    With `prompt`, calls on these files need no network round trip, so up to `INLINE_LOCKS` files are locked on the event
+    loop itself.
+    """
+    return AsyncFileHold(paths, options, names, prompt=prompt)
+
+
+async def _run(work: Callable[[], T], *, inline: bool) -> T:
+    """Call `work` inline or in a thread; wait for the thread to its end, because its locks must be released."""
+    return work() if inline else await in_thread(work)
+
+
+def update(path: str, options: Options, work: Callable[[int | None], bool]) -> None:
+    """Update one file under its lock, for a caller that cannot repeat its work after ESTALE.
+
+    Threads that run an event loop must not call this.
+
+    Parameters
+    ----------
+    path : str
+        The file, with symbolic links resolved.
+    options : Options
+        ``locking`` and ``lock_timeout`` are used.
+    work : callable
+        Called with the entry of `FileLocks.held`. It returns False if that was `NO_FILE` but the file exists by now; it
+        is then called again with the lock.
+
+    Raises
+    ------
+    LockError
+        The lock was not obtained in time, or other processes create and remove the file repeatedly.
+    """
+    deadline = time.monotonic() + options.lock_timeout
+    while True:
+        with hold([path], options) as held:
+            if work(held[0]):
+                return
+        check_deadline(deadline, path, options)
+
+
+def patience_of(options: Options) -> Patience:
+    """Return the `Patience` of a writer that locks and reads again a file which other clients replace."""
+    return Patience(max(options.lock_timeout, MIN_PATIENCE))
+
+
+def settle(path: str) -> None:
+    """Roll back the unfinished in-place update of a dead writer, in a file that is not locked."""
+    fd = native.load().open_file(path)
+    if fd < 0:
+        return
+    try:
+        native.load().settle(os.path.realpath(path), fd)
+    finally:
+        os.close(fd)
+
+
+def check_deadline(deadline: float, path: str, options: Options) -> None:
+    """Raise when the deadline has passed for a file that other processes create and remove repeatedly.
+
+    Raises
+    ------
+    LockError
+        The deadline and `MIN_PATIENCE` have passed.
+    """
+    if time.monotonic() >= deadline + MIN_PATIENCE:
+        raise LockError(
+            f"shard {path!r}: expected its lock within {options.lock_timeout:g} s, but other processes created and removed "
+            "the file each time before it could be locked; nothing was written, so try again",
+            shard=path,
+            limit=options.lock_timeout,
+        )
+
+
+def _most_locks() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4 * MAX_LOCKS if soft == resource.RLIM_INFINITY else min(4 * MAX_LOCKS, soft // 4)
+
+
+def _holders(path: str) -> list[tuple[int, str]]:
+    """Return (pid, command) of the processes of this machine that lock a file, as far as /proc permits to see them."""
+    found = []
+    try:
+        wanted = os.stat(path)
+    except OSError:
+        return []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(_is_lock_on(process, fd.name, wanted) for fd in (process / "fd").iterdir()):
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((int(process.name), command.strip()[:200]))
+    return sorted(found)
+
+
+def _is_lock_on(process: Path, fd: str, wanted: os.stat_result) -> bool:
+    try:
+        there = (process / "fd" / fd).stat()
+        if (there.st_dev, there.st_ino) != (wanted.st_dev, wanted.st_ino):
+            return False
+        return "OFDLCK" in (process / "fdinfo" / fd).read_text()
+    except OSError:
+        return False

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from . import conditions, object_names
-from .lock_scopes import refuse_store
-from .requests import Answer, Changed, OwnBytes
-from .store import NO_OBJECT, Maker, Parts, Stored, state_bytes
+from .file_systems import refuse_store
+from .store import NO_OBJECT, Answer, Changed, Maker, OwnBytes, Stored, StreamedObject, state_bytes
 from .zarr_store import ZarrStore
 
 __all__ = ["ObjectStore", "state_text", "version_of"]
@@ -150,7 +149,7 @@ class ObjectStore(ZarrStore):
         self, key: str, new: Any, old: Answer | None, *, is_update: bool
     ) -> tuple[bool, bytes | None]:
         is_conditional = self._is_conditional and is_update
-        if isinstance(new, Parts):
+        if isinstance(new, StreamedObject):
             state = await self.put_parts(key, new)
             if state is not None:
                 return True, state
@@ -271,7 +270,7 @@ class ObjectStore(ZarrStore):
         """True if the service has multipart uploads."""
         return type(self._store).__name__ in IN_PARTS
 
-    async def put_parts(self, key: str, new: Parts) -> bytes | None:
+    async def put_parts(self, key: str, new: StreamedObject) -> bytes | None:
         """Store an object while it is made: in one request if it is small, else as a multipart upload.
 
         obstore aborts the upload after an error. A multipart upload has no conditions, so an update never comes here.

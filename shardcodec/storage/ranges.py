@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from .requests import Limits
+from .store import Limits
 
 __all__ = ["coalesced"]
 

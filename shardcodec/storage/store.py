@@ -1,8 +1,10 @@
-# store.py - the base class of stores, and the records that pass through it
+# store.py - the base class of stores, its records and answers, and the limits of requests
 # SPDX-License-Identifier: MIT
-"""The base class of stores of shards.
+"""The base class of stores, its records and answers, and the limits of requests.
 
-There are four kinds: files (`storage.files`), memory (`storage.memory`), object stores with entity tags
+The base class of stores of shards.
+
+There are four kinds: files (`storage.files`), memory (`storage.files`), object stores with entity tags
 (`storage.object_store`) and any other zarr store (`storage.zarr_store`). They differ in how a range is read, in what
 identifies a state of an object, and in how an object is replaced without losing another writer's work. They differ nowhere
 else, and no code outside this folder asks for the kind of a store. `storage.kinds` finds the kind of a zarr store.
@@ -22,32 +24,178 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ..compat import IN_MEMORY, buffer_from
+import numpy as np
+
+from ..compat import IN_MEMORY, buffer_from, coalescing, config
 from ..errors import LockError
 from ..options import Options
-from . import file_locks, object_names
-from .requests import Answer, Limits, limits_of_zarr
+from . import locks, object_names
 
 if TYPE_CHECKING:
     from .runner import Runner
 
+
 __all__ = [
     "GROUP_NBYTES",
+    "MAX_GAP_NBYTES",
     "NO_OBJECT",
     "UNCHANGED",
     "UNKNOWN",
+    "Answer",
+    "Changed",
     "Contest",
+    "Limits",
     "Made",
     "Maker",
     "Outcome",
-    "Parts",
+    "OwnBytes",
+    "Remote",
     "Replacement",
     "Store",
     "Stored",
+    "StreamedObject",
     "check_store_writable",
     "group_of",
+    "limits_of_zarr",
+    "max_requests",
+    "n_concurrent",
     "state_bytes",
 ]
+
+
+# ---------------------------------------------------------------- answers of stores, and limits of concurrent requests
+#
+# Answers to requests, and the limits of callers.
+#
+# Besides its bytes, an `Answer` may have the size of the object and the name of its state (an entity tag). A later request can
+# be bound to that state, so a reader detects an object that was replaced between two requests, instead of mixing old and new
+# bytes.
+
+# Local files: bytes that cost less to read than another system call.
+MAX_GAP_NBYTES = 16 << 10
+
+# zarr works on `async.concurrency` objects at a time, and requests this number of ranges of each.
+RANGES_PER_OBJECT = 10
+
+
+class OwnBytes(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of an object in memory with a single owner, so that a new object may reuse and overwrite it."""
+
+    @classmethod
+    def of_size(cls, nbytes: int) -> OwnBytes:
+        """Return an uninitialised array of this many bytes."""
+        return np.empty(nbytes, dtype=np.uint8).view(cls)
+
+
+class Answer(NamedTuple):
+    """The answer to a request.
+
+    Attributes
+    ----------
+    data : ndarray of uint8
+        The requested bytes, as far as the object has them.
+    nbytes : int or None
+        Size of the whole object in bytes, if the store reports it.
+    version
+        Name of this state of the object, if the store reports it and can bind a request to it; else None.
+    """
+
+    data: Any
+    nbytes: int | None = None
+    version: Any = None
+
+
+class Changed(Exception):
+    """The object is no longer in the state that a request was bound to."""
+
+
+class Remote(Protocol):
+    """The requests of a store. Each returns None for an object that does not exist, and raises the store's errors.
+
+    Attributes
+    ----------
+    budget_name : str or None
+        Name of the store. Calls with one name share their limits (`storage.budget`); None: each call has its own.
+    """
+
+    @property
+    def budget_name(self) -> str | None: ...
+
+    async def get(self, key: str) -> Answer | None:
+        """Return all of an object."""
+
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; raise `Changed` if it is not in the state `version`."""
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """Return the last bytes of an object, or all of a shorter one."""
+
+
+class Limits(NamedTuple):
+    """The limits of concurrent requests, and the value of a request in bytes.
+
+    `n_requests` and `budget_nbytes` count the requests and bytes of all calls to one store (`Remote.budget_name`) in this
+    process; `n_objects` those of one call.
+
+    Attributes
+    ----------
+    n_requests : int
+        Maximum number of concurrent requests.
+    max_gap_nbytes : int
+        Extra bytes that are worth one round trip less.
+    max_nbytes : int
+        Maximum size of a merged range.
+    budget_nbytes : int
+        Maximum bytes that are requested or wait for decoding at a time; a single larger request runs alone.
+    free_gap_nbytes : int
+        Extra bytes that are worth one concurrent request less.
+    n_objects : int, optional
+        Maximum number of concurrent requests for whole objects; ``n_requests`` by default.
+    """
+
+    n_requests: int
+    max_gap_nbytes: int = 1 << 20
+    max_nbytes: int = 16 << 20
+    budget_nbytes: int = 256 << 20
+    free_gap_nbytes: int = 16 << 10
+    n_objects: int | None = None
+
+    def share_nbytes(self, n_objects: int) -> int:
+        """Return the extra bytes that are worth a round trip of one object, if this many objects are read together."""
+        share = self.max_gap_nbytes // max(1, min(n_objects, self.n_requests))
+        return max(share, min(self.free_gap_nbytes, self.max_gap_nbytes))
+
+
+def n_concurrent() -> int:
+    """Return the number of objects that zarr's configuration permits to be requested at a time."""
+    return max(1, int(config.get("async.concurrency")))
+
+
+def max_requests() -> int:
+    """Return the maximum number of concurrent requests of all calls to one store."""
+    return RANGES_PER_OBJECT * n_concurrent()
+
+
+def limits_of_zarr(spec: Any, *, near: bool) -> Limits:
+    """Return the limits of zarr's configuration.
+
+    Parameters
+    ----------
+    spec : ArraySpec
+        Its configuration has zarr's bounds of merged ranges.
+    near : bool
+        A request costs as little as one to a local file, so few extra bytes are worth another request.
+    """
+    max_gap_nbytes, max_nbytes = coalescing(spec)
+    n_objects = n_concurrent()
+    limits = Limits(max_requests(), max_gap_nbytes, max_nbytes, n_objects=n_objects)
+    if near:
+        max_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
+        limits = limits._replace(max_gap_nbytes=max_gap_nbytes, free_gap_nbytes=max_gap_nbytes)
+    return limits
+
+
+# ---------------------------------------------------------------- the base class of stores, and the records that pass through it
 
 # Names of states, as bytes. These two name the state of a missing object, and any state in a store that does not identify
 # states. Two other names are equal only if the object has not changed.
@@ -109,7 +257,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class StreamedObject:
     """A new object that is made while it is stored.
 
     Attributes
@@ -205,7 +353,7 @@ class Contest:
         self._options = options
         self._begun = time.monotonic()  # this attempt
         self._deadline = self._begun + options.lock_timeout
-        self.patience = file_locks.patience_of(options)
+        self.patience = locks.patience_of(options)
         self.n_lost = 0  # attempts in which another writer was faster
 
     def postpone(self, seconds: float) -> None:
@@ -215,7 +363,7 @@ class Contest:
 
     def check_file(self, path: str) -> None:
         """Raise `LockError` when other processes have created and removed a file for too long."""
-        file_locks.check_deadline(self._deadline, path, self._options)
+        locks.check_deadline(self._deadline, path, self._options)
 
     def lose(self, key: str) -> float:
         """Note that another writer was faster to change an object; return the seconds to wait before the next attempt.
@@ -438,7 +586,7 @@ class Store(ABC):
         """True if `put_parts` holds only a few parts of a large object in memory."""
         return False
 
-    async def put_parts(self, key: str, new: Parts) -> bytes | None:
+    async def put_parts(self, key: str, new: StreamedObject) -> bytes | None:
         """Replace an object, without a condition, by one that is made meanwhile.
 
         Readers see the old object or the new one. After an error of the iterator or of the store, the old object stays.

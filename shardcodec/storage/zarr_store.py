@@ -1,6 +1,8 @@
-# zarr_store.py - any store of zarr
+# zarr_store.py - any store of zarr; uploads of a new object in parts
 # SPDX-License-Identifier: MIT
-"""Objects of any zarr store, which are read and written with the store's own coroutines.
+"""Any store of zarr; uploads of a new object in parts.
+
+Objects of any zarr store, which are read and written with the store's own coroutines.
 
 Nothing identifies a state of an object. Writers of this process exclude each other; writers in other processes do not.
 """
@@ -11,7 +13,7 @@ import asyncio
 import functools
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -22,31 +24,39 @@ from ..compat import (
     SuffixByteRequest,
     ZipStore,
     buffer_from,
+    on_zarrs_loop,
 )
 from ..options import Options
-from . import budget, conditions, forks, object_names, remote_indexes
-from .file_system import CLUSTER
-from .lock_scopes import refuse_store
-from .requests import Answer, Limits, limits_of_zarr, max_requests, n_concurrent
+from . import budget, conditions, forks, indexes, locks, object_names
+from .file_systems import CLUSTER, refuse_store
 from .runner import Runner
 from .store import (
     NO_OBJECT,
     UNCHANGED,
     UNKNOWN,
+    Answer,
     Contest,
+    Limits,
     Made,
     Maker,
     Outcome,
     Replacement,
     Store,
     Stored,
+    StreamedObject,
     group_of,
+    limits_of_zarr,
+    max_requests,
+    n_concurrent,
     state_bytes,
 )
 from .waiting import all_of
 
-__all__ = ["PartStore", "ZarrStore"]
-
+__all__ = [
+    "PartStore",
+    "Upload",
+    "ZarrStore",
+]
 
 # Memory for old and new objects, for each object that zarr's configuration permits at a time; of all writes to one store.
 OBJECT_NBYTES = 32 << 20
@@ -288,9 +298,142 @@ class ZarrStore(Store):
 
     def forget(self, keys: Collection[str]) -> None:
         """Drop cached indexes of objects that have been written."""
-        remote_indexes.drop(self.index_names(list(keys)))
+        indexes.drop_remote(self.index_names(list(keys)))
 
 
 def held_nbytes(group: Sequence[Replacement], maker: Maker) -> int:
     """Return the bytes of old and new objects that the exchange of a group holds; old ones count as much as new ones."""
     return sum(maker.nbytes(one.position) * (1 + maker.needs_old(one.position)) for one in group)
+
+
+# ---------------------------------------------------------------- a new object of a store that is written from its first to its last byte
+#
+# `Upload`: a new object that threads write while the store takes it in parts (`Store.put_parts`).
+
+# Bytes that are collected before the store gets them.
+PIECE_NBYTES = 8 << 20
+
+
+class Upload:
+    """A new object of a store, for threads that run no event loop of zarr; one call at a time.
+
+    Readers see the object after `commit`. Until then nothing is visible, and no lock is held.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+        Key of the object.
+    nbytes : int
+        Maximum size of the object in bytes.
+    """
+
+    def __init__(self, store: Store, key: str, nbytes: int) -> None:
+        store.check_writable()
+        self._store = store
+        self._key = key
+        self._nbytes = nbytes
+        self._piece = bytearray()
+        self._end = 0
+        self._failure: BaseException | None = None
+        self._next: asyncio.Queue[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def write(self, data: Any, offset: int) -> None:
+        """Append bytes, which are copied, at an offset that is not before the end so far; zeros fill the gap.
+
+        Raises
+        ------
+        Exception
+            The error of the store that has ended the upload.
+        OSError
+            An earlier write has failed, so the upload is not complete.
+        """
+        view = memoryview(data).cast("B")
+        assert offset >= self._end, "a store takes the bytes of a new object in order"
+        self._check()
+        try:
+            if offset > self._end:
+                self._append(memoryview(bytes(offset - self._end)))
+            self._append(view)
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._end = offset + view.nbytes
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OSError(
+                f"{self._store.describe(self._key)}: expected an upload without gaps, but a write to it has failed; "
+                "write the shard again from its beginning"
+            ) from self._failure
+
+    def _append(self, view: memoryview) -> None:
+        start = 0
+        while start < view.nbytes:
+            n = min(PIECE_NBYTES - len(self._piece), view.nbytes - start)
+            self._piece += view[start : start + n]
+            start += n
+            if len(self._piece) == PIECE_NBYTES:
+                piece, self._piece = self._piece, bytearray()
+                on_zarrs_loop(self._offer(piece))
+
+    def commit(self) -> None:
+        """Store the rest, and make the object visible; a writer of this process that updates it has finished.
+
+        Raises
+        ------
+        Exception
+            The error of the store. The old object stays.
+        """
+        self._check()
+        piece, self._piece = self._piece, bytearray()
+        with locks.table().hold(self._store.lock_names([self._key])):
+            try:
+                on_zarrs_loop(self._finish(piece))
+            finally:
+                self._store.forget([self._key])
+
+    def abort(self) -> None:
+        """Discard the new object; do nothing after the end."""
+        self._piece = bytearray()
+        if self._task is not None:
+            on_zarrs_loop(self._give_up())
+
+    # ---- on zarr's event loop
+
+    async def _offer(self, piece: Any) -> None:
+        """Wait until the store takes a piece, or the upload has failed."""
+        if self._task is None or self._next is None:
+            self._next = asyncio.Queue(1)
+            new = StreamedObject(self._pieces, self._nbytes)
+            self._task = asyncio.ensure_future(self._store.put_parts(self._key, new))
+        task, offer = self._task, asyncio.ensure_future(self._next.put(piece))
+        await asyncio.wait([offer, task], return_when=asyncio.FIRST_COMPLETED)
+        if not offer.done():
+            offer.cancel()
+            task.result()
+
+    async def _pieces(self) -> AsyncGenerator[Any, None]:
+        assert self._next is not None
+        while (piece := await self._next.get()) is not None:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+    async def _finish(self, piece: bytearray) -> None:
+        if piece:
+            await self._offer(piece)
+        await self._offer(None)
+        if self._task is not None:
+            await self._task
+
+    async def _give_up(self) -> None:
+        if self._task is None:
+            return
+        task = self._task
+        if not task.done():
+            await self._offer(ValueError("the new object was aborted while it was written"))
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # or asyncio reports it as not retrieved

@@ -23,7 +23,7 @@ from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.checks import as_int_tuple, bounded_depth
 from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
 from ..format.spec import ChainSpec, ShardSpec
-from ..storage.journals import is_stray_journal, pending_journal
+from ..storage.files import is_stray_journal, pending_journal
 from ..storage.store import Store
 from .documents import DOCUMENTS, Document
 

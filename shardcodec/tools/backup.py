@@ -18,14 +18,11 @@ from typing import Any
 from .. import native
 from ..compat import on_zarrs_loop
 from ..mounts import Descriptor
-from ..storage.durable_documents import sync_documents
-from ..storage.files import open_file
-from ..storage.journals import OldBytes, pending_journal, read_journal
+from ..storage.files import OldBytes, open_file, pending_journal, read_journal, staging_for
 from ..storage.kinds import object_at
 from ..storage.store import Store
-from ..storage.temp_folder import staging_for
-from ..storage.upload import Upload
-from ..storage.whole_file import put_file
+from ..storage.whole_file import put_file, sync_documents
+from ..storage.zarr_store import Upload
 from .array_target import ShardTarget
 from .memory_budget import MemoryBudget
 from .names import node_path, object_name

@@ -8,19 +8,19 @@ import os
 from collections.abc import Iterator
 
 from ..mounts import Descriptor
-from ..storage import lock_scopes
-from ..storage.file_system import (
+from ..storage import file_systems
+from ..storage.file_systems import (
     APPEND_TYPES,
     CLUSTER,
     LOCAL_TYPES,
     NODE,
     NONE,
+    Known,
     appends,
     is_local,
     is_on_this_machine,
     name_of,
 )
-from ..storage.lock_scopes import Known
 from .check import Check, Status
 from .quantities import format_nbytes, format_share
 
@@ -70,13 +70,13 @@ def check_folder(folder: str, *, probe: bool) -> Iterator[Check]:
 def _known(folder: str, *, probe: bool) -> tuple[Known, Check | None]:
     """Return how far locks reach, and a problem if the file of the probe cannot be made."""
     try:
-        return lock_scopes.scope_at(folder, probe=probe), None
+        return file_systems.scope_at(folder, probe=probe), None
     except OSError as error:
         advice = "Choose a folder that takes new files."
         failed = Check(
             "probe", Status.PROBLEM, f"a file in {folder} cannot be made and locked: {error}", advice
         )
-        return lock_scopes.scope_at(folder, probe=False), failed
+        return file_systems.scope_at(folder, probe=False), failed
 
 
 def _permissions(folder: str, *, is_writable: bool) -> Check:

@@ -14,7 +14,7 @@ from typing import Any
 from ..arguments import checked
 from ..format.spec import ShardSpec
 from ..options import Order
-from ..storage.urls import placed_options
+from ..storage.kinds import placed_options
 from .array_target import ArrayTarget
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .compact_work import CompactTask, CompactWork

@@ -14,10 +14,9 @@ from ..arguments import checked
 from ..compat import on_zarrs_loop
 from ..errors import LockScopeError, ShardError
 from ..storage.conditions import names_missing_bucket
-from ..storage.file_system import CLUSTER
-from ..storage.kinds import at_url
+from ..storage.file_systems import CLUSTER
+from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
-from ..storage.urls import is_url
 from .check import Check, DoctorReport, Status
 from .check_folder import check_folder
 from .check_process import check_process

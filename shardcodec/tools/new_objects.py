@@ -17,9 +17,8 @@ from typing import Any
 from ..access.shard_writer import ShardWriter
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.kinds import object_at
+from ..storage.kinds import is_url, object_at
 from ..storage.store import Store
-from ..storage.urls import is_url
 from .array_target import ArrayTarget, ShardTarget
 from .backup import copy_stored, holds_whole, same_bytes
 from .convert.claim import guard, has_claim

@@ -18,7 +18,7 @@ from typing import Any
 from ..arguments import checked
 from ..format.spec import ShardSpec
 from ..options import Order
-from ..storage.urls import is_url, placed_options
+from ..storage.kinds import is_url, placed_options
 from .array_target import ArrayTarget
 from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place

@@ -17,8 +17,8 @@ from ..access.remote_index import check_entries
 from ..access.shard_object import OpenObject
 from ..errors import ShardError
 from ..options import Options
+from ..storage.runner import WorkerThreads
 from ..storage.waiting import retried
-from ..storage.worker_threads import WorkerThreads
 from .array_target import ArrayTarget, ShardTarget
 from .monitor import Monitor
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
-from ..storage.worker_threads import ThreadCall, WorkerThreads
+from ..storage.runner import ThreadCall, WorkerThreads
 from .monitor import Monitor, Stopped
 
 __all__ = ["in_order"]

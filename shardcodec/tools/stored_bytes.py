@@ -21,9 +21,8 @@ from ..access.read import is_changing
 from ..compat import on_zarrs_loop
 from ..errors import ShardError, ShardFormatError
 from ..format.spec import ShardSpec
-from ..storage.requests import Changed
 from ..storage.runner import run_blocking
-from ..storage.store import Store
+from ..storage.store import Changed, Store
 
 __all__ = [
     "BLOCK_NBYTES",

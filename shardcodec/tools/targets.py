@@ -13,10 +13,8 @@ from ..access.box_reader import Folder, folder_at
 from ..compat import StorePath, on_zarrs_loop
 from ..errors import SpecError, UnsupportedError
 from ..format.spec import ShardSpec
-from ..storage.kinds import at_url, is_zarr_store, is_zip, object_at, zip_at
-from ..storage.renamed_store import RenamedStore
+from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, object_at, zip_at
 from ..storage.runner import run_blocking
-from ..storage.urls import is_url
 from .array_target import ArrayTarget, array_target, lone_shard
 from .documents import array_documents, document_of, group_documents, is_group
 from .names import inner_path

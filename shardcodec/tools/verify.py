@@ -20,7 +20,7 @@ from ..arguments import checked
 from ..checksum import crc32c
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
-from ..storage.urls import placed_options
+from ..storage.kinds import placed_options
 from .against import Comparison, compared_objects
 from .array_target import ArrayTarget, ForeignObject, ShardTarget
 from .chunk_check import Level, LevelName

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ShardError
 from ..options import Options
-from ..storage.journals import pending_journal
+from ..storage.files import pending_journal
 from .against import Comparison
 from .array_target import ArrayTarget, ShardTarget
 from .chunk_check import ChunkCheck, Level

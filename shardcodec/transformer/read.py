@@ -26,8 +26,8 @@ from ..compat import Store
 from ..errors import ShardError
 from ..options import Options
 from ..storage import locks
+from ..storage.indexes import RemoteIndex
 from ..storage.kinds import store_of
-from ..storage.remote_indexes import RemoteIndex
 from .byte_ranges import cut
 from .store_requests import Ask, BatchedRemote, in_step
 from .values import ChunkRequest, read_and_close, with_keys

@@ -18,13 +18,12 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options
-from ..storage import forks, index_cache, waiting
+from ..storage import forks, indexes, waiting
 from ..storage.kinds import store_of
 from ..storage.replace import replace
-from ..storage.requests import n_concurrent
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
-from ..storage.store import check_store_writable
+from ..storage.store import check_store_writable, n_concurrent
 from ..storage.waiting import all_of, in_thread
 from .buffered_edits import BufferedEdits, applier
 from .byte_ranges import as_request, cut, request_to_send
@@ -148,7 +147,7 @@ class Shards:
         store = store_of(holder)
         kept = None
         if store.path(shard) is not None:
-            kept = index_cache.shared(options.index_cache, options.open_files)
+            kept = indexes.shared(options.index_cache, options.open_files)
         try:
             return NativeShard(self._chain, store.source(shard), options, kept)
         except ShardError as error:

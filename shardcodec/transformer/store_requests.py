@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ..access.limited_remote import LimitedRemote
 from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..storage.kinds import store_of
-from ..storage.requests import Answer, Changed, Remote, n_concurrent
+from ..storage.store import Answer, Changed, Remote, n_concurrent
 from ..storage.waiting import all_of
 
 __all__ = ["Ask", "BatchedRemote", "StoreRequests", "in_step"]

@@ -25,7 +25,7 @@ from ..access.read import INLINE_NBYTES
 from ..access.shard_change import Found, ShardMaker
 from ..errors import ShardError
 from ..options import Options
-from ..storage.file_locks import NO_FILE
+from ..storage.locks import NO_FILE
 from ..storage.runner import Runner
 from ..storage.store import UNCHANGED, Made, Stored
 from .nested_shard import OpenedShard

@@ -28,9 +28,8 @@ from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
 from ..storage.files import check_name
-from ..storage.kinds import introduce, locate, readable_at, store_of
-from ..storage.renamed_store import RenamedStore, original
-from ..storage.sidecar import Sidecar
+from ..storage.indexes import Sidecar
+from ..storage.kinds import RenamedStore, introduce, locate, original, readable_at, store_of
 
 __all__ = ["chunk_state", "iter_existing"]
 

@@ -38,7 +38,7 @@ from ..errors import ShardError
 from ..format.metadata import key_encoding
 from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
-from ..storage import index_cache
+from ..storage import indexes
 from ..storage.store import Store
 from .array_codecs import Kind
 from .request import Declined
@@ -209,7 +209,7 @@ class DirectAccess:
         self._empty = functools.partial(_empty, order)
         if objects.dtype.kind in PLAIN_KINDS:
             self._empty = functools.partial(np.empty, order=order)
-        cache = index_cache.shared(options.index_cache, options.open_files)
+        cache = indexes.shared(options.index_cache, options.open_files)
         self._reader = BoxReader(objects, options, cache, np.empty if order == "C" else self._empty)
 
     def read(self, selection: Any) -> Any:

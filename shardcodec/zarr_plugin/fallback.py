@@ -19,9 +19,9 @@ from typing import Any
 from ..compat import StorePath, WrapperStore
 from ..options import NOTHING, Options
 from ..storage import locks
-from ..storage.file_locks import NO_FILE
+from ..storage.file_systems import refuse_store
 from ..storage.kinds import is_zarr_store, store_of
-from ..storage.lock_scopes import refuse_store
+from ..storage.locks import NO_FILE
 from ..storage.replace import replace
 from ..storage.runner import ON_LOOP, Runner
 from ..storage.store import UNCHANGED, Made, Store, Stored

@@ -35,8 +35,7 @@ from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
 from ..storage import forks, waiting
-from ..storage.kinds import introduce, store_of
-from ..storage.renamed_store import originals
+from ..storage.kinds import introduce, originals, store_of
 from ..storage.waiting import Patience
 from .array_codecs import Kind, kind_of
 from .fallback import write_own

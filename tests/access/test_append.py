@@ -15,7 +15,7 @@ from zarr.codecs import ZstdCodec
 
 import shardcodec
 from shardcodec.access.placement import ABSENT, BLOCK_NBYTES, Facts, place_behind, way_to_append
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 USUAL: dict[str, Any] = {
     "index_nbytes": 148,
@@ -89,9 +89,9 @@ def appending(folder: Path, **arguments: Any) -> Any:
 def test_append_keeps_inode_and_old_bytes(
     tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_system, "_known", {})
+    monkeypatch.setattr(file_systems, "_known", {})
     if not direct:
-        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
+        monkeypatch.setattr(file_systems, "DIRECT_TYPES", frozenset())
     array = appending(tmp_path)
     expected = random_array((16, 24), array.dtype)
     array[...] = expected

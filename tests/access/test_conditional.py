@@ -27,7 +27,7 @@ from shardcodec.access.regions import Box
 from shardcodec.compat import default_spec
 from shardcodec.options import Options
 from shardcodec.storage import conditions, locks, object_store
-from shardcodec.storage.requests import Answer, Changed
+from shardcodec.storage.store import Answer, Changed
 
 # ---- a store with a callback between reading and writing
 

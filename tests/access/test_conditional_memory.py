@@ -27,7 +27,7 @@ from shardcodec.access.regions import Box
 from shardcodec.access.write_plan import ONTO, PlanItem, Update
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import object_store
-from shardcodec.storage.requests import OwnBytes
+from shardcodec.storage.store import OwnBytes
 
 pytestmark = pytest.mark.slow
 

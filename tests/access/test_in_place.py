@@ -20,7 +20,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
 from shardcodec.access.placement import ABSENT, Facts, may_overwrite, place_in_slots
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 RAW: list[Any] = [BytesCodec()]
 CRC = [*RAW, Crc32cCodec()]
@@ -31,7 +31,7 @@ ZSTD_CRC = [*ZSTD, Crc32cCodec()]
 @pytest.fixture(autouse=True)
 def _local(tmp_path: Path) -> None:
     with descriptor(tmp_path) as fd:
-        if not file_system.is_local(fd):
+        if not file_systems.is_local(fd):
             pytest.skip("this file system does not support updates in place")
 
 

@@ -25,8 +25,8 @@ from shardcodec.access.write_encoded import EncodedItem, write_encoded
 from shardcodec.access.write_items import Elements
 from shardcodec.access.write_plan import NO_OBJECT, ONTO, FileStamp
 from shardcodec.options import resolve
-from shardcodec.storage.file_locks import NO_FILE
-from shardcodec.storage.requests import OwnBytes
+from shardcodec.storage.locks import NO_FILE
+from shardcodec.storage.store import OwnBytes
 
 CHAIN = compiled(letters_spec().chain)
 ONE_CHUNK = Box((0, 0), (2, 2), None, (0, 0))

@@ -20,7 +20,7 @@ from helpers import descriptor, ours, quiet, shard_path, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 SECONDS = 1.0
 WAYS = [
@@ -77,9 +77,9 @@ def writer(folder: Path, strategy: str, side: int = 8) -> Iterator[None]:
 def test_readers_see_whole_inner_chunks(
     tmp_path: Path, strategy: str, location: str, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_system, "_known", {})
+    monkeypatch.setattr(file_systems, "_known", {})
     if not direct:
-        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
+        monkeypatch.setattr(file_systems, "DIRECT_TYPES", frozenset())
     array = make(tmp_path / "a", location)
     theirs = zarrs_view(array)
     last = 1
@@ -138,7 +138,7 @@ def test_raw_chunks_overwritten_in_place_are_seen_whole(tmp_path: Path) -> None:
     side = 128  # 64 KiB, so that writing takes some time
     array = make(tmp_path / "a", "end", checksum=False, side=side)
     with descriptor(tmp_path) as fd:
-        if not file_system.is_local(fd):
+        if not file_systems.is_local(fd):
             pytest.skip("this file system does not support updates in place")
     box = np.s_[side : 2 * side, side : 3 * side]
     lean = shardcodec.open_array(tmp_path / "a")

@@ -20,8 +20,8 @@ from shardcodec.access.read import ReadItem
 from shardcodec.access.read_remote import fetch, wants_whole
 from shardcodec.access.regions import Box
 from shardcodec.options import Options
-from shardcodec.storage import remote_indexes
-from shardcodec.storage.requests import Answer, Changed, Limits
+from shardcodec.storage import indexes
+from shardcodec.storage.store import Answer, Changed, Limits
 
 FAR = Limits(n_requests=4, max_gap_nbytes=0)
 CHAIN = compiled(letters_spec().chain)
@@ -329,7 +329,7 @@ def test_index_without_version_is_cached_only_if_immutable() -> None:
         read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84), (0, 76), (0, 76)]
     store.requests.clear()
-    remote_indexes.drop(names_in(store, ["a"]))  # as every writer does
+    indexes.drop_remote(names_in(store, ["a"]))  # as every writer does
     read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84)]
     read(store, ["a"], np.s_[:2], immutable=True, index_cache=0)

@@ -32,7 +32,7 @@ from shardcodec import IndexCache, native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.regions import whole
 from shardcodec.errors import ShardFormatError
-from shardcodec.storage import index_cache
+from shardcodec.storage import indexes
 
 # Grain 0: every file counts as settled at once. Tests of the grain set another value.
 SETTLED = 0
@@ -356,7 +356,7 @@ def test_forked_child_starts_with_an_empty_cache(file: Path) -> None:
         again = Reader(file, reader.cache)
         assert [again.text(), again.text()] == [LETTERS, LETTERS]
         assert again.done["index_hits"] == 1
-        index_cache.drop([str(file)])
+        indexes.drop([str(file)])
 
     try:
         for _ in range(5):

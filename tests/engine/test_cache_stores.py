@@ -14,7 +14,7 @@ from helpers import create, letters_spec, ours, shard_path
 import shardcodec
 from shardcodec import IndexCache
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.storage import index_cache
+from shardcodec.storage import indexes
 
 # ---- objects of other stores
 
@@ -42,7 +42,7 @@ def test_index_fetched_before_a_write_is_not_cached_after_it() -> None:
     entries = np.zeros((4, 2), np.uint64)
     cache = IndexCache(1 << 16)
     ticket = cache.ticket()
-    index_cache.drop(["key"])
+    indexes.drop(["key"])
     cache.put("key", chain, entries, ticket)
     assert cache.get("key", chain) is None
 

@@ -21,7 +21,7 @@ import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.format.spec import ChainSpec
-from shardcodec.storage.index_cache import IndexCache
+from shardcodec.storage.indexes import IndexCache
 
 pytestmark = pytest.mark.threads
 
@@ -364,7 +364,7 @@ import numpy as np
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.format.spec import ChainSpec
-from shardcodec.storage.index_cache import IndexCache
+from shardcodec.storage.indexes import IndexCache
 
 chain = compiled(ChainSpec.from_metadata(json.load(open(os.path.join(folder, "zarr.json")))))
 path, box, out = os.path.join(folder, "c/0/0"), ((0, 0), (1024, 1024), None, (0, 0)), np.empty((1024, 1024), "u1")

@@ -20,7 +20,7 @@ import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.format.spec import ChainSpec
-from shardcodec.storage.index_cache import IndexCache
+from shardcodec.storage.indexes import IndexCache
 
 pytestmark = pytest.mark.threads
 

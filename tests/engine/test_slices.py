@@ -19,7 +19,7 @@ from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.read import decoded_nbytes, read_nbytes
 from shardcodec.access.regions import Box
 from shardcodec.format.spec import ChainSpec
-from shardcodec.storage.index_cache import IndexCache
+from shardcodec.storage.indexes import IndexCache
 
 SHAPE, CHUNK = (12, 20, 16), [4, 5, 8]
 ZSTD = zstd()

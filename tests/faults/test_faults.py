@@ -30,7 +30,7 @@ from faults.scenes import (
 from helpers import descriptor, files_below, random_array
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ CUT = [case for case in CASES if (case.strategy, case.location, case.direct) != 
 @pytest.fixture(autouse=True)
 def _probe_file_systems_again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget probed file systems, since some tests forbid features of theirs."""
-    monkeypatch.setattr(file_system, "_known", {})
+    monkeypatch.setattr(file_systems, "_known", {})
     case = getattr(request.node, "callspec", None)
     if case is not None and not getattr(case.params.get("case"), "direct", True):
-        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
+        monkeypatch.setattr(file_systems, "DIRECT_TYPES", frozenset())
 
 
 class Shards(Scene):
@@ -150,12 +150,12 @@ def test_each_case_makes_its_system_calls(tmp_path: Path) -> None:
         folder = tmp_path / str(case)
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(file_system, "_known", {})
+            patch.setattr(file_systems, "_known", {})
             if not case.direct:
-                patch.setattr(file_system, "DIRECT_TYPES", frozenset())
+                patch.setattr(file_systems, "DIRECT_TYPES", frozenset())
             scene = Shards(folder, case)
             with descriptor(scene.shard) as fd:
-                direct = file_system.appends_directly(str(scene.shard), fd)
+                direct = file_systems.appends_directly(str(scene.shard), fd)
             calls = [call for call in calls_of(scene) if call not in ("lock", "unlock")]
         if case.strategy == "replace" or (case.durability == "fsync" and not direct and case.grid == LARGE):
             assert "linkat" in calls and "fdatasync" not in calls

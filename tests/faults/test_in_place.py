@@ -42,7 +42,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 CHAINS: dict[str, Any] = {
     "raw": [BytesCodec()],
@@ -93,13 +93,13 @@ assert set(CASES) >= QUICK
 def _probe_file_systems_again(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(file_system, "_known", {})
+    monkeypatch.setattr(file_systems, "_known", {})
     with descriptor(tmp_path) as fd:
-        if not file_system.is_local(fd):
+        if not file_systems.is_local(fd):
             pytest.skip("shardcodec does not update files in place on this file system")
     case = getattr(request.node, "callspec", None)
     if case is not None and not getattr(case.params.get("case"), "direct", True):
-        monkeypatch.setattr(file_system, "DIRECT_TYPES", frozenset())
+        monkeypatch.setattr(file_systems, "DIRECT_TYPES", frozenset())
 
 
 class Shard(Scene):
@@ -276,13 +276,13 @@ def test_each_case_makes_its_system_calls(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(file_system, "_known", {})
+            patch.setattr(file_systems, "_known", {})
             if not case.direct:
-                patch.setattr(file_system, "DIRECT_TYPES", frozenset())
+                patch.setattr(file_systems, "DIRECT_TYPES", frozenset())
             scene = Shard(folder, case)
             calls = calls_of(scene)
             with descriptor(scene.shard) as fd:
-                direct = file_system.appends_directly(str(scene.shard), fd)
+                direct = file_systems.appends_directly(str(scene.shard), fd)
         assert "link" in calls and "linkat" not in calls, (case, calls)
         assert ("fdatasync" in calls) == (case.durability == "fsync")
         assert ("fallocate" in calls) == (
@@ -449,7 +449,7 @@ def test_shard_on_an_unknown_file_system_is_replaced(tmp_path: Path, monkeypatch
     scene = Shard(tmp_path, Case("raw", "slots"))
     assert updates_in_place(scene)
     scene.restore()
-    monkeypatch.setattr(file_system, "LOCAL_TYPES", frozenset())
+    monkeypatch.setattr(file_systems, "LOCAL_TYPES", frozenset())
     assert not updates_in_place(scene)
 
 

@@ -26,7 +26,7 @@ from shardcodec.kv import FAILED, ShardedKeyValueStore
 from shardcodec.storage import conditions
 from shardcodec.storage import object_store as entity_store
 from shardcodec.storage.object_store import ObjectStore as EntityStore
-from shardcodec.storage.requests import Changed
+from shardcodec.storage.store import Changed
 
 MISSING = missing_for_s3()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))

@@ -23,7 +23,7 @@ from workers import forked
 import shardcodec
 from shardcodec import native
 from shardcodec.errors import ConflictError
-from shardcodec.storage.journals import pending_journal
+from shardcodec.storage.files import pending_journal
 from shardcodec.tools import compact, verify
 from shardcodec.tools.rewrite import UserParts, replacing_writer
 from shardcodec.tools.stored_bytes import open_object

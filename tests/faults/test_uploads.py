@@ -25,7 +25,7 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec.access import new_shard_parts
 from shardcodec.storage.kinds import store_of
-from shardcodec.storage.store import Parts
+from shardcodec.storage.store import StreamedObject
 
 MISSING = missing_for_s3()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
@@ -173,7 +173,7 @@ async def test_cancelled_upload_is_aborted(s3: S3Bucket, server: S3Server) -> No
         yield b"end"
 
     store = store_of(zarr.storage.ObjectStore(s3.store()))
-    task = asyncio.ensure_future(store.put_parts("cancelled", Parts(pieces, 25 << 20)))
+    task = asyncio.ensure_future(store.put_parts("cancelled", StreamedObject(pieces, 25 << 20)))
     await reached.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -28,7 +28,7 @@ from shardcodec import native
 from shardcodec.errors import ChecksumError, ShardFormatError
 from shardcodec.kv import FAILED, NO_VALUE, KeyRange, ShardedKeyValueStore
 from shardcodec.kv.keys import Grid, escape
-from shardcodec.storage import index_cache
+from shardcodec.storage import indexes
 
 
 @pytest.fixture
@@ -42,19 +42,19 @@ def store(request: pytest.FixtureRequest, path: Path) -> ShardedKeyValueStore:
 
 
 @pytest.fixture
-def trusting() -> Iterator[list[index_cache.IndexCache]]:
+def trusting() -> Iterator[list[indexes.IndexCache]]:
     """Trust time stamps of new files at once, as those of older files; return the list of created caches."""
-    made: dict[tuple[int, int], index_cache.IndexCache] = {}
+    made: dict[tuple[int, int], indexes.IndexCache] = {}
 
-    def shared(max_bytes: int, max_open_files: int) -> index_cache.IndexCache:
+    def shared(max_bytes: int, max_open_files: int) -> indexes.IndexCache:
         size = max_bytes, max_open_files
         if size not in made:
-            made[size] = index_cache.IndexCache(max_bytes, max_open_files=max_open_files, _grain_ns=0)
+            made[size] = indexes.IndexCache(max_bytes, max_open_files=max_open_files, _grain_ns=0)
             listed.append(made[size])
         return made[size]
 
-    listed: list[index_cache.IndexCache] = []
-    with mock.patch.object(index_cache, "shared", shared):
+    listed: list[indexes.IndexCache] = []
+    with mock.patch.object(indexes, "shared", shared):
         yield listed
 
 
@@ -428,9 +428,7 @@ def test_random_bytes_are_read_or_raise(tmp_path_factory: pytest.TempPathFactory
 # ---- the cache
 
 
-def test_cached_index_of_replaced_shard_is_not_used(
-    path: Path, trusting: list[index_cache.IndexCache]
-) -> None:
+def test_cached_index_of_replaced_shard_is_not_used(path: Path, trusting: list[indexes.IndexCache]) -> None:
     store = open_kv(path)
     store[key(0, 0)] = b"old"
     assert store[key(0, 0)] == b"old" and store[key(0, 0)] == b"old"
@@ -443,7 +441,7 @@ def test_cached_index_of_replaced_shard_is_not_used(
         store[key(0, 0)]
 
 
-def test_cache_separates_index_locations(path: Path, trusting: list[index_cache.IndexCache]) -> None:
+def test_cache_separates_index_locations(path: Path, trusting: list[indexes.IndexCache]) -> None:
     """TensorStore's cache confuses the two locations (KV-6)."""
     n = 1 << 20
     at_end, at_start = open_kv(path, cache_pool=n), open_kv(path, cache_pool=n, index_location="start")
@@ -455,9 +453,7 @@ def test_cache_separates_index_locations(path: Path, trusting: list[index_cache.
     assert len(trusting) == 1
 
 
-def test_cache_saves_index_reads_and_is_bounded(
-    tmp_path: Path, trusting: list[index_cache.IndexCache]
-) -> None:
+def test_cache_saves_index_reads_and_is_bounded(tmp_path: Path, trusting: list[indexes.IndexCache]) -> None:
     def reads(store: ShardedKeyValueStore) -> tuple[int, int]:
         engine = native.load()
         before = engine.totals()

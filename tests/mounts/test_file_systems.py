@@ -20,7 +20,7 @@ from helpers import create, descriptor, ours, shard_path, zarrs_view
 from mounts.fuse import FILE_SYSTEM, mount
 
 import shardcodec
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 
 def array_in(folder: Path, **options: Any) -> Any:
@@ -69,7 +69,7 @@ def test_shards_are_updated_in_their_own_files_on_proved_file_systems(local: tup
     """btrfs gives a file another device number than its mount has, and each subvolume its own."""
     system, folder = local
     with descriptor(folder) as fd:
-        assert file_system.name_of(fd) == system
+        assert file_systems.name_of(fd) == system
     for strategy in ("append", "in_place"):
         (folder / strategy).mkdir()
         shardcodec.stats.reset()
@@ -91,12 +91,12 @@ def test_a_device_number_that_another_mount_has_got_is_looked_up_again(tmp_path:
     """The kernel gives the number of an unmounted tmpfs, btrfs or FUSE to the next mount of such a kind."""
     with descriptor(tmp_path) as fd:
         device = os.fstat(fd).st_dev
-        names = file_system._names
+        names = file_systems._names
         saved = dict(names)
         names.clear()
         try:
             names[device, 0x6969] = "nfs4"
-            assert file_system.name_of(fd) != "nfs4"
+            assert file_systems.name_of(fd) != "nfs4"
         finally:
             names.clear()
             names.update(saved)

@@ -25,7 +25,7 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import file_system, files
+from shardcodec.storage import file_systems, files
 
 SPEC = ShardSpec((32, 48), (8, 8), "uint16", 0, [LITTLE])
 
@@ -67,7 +67,7 @@ def with_strategy(array: Any, strategy: str, value: int) -> None:
 def test_partial_write(disk: Mount, monkeypatch: pytest.MonkeyPatch, strategy: str, at_start: bool) -> None:
     """No journal is left either."""
     for types in ("APPEND_TYPES", "LOCAL_TYPES"):
-        monkeypatch.setattr(file_system, types, getattr(file_system, types) | {FILE_SYSTEM})
+        monkeypatch.setattr(file_systems, types, getattr(file_systems, types) | {FILE_SYSTEM})
     array = checked(disk.path / "a", at_start=at_start, shape=(8, 12))
     array[...] = 1
     is_refused(disk, lambda: with_strategy(array, strategy, 5), "0")

@@ -14,7 +14,7 @@ from workers import Workers
 
 import shardcodec
 from shardcodec import LockScopeError, LockScopeWarning, statistics
-from shardcodec.storage import file_system, lock_scopes
+from shardcodec.storage import file_systems
 
 SIDE, N = 4, 8
 
@@ -22,8 +22,8 @@ SIDE, N = 4, 8
 @pytest.fixture(autouse=True)
 def unknown_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mount was looked at before."""
-    monkeypatch.setattr(lock_scopes, "_known", {})
-    monkeypatch.setattr(lock_scopes, "_told", set())
+    monkeypatch.setattr(file_systems, "_known_scopes", {})
+    monkeypatch.setattr(file_systems, "_told", set())
     monkeypatch.setattr(statistics.stats, "_lock_scopes", {})
 
 
@@ -42,8 +42,8 @@ def array_in(folder: Path, **options: Any) -> Any:
 
 def shares_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the file system of the tests to the known ones whose servers share locks with all clients."""
-    rules = {**file_system.LOCK_RULES, FILE_SYSTEM: file_system.LockRule("cluster")}
-    monkeypatch.setattr(file_system, "LOCK_RULES", rules)
+    rules = {**file_systems.LOCK_RULES, FILE_SYSTEM: file_systems.LockRule("cluster")}
+    monkeypatch.setattr(file_systems, "LOCK_RULES", rules)
 
 
 def write_thrice(array: Any) -> None:
@@ -95,8 +95,8 @@ def test_cluster_asks_the_kernel_which_process_has_the_lock(
                 assert set(scopes()) == {"cluster"}
             else:
                 with pytest.warns(LockScopeWarning) if exists else warnings.catch_warnings():
-                    lock_scopes._told.clear()
-                    lock_scopes._known.clear()
+                    file_systems._told.clear()
+                    file_systems._known_scopes.clear()
                     with pytest.raises(LockScopeError, match="the kernel keeps the locks") as caught:
                         array[:2, :2] = 2
                 assert (caught.value.mount, caught.value.scope) == (str(fuse.path), "node")

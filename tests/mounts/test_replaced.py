@@ -24,7 +24,7 @@ from workers import Workers, in_threads
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import file_system, waiting
+from shardcodec.storage import file_systems, waiting
 from shardcodec.zarr_plugin.request import Declined
 
 pytestmark = pytest.mark.slow
@@ -311,7 +311,7 @@ async def test_the_event_loop_asks_a_slow_file_system_nothing(
         finally:
             shardcodec.disable()
     monkeypatch.setattr(os.path, "islink", noted(os.path.islink))
-    monkeypatch.setattr(file_system, "is_prompt", noted(file_system.is_prompt))
+    monkeypatch.setattr(file_systems, "is_prompt", noted(file_systems.is_prompt))
     await through_codec.getitem((0, 0))
     assert askers and threading.get_ident() not in askers
     askers.clear()

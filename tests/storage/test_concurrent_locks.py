@@ -19,7 +19,8 @@ from lock_holders import holder, take
 
 from shardcodec import _native
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, file_system, files, object_names, waiting
+from shardcodec.storage import file_systems, files, object_names, waiting
+from shardcodec.storage import locks as file_locks
 from shardcodec.storage.store import UNCHANGED
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
@@ -39,10 +40,10 @@ def test_cost_of_a_call_is_that_of_the_nearest_folder(
         def latencies() -> dict[int, float]:
             return {tmp_path.stat().st_dev: 0.25}
 
-    monkeypatch.setattr(file_system.native, "load", Engine)
-    assert file_system.call_seconds(str(tmp_path / "no/such/file")) == 0.25
+    monkeypatch.setattr(file_systems.native, "load", Engine)
+    assert file_systems.call_seconds(str(tmp_path / "no/such/file")) == 0.25
     (tmp_path / "file").touch()
-    assert file_system.call_seconds(str(tmp_path / "file/below")) == 0.25
+    assert file_systems.call_seconds(str(tmp_path / "file/below")) == 0.25
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,8 @@ def test_two_slow_attempts_show_what_a_call_costs(
 ) -> None:
     """Before the fix, the first write of a new array on such a mount made its files one after the other. An attempt is three calls."""
     told: list[tuple[str, float]] = []
-    monkeypatch.setattr(file_system, "call_seconds", lambda path: 2e-6)
-    monkeypatch.setattr(file_system, "raise_call_seconds", lambda *given: told.append(given))
+    monkeypatch.setattr(file_systems, "call_seconds", lambda path: 2e-6)
+    monkeypatch.setattr(file_systems, "raise_call_seconds", lambda *given: told.append(given))
     locks = file_locks.FileLocks([str(tmp_path / "a"), str(tmp_path / "b")], resolve())
     for seconds in durations:
         locks._note_duration(seconds)
@@ -80,10 +81,10 @@ def test_estimate_is_raised_and_never_lowered(tmp_path: Path) -> None:
     device = tmp_path.stat().st_dev
     try:
         _native.reset_latencies()
-        file_system.raise_call_seconds(str(tmp_path / "no/such/file"), 0.01)
+        file_systems.raise_call_seconds(str(tmp_path / "no/such/file"), 0.01)
         high = _native.latencies()[device]
         assert 0.01 <= high < 0.0101
-        file_system.raise_call_seconds(str(tmp_path), 0.001)
+        file_systems.raise_call_seconds(str(tmp_path), 0.001)
         assert _native.latencies()[device] == high
     finally:
         _native.reset_latencies()
@@ -137,7 +138,7 @@ def test_a_writer_that_waits_tries_only_the_busy_lock(
     """Otherwise many waiting writers would keep later locks from the one that holds the first. Where the cost of a call is known,
     the first attempt is not made alone."""
     monkeypatch.setattr(file_locks, "COSTLY_SECONDS", 1e-9)
-    monkeypatch.setattr(file_system, "call_seconds", lambda path: seconds)
+    monkeypatch.setattr(file_systems, "call_seconds", lambda path: seconds)
     tried: list[int] = []
     next_paths = file_locks.FileLocks._next_paths
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from shardcodec import mounts
-from shardcodec.storage import file_system
+from shardcodec.storage import file_systems
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="/proc/self/fd is not available")
 
 
-@pytest.mark.parametrize("look", [file_system.is_prompt, mounts.mount_of_path])
+@pytest.mark.parametrize("look", [file_systems.is_prompt, mounts.mount_of_path])
 def test_interrupt_at_any_step_leaves_no_descriptor_open(look: Any, tmp_path: Path) -> None:
     """A signal handler that raised between `os.open` and the next step left the descriptor open, in interrupted kv writes."""
     codes = {look.__code__, *(f.__code__ for f in vars(mounts.Descriptor).values() if hasattr(f, "__code__"))}

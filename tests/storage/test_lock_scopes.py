@@ -21,8 +21,8 @@ import shardcodec
 from shardcodec import LockScopeError, LockScopeWarning, _native, mounts, statistics
 from shardcodec.mounts import DescriptorInfo, find_mount, parse_line
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, file_system, lock_scopes
-from shardcodec.storage.file_system import lock_scope
+from shardcodec.storage import file_systems, locks
+from shardcodec.storage.file_systems import lock_scope
 from shardcodec.zarr_plugin.request import Declined
 
 SERVED = DescriptorInfo(mount_number="1")
@@ -224,7 +224,7 @@ def test_mount_of_an_open_file_is_found(tmp_path: Path) -> None:
         mount = mounts.mount_of(fd)
         assert mount is not None
         assert str(tmp_path).startswith(mount.point)
-        assert mount.file_system == file_system.name_of(fd)
+        assert mount.file_system == file_systems.name_of(fd)
     finally:
         os.close(fd)
 
@@ -235,8 +235,8 @@ def test_mount_of_an_open_file_is_found(tmp_path: Path) -> None:
 @pytest.fixture
 def unknown_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mount was looked at before."""
-    monkeypatch.setattr(lock_scopes, "_known", {})
-    monkeypatch.setattr(lock_scopes, "_told", set())
+    monkeypatch.setattr(file_systems, "_known_scopes", {})
+    monkeypatch.setattr(file_systems, "_told", set())
     monkeypatch.setattr(statistics.stats, "_lock_scopes", {})
 
 
@@ -258,7 +258,7 @@ def write_thrice(array: Any) -> None:
 
 
 def lock_of(path: str, **options: Any) -> int | None:
-    with file_locks.hold([path], resolve(argument=options)) as held:
+    with locks.hold([path], resolve(argument=options)) as held:
         return held[0]
 
 

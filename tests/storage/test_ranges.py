@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcodec.storage.ranges import WANTED_PER_VAIN, coalesced
-from shardcodec.storage.requests import Limits
+from shardcodec.storage.store import Limits
 
 KIB = 1 << 10
 Ranges = list[tuple[int, int]]

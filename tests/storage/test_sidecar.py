@@ -20,7 +20,7 @@ from workers import in_processes
 
 from shardcodec import chunk_state, iter_existing, native
 from shardcodec.storage import files, object_store
-from shardcodec.storage.sidecar import Sidecar
+from shardcodec.storage.indexes import Sidecar
 
 # The module, because the package has a function of the same name.
 state = importlib.import_module("shardcodec.zarr_plugin.chunk_state")

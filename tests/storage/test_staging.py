@@ -15,7 +15,7 @@ from helpers import create, files_below, shard_path, zarrs_view
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage.temp_folder import staging_folder
+from shardcodec.storage.files import staging_folder
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -28,7 +28,7 @@ import shardcodec
 from shardcodec.access import array_read, array_write
 from shardcodec.compat import array_spec, default_buffer_prototype, pipeline_of
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import file_locks, file_system, files, object_names, waiting
+from shardcodec.storage import file_systems, files, locks, object_names, waiting
 from shardcodec.storage.kinds import store_of
 from shardcodec.transformer import ShardingStorageTransformer
 from shardcodec.zarr_plugin import codec
@@ -243,7 +243,7 @@ def slow_files(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(where, name, guarded)
 
-    monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
+    monkeypatch.setattr(file_systems, "is_prompt", lambda _: False)
     for where, name in (
         (array_read, "read"),
         (array_write, "write"),
@@ -252,8 +252,8 @@ def slow_files(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         (files, "_put"),
         (object_names, "real_paths"),
         (files, "staging_folder"),
-        (file_locks.FileLocks, "advance"),
-        (file_locks.FileLocks, "release"),
+        (locks.FileLocks, "advance"),
+        (locks.FileLocks, "release"),
         (os, "fstat"),
     ):
         guard(where, name)
@@ -304,7 +304,7 @@ def test_transformer_does_not_access_slow_files_on_the_event_loop(
 
 
 def test_kv_reads_slow_files_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_system, "is_prompt", lambda _: False)
+    monkeypatch.setattr(file_systems, "is_prompt", lambda _: False)
     entries = ShardedKeyValueStore(tmp_path / "s", grid_shape=(2, 2), index_codecs=[LITTLE, CRC])
     key = struct.pack(">2I", 0, 1)
     entries[key] = b"value"
@@ -336,10 +336,10 @@ def test_many_small_objects_are_read_in_a_thread(tmp_path: Path, monkeypatch: py
 
 
 def test_missing_path_takes_the_file_system_of_its_parent_folder(tmp_path: Path) -> None:
-    assert file_system.is_prompt(str(tmp_path / "not" / "made" / "yet")) == file_system.is_prompt(
+    assert file_systems.is_prompt(str(tmp_path / "not" / "made" / "yet")) == file_systems.is_prompt(
         str(tmp_path)
     )
-    assert not file_system.is_prompt("/proc/self")
+    assert not file_systems.is_prompt("/proc/self")
 
 
 def test_only_known_stores_are_near() -> None:

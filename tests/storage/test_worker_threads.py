@@ -18,7 +18,7 @@ import zarr
 from helpers import files_below
 
 from shardcodec import tools
-from shardcodec.storage.worker_threads import WorkerThreads
+from shardcodec.storage.runner import WorkerThreads
 from shardcodec.tools.monitor import Monitor
 from shardcodec.tools.shard_threads import in_order
 

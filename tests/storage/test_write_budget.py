@@ -90,7 +90,7 @@ def test_requests_of_all_writes_fit_into_one_limit() -> None:
     store.most = 0
     with (
         zarr.config.set({"async.concurrency": 2}),
-        mock.patch("shardcodec.storage.requests.RANGES_PER_OBJECT", 1),
+        mock.patch("shardcodec.storage.store.RANGES_PER_OBJECT", 1),
     ):
         write_in_threads(array, SHARD)
     assert store.most == 2

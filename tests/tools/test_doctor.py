@@ -17,9 +17,8 @@ from servers.http_objects import serving
 
 import shardcodec
 from shardcodec.mounts import Mount
-from shardcodec.storage import lock_scopes
-from shardcodec.storage.file_system import CLUSTER, NODE, NONE, UNKNOWN
-from shardcodec.storage.lock_scopes import FileTime, Known
+from shardcodec.storage import file_systems
+from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN, FileTime, Known
 from shardcodec.tools import check_folder, doctor
 from shardcodec.tools.check import Check, DoctorReport, Status
 from shardcodec.tools.check_process import check_process
@@ -88,7 +87,7 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(folder: str) -> Known:
         raise AssertionError("a file was made")
 
-    monkeypatch.setattr("shardcodec.storage.lock_scopes._probe", refuse)
+    monkeypatch.setattr("shardcodec.storage.file_systems._probe", refuse)
     found = by_name(doctor(tmp_path, probe=False))
     assert found["clock"].status is Status.NOTE and "no file was made" in found["clock"].text
     assert found["locks"].details["scope"] in (NODE, UNKNOWN)
@@ -249,14 +248,14 @@ def test_versions() -> None:
 
 
 def test_probe_that_fails_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = lock_scopes.scope_at(str(tmp_path), probe=False)
+    known = file_systems.scope_at(str(tmp_path), probe=False)
 
     def scope_at(folder: str, *, probe: bool) -> Known:
         if probe:
             raise FileNotFoundError(2, "No such file or directory", f"{folder}/lock")
         return known
 
-    monkeypatch.setattr(lock_scopes, "scope_at", scope_at)
+    monkeypatch.setattr(file_systems, "scope_at", scope_at)
     checks = by_name(doctor(tmp_path))
     assert checks["probe"].status is Status.PROBLEM and "/lock" in checks["probe"].text
     assert {"locks", "clock", "versions"} <= set(checks)

@@ -23,7 +23,7 @@ from zarr.core.sync import sync
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.cli.app import run
-from shardcodec.storage.journals import pending_journal
+from shardcodec.storage.files import pending_journal
 from shardcodec.tools import repair, shard_repair, verify
 from shardcodec.tools.repair_report import RepairAction
 

@@ -23,7 +23,7 @@ from zarr.storage import LocalStore, ObjectStore
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.options import resolve
-from shardcodec.storage.journals import pending_journal, read_journal
+from shardcodec.storage.files import pending_journal, read_journal
 from shardcodec.tools import repair, shard_repair
 from shardcodec.tools.backup import Backup
 from shardcodec.tools.memory_budget import MemoryBudget

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
-from shardcodec.storage.requests import Answer, Changed
+from shardcodec.storage.store import Answer, Changed
 from shardcodec.transformer.store_requests import BatchedRemote, in_step
 
 REMOTE = BatchedRemote()

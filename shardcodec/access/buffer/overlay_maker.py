@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...options import Options
-from ...storage.file_locks import NO_FILE
+from ...storage.locks import NO_FILE
 from ...storage.runner import Runner
 from ...storage.store import Made, Stored
 from ..read import ReadItem, read

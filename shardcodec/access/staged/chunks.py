@@ -26,7 +26,7 @@ import numpy as np
 from ... import native
 from ...errors import CodecError, ShardError
 from ...storage.files import open_file
-from ...storage.worker_threads import WorkerThreads
+from ...storage.runner import WorkerThreads
 from ..chunk_regions import Cuts
 
 __all__ = [

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...errors import ConflictError
-from ...storage.urls import is_url
+from ...storage.kinds import is_url
 from ..jobs.ledger import read_ledgers, remove_ledgers
 from ..jobs.plan_file import PlanFile
 from .claim import MARK, has_claim, release

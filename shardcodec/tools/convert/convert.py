@@ -17,7 +17,7 @@ from ...arguments import checked, shortened
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
-from ...storage.urls import is_url, placed_options
+from ...storage.kinds import is_url, placed_options
 from ..array_target import ArrayTarget
 from ..jobs.cluster import chosen_cluster, default_job, open_workers
 from ..jobs.plan_file import PlanFile

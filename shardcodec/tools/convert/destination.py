@@ -39,10 +39,9 @@ from ...format.byte_document import byte_document
 from ...format.metadata import KeyEncoding, key_encoding, parse_document
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
-from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_zarr_store
+from ...storage.files import staging_folder
+from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store
 from ...storage.store import Store
-from ...storage.temp_folder import staging_folder
-from ...storage.urls import is_url
 from ...storage.whole_file import put_file
 from ...transformer.legacy_2022.destination import put
 from ..array_target import ArrayTarget

@@ -15,7 +15,7 @@ from ...errors import UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.metadata import KeyEncoding, key_encoding
 from ...options import Options
-from ...storage.urls import is_url
+from ...storage.kinds import is_url
 from ...transformer.legacy_2022.convert import Source2022
 from ...transformer.legacy_2022.open import legacy_store, open_2022
 from ..documents import DOCUMENTS

@@ -21,8 +21,7 @@ from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.checks import as_items, as_mapping, show, wrong
 from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
-from ...storage.kinds import is_zarr_store
-from ...storage.urls import is_url
+from ...storage.kinds import is_url, is_zarr_store
 from ..array_target import ArrayTarget
 from ..documents import document_of, group_documents, parsed
 from ..foreign_chunks import opened_by_zarr

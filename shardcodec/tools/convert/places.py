@@ -11,8 +11,7 @@ from typing import Any
 from ...access.box_reader import Folder, folder_at
 from ...compat import StorePath, unwrap
 from ...storage.files import check_name
-from ...storage.kinds import at_url, is_zarr_store, object_at
-from ...storage.urls import is_url
+from ...storage.kinds import at_url, is_url, is_zarr_store, object_at
 from ..stored_bytes import open_object
 from .destination import NewTree
 

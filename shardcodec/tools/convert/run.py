@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ...storage.worker_threads import ThreadCall, WorkerThreads
+from ...storage.runner import ThreadCall, WorkerThreads
 from ..monitor import Monitor, Stopped
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from .plan import ConvertPlan, Unit

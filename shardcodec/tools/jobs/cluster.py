@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...storage.urls import is_url
+from ...storage.kinds import is_url
 from ..monitor import Monitor
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import glob
 
 from ...options import Options
-from ...storage.urls import is_url
+from ...storage.kinds import is_url
 from ..convert.destination import NewTree
 from ..convert.open_source import open_source
 from ..convert.plan import check_same_source

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...storage.urls import placed_options
+from ...storage.kinds import placed_options
 from ...storage.whole_file import put_file, remove_part
 from ..convert.plan import ConvertPlan
 

@@ -16,7 +16,7 @@ from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import check
 from ...storage.files import check_name
-from ...storage.urls import is_url
+from ...storage.kinds import is_url
 from ..array_target import ArrayTarget, ShardTarget
 from ..convert.places import check_new_place
 from ..memory_budget import MemoryBudget

@@ -35,8 +35,8 @@ from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...storage.files import open_file
 from ...storage.kinds import store_of
+from ...storage.runner import WorkerThreads
 from ...storage.store import check_store_writable
-from ...storage.worker_threads import WorkerThreads
 from ...zarr_plugin.enable import attach
 from .destination import Destination, destination_v3, put
 from .metadata import LegacyArray, array_key, data_prefix, normalized

@@ -15,10 +15,9 @@ from typing import Any
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, sync
 from ...errors import UnsupportedError
 from ...format.metadata import KeyEncoding
-from ...storage.durable_documents import sync_documents
+from ...storage.files import staging_for
 from ...storage.kinds import store_of
-from ...storage.temp_folder import staging_for
-from ...storage.whole_file import put_file
+from ...storage.whole_file import put_file, sync_documents
 from .metadata import parse_json
 
 __all__ = ["Destination", "destination_v3", "put"]

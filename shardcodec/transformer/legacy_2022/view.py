@@ -19,8 +19,7 @@ from typing import Any, Self
 
 from ...compat import ArrayV3Metadata, Store, buffer_from, default_buffer_prototype, quiet
 from ...errors import UnsupportedError
-from ...storage.kinds import introduce
-from ...storage.renamed_store import RenamedStore
+from ...storage.kinds import RenamedStore, introduce
 from .metadata import (
     LegacyArray,
     array_key,
