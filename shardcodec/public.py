@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .access.array_reader import ArrayReader, open_array
     from .access.buffer.group_writes import group_writes
+    from .access.chunk_writer import SlotWriter
     from .access.encode_decode import decode, encode
-    from .access.open_shard import open_shard
-    from .access.shard import Shard
-    from .access.shard_grid import ChunkState
+    from .access.index_scan import ChunkState
+    from .access.shard import Shard, open_shard
     from .access.shard_writer import ShardWriter
-    from .access.slot_writer import SlotWriter
     from .build_info import build_info
     from .errors import (
         ChecksumError,
@@ -88,7 +87,7 @@ MODULES: dict[str, str] = {
     "ArrayReader": ".access.array_reader",
     "ChainSpec": ".format.spec",
     "ChecksumError": ".errors",
-    "ChunkState": ".access.shard_grid",
+    "ChunkState": ".access.index_scan",
     "CodecError": ".errors",
     "GroupWriteError": ".errors",
     "IndexCache": ".storage.indexes",
@@ -106,7 +105,7 @@ MODULES: dict[str, str] = {
     "ShardSpec": ".format.spec",
     "ShardWriter": ".access.shard_writer",
     "ShardingCodec": ".zarr_plugin.codec",
-    "SlotWriter": ".access.slot_writer",
+    "SlotWriter": ".access.chunk_writer",
     "SpecError": ".errors",
     "UnsupportedError": ".errors",
     "attach": ".zarr_plugin.enable",
@@ -120,7 +119,7 @@ MODULES: dict[str, str] = {
     "iter_existing": ".zarr_plugin.chunk_state",
     "open_array": ".access.array_reader",
     "open_arrays": ".zarr_plugin.open_arrays",
-    "open_shard": ".access.open_shard",
+    "open_shard": ".access.shard",
     "options": ".options",
     "stats": ".zarr_plugin.process_statistics",
 }

@@ -1,6 +1,8 @@
-# array_reader.py - `open_array` and `ArrayReader`: many small reads of one array
+# array_reader.py - an array opened for reads, and what is stored of it chunk by chunk
 # SPDX-License-Identifier: MIT
-"""`open_array` and `ArrayReader`, a handle that only reads.
+"""An array opened for reads, and what is stored of it chunk by chunk.
+
+`open_array` and `ArrayReader`, a handle that only reads.
 
 A call of a zarr array costs some hundred microseconds, and a data loader does not need all of its work. This handle prepares
 as much as possible when it is opened: geometry, compiled codecs, options, locations of objects. A call is then some
@@ -17,29 +19,82 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments import checked
+from ..drawing.chunk_map import ChunkMap
 from ..errors import ShardError, UnsupportedError
 from ..format.checks import bounded_depth
 from ..format.metadata import key_encoding, parse_document
-from ..format.spec import ChainSpec
+from ..format.spec import ChainSpec, ShardSpec
 from ..native import require
 from ..option_sources import current_options
-from ..options import check
+from ..options import Options, check
 from ..storage import indexes as index_caches
 from ..storage.indexes import IndexCache
 from ..storage.kinds import readable_at
 from ..storage.waiting import Patience
-from .array_request import Part
+from .array_io import Part
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
-from .object_regions import as_coordinates, box_rows
-from .regions import Boxes
+from .index_scan import ShardGrid, Sizes, scan_files, scan_requests
+from .placement import ABSENT
+from .regions import Boxes, as_coordinates, box_rows
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["ArrayReader", "open_array"]
+
+__all__ = [
+    "ArrayReader",
+    "map_of_array",
+    "open_array",
+]
+
+
+# ---------------------------------------------------------------- the map of the inner chunks of a whole array
+#
+# Read the indexes of all shards of an array, batch by batch, into a `ChunkMap` for `ArrayReader.plot`.
+
+
+def map_of_array(objects: ArrayObjects, spec: ChainSpec, options: Options) -> ChunkMap:
+    """Return the map of the inner chunks of an array.
+
+    Raises
+    ------
+    UnsupportedError
+        The array is not sharded, or its shards hide their inner chunks.
+    ShardFormatError, ChecksumError
+        An index is damaged.
+    """
+    if spec.sharding is None:
+        raise UnsupportedError(f"array {objects.folder!r}: expected shards, but it is not sharded")
+    shard = ShardSpec.from_chain(spec)
+    if not shard.supports_partial_access:
+        raise UnsupportedError(
+            f"array {objects.folder!r}: codecs after sharding_indexed hide the inner chunks"
+        )
+    grid = ShardGrid(shard, objects.shape, None)
+    found = ChunkMap(objects.shape, grid.chunk_shape, grid.first, grid.shape, shard.shard_shape)
+    for shards in grid.batches():
+        keys = objects.folder.keys([objects.keys.key(coords) for coords in shards])
+        for coords, sizes in zip(shards, _sizes(objects, keys, options), strict=True):
+            place, block = grid.block(coords, sizes)
+            found.add(tuple(axis.start for axis in place), block)
+    return found
+
+
+def _sizes(objects: ArrayObjects, keys: list[str], options: Options) -> Sizes:
+    store, chain = objects.folder.store, objects.chain
+    if buffered_chunks.is_any_buffered():
+        buffered_chunks.flush_named(store.lock_names(keys))
+    if store.is_near:
+        return scan_files(chain, [store.source(key) for key in keys], keys, options)
+    sizes = np.full((len(keys), chain.n_chunks), ABSENT, dtype=np.uint64)
+    scan_requests(store, list(zip(keys, sizes, strict=True)), chain, options)
+    return sizes
+
+
+# ---------------------------------------------------------------- `open_array` and `ArrayReader`: many small reads of one array
 
 Ints = tuple[int, ...]
 
@@ -381,7 +436,6 @@ class ArrayReader:
             The index of a shard is damaged.
         """
         from . import pictures  # here, because few programs draw
-        from .array_map import map_of_array
 
         return pictures.plot_map(
             map_of_array(self._objects, self._spec, self._options), repr(self._objects.folder), file

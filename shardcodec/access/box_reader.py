@@ -28,10 +28,9 @@ from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, orig
 from ..storage.runner import run_blocking
 from ..storage.store import MAX_GAP_NBYTES, Store
 from ..storage.waiting import Patience
-from .array_request import Part
-from .object_regions import box_parts
+from .array_io import Part
 from .read import ReadItem, read, slice_reader
-from .regions import Box, as_void
+from .regions import Box, as_void, box_parts
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -17,8 +17,8 @@ from .. import native
 from ..errors import ShardError
 from ..format.chain import lower
 from ..format.spec import ChainSpec
+from .records import PlanItem
 from .regions import as_void, whole
-from .write_plan import PlanItem
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ClippedCodecs:
-    """Native codecs for chunks of several shapes; see `access.staged.chunks.ChunkCodecs`.
+    """Native codecs for chunks of several shapes; see `access.staged.read.ChunkCodecs`.
 
     Parameters
     ----------

@@ -18,8 +18,8 @@ from ..arguments import show
 from ..errors import ShardError
 from ..options import Options
 from .chunk_codec import memory_order
+from .records import PlanItem
 from .regions import Box, as_void, whole
-from .write_plan import PlanItem
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,18 +33,147 @@ from ..storage import budget
 from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.store import Limits, Remote
-from ..storage.waiting import all_of
-from .consistent_read import checked_data, confirm, consistent_read, minimum_nbytes
-from .decode_queue import DecodeQueue
-from .limited_remote import LimitedRemote
-from .read import INLINE_NBYTES, ReadItem, decoded_nbytes, with_key
+from ..storage.waiting import all_of, in_thread
+from .read import INLINE_NBYTES, ReadItem, decoded_nbytes, read, with_key
 from .regions import n_touched, outline, touched
-from .remote_index import IndexLoader
+from .remote_index import IndexLoader, LimitedRemote, checked_data, confirm, consistent_read, minimum_nbytes
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["fetch", "wants_whole"]
+
+__all__ = [
+    "DecodeQueue",
+    "fetch",
+    "wants_whole",
+]
+
+
+# ---------------------------------------------------------------- decode answers of a store while others are under way
+#
+# `DecodeQueue`: decodes answers of a store into an array, in another thread.
+#
+# An *answer* is the bytes that a store returned for one request: a whole object, or a range of it. To hand each answer to the
+# thread by itself would often take longer than to decode it. So one native plan runs at a time. It decodes all answers that
+# arrived since the last plan began: few at first, more if decoding is slower than the store. A large answer gets a plan of its
+# own, so that its memory is freed before other answers are decoded.
+
+# A plan takes queued answers up to this number of bytes, or one answer.
+BATCH_NBYTES = 8 << 20
+
+
+class _Queued(NamedTuple):
+    """A queued item, the size of its answer in bytes, and the future that `DecodeQueue.decode` awaits."""
+
+    item: ReadItem
+    nbytes: int
+    done: asyncio.Future[None]
+
+
+class DecodeQueue:
+    """A queue of the answers that one call decodes into one array.
+
+    Parameters
+    ----------
+    out, axes, options
+        The array, and how it is filled: as for `read`.
+    inline : bool
+        Decode in the thread of the event loop, without the queue, because the call has little to decode.
+    """
+
+    def __init__(
+        self, out: np.ndarray[Any, Any], axes: Sequence[int], options: Options, *, inline: bool
+    ) -> None:
+        self._into = out, axes, options
+        self._inline = inline
+        self._queue: deque[_Queued] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def decode(self, item: ReadItem, nbytes: int) -> None:
+        """Decode one answer into the array of the queue; return when its elements are there.
+
+        Parameters
+        ----------
+        item : ReadItem
+            The wanted elements. Its source is the answer: the bytes of the object, a native ``Fetched`` with a range of
+            it, or None for an object that does not exist.
+        nbytes : int
+            Size of the answer in bytes, which limits how many answers one plan takes.
+
+        Raises
+        ------
+        ShardFormatError, ChecksumError, CodecError
+            The bytes of this answer are damaged. Other answers are still decoded.
+        CancelledError
+            `end` was called.
+        """
+        if self._inline:
+            read([item], *self._into)
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Queued(item, nbytes, done))
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        await done
+
+    async def end(self) -> None:
+        """Cancel the calls of `decode` that wait; return when no thread writes to the array any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                batch = self._next_batch()
+                try:
+                    await self._read(batch)
+                finally:
+                    _cancel(batch)
+        finally:
+            self._task = None
+            _cancel(self._queue)
+
+    def _next_batch(self) -> list[_Queued]:
+        batch = [self._queue.popleft()]
+        left = BATCH_NBYTES - batch[0].nbytes
+        while self._queue and self._queue[0].nbytes <= left:
+            batch.append(self._queue.popleft())
+            left -= batch[-1].nbytes
+        return batch
+
+    async def _read(self, batch: Sequence[_Queued]) -> None:
+        wanted = [one for one in batch if not one.done.cancelled()]
+        if not wanted:
+            return
+        try:
+            await in_thread(read, [one.item for one in wanted], *self._into)
+        except Exception as error:  # noqa: BLE001  # `decode` raises it
+            if len(wanted) == 1 or not isinstance(error, ShardError):
+                _finish(wanted, error)
+            else:
+                for one in wanted:  # one by one, so that only the damaged items get an error
+                    await self._read([one])
+        else:
+            _finish(wanted, None)
+
+
+def _finish(batch: Iterable[_Queued], error: Exception | None) -> None:
+    for one in batch:
+        if one.done.done():
+            continue
+        if error is None:
+            one.done.set_result(None)
+        else:
+            one.done.set_exception(error)
+
+
+def _cancel(batch: Iterable[_Queued]) -> None:
+    for one in batch:
+        one.done.cancel()
+
+
+# ---------------------------------------------------------------- read parts of many objects into one array, from a store of requests
 
 # A shard is fetched whole if at least this share of its inner chunks is wanted: at most a quarter more bytes ...
 WHOLE_SHARE = 0.8

@@ -19,11 +19,11 @@ from ..options import Options
 from ..storage.locks import NO_FILE, settle
 from ..storage.runner import Runner
 from ..storage.store import UNCHANGED, Made, Stored
+from .opened_shard import NO_OBJECT, NativeShard, ShardObject, content_generation
 from .placement import Gone
 from .read import with_key
-from .shard_object import NO_OBJECT, NativeShard, ShardObject, content_generation
 from .user_bytes import UserBytes
-from .write_encoded import NOTHING, EncodedItem, ordered, write_encoded
+from .write import NOTHING, EncodedItem, ordered, write_encoded
 
 if TYPE_CHECKING:
     from .._native import Chain

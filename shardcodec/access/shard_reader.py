@@ -1,6 +1,8 @@
-# shard_reader.py - the reading half of `Shard`
+# shard_reader.py - the reading half of `Shard`, and the state of the object that it sees
 # SPDX-License-Identifier: MIT
-"""`ShardReader`: reads the index, the user bytes and the inner chunks of one shard.
+"""The reading half of `Shard`, and the state of the object that it sees.
+
+`ShardReader`: reads the index, the user bytes and the inner chunks of one shard.
 
 Coordinates count inner chunks along the axes of the index: the axes after the transposes that come before the sharding
 codec. Only `ShardReader.read_region` uses elements along the axes of the array.
@@ -9,27 +11,236 @@ codec. Only `ShardReader.read_region` uses elements along the axes of the array.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
+from .. import native
 from ..arguments import checked
-from ..errors import UnsupportedError
+from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
+from ..storage.waiting import Patience, retried
+from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
-from .inner_chunks import coordinates, positions
+from .inner_chunks import coordinates, decode_chunks, positions
+from .opened_shard import OpenObject, ShardObject
 from .placement import ABSENT
-from .shard_object import ShardObject
-from .snapshot import Snapshot
+from .read import ATTEMPTS, ReadItem, is_changing, read, with_key
+from .regions import Box, touched
+from .user_bytes import HeaderFooter, find
 
-__all__ = ["ShardReader"]
+if TYPE_CHECKING:
+    from .._native import Chain
+
+
+__all__ = [
+    "ShardReader",
+    "Snapshot",
+]
+
+
+# ---------------------------------------------------------------- one state of a shard, for all reads of a `Shard` until it is dropped
+#
+# `Snapshot`: the state of its object that a `Shard` sees. Inner chunks are given by positions, not by coordinates.
+#
+# The first read opens the object, and all later reads use the same `OpenObject`. After `drop`, the next read opens the
+# object in its present state.
+
+# Most encoded bytes in memory at a time.
+FETCH_NBYTES = 64 << 20
+# Most inner chunks of one call.
+FETCH_CHUNKS = 1 << 16
 
 Array = np.ndarray[Any, Any]
+
+T = TypeVar("T")
+
+
+class Snapshot:
+    """One state of a shard: opened at first use, and kept until `drop`.
+
+    Parameters
+    ----------
+    target : ShardObject
+        The place of the shard; an object that does not exist counts as a shard without inner chunks.
+    spec : ShardSpec
+        The encoding of the shard.
+    chain
+        The compiled chain of the spec.
+    resolver : Resolver
+        Returns the options each time the object is opened.
+    """
+
+    def __init__(self, target: ShardObject, spec: ShardSpec, chain: Chain, resolver: Resolver) -> None:
+        self._object = target
+        self._spec = spec
+        self._chain = chain
+        self._resolver = resolver
+        self._view: OpenObject | None = None
+
+    def drop(self) -> None:
+        """Forget the object."""
+        self._view = None  # the last reference closes it, because another thread may be reading it
+
+    def _opened(self) -> OpenObject:
+        if self._view is None:
+            buffered_chunks.flush(self._object)
+            options = self._resolver.resolve()
+            self._view = retried(lambda: self._try(self._object.open, self._chain, options))
+        return self._view
+
+    # ---- the index
+
+    @property
+    def exists(self) -> bool:
+        """True if the object exists."""
+        return not self._opened().missing
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object in bytes; 0 if it does not exist."""
+        view = self._opened()
+        return 0 if view.missing else view.nbytes
+
+    def entries(self, *, check: bool) -> Array:
+        """Return the index, one row for each position; with `check`, raise if an entry is wrong."""
+        view = self._opened()
+        if view.missing:
+            return np.full((self._spec.n_chunks, 2), ABSENT, dtype=np.uint64)
+        return self._try(view.entries, check=check)  # type: ignore[no-any-return]
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Return the ranges (offset, nbytes) outside of the inner chunks and the index, in ascending order."""
+        size, n = self.nbytes, self._spec.index_nbytes
+        at = 0 if self._spec.index_location == "start" else max(size - n, 0)
+        return self._report("index_gaps", size, at, n)
+
+    def overlaps(self) -> list[tuple[int, int]]:
+        """Return pairs of positions whose inner chunks share bytes."""
+        return self._report("index_overlaps")
+
+    def _report(self, name: str, *arguments: int) -> list[Any]:
+        if not self.exists:
+            return []
+        entries = self.entries(check=True)
+        capacity = 2 * len(entries) + 2  # an upper bound
+        found, _ = getattr(native.load(), name)(entries, *arguments, capacity=capacity)
+        return found  # type: ignore[no-any-return]
+
+    def user_bytes(self) -> HeaderFooter | None:
+        """Return where the header is, the footer and the alignment, from the mark; without a mark they are guessed.
+
+        None if the object does not exist, or if inner chunks lie in the index. The result has the offsets of the
+        header, not its bytes. Raises ShardFormatError or ChecksumError if the index or an entry is damaged.
+        """
+        if not self.exists:
+            return None
+        at_start = self._spec.index_location == "start"
+        read = lambda low, n: self.range(low, low + n)  # noqa: E731
+        return find(self.entries(check=True), self.nbytes, self._spec.index_nbytes, at_start, read)
+
+    # ---- bytes
+
+    def range(self, low: int, high: int) -> bytes:
+        """Return bytes [low, high) of the object."""
+        if low >= high:
+            return b""
+        return self._try(self._opened().range, low, high - low)  # type: ignore[no-any-return]
+
+    # ---- inner chunks
+
+    def fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
+        """Fetch inner chunks in batches; yield their positions, a buffer, and their entries in this buffer."""
+        return self._fetch(self._opened(), where)
+
+    def _fetch(self, view: OpenObject, where: Any) -> Iterator[tuple[Array, Any, Array]]:
+        left = np.asarray(where, dtype=np.uint64)
+        while len(left):
+            part = left[:FETCH_CHUNKS]
+            places = np.full((len(part), 2), ABSENT, dtype=np.uint64)
+            data, n = (b"", len(part)) if view.missing else self._try(view.fetch, part, places, FETCH_NBYTES)
+            yield part[:n], data, places[:n]
+            left = left[n:]
+
+    def encoded(self, where: list[int]) -> list[bytes | None]:
+        """Return the encoded bytes of inner chunks; None for an absent one."""
+        found: list[bytes | None] = []
+        for _, data, places in self.fetch(where):
+            found += [None if part is None else bytes(part) for part in _slices(data, places)]
+        return found
+
+    def decode(self, where: list[int], chain: Chain, out: Array, options: Options) -> None:
+        """Decode inner chunks into the rows of `out`; `chain` is that of the inner chunks."""
+        done = 0
+        for part, data, places in self.fetch(where):
+            try:
+                decode_chunks(chain, list(_slices(data, places)), out[done : done + len(part)], options)
+            except ShardError as error:
+                if isinstance(error.shard, int):
+                    error.entry, error.shard = int(part[error.shard]), 0
+                raise with_key(error, self._chain, self._object.key) from None
+            done += len(part)
+
+    def fill(self, box: Box, axes: tuple[int, ...], chain: Chain, out: Array, options: Options) -> None:
+        """Read a box of elements into `out`; `chain` is that of the shard."""
+
+        def fill(source: Any) -> None:
+            read([ReadItem(chain, source, box, self._object.key)], out, axes, options)
+
+        view = self._opened()
+        if view.missing:
+            fill(None)
+            return
+        self._try(view.check)
+        engine = native.load()
+        stored = self._try(view.entries, check=False)
+        fill(engine.Fetched(chain, stored, None, 0, fill_absent=True))
+        wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
+        for part, data, places in self._fetch(view, wanted):
+            entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
+            entries[part] = places
+            fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
+
+    def read(self, work: Callable[[], T]) -> T:
+        """Call `work`, which reads; after an error, open a file again and repeat if a writer may have changed it in place."""
+        is_old = self._view is not None
+        patience = Patience()
+        attempt = 1
+        while True:
+            try:
+                return work()
+            except ShardError:
+                path = self._object.path
+                if path is None or attempt == ATTEMPTS or not (is_old or is_changing(path)):
+                    raise
+                is_old = False
+                attempt += 1
+            except OSError as error:
+                patience.wait(error)
+            self.drop()
+
+    # ---- errors
+
+    def _try(self, work: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return work(*arguments, **keywords)
+        except ShardError as error:
+            raise with_key(error, self._chain, self._object.key) from None
+
+
+def _slices(data: Any, places: Array) -> Iterator[memoryview | None]:
+    """Yield the parts of a buffer that hold inner chunks; None for an absent one."""
+    view = memoryview(data).cast("B")
+    for offset, nbytes in places.tolist():
+        yield None if offset == nbytes == 2**64 - 1 else view[offset : offset + nbytes]
+
+
+# ---------------------------------------------------------------- the reading half of `Shard`
 
 
 class ShardReader:

@@ -27,12 +27,11 @@ from ..options import Durability, Order, check
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
 from ..storage.zarr_store import Upload
-from .chunk_writer import ChunkWriter
+from .chunk_writer import ChunkWriter, SlotHow, SlotWriter, create
 from .inner_chunks import positions
 from .placement import ABSENT, aligned
-from .slot_writer import SlotHow, SlotWriter, create
 from .user_bytes import check_alignment
-from .write_encoded import check_size, ordered
+from .write import check_size, ordered
 
 __all__ = ["ShardWriter"]
 

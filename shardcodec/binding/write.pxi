@@ -71,7 +71,7 @@ cdef class Stamp:
 
 
 cdef int read_update(Batch batch, object update, sc_write_item *item, size_t number) except -1:
-    """Read an `access.write_plan.Update`: how the new object of an item is made from the old one; see sc_write_item."""
+    """Read an `access.records.Update`: how the new object of an item is made from the old one; see sc_write_item."""
     cdef View view
     cdef uint64_t n = item.chain.n_chunks
     cdef size_t i
@@ -175,7 +175,7 @@ cdef class Encoded:
 
 
 cdef int read_chunks(Batch batch, Chain chain, object chunks, sc_write_item *item) except -1:
-    """Read an `access.write_plan.ChunkBytes`: encoded inner chunks, and the footer behind them."""
+    """Read an `access.records.ChunkBytes`: encoded inner chunks, and the footer behind them."""
     cdef Encoded encoded = Encoded(chain, chunks.positions, chunks.buffers)
     cdef View view
     batch.keep.append(encoded)
@@ -198,7 +198,7 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
           Cancel cancel=None, unsigned io_depth=0, io_latency=None):
     """Write parts of one array, or encoded inner chunks, into many objects.
 
-    items: sequence of `access.write_plan.PlanItem`; `parts` as for `read`. With a path, the file is replaced, updated as
+    items: sequence of `access.records.PlanItem`; `parts` as for `read`. With a path, the file is replaced, updated as
     `update` says, or removed if the shard becomes empty. Without a path, the new object is returned.
     staging: folder for temporary names. io_depth, io_latency: as for `read`.
 

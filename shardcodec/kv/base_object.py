@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..access.shard_object import NativeShard, OpenObject, ShardObject
-from ..access.store_object import shard_object
+from ..access.opened_shard import NativeShard, OpenObject, ShardObject, shard_object
 from ..options import Options
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url

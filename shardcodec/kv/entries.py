@@ -21,11 +21,11 @@ import numpy as np
 from .. import native
 from ..access.buffer import buffered_chunks
 from ..access.inner_chunks import coordinates
+from ..access.opened_shard import OpenObject, ShardObject, cut_out, joined
 from ..access.placement import ABSENT, Gone
 from ..access.read import INLINE_NBYTES, with_key
 from ..access.shard_change import Change, Found, change
-from ..access.shard_object import OpenObject, ShardObject, cut_out, joined
-from ..access.write_encoded import NOTHING
+from ..access.write import NOTHING
 from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
 from ..option_sources import current_options

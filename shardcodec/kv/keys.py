@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..access.shard_object import NO_OBJECT, UNKNOWN, OpenObject
+from ..access.opened_shard import NO_OBJECT, UNKNOWN, OpenObject
 from ..errors import ConflictError, ShardError
 
 __all__ = [

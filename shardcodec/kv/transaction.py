@@ -20,8 +20,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from ..access.opened_shard import UNKNOWN, OpenObject, ShardObject
 from ..access.shard_change import Found, change_all
-from ..access.shard_object import UNKNOWN, OpenObject, ShardObject
 from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
 from ..storage.waiting import in_thread

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import Any
 
 from ..access.box_reader import Folder
+from ..access.opened_shard import StoreObject
 from ..access.shard import Shard
-from ..access.store_object import StoreObject
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.checks import as_int_tuple, bounded_depth

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..access.opened_shard import OpenObject
 from ..access.placement import ABSENT
 from ..access.shard_layout import ShardLayout, shard_layout
-from ..access.shard_object import OpenObject
 from ..format.spec import ShardSpec
 from ..options import Options
 from .array_report import DamagedShard, StoredRecord

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..access.chunk_codec import compiled
+from ..access.opened_shard import OpenObject
 from ..access.read import with_key
 from ..access.remote_index import check_entries
-from ..access.shard_object import OpenObject
 from ..errors import ShardError
 from ..options import Options
 from ..storage.runner import WorkerThreads

@@ -26,7 +26,7 @@ Entries = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class OpenedShard(Protocol):
-    """An opened shard, which may be absent; see `access.shard_object.OpenObject`."""
+    """An opened shard, which may be absent; see `access.opened_shard.OpenObject`."""
 
     @property
     def missing(self) -> bool: ...

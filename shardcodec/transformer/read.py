@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..access.consistent_read import WriterWatch, checked_data, confirm, consistent_read, minimum_nbytes
+from ..access.opened_shard import NativeShard, cut_out, joined
 from ..access.placement import ABSENT
-from ..access.remote_index import IndexLoader, checked_entries
-from ..access.shard_object import NativeShard, cut_out, joined
+from ..access.remote_index import (
+    IndexLoader,
+    WriterWatch,
+    checked_data,
+    checked_entries,
+    confirm,
+    consistent_read,
+    minimum_nbytes,
+)
 from ..compat import Store
 from ..errors import ShardError
 from ..options import Options

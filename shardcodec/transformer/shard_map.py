@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..access.buffer.open_buffer import active
 from ..access.chunk_codec import byte_map
+from ..access.index_scan import scan_files
+from ..access.opened_shard import NativeShard
 from ..access.placement import ABSENT
-from ..access.shard_grid import scan_files
-from ..access.shard_object import NativeShard
 from ..compat import Store, buffer_from, default_buffer_prototype
 from ..errors import ShardError
 from ..format.spec import ShardSpec

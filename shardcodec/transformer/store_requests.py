@@ -12,7 +12,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
-from ..access.limited_remote import LimitedRemote
+from ..access.remote_index import LimitedRemote
 from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..storage.kinds import store_of
 from ..storage.store import Answer, Changed, Remote, n_concurrent

@@ -18,8 +18,8 @@ import zarr
 
 from .. import native
 from ..access.buffer.open_buffer import active
+from ..access.index_scan import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
 from ..access.placement import ABSENT
-from ..access.shard_grid import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
 from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, sync
 from ..errors import UnsupportedError

@@ -15,14 +15,11 @@ import numpy as np
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
 from zarr.registry import register_codec
 
-from ..access.array_read import read_request
-from ..access.array_request import Part, Request
-from ..access.array_write import write_request, write_request_blocking
+from ..access.array_io import Part, Request, read_request, write_request, write_request_blocking
 from ..access.chunk_codec import compiled, memory_order
 from ..access.read import ReadItem, read
 from ..access.regions import Box, whole
-from ..access.write import WriteItem, write
-from ..access.write_objects import WriteResult
+from ..access.write import WriteItem, WriteResult, write
 from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_order
 from ..errors import ShardError
 from ..option_sources import current_options

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..access.array_request import Part, Request
-from ..access.array_write import write_request_blocking
+from ..access.array_io import Part, Request, write_request_blocking
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import open_buffer
 from ..access.chunk_codec import memory_order

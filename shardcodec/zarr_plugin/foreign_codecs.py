@@ -33,7 +33,7 @@ __all__ = ["ZarrCodecs"]
 
 
 class ZarrCodecs:
-    """A chain of codecs for chunks of one shape; see `access.staged.chunks.ChunkCodecs`.
+    """A chain of codecs for chunks of one shape; see `access.staged.read.ChunkCodecs`.
 
     Parameters
     ----------

@@ -17,9 +17,7 @@ from zarr.abc.codec import Codec, CodecPipeline
 from zarr.registry import register_pipeline
 
 from .. import native
-from ..access.array_read import read_request
-from ..access.array_request import Request
-from ..access.array_write import write_request
+from ..access.array_io import Request, read_request, write_request
 from ..access.buffer import open_buffer
 from ..compat import (
     ArrayMetadata,

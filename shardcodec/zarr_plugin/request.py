@@ -1,6 +1,6 @@
 # request.py - translates batches of zarr's pipeline to requests
 # SPDX-License-Identifier: MIT
-"""Translate a batch of zarr's pipeline into an `access.array_request.Request`."""
+"""Translate a batch of zarr's pipeline into an `access.array_io.Request`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..access.array_request import Part, Request
+from ..access.array_io import Part, Request
 from ..access.chunk_codec import memory_order
 from ..access.regions import is_empty
 from ..compat import StorePath, as_numpy

@@ -23,7 +23,7 @@ class SmallReader:
     """Fast path for a small read from a single local file: one native call.
 
     `read` returns None for selections that are not slices, for large reads and for damaged shards. The caller then uses
-    `access.array_read.read_request`, which names the inner chunk in an error, and reads again if a writer has changed the
+    `access.array_io.read_request`, which names the inner chunk in an error, and reads again if a writer has changed the
     file.
 
     Parameters

@@ -20,8 +20,7 @@ import zarr
 from helpers import bits, checked, create, letters, letters_spec, random_array, zarrs_view
 
 import shardcodec
-from shardcodec.access.array_request import Part, Request
-from shardcodec.access.array_write import write_request
+from shardcodec.access.array_io import Part, Request, write_request
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.regions import Box
 from shardcodec.compat import default_spec

@@ -23,8 +23,8 @@ from zarr.codecs import ZstdCodec
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.records import ONTO, PlanItem, Update
 from shardcodec.access.regions import Box
-from shardcodec.access.write_plan import ONTO, PlanItem, Update
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import object_store
 from shardcodec.storage.store import OwnBytes

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from helpers import LETTERS, letters, letters_spec, text_of
 
-from shardcodec.access import decode_queue
+from shardcodec.access import read_remote
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.access.decode_queue import DecodeQueue
 from shardcodec.access.read import ReadItem
 from shardcodec.access.read import read as read_now
+from shardcodec.access.read_remote import DecodeQueue
 from shardcodec.access.regions import Box
 from shardcodec.errors import ChecksumError
 from shardcodec.options import Options
@@ -55,7 +55,7 @@ def decoded(sources: list[Any], read: Read, nbytes: int = 84) -> tuple[Any, list
         finally:
             await queue.end()
 
-    with mock.patch.object(decode_queue, "read", read):
+    with mock.patch.object(read_remote, "read", read):
         return out, asyncio.run(run())
 
 
@@ -73,8 +73,8 @@ def test_large_answers_are_decoded_one_by_one() -> None:
         assert results == [None] * 5 and all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(5))
         return sizes
 
-    assert sizes_of(decode_queue.BATCH_NBYTES + 1) == [1] * 5
-    assert sizes_of(decode_queue.BATCH_NBYTES // 2) == [2, 2, 1]
+    assert sizes_of(read_remote.BATCH_NBYTES + 1) == [1] * 5
+    assert sizes_of(read_remote.BATCH_NBYTES // 2) == [2, 2, 1]
 
 
 def test_damage_fails_only_the_damaged_shard() -> None:
@@ -114,5 +114,5 @@ def test_end_waits_for_the_decoding_thread() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await one
 
-    with mock.patch.object(decode_queue, "read", slow):
+    with mock.patch.object(read_remote, "read", slow):
         asyncio.run(run())

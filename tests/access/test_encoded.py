@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.records import ChunkBytes, PlanItem
 from shardcodec.access.shard_change import Change
-from shardcodec.access.write_encoded import EncodedItem, check_size, ordered, write_encoded
-from shardcodec.access.write_plan import ChunkBytes, PlanItem
+from shardcodec.access.write import EncodedItem, check_size, ordered, write_encoded
 from shardcodec.options import resolve
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])

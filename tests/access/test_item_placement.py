@@ -15,15 +15,12 @@ from helpers import entries_of, letters, letters_spec
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.access.item_placement import place_item
-from shardcodec.access.old_shard import MISSING, OldObject, OldShard, look
+from shardcodec.access.look_and_place import MISSING, OldObject, OldShard, look, place_item
 from shardcodec.access.placement import Facts
+from shardcodec.access.records import NO_OBJECT, ONTO, Elements, FileStamp
 from shardcodec.access.regions import Box, whole
 from shardcodec.access.user_bytes import Extents, HeaderFooter, UserBytes
-from shardcodec.access.write import WriteItem, write
-from shardcodec.access.write_encoded import EncodedItem, write_encoded
-from shardcodec.access.write_items import Elements
-from shardcodec.access.write_plan import NO_OBJECT, ONTO, FileStamp
+from shardcodec.access.write import EncodedItem, WriteItem, write, write_encoded
 from shardcodec.options import resolve
 from shardcodec.storage.locks import NO_FILE
 from shardcodec.storage.store import OwnBytes

@@ -14,7 +14,7 @@ from helpers import bits, random_array
 from zarr.codecs import TransposeCodec, ZstdCodec
 
 import shardcodec
-from shardcodec.access import new_shard_parts as parts
+from shardcodec.access import array_io as parts
 from shardcodec.storage import object_store
 from shardcodec.storage.object_store import ObjectStore
 

@@ -234,7 +234,7 @@ def test_array_reader_draws_the_same_as_chunk_state(kind: str, tmp_path: Path) -
     store = store_of(kind, tmp_path / "a.zarr")
     create(store)[:9, 5:] = 5
     reader = shardcodec.open_array(store)
-    from shardcodec.access.array_map import map_of_array
+    from shardcodec.access.array_reader import map_of_array
     from shardcodec.access.pictures import map_of_state
 
     found = map_of_array(reader._objects, reader._spec, reader._options)

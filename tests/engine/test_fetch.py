@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from shardcodec import ChecksumError, ShardFormatError, _native
 from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.records import PlanItem
 from shardcodec.access.regions import Box
-from shardcodec.access.write_plan import PlanItem
 
 CHAIN = compiled(letters_spec().chain)
 BODY = b"".join(WORDS)

@@ -25,7 +25,7 @@ from helpers import OtherMemoryStore, checked, create, on_pipeline, ours, quiet
 from spec_json import CRC, LITTLE
 
 import shardcodec
-from shardcodec.access import array_read, array_write
+from shardcodec.access import array_io
 from shardcodec.compat import array_spec, default_buffer_prototype, pipeline_of
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import file_systems, files, locks, object_names, waiting
@@ -245,8 +245,8 @@ def slow_files(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(file_systems, "is_prompt", lambda _: False)
     for where, name in (
-        (array_read, "read"),
-        (array_write, "write"),
+        (array_io, "read"),
+        (array_io, "write"),
         (codec, "read"),
         (codec, "write"),
         (files, "_put"),
@@ -324,13 +324,13 @@ def test_many_small_objects_are_read_in_a_thread(tmp_path: Path, monkeypatch: py
     array = create(tmp_path, shape=(80, 12), shards=(4, 12), chunks=(4, 3))
     array[...] = 1
     loops: list[Any] = []
-    read = array_read.read
+    read = array_io.read
 
     def noted(*arguments: Any) -> Any:
         loops.append(asyncio._get_running_loop())
         return read(*arguments)
 
-    monkeypatch.setattr(array_read, "read", noted)
+    monkeypatch.setattr(array_io, "read", noted)
     assert asyncio.run(array.async_array.getitem(slice(0, 80))).sum() == array.size
     assert loops == [None]
 

@@ -24,7 +24,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import chunk_state, iter_existing
-from shardcodec.access.shard_grid import ChunkState
+from shardcodec.access.index_scan import ChunkState
 
 
 class ListedStore(RecordingStore):

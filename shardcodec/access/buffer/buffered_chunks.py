@@ -16,10 +16,9 @@ import numpy as np
 from ...options import Options
 from ...storage import locks
 from ...storage.waiting import in_thread
-from ..shard_object import ShardObject
+from ..opened_shard import ShardObject
 from . import open_buffer
-from .overlay import Overlay
-from .overlay_maker import OverlayMaker
+from .overlay import Overlay, OverlayMaker
 
 if TYPE_CHECKING:
     from ..._native import Chain

@@ -6,19 +6,116 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures.thread as pools
+import contextlib
 import os
+import re
+import sys
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from ...arguments import checked
 from ...compat import is_zarrs_loop, on_zarrs_loop, watch_deletions
-from . import open_buffer, process_exit
+from . import open_buffer
 from .process_buffer import ProcessBuffer
 
-__all__ = ["group_writes"]
+__all__ = [
+    "call_before_pools_stop",
+    "fail",
+    "group_writes",
+    "is_ending",
+    "loss_message",
+    "wait_for",
+]
+
+
+# ---------------------------------------------------------------- the end of a process in which a block of `group_writes` is open
+#
+# Work at the end of a process, and a failure there that changes the exit status.
+#
+# Python ends a process in this order. First it calls the callbacks of `threading`, the last registered one first; one of them
+# stops all thread pools. Then it waits for threads. Then it calls the callbacks of `atexit`; one of them stops zarr's event
+# loop. A flush needs the pools and the loop, so it runs in a callback of `threading` that is registered after that of the
+# pools.
+
+# The key of a chunk at the end of a name, in the usual encodings: the part before it names the array.
+_CHUNK_KEY = re.compile(r"[/.](c[/.])?\d+([/.]\d+)*$")
+
+
+def call_before_pools_stop(work: Callable[[], None]) -> None:
+    """Call a function when the process ends, before the thread pools stop; never if the process is ending already."""
+    with contextlib.suppress(RuntimeError):
+        threading._register_atexit(work)  # type: ignore[attr-defined]
+
+
+def is_ending() -> bool:
+    """Return True if thread pools take no more work."""
+    return bool(pools._shutdown)
+
+
+def wait_for(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads that Python would wait for later, when they could no longer flush.
+
+    The threads of a pool are skipped, because they wait for work until their pool stops.
+    """
+    for thread in set(threads) - {threading.current_thread(), threading.main_thread()}:
+        if not thread.daemon and thread not in pools._threads_queues:
+            thread.join()
+
+
+def loss_message(names: Iterable[str], why: object) -> str:
+    """Return the message about objects whose buffered writes are lost: their number for each array."""
+    counts = Counter(_CHUNK_KEY.sub("", name) for name in names)
+    arrays = ", ".join(f"{n} of {array!r}" for array, n in sorted(counts.items()))
+    n = counts.total()
+    return (
+        f"shardcodec: {n} shard{'s' * (n != 1)} with writes of an open group_writes block "
+        f"{'were' if n != 1 else 'was'} not stored when the process ended ({arrays}): {why}"
+    )
+
+
+def fail(message: str) -> None:
+    """Write a message to stderr, and let the process end with status 120, the status for output that cannot be written."""
+    try:
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001  # sys.stderr may be closed, missing or any object
+        os.write(2, f"{message}\n".encode())
+    sys.stdout = _FailingOutput(sys.stdout)
+
+
+class _FailingOutput:
+    """An output that fails when the interpreter flushes it for the last time.
+
+    No other failure at that time changes the exit status.
+    """
+
+    closed = False
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            self._stream.flush()
+        if sys.is_finalizing() or _is_worker():
+            raise RuntimeError("shardcodec could not store all writes of a group_writes block")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _is_worker() -> bool:
+    """Return True if `multiprocessing` started this process. It flushes the output itself, and does not finalize."""
+    module = sys.modules.get("multiprocessing")
+    return module is not None and module.parent_process() is not None
+
+
+# ---------------------------------------------------------------- blocks in which partial writes are buffered, so that each shard is written once
 
 
 class _OpenBlock(NamedTuple):
@@ -100,7 +197,7 @@ class _Blocks:
         """Flush the buffer when the process ends; later writes are stored at once."""
         why: object = "group_writes(flush_on_error=False) was not left"
         try:
-            process_exit.wait_for([one.thread for one in self._open])
+            wait_for([one.thread for one in self._open])
             with self._mutex:
                 buffer = self.buffer
                 may_flush = self._all_flush_on_error()
@@ -121,7 +218,7 @@ class _Blocks:
             if self.buffer is not None:
                 self.close(self.buffer, drop=True)
         if names:
-            process_exit.fail(process_exit.loss_message(names, why))
+            fail(loss_message(names, why))
 
     def _all_flush_on_error(self) -> bool:
         return all(one.block.flush_on_error for one in self._open)
@@ -164,7 +261,7 @@ def _register_exit_callback() -> None:
     global _has_exit_callback
     if not _has_exit_callback:
         _has_exit_callback = True
-        process_exit.call_before_pools_stop(_end)
+        call_before_pools_stop(_end)
 
 
 @atexit.register
@@ -248,7 +345,7 @@ class group_writes:  # noqa: N801  # used like a function
         try:
             on_zarrs_loop(self._end(buffer, failed=kind is not None))
         except BaseException as failure:
-            if process_exit.is_ending():
+            if is_ending():
                 _blocks.give_up(failure)
             raise
 
@@ -291,7 +388,7 @@ class group_writes:  # noqa: N801  # used like a function
             while not _blocks.close(buffer, drop=False):
                 await buffer.flush()  # a write that was in progress has been buffered since
         except Exception:
-            if not keep and not process_exit.is_ending():
+            if not keep and not is_ending():
                 _blocks.close(buffer, drop=True)
             raise
 

@@ -35,15 +35,21 @@ from ...storage.object_names import lies_below, lies_in
 from ...storage.runner import BLOCKING, run_blocking
 from ...storage.store import Store
 from ...storage.waiting import all_of, in_thread
-from ..array_read import read_request
-from ..array_request import Part, Request
-from ..array_write import write_request
+from ..array_io import Part, Request, read_request, write_request
+from ..opened_shard import ShardObject
 from ..read import INLINE_NBYTES, decoded_nbytes
 from ..regions import Box
-from ..shard_object import ShardObject
-from .buffered_object import BufferedElements, BufferedObject, BufferedWrites, Target
+from .buffered_object import (
+    BufferedElements,
+    BufferedObject,
+    BufferedWrites,
+    LockName,
+    LockNames,
+    Target,
+    lock_names,
+    resolve,
+)
 from .layout_looks import LayoutGuard, LayoutLooks
-from .lock_names import LockName, LockNames, lock_names, resolve
 from .overlay import Array, Overlay
 
 if TYPE_CHECKING:

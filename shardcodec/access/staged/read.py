@@ -1,34 +1,291 @@
-# read.py - read parts of many objects with codecs that are not native
+# read.py - read with codecs that are not native; what staged reading and writing share
 # SPDX-License-Identifier: MIT
-"""The counterpart of the engine's `read` for opaque chains; see `chunks`."""
+"""Read with codecs that are not native; what staged reading and writing share.
+
+The counterpart of the engine's `read` for opaque chains; see `chunks`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ... import native
-from ...errors import ShardError
+from ...errors import CodecError, ShardError
+from ...storage.files import open_file
+from ...storage.runner import WorkerThreads
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
 from ..regions import Parts
-from .chunks import (
-    MAX_POSITIONS,
-    Array,
-    ChunkCodecs,
-    Piece,
-    decode_pieces,
-    decoded_nbytes,
-    run_on_threads,
-    whole_object,
-)
 
 if TYPE_CHECKING:
     from ..._native import Chain
 
-__all__ = ["read"]
+
+__all__ = [
+    "MAX_POSITIONS",
+    "Array",
+    "ChunkCodecs",
+    "Piece",
+    "check_cancelled",
+    "codec_error",
+    "decode_pieces",
+    "decoded_nbytes",
+    "read",
+    "run_on_threads",
+    "whole_object",
+]
+
+
+# ---------------------------------------------------------------- common parts of reading and writing with codecs that are not native
+#
+# Staged work: the shard is native, its inner chunks go through Python codecs.
+#
+# The engine finds inner chunks, checks the index and its entries, reads bytes, and assembles new shards, for any codecs.
+# Python does the rest, one inner chunk at a time: it calls the codecs and copies elements with numpy.
+#
+#     native    index, entries --fetch--> arena |                      | --> [carried | new chunks | index], replaced
+#     Python                                    | codecs, scatter/gather |    by an atomic rename
+#
+# Encoded bytes are in an arena of bounded size, so memory is bounded for requests of any size: `staging_nbytes`, one half
+# for encoded and one half for decoded bytes, and at least one chunk for each thread.
+#
+# `read.read` and `write.write` have the parameters of the engine's `read` and `write`.
+
+Array = np.ndarray[Any, Any]
+
+# Maximum number of positions in one call; it bounds memory that is not counted in bytes.
+MAX_POSITIONS = 1 << 14
+
+# One more thread is used for each of this number of decoded bytes.
+NBYTES_PER_THREAD = 128 << 10
+
+
+class ChunkCodecs(Protocol):
+    """The codecs of the chunks of an opaque chain: a chain with codecs that have no native code. `Chain.stage` holds them.
+
+    Attributes
+    ----------
+    fill : ndarray
+        The fill value, an array of rank 0 with the dtype of the array.
+    input_dtype : dtype
+        The data type, with byte order, in which `encode` reads a chunk.
+    one_by_one : bool
+        True: `decode` and `encode` can be called in any thread, with one chunk per call. False: they are called once for
+        many chunks, and never in the thread of an event loop.
+    """
+
+    @property
+    def fill(self) -> Array: ...
+
+    @property
+    def input_dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def one_by_one(self) -> bool: ...
+
+    def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        """Decode buffers to arrays of these shapes. The caller checks the shapes of the results."""
+
+    def encode(self, chunks: Sequence[Array], write_empty: bool) -> list[Any]:
+        """Encode arrays to buffers; None for a chunk that the codecs do not store."""
+
+    def is_fill(self, chunk: Array) -> bool:
+        """Return True if all elements of a chunk equal the fill value."""
+
+
+# ---- chunks
+
+
+class Piece(NamedTuple):
+    """An encoded chunk that waits to be decoded.
+
+    Attributes
+    ----------
+    item : int
+        Index of the item in the plan.
+    position : int or None
+        Position of the inner chunk in its shard; None if the object is the chunk.
+    cuts : Cuts
+        The selection of the object.
+    codecs : ChunkCodecs
+        The codecs of the chunk.
+    data : buffer
+        The encoded bytes.
+    """
+
+    item: int
+    position: int | None
+    cuts: Cuts
+    codecs: ChunkCodecs
+    data: Any
+
+
+def decode_pieces(run: Sequence[Piece], codecs: ChunkCodecs) -> list[Array]:
+    """Decode pieces with one call of the codecs, and check the shapes of the results.
+
+    After an error, the pieces are decoded one by one to find the one that fails.
+
+    Returns
+    -------
+    list of ndarray
+        The decoded chunks, in the order of `run`.
+
+    Raises
+    ------
+    CodecError
+        A codec fails, or a chunk has another shape. ``.shard`` is the number of the item in the plan, ``.entry`` the position
+        of the inner chunk.
+    MemoryError, OSError
+        Unchanged; see `codec_error`.
+    """
+    shapes = [piece.cuts.shape_at(piece.position) for piece in run]
+    try:
+        chunks = codecs.decode([piece.data for piece in run], shapes)
+    except Exception as error:
+        if len(run) == 1:
+            raise codec_error(error, run[0].item, run[0].position) from error
+        # one by one, to find the chunk that fails
+        return [decode_pieces([piece], codecs)[0] for piece in run]
+    for piece, shape, chunk in zip(run, shapes, chunks, strict=True):
+        if chunk.shape != shape:
+            wrong = ValueError(f"expected a chunk of shape {shape}, got {chunk.shape} from the codecs")
+            raise codec_error(wrong, piece.item, piece.position)
+    return chunks
+
+
+def codec_error(error: Exception, item: int, position: int | None) -> Exception:
+    """Return the error to raise after a codec failed on a chunk; it names the chunk.
+
+    Parameters
+    ----------
+    error : Exception
+        What the codec raised. The caller chains it with ``raise ... from error``.
+    item : int
+        Index of the item in the plan; ``.shard`` of the new error.
+    position : int or None
+        Position of the inner chunk in its shard, None if the object is the chunk; ``.entry`` of the new error.
+
+    Returns
+    -------
+    Exception
+        `error` itself for MemoryError and OSError, because the data are not their cause. For an error of shardcodec that
+        names no shard yet (such as ChecksumError), a new error of its class. For anything else, a CodecError.
+    """
+    if isinstance(error, MemoryError | OSError):
+        return error
+    place = {"shard": item, "entry": position}
+    if isinstance(error, ShardError) and error.shard is None:
+        return type(error)(error.message, **(error.context | place))
+    numbers = error.context if isinstance(error, ShardError) else {}
+    return CodecError(f"{type(error).__name__}: {error}", **(numbers | place))
+
+
+def whole_object(source: Any) -> memoryview | None:
+    """Return all bytes of an object; None if it does not exist.
+
+    Parameters
+    ----------
+    source : str, int, buffer or None
+        A path, a file descriptor (which stays open), the bytes themselves, or None for a missing object.
+    """
+    if source is None:
+        return None
+    if isinstance(source, int):  # a file descriptor, which the caller closes
+        with open(source, "rb", closefd=False) as file:
+            file.seek(0)
+            return memoryview(file.read())
+    if not isinstance(source, str):
+        return memoryview(source).cast("B")
+    if (found := open_file(source)) is None:
+        return None
+    with found as file:
+        return memoryview(file.read())
+
+
+# ---- threads
+
+
+def decoded_nbytes(shape: Sequence[int], codecs: ChunkCodecs) -> int:
+    """Return the size of a decoded chunk in bytes. Elements of variable length count as references only."""
+    return int(math.prod(shape) * codecs.fill.dtype.itemsize)
+
+
+def check_cancelled(cancel: Any) -> None:
+    """Raise `Cancelled` if the caller has cancelled the work."""
+    if cancel is not None and cancel.stopped:
+        raise native.load().Cancelled
+
+
+def run_on_threads(
+    n: int,
+    work: Callable[[int, int], None],
+    codecs: ChunkCodecs,
+    chunk_nbytes: int,
+    limit_nbytes: int,
+    n_threads: int,
+    cancel: Any,
+) -> None:
+    """Call `work(begin, end)` until all chunks 0 to n - 1 are done: one chunk per call in threads, or many per call.
+
+    `codecs.one_by_one` selects the form. Chunks are started in order, and those before a failing one are finished. So the raised
+    error is that of the first failing chunk.
+
+    Parameters
+    ----------
+    n : int
+        Number of chunks.
+    work : callable
+        Takes the first chunk and the end (exclusive) of a run of chunks.
+    codecs : ChunkCodecs
+        The codecs, which may require one chunk per call.
+    chunk_nbytes, limit_nbytes : int
+        Size of one decoded chunk, and upper bound for all chunks that are decoded at the same time, in bytes. One chunk is
+        always allowed.
+    n_threads : int
+        Maximum number of threads, including the calling thread.
+    cancel : Cancel or None
+        Stops the work with `Cancelled`.
+    """
+    at_once = max(1, limit_nbytes // max(1, chunk_nbytes))
+    if not codecs.one_by_one:
+        for begin in range(0, n, at_once):
+            check_cancelled(cancel)
+            work(begin, min(n, begin + at_once))
+        return
+    failures: dict[int, BaseException] = {}
+    numbers = iter(range(n))
+    mutex = threading.Lock()
+
+    def take() -> int | None:
+        with mutex:
+            return None if failures else next(numbers, None)
+
+    def run() -> None:
+        while (i := take()) is not None:
+            try:
+                check_cancelled(cancel)
+                work(i, i + 1)
+            except BaseException as error:  # noqa: BLE001  # raised in the calling thread
+                failures[i] = error
+
+    n_threads = min(n_threads, n, at_once, 1 + n * chunk_nbytes // NBYTES_PER_THREAD)
+    if n_threads > 1:
+        with WorkerThreads[None](n_threads - 1, "shardcodec") as threads:
+            for _ in range(n_threads - 1):
+                threads.submit(run)
+            run()
+    else:
+        run()
+    if failures:
+        raise failures[min(failures)]
+
+
+# ---------------------------------------------------------------- read parts of many objects with codecs that are not native
 
 
 def read(

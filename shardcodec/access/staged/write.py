@@ -14,9 +14,9 @@ from ... import native
 from ...errors import ShardError
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
+from ..records import ChunkBytes, PlanItem, Update
 from ..regions import Box, whole
-from ..write_plan import ChunkBytes, PlanItem, Update
-from .chunks import (
+from .read import (
     MAX_POSITIONS,
     Array,
     ChunkCodecs,

@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 
 from ... import native
-from ...access.array_request import Part, Request
-from ...access.array_write import PARTS_NBYTES, write_request_blocking
+from ...access.array_io import PARTS_NBYTES, Part, Request, write_request_blocking
 from ...access.box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from ...access.chunk_codec import compiled
-from ...access.object_regions import box_parts
-from ...access.regions import Box, whole
+from ...access.regions import Box, box_parts, whole
 from ...access.shard_writer import ShardWriter
 from ...compat import (
     LocalStore,

@@ -22,10 +22,10 @@ from typing import Any
 import zarr
 
 from ...access.inner_chunks import coordinates
+from ...access.opened_shard import shard_object
 from ...access.placement import ABSENT
 from ...access.shard import Shard
 from ...access.shard_writer import ShardWriter
-from ...access.store_object import shard_object
 from ...arguments import checked
 from ...compat import Store, StorePath, buffer_from, default_buffer_prototype, quiet, sync
 from ...errors import ShardFormatError

@@ -1,4 +1,4 @@
-# shard_grid.py - existing inner chunks of an array, from the indexes of its shards
+# index_scan.py - existing inner chunks of an array, from the indexes of its shards
 # SPDX-License-Identifier: MIT
 """Existence and sizes of the inner chunks of an array.
 
@@ -27,15 +27,21 @@ from ..storage.store import Store, n_concurrent
 from ..storage.waiting import Patience, all_of
 from .chunk_codec import compiled
 from .encode_decode import parse_selection
-from .limited_remote import LimitedRemote
 from .placement import ABSENT
 from .read import explain
-from .remote_index import IndexLoader
+from .remote_index import IndexLoader, LimitedRemote
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["BATCH_NBYTES", "ChunkState", "ShardGrid", "scan_files", "scan_requests"]
+
+__all__ = [
+    "BATCH_NBYTES",
+    "ChunkState",
+    "ShardGrid",
+    "scan_files",
+    "scan_requests",
+]
 
 # Bounds of one batch of indexes in memory: bytes of the sizes, and number of shards.
 BATCH_NBYTES = 32 << 20
