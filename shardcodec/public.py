@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from .storage.indexes import IndexCache
     from .zarr_plugin.chunk_state import chunk_state, iter_existing
     from .zarr_plugin.codec import ShardingCodec
-    from .zarr_plugin.enable import attach, disable, enable
-    from .zarr_plugin.open_arrays import OpenArray, OpenArrays, open_arrays
+    from .zarr_plugin.enable import OpenArray, OpenArrays, attach, disable, enable, open_arrays, stats
     from .zarr_plugin.pipeline import ShardCodecPipeline
-    from .zarr_plugin.process_statistics import stats
 
 __all__ = [
     "ArrayReader",
@@ -94,8 +92,8 @@ MODULES: dict[str, str] = {
     "LockError": ".errors",
     "LockScopeError": ".errors",
     "LockScopeWarning": ".errors",
-    "OpenArray": ".zarr_plugin.open_arrays",
-    "OpenArrays": ".zarr_plugin.open_arrays",
+    "OpenArray": ".zarr_plugin.enable",
+    "OpenArrays": ".zarr_plugin.enable",
     "Options": ".options",
     "Shard": ".access.shard",
     "ShardCodecPipeline": ".zarr_plugin.pipeline",
@@ -118,8 +116,8 @@ MODULES: dict[str, str] = {
     "group_writes": ".access.buffer.group_writes",
     "iter_existing": ".zarr_plugin.chunk_state",
     "open_array": ".access.array_reader",
-    "open_arrays": ".zarr_plugin.open_arrays",
+    "open_arrays": ".zarr_plugin.enable",
     "open_shard": ".access.shard",
     "options": ".options",
-    "stats": ".zarr_plugin.process_statistics",
+    "stats": ".zarr_plugin.enable",
 }

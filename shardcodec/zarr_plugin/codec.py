@@ -29,7 +29,7 @@ from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store, check_store_writable
 from ..storage.waiting import in_thread
-from .selection import array_axes, to_box
+from .request import array_axes, to_box
 
 if TYPE_CHECKING:
     from ..format.spec import ChainSpec

@@ -1,22 +1,200 @@
-# enable.py - `enable`, `disable` and `attach`: switch shardcodec on and off
+# enable.py - switch shardcodec on and off, and say which arrays use it
 # SPDX-License-Identifier: MIT
-"""Select shardcodec's pipeline for all arrays (`enable`, `disable`) or for one array (`attach`)."""
+"""Switch shardcodec on and off, and say which arrays use it.
+
+Select shardcodec's pipeline for all arrays (`enable`, `disable`) or for one array (`attach`).
+"""
 
 from __future__ import annotations
 
+import gc
 import threading
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from zarr import Array, AsyncArray
 
-from .. import native
+from .. import native, statistics
 from ..compat import config, pipeline_of, quiet, with_pipeline
 from ..options import OptionChoices, check
-from .attached_array import AttachedArray
 from .pipeline import ShardCodecPipeline
 
-__all__ = ["attach", "disable", "enable"]
+__all__ = [
+    "AttachedArray",
+    "OpenArray",
+    "OpenArrays",
+    "ProcessStatistics",
+    "attach",
+    "disable",
+    "enable",
+    "open_arrays",
+    "stats",
+]
+
+
+# ---------------------------------------------------------------- the zarr arrays of this process and the pipelines that do their work
+#
+# `open_arrays`: which arrays of this process use shardcodec.
+#
+# zarr chooses the pipeline when it opens an array, so an array that was opened before `enable` stays with zarr's own. Such an
+# array loses nothing of its behaviour but is slower, and parallel writers may lose updates.
+
+
+class OpenArray(NamedTuple):
+    """One array of this process.
+
+    Attributes
+    ----------
+    name : str
+        Its store and path.
+    pipeline : str
+        Class of its codec pipeline.
+    is_native : bool
+        True if shardcodec's native code reads and writes it.
+    reason : str
+        Why not; empty if it does.
+    """
+
+    name: str
+    pipeline: str
+    is_native: bool
+    reason: str
+
+
+class OpenArrays(tuple[OpenArray, ...]):
+    """Arrays of this process; its `repr` is a table."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        if not self:
+            return "no zarr array is open"
+        width = max(len(array.pipeline) for array in self)
+        return "\n".join(
+            f"{'native' if array.is_native else 'zarr':6}  {array.pipeline:{width}}  {array.name}"
+            + (f"  ({array.reason})" if array.reason else "")
+            for array in self
+        )
+
+
+def open_arrays() -> OpenArrays:
+    """Return the zarr arrays that exist in this process, and which code does their work.
+
+    Returns
+    -------
+    OpenArrays
+        A tuple of `OpenArray`, sorted by name. Several handles on one array with one pipeline count once. It looks at all
+        objects of the process, which takes some milliseconds for 100,000 objects.
+
+    Examples
+    --------
+    >>> shardcodec.open_arrays()  # doctest: +SKIP
+    native  ShardCodecPipeline    file:///data/new.zarr
+    zarr    BatchedCodecPipeline  file:///data/old.zarr  (opened without shardcodec's pipeline)
+    """
+    # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
+    arrays = (thing for thing in gc.get_objects() if issubclass(type(thing), AsyncArray))
+    return OpenArrays(sorted({found for array in arrays if (found := _describe(array)) is not None}))
+
+
+def _describe(array: Any) -> OpenArray | None:
+    try:
+        pipeline, name = pipeline_of(array), str(array.store_path)
+    except AttributeError:  # another thread is making the array, or its constructor has failed
+        return None
+    if not isinstance(pipeline, ShardCodecPipeline):
+        return OpenArray(name, type(pipeline).__name__, False, "opened without shardcodec's pipeline")
+    return OpenArray(name, type(pipeline).__name__, not pipeline.declined, pipeline.declined)
+
+
+# ---------------------------------------------------------------- `shardcodec.stats`: the counters of this process, and its arrays
+#
+# `shardcodec.stats` adds the arrays of this process to the counters of `statistics`.
+#
+# The counters are below all surfaces and know nothing of zarr's arrays; the list of arrays is made when it is asked for.
+
+
+class ProcessStatistics:
+    """Counters and arrays of this process; call the object to read them."""
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the counters since the process began, or since `reset`, and the arrays that exist now.
+
+        Returns
+        -------
+        dict
+            A copy; later work does not change it. ``arrays``: the result of `open_arrays`, which says for each zarr array of
+            this process which code does its work. The other entries are those of `statistics.Statistics.__call__`.
+        """
+        return statistics.stats() | {"arrays": open_arrays()}
+
+    def reset(self) -> None:
+        """Set all counters to zero; the estimates of ``io_latency`` stay."""
+        statistics.stats.reset()
+
+    def __repr__(self) -> str:
+        return f"<shardcodec.stats: call it for the counters>\n{open_arrays()!r}"
+
+
+stats = ProcessStatistics()
+
+
+# ---------------------------------------------------------------- the arrays that `attach` returns
+#
+# `AttachedArray`: a `zarr.Array` whose square brackets do without zarr's event loop where they can.
+
+
+class AttachedArray(Array[Any]):
+    """A `zarr.Array` on shardcodec's pipeline; made by `shardcodec.attach`.
+
+    ``array[selection]`` and ``array[selection] = value`` use the `DirectAccess` of the pipeline for integers, slices and an
+    ellipsis. Everything else, and all other methods, are those of `zarr.Array`. The results are equal.
+
+    Parameters
+    ----------
+    async_array : AsyncArray
+        The array, with a `ShardCodecPipeline`.
+    """
+
+    def __getitem__(self, selection: Any) -> Any:
+        """Return the elements of a selection; see `zarr.Array.__getitem__`."""
+        array = self._async_array
+        pipeline = array.codec_pipeline
+        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
+        found = None if access is None else access.read(selection)
+        return super().__getitem__(selection) if found is None else found
+
+    def __setitem__(self, selection: Any, value: Any) -> None:
+        """Store a value in the elements of a selection; see `zarr.Array.__setitem__`."""
+        array = self._async_array
+        pipeline = array.codec_pipeline
+        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
+        if access is None or not access.write(selection, value):
+            super().__setitem__(selection, value)
+
+    def with_config(self, config: Any) -> Any:
+        """Return a handle on the same array with another configuration, and with the options of this handle.
+
+        Parameters
+        ----------
+        config : ArrayConfig or mapping
+            As for `zarr.Array.with_config`.
+
+        Returns
+        -------
+        AttachedArray
+        """
+        pipeline, new = pipeline_of(self), super().with_config(config)
+        return with_pipeline(new, pipeline.with_options()) if type(pipeline) is ShardCodecPipeline else new
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as arrays of zarr are compared, with any `zarr.Array`."""
+        return self._async_array == other.async_array if isinstance(other, Array) else NotImplemented
+
+    __hash__ = Array.__hash__  # None: a resize changes an array
+
+
+# ---------------------------------------------------------------- `enable`, `disable` and `attach`: switch shardcodec on and off
 
 A = TypeVar("A")  # zarr.Array or zarr.AsyncArray
 

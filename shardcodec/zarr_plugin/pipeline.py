@@ -1,6 +1,8 @@
-# pipeline.py - the codec pipeline that zarr calls
+# pipeline.py - the codec pipeline that zarr calls, with its fast paths
 # SPDX-License-Identifier: MIT
-"""`ShardCodecPipeline`: the entry for every array, of Zarr format 2 or 3, sharded or not.
+"""The codec pipeline that zarr calls, with its fast paths.
+
+`ShardCodecPipeline`: the entry for every array, of Zarr format 2 or 3, sharded or not.
 
 zarr makes a pipeline when it opens an array, from the metadata and the store of the array. The engine executes each request
 as a whole. A request that the engine does not support is executed by the pipeline that zarr itself would use, with equal
@@ -19,33 +21,115 @@ from zarr.registry import register_pipeline
 from .. import native
 from ..access.array_io import Request, read_request, write_request
 from ..access.buffer import open_buffer
+from ..access.read import slice_reader
 from ..compat import (
     ArrayMetadata,
     StorePath,
+    as_numpy,
     codecs_of,
     get_result,
     own_pipeline,
     own_pipeline_class,
     write_order,
 )
-from ..errors import UnsupportedError
+from ..errors import ShardError, UnsupportedError
 from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
 from ..storage import forks, waiting
 from ..storage.kinds import introduce, originals, store_of
+from ..storage.store import Store
 from ..storage.waiting import Patience
 from .array_codecs import Kind, kind_of
 from .fallback import write_own
 from .request import Declined, prepare
-from .small_read import SmallReader
 
 if TYPE_CHECKING:
     from ..access.buffer.layout_looks import LayoutGuard
     from .buffered_write import SmallWriter
     from .direct_access import MemoisedAccess
 
-__all__ = ["ShardCodecPipeline"]
+
+__all__ = [
+    "ShardCodecPipeline",
+    "SmallReader",
+]
+
+
+# ---------------------------------------------------------------- the fast path for small reads of one local file
+#
+# `SmallReader`: one native call for a small read through zarr.
+
+# Number of memoised readers of one array, by chunk shape. A rectilinear grid may have any number of shapes.
+MAX_READERS = 64
+
+
+class SmallReader:
+    """Fast path for a small read from a single local file: one native call.
+
+    `read` returns None for selections that are not slices, for large reads and for damaged shards. The caller then uses
+    `access.array_io.read_request`, which names the inner chunk in an error, and reads again if a writer has changed the
+    file.
+
+    Parameters
+    ----------
+    kind : Kind
+        The codecs of the array.
+    base : zarr.storage.LocalStore
+        The store of the array.
+    store : Store
+        The same; its objects are files.
+    """
+
+    def __init__(self, kind: Kind, base: Any, store: Store) -> None:
+        self._kind = kind
+        self._base = base
+        self._store = store
+        self._known: tuple[Options | None, dict[Any, Any]] = None, {}
+
+    def read(self, item: Any, buffer: Any, options: Options) -> bool | None:
+        """Read the only item of a batch; ``options.threads`` is ignored.
+
+        Returns
+        -------
+        bool or None
+            True if the object exists, False if not; None if nothing was read.
+
+        Raises
+        ------
+        OSError
+            The file could not be read, or a writer has changed it.
+        """
+        target, spec, chunk_selection, array_selection, _ = item
+        array = as_numpy(buffer)
+        if array is None or type(target) is not StorePath or target.store is not self._base:
+            return None
+        known, readers = self._known
+        if known is not options:
+            self._known = options, (readers := {})
+        key = spec.shape, array.dtype
+        reader = readers.get(key, self)
+        if reader is self:
+            if len(readers) == MAX_READERS:
+                readers.clear()
+            reader = readers[key] = self._reader(*key, options)
+        if reader is None:
+            return None
+        try:
+            exists: bool | None = reader.read(
+                self._store.path(target.path), chunk_selection, array_selection, array
+            )
+        except ShardError:
+            return None
+        return exists
+
+    def _reader(self, shape: tuple[int, ...], dtype: Any, options: Options) -> Any:
+        """Return the native reader of chunks of this shape; None if they are not read here."""
+        chain = self._kind.chain_for(shape, dtype)
+        return None if chain is None else slice_reader(chain, dtype, options)
+
+
+# ---------------------------------------------------------------- the codec pipeline that zarr calls
 
 
 class ShardCodecPipeline(CodecPipeline):

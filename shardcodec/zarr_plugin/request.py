@@ -1,6 +1,9 @@
-# request.py - translates batches of zarr's pipeline to requests
+# request.py - from a batch of zarr's pipeline to a request of the engine
 # SPDX-License-Identifier: MIT
-"""Translate a batch of zarr's pipeline into an `access.array_io.Request`."""
+"""From a batch of zarr's pipeline to a request of the engine.
+
+Translate a batch of zarr's pipeline into an `access.array_io.Request`.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,334 @@ import numpy as np
 
 from ..access.array_io import Part, Request
 from ..access.chunk_codec import memory_order
-from ..access.regions import is_empty
+from ..access.regions import Box, Lists, Parts, Points, Positions, is_empty, sorted_list
 from ..compat import StorePath, as_numpy
 from ..storage.kinds import is_zarr_store, store_of
 from ..storage.store import Store
-from .selection import fits, selected_axes, to_parts
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Declined", "prepare"]
+
+__all__ = [
+    "Declined",
+    "array_axes",
+    "fits",
+    "prepare",
+    "selected_axes",
+    "to_box",
+    "to_parts",
+]
+
+
+# ---------------------------------------------------------------- from zarr's selections to those of the engine
+#
+# Translate the pair of selections that zarr passes for a chunk to `Parts`.
+#
+# For each chunk, zarr passes a selection of the chunk and a selection of the array. In this module, *the array* is the array
+# in memory that a read fills or a write stores.
+#
+# =============  ==========================================================  ================================
+# kind           of the chunk                                                of the array
+# =============  ==========================================================  ================================
+# basic, block   slices, and integers, which remove an axis                  a slice for each axis
+# orthogonal     one index array among slices; or index arrays for all       slices; or index arrays, of rank 1
+#                axes, shaped as by `numpy.ix_`. zarr 3.1 passes only the    or shaped as by `numpy.ix_`
+#                latter. It passes integers as arrays then, and their axes
+#                as `drop_axes`. An array of booleans is as long as the
+#                chunk
+# coordinates,   arrays of rank 1, one for each axis, all of one length      a slice or an array of rank 1, not
+# mask                                                                       in a tuple; the array has rank 1
+# =============  ==========================================================  ================================
+#
+# Index arrays with a constant step become slices, so that they are as fast as a box.
+
+Ints = tuple[int, ...]
+
+
+def array_axes(chunk_selection: Any) -> tuple[int, ...] | None:
+    """Map each axis of the chunk to an axis of the array, for a basic selection.
+
+    Returns
+    -------
+    tuple of int or None
+        The axis of the array for each axis of the chunk, -1 for an integer. None if the selection is not basic.
+    """
+    if not isinstance(chunk_selection, tuple):
+        return None
+    axes = []
+    n = 0
+    for part in chunk_selection:
+        if isinstance(part, slice):
+            axes.append(n)
+            n += 1
+        elif isinstance(part, int):
+            axes.append(-1)
+        else:
+            return None
+    return tuple(axes)
+
+
+def to_box(
+    chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]
+) -> Box | None:
+    """Translate the two selections that zarr passes for one chunk to a `Box`, if they are slices and integers.
+
+    Parameters
+    ----------
+    chunk_selection : tuple
+        Which elements of the chunk.
+    array_selection : tuple
+        Where they are in the array.
+    axes : sequence of int
+        Result of `array_axes` for the first chunk of the request.
+    shape : sequence of int
+        Shape of the chunk in elements.
+
+    Returns
+    -------
+    Box or None
+        None if the selection is not basic, has a step below 1, or takes away other axes than that of the first chunk.
+    """
+    if (
+        not isinstance(chunk_selection, tuple)
+        or not isinstance(array_selection, tuple)
+        or len(chunk_selection) != len(axes)
+        or len(axes) != len(shape)
+    ):
+        return None
+    start, count, step, at = [], [], [], []
+    plain = True
+    for part, axis, extent in zip(chunk_selection, axes, shape, strict=True):
+        if axis < 0:
+            if not isinstance(part, int):
+                return None
+            start.append(part)
+            count.append(1)
+            step.append(1)
+            at.append(0)
+            continue
+        target = array_selection[axis] if axis < len(array_selection) else None
+        if not isinstance(part, slice) or not isinstance(target, slice):
+            return None
+        first, stop, stride = part.indices(extent)
+        n = len(range(first, stop, stride))
+        if (
+            stride < 1
+            or target.start is None
+            or n != target.stop - target.start
+            or target.step not in (None, 1)
+        ):
+            return None
+        if n <= 1:
+            stride = 1  # a step has no effect on one element
+        plain = plain and stride == 1
+        start.append(first)
+        count.append(n)
+        step.append(stride)
+        at.append(target.start)
+    return Box(tuple(start), tuple(count), None if plain else tuple(step), tuple(at))
+
+
+def selected_axes(
+    chunk_selection: Any, array_selection: Any, drop_axes: Sequence[int] = ()
+) -> tuple[Ints, int] | None:
+    """Map each axis of the chunk to an axis of the array, for a selection of any kind.
+
+    Parameters
+    ----------
+    chunk_selection, array_selection
+        The selections that zarr passes for one chunk.
+    drop_axes : sequence of int
+        Axes of the chunk that the array does not have, because an orthogonal selection has an integer there.
+
+    Returns
+    -------
+    tuple or None
+        First a tuple of int: the axis of the array for each axis of the chunk, -1 if the array does not have it.
+        Coordinates and masks of two or more axes select single elements, so all are -1. Second an int: the number of axes
+        of the array. None for a selection that no known version of zarr passes.
+    """
+    axes = None if drop_axes else array_axes(chunk_selection)
+    if axes is not None:
+        return axes, sum(axis >= 0 for axis in axes)
+    if not isinstance(chunk_selection, tuple) or not chunk_selection:
+        return None
+    if not isinstance(array_selection, tuple):  # coordinates
+        return ((0,), 1) if len(chunk_selection) == 1 else ((-1,) * len(chunk_selection), 1)
+    dropped = {*drop_axes, *(i for i, part in enumerate(chunk_selection) if isinstance(part, int))}
+    found = []
+    n = 0
+    for i in range(len(chunk_selection)):
+        found.append(-1 if i in dropped else n)
+        n += i not in dropped
+    return tuple(found), n
+
+
+def to_parts(
+    chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]
+) -> Parts | None:
+    """Translate the two selections that zarr passes for one chunk to one selection of the engine.
+
+    The table at the top of this file lists the forms that zarr uses. Positions outside the chunk raise nothing here: the
+    engine refuses them.
+
+    Parameters
+    ----------
+    chunk_selection : tuple
+        Which elements of the chunk: slices, integers or index arrays, one for each axis.
+    array_selection : tuple, slice or ndarray
+        Where these elements are in the array.
+    axes : sequence of int
+        Axes from `selected_axes`, which are the same for all chunks of the request.
+    shape : sequence of int
+        Shape of the chunk in elements.
+
+    Returns
+    -------
+    Box, Lists, Points or None
+        The elements of the chunk with their places in the array. None for a negative step, and for a selection that no
+        known version of zarr passes; zarr's own code handles these.
+    """
+    box = to_box(chunk_selection, array_selection, axes, shape)
+    if box is not None:
+        return box
+    if not isinstance(chunk_selection, tuple) or not 0 < len(chunk_selection) == len(axes) == len(shape):
+        return None
+    if isinstance(array_selection, tuple):
+        return _to_lists(chunk_selection, array_selection, axes, shape)
+    if len(shape) == 1:
+        return _to_lists(chunk_selection, (array_selection,), axes, shape)
+    return _to_points(chunk_selection, array_selection)
+
+
+def fits(parts: Parts, axes: Sequence[int], array_shape: Sequence[int]) -> bool:
+    """Return True if the array has an element for each selected one; if not, numpy would broadcast the array."""
+    if isinstance(parts, Points):
+        end = len(parts.froms[0]) if parts.to is None else int(parts.to.max(initial=0)) + 1
+        return parts.at + end <= array_shape[0]
+    assert isinstance(parts, Box | Lists)
+    for i, axis in enumerate(axes):
+        places = parts.tos[i] if isinstance(parts, Lists) else None
+        end = parts.count[i] if places is None else int(places.max(initial=0)) + 1
+        if axis >= 0 and parts.at[i] + end > array_shape[axis]:
+            return False
+    return True
+
+
+def _to_points(chunk_selection: tuple[Any, ...], array_selection: Any) -> Points | None:
+    """Translate coordinates: one array of integers for each axis, all of one length. None for any other selection."""
+    froms = [
+        _positions(part) if isinstance(part, np.ndarray) and part.ndim == 1 and part.dtype != bool else None
+        for part in chunk_selection
+    ]
+    if any(numbers is None or froms[0] is None or len(numbers) != len(froms[0]) for numbers in froms):
+        return None
+    place = _places(array_selection, 0, 1, len(chunk_selection[0]))
+    return None if place is None else Points(place[0], tuple(froms), place[1])  # type: ignore[arg-type]
+
+
+def _to_lists(
+    chunk_selection: tuple[Any, ...],
+    array_selection: tuple[Any, ...],
+    axes: Sequence[int],
+    shape: Sequence[int],
+) -> Box | Lists | None:
+    """Translate axis by axis; return a `Box` if each axis is, or equals, a slice. None if an axis cannot be translated."""
+    if sum(isinstance(part, np.ndarray) and part.ndim == 1 for part in chunk_selection) > 1:
+        return None  # numpy takes several arrays of rank 1 as coordinates
+    n_axes = sum(axis >= 0 for axis in axes)
+    start, count, step, at = [], [], [], []
+    froms: list[Positions | None] = []
+    tos: list[Positions | None] = []
+    for i, (part, axis, extent) in enumerate(zip(chunk_selection, axes, shape, strict=True)):
+        numbers = _numbers(part, i, len(shape), extent)
+        if numbers is None or axis >= len(array_selection):
+            return None
+        place = (0, None) if axis < 0 else _places(array_selection[axis], axis, n_axes, len(numbers))
+        if place is None or (axis < 0 and len(numbers) != 1):
+            return None
+        first, places = place
+        if isinstance(numbers, range) and places is not None:
+            numbers = np.arange(numbers.start, numbers.stop, numbers.step).astype(np.uint64)
+        if not isinstance(numbers, range):
+            numbers, places = sorted_list(numbers, places)
+        chosen = numbers if isinstance(numbers, range) else None
+        start.append(chosen.start if chosen else 0)
+        count.append(len(numbers))
+        step.append(chosen.step if chosen and len(chosen) > 1 else 1)
+        at.append(first)
+        froms.append(None if isinstance(numbers, range) else numbers)
+        tos.append(places)
+    steps = None if set(step) <= {1} else tuple(step)
+    if all(numbers is None for numbers in froms):
+        return Box(tuple(start), tuple(count), steps, tuple(at))
+    return Lists(tuple(start), tuple(count), steps, tuple(at), tuple(froms), tuple(tos))
+
+
+def _numbers(part: Any, axis: int, ndim: int, extent: int) -> range | Positions | None:
+    """Return the selected positions along one axis of the chunk, as a range if they have a constant positive step.
+
+    Returns None if the selection is not of a known kind.
+    """
+    if isinstance(part, slice):
+        chosen = range(*part.indices(extent))
+        return chosen if chosen.step > 0 else None
+    if isinstance(part, int):
+        return range(part, part + 1)
+    if not isinstance(part, np.ndarray) or not _is_along(part, axis, ndim):
+        return None
+    numbers = _positions(np.flatnonzero(part) if part.dtype == bool else part)
+    return None if numbers is None else _as_range(numbers) or numbers
+
+
+def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | None] | None:
+    """Return where n elements lie along one axis of the array, as `at` and `to` of `Points`.
+
+    Consecutive elements are the first position and None. Others are 0 and an array of n positions. None is returned if the
+    selection is not of a known kind.
+    """
+    if isinstance(part, slice):
+        if part.start is None or part.stop - part.start != n or part.step not in (None, 1):
+            return None
+        return int(part.start), None
+    if not isinstance(part, np.ndarray) or part.size != n or not _is_along(part, axis, ndim):
+        return None
+    places = _positions(part)
+    if places is None:
+        return None
+    chosen = _as_range(places)
+    return (0, places) if chosen is None or chosen.step != 1 else (chosen.start, None)
+
+
+def _is_along(array: np.ndarray[Any, Any], axis: int, ndim: int) -> bool:
+    """Return True if an array has rank 1, or the shape that `numpy.ix_` gives it for this axis."""
+    return array.ndim == 1 or (array.ndim == ndim and array.shape[axis] == array.size)
+
+
+def _positions(array: np.ndarray[Any, Any]) -> Positions | None:
+    """Return integers as uint64, the type of the engine; None for another type, such as bool.
+
+    Negative integers become very large, so the engine refuses them.
+    """
+    if array.dtype.kind not in "iu":
+        return None
+    return np.ascontiguousarray(array.reshape(-1), dtype=np.int64).view(np.uint64)
+
+
+def _as_range(numbers: Positions) -> range | None:
+    """Return numbers as an ascending range; None if they do not have a constant positive step."""
+    n = len(numbers)
+    if n == 0:
+        return range(0)
+    first, last = int(numbers[0]), int(numbers[-1])
+    step = int(numbers[1]) - first if n > 1 else 1
+    if step < 1 or last - first != step * (n - 1) or not (numbers[1:] - numbers[:-1] == step).all():
+        return None
+    return range(first, last + 1, step)
+
+
+# ---------------------------------------------------------------- translates batches of zarr's pipeline to requests
 
 GetChain: TypeAlias = "Callable[[tuple[int, ...], bool], Chain]"
 

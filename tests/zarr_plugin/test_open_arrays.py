@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 
 import shardcodec
-from shardcodec.zarr_plugin.open_arrays import OpenArray
+from shardcodec.zarr_plugin.enable import OpenArray
 
 
 def described(path: Path) -> list[OpenArray]:

@@ -17,7 +17,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 
 from shardcodec.access.regions import Box, Lists
-from shardcodec.zarr_plugin.selection import array_axes, selected_axes, to_box, to_parts
+from shardcodec.zarr_plugin.request import array_axes, selected_axes, to_box, to_parts
 
 
 class Asked(Exception):
