@@ -1,6 +1,8 @@
-# keys.py - map keys of chunks to shards and positions
+# keys.py - keys of chunks and of shards; byte ranges of values
 # SPDX-License-Identifier: MIT
-"""Keys of chunks and of shards.
+"""Keys of chunks and of shards; byte ranges of values.
+
+Keys of chunks and of shards.
 
 A shard has the key that a chunk would have in an array whose chunks are the shards: with 32 x 2 chunks in a shard, the
 chunks ``c96/18`` and ``c127/19`` of the draft of 2022 are in the shard ``c3/9``.
@@ -15,13 +17,21 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from ..arguments import checked, show
+from ..compat import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from ..format.checks import as_int_tuple
 from ..format.metadata import KeyEncoding
 
-__all__ = ["ArrayKeys", "KeyLayout", "as_path"]
+__all__ = [
+    "ArrayKeys",
+    "KeyLayout",
+    "as_path",
+    "as_request",
+    "cut",
+    "request_to_send",
+]
 
 Ints = tuple[int, ...]
 
@@ -253,3 +263,89 @@ class ArrayKeys:
             first = first * n + at % n
         n_each = math.prod(self.per_shard[len(fixed) :])
         yield from range(first * n_each, (first + 1) * n_each)
+
+
+# ---------------------------------------------------------------- byte ranges of values, in the notation of the draft and of zarr
+#
+# Byte ranges of values, cut to the bytes that the value has.
+#
+# A range never reaches beyond its value. The transformer of zarr 2.18 returned bytes of the next chunk and of the index.
+#
+# Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; `zarr.abc.store.ByteRequest`.
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """A range that starts `suffix` bytes before the end of the value and has `nbytes` bytes. zarr has no such request."""
+
+    suffix: int
+    nbytes: int
+
+
+def as_request(wanted: Any, *, pairs: bool = False) -> Any:
+    """Return a request for bytes of a value, checked.
+
+    Parameters
+    ----------
+    wanted : ByteRequest, tuple or None
+        A byte request of zarr, or None for the whole value.
+    pairs : bool
+        Accept also a pair of the draft: (start, length), or (start, None) for the rest. A negative start counts from
+        the end.
+
+    Returns
+    -------
+    ByteRequest or None
+
+    Raises
+    ------
+    ValueError
+        A number of bytes is negative, or a range ends before it begins.
+    TypeError
+        `wanted` is not a byte request.
+    """
+    match wanted:
+        case None:
+            return None
+        case RangeByteRequest(start, end):
+            if not 0 <= start <= end:
+                raise ValueError(f"byte_range: expected 0 <= start <= end, got start {start} and end {end}")
+            return wanted
+        case OffsetByteRequest(n) | SuffixByteRequest(n):
+            if n < 0:
+                raise ValueError(f"byte_range: expected a number of bytes >= 0, got {wanted!r}")
+            return wanted
+        case (int(start), None) if pairs:
+            return OffsetByteRequest(start) if start >= 0 else SuffixByteRequest(-start)
+        case (int(start), int(length)) if pairs:
+            if length < 0:
+                raise ValueError(f"byte_range: expected a length >= 0, got {length}")
+            if start >= 0:
+                return RangeByteRequest(start, start + length)
+            return SuffixByteRequest(-start) if start + length >= 0 else _Tail(-start, length)
+    raise TypeError(f"Unexpected byte_range, got {wanted!r}.")  # the message of zarr's stores
+
+
+def request_to_send(request: Any) -> Any:
+    """Return the request to send to a zarr store; None if the caller must fetch the whole value and `cut` it."""
+    return None if isinstance(request, _Tail) else request
+
+
+def cut(request: Any, nbytes: int) -> tuple[int, int]:
+    """Return (first byte, size) of a request in a value of `nbytes` bytes."""
+    match request:
+        case None:
+            return 0, nbytes
+        case RangeByteRequest(start, end):
+            first = min(start, nbytes)
+            return first, min(end, nbytes) - first
+        case OffsetByteRequest(offset):
+            first = min(offset, nbytes)
+            return first, nbytes - first
+        case SuffixByteRequest(suffix):
+            size = min(suffix, nbytes)
+            return nbytes - size, size
+        case _Tail():
+            first, end = nbytes - request.suffix, nbytes - request.suffix + request.nbytes
+            return max(first, 0), max(end, 0) - max(first, 0)
+    raise TypeError(f"expected a byte request, got {request!r}")

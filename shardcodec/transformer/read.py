@@ -13,15 +13,20 @@ a trace. If a writer of this process held the lock of a shard meanwhile, all sha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import asyncio
+import functools
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..access.opened_shard import NativeShard, cut_out, joined
 from ..access.placement import ABSENT
+from ..access.read import ATTEMPTS, is_changing, with_key
 from ..access.remote_index import (
     IndexLoader,
+    LimitedRemote,
     WriterWatch,
     checked_data,
     checked_entries,
@@ -29,26 +34,379 @@ from ..access.remote_index import (
     consistent_read,
     minimum_nbytes,
 )
-from ..compat import Store
+from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..errors import ShardError
 from ..options import Options
 from ..storage import locks
 from ..storage.indexes import RemoteIndex
 from ..storage.kinds import store_of
-from .byte_ranges import cut
-from .store_requests import Ask, BatchedRemote, in_step
-from .values import ChunkRequest, read_and_close, with_keys
+from ..storage.store import Answer, Changed, Remote, n_concurrent
+from ..storage.waiting import all_of, retried
+from .keys import cut
+from .nested_shard import Entries, OpenedShard
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["at_a_time", "read", "read_sizes"]
+
+__all__ = [
+    "Ask",
+    "BatchedRemote",
+    "ChunkRequest",
+    "StoreRequests",
+    "at_a_time",
+    "in_step",
+    "look_native",
+    "read",
+    "read_and_close",
+    "read_native",
+    "read_sizes",
+    "sizes_native",
+    "with_keys",
+]
+
+
+# ---------------------------------------------------------------- requests for chunks, and their values from an opened shard
+#
+# Common parts of all read paths.
+
+
+class ChunkRequest(NamedTuple):
+    """A request for one chunk.
+
+    Attributes
+    ----------
+    number : int
+        Index of the value in the result.
+    key : str
+        Key of the chunk.
+    position : int
+        Position of the chunk in the index of its shard.
+    request
+        Bytes of the chunk to read, see `byte_ranges`; None for the whole chunk.
+    """
+
+    number: int
+    key: str
+    position: int
+    request: Any
+
+
+def with_keys(error: ShardError, chain: Chain, shard: str, wanted: Sequence[ChunkRequest] = ()) -> ShardError:
+    """Return an error of the engine with the key of the shard, and with the key of the chunk if it is in `wanted`.
+
+    An error that concerns an outer shard, or that names its chunk already, is returned unchanged.
+    """
+    error = with_key(error, chain, shard)
+    if error.shard != shard or hasattr(error, "chunk_key"):
+        return error  # the error of a shard around this one, or complete
+    key = next((part.key for part in wanted if part.position == error.entry), None)
+    if key is None:
+        return error
+    return type(error)(f"chunk {key!r}: {error.message}", **error.context | {"chunk_key": key})
+
+
+def read_and_close(opened: OpenedShard, wanted: Sequence[ChunkRequest]) -> dict[int, Any]:
+    """Read the stored bytes of chunks, or ranges of them, and close the shard, also after an error.
+
+    Parameters
+    ----------
+    opened : OpenedShard
+        The shard, which may be absent.
+    wanted : sequence of ChunkRequest
+        Chunks of this shard.
+
+    Returns
+    -------
+    dict
+        From `ChunkRequest.number` to bytes, encoded as they are in the shard. An absent chunk has no item.
+
+    Raises
+    ------
+    ShardError
+        Bytes could not be read, or the entry of a requested chunk is wrong. Without checksums of the chunks, a wrong
+        entry of any chunk is an error, because the others are doubtful too; the option ``allow_in_index`` permits it.
+    """
+    found: dict[int, Any] = {}
+    try:
+        opened.check()
+        for part in [] if opened.missing else wanted:
+            try:
+                entry = opened.entry(part.position)
+            except ShardError as error:
+                error.entry = part.position
+                raise
+            if entry is not None:
+                start, nbytes = cut(part.request, entry[1])
+                found[part.number] = opened.range(entry[0] + start, nbytes) if nbytes else b""
+    finally:
+        opened.close()
+    return found
+
+
+# ---------------------------------------------------------------- values from shards in local files and in memory
+#
+# Read shards that the engine opens itself. A shard stays open while it is read, so index and chunks are of one state.
+
+# Functions from the key of a shard to the opened shard, and to the path of its file (None: in memory).
+Open = Callable[[str], OpenedShard]
+FileOf = Callable[[str], str | None]
+
+
+def read_native(
+    chain: Chain, shards: Mapping[str, Sequence[ChunkRequest]], open_shard: Open, file_of: FileOf
+) -> dict[int, Any]:
+    """Read chunks as `read.read`, from shards that the engine opens itself."""
+    found: dict[int, Any] = {}
+    for shard, wanted in shards.items():
+        work = functools.partial(_read, open_shard, shard, wanted)
+        try:
+            found.update(_retry_while_changing(file_of(shard), work))
+        except ShardError as error:
+            raise with_keys(error, chain, shard, wanted) from None
+    return found
+
+
+def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
+    """Return sizes of chunks as `read.read_sizes`, from shards that the engine opens itself."""
+
+    def look(opened: OpenedShard) -> Any:
+        return ABSENT if opened.missing else opened.entries(check=True)[:, 1]
+
+    sizes = np.empty((len(shards), chain.n_chunks), dtype=np.uint64)
+    for shard, out in zip(shards, sizes, strict=True):
+        out[:] = look_native(chain, shard, open_shard, file_of, look)
+    return sizes
+
+
+def look_native(
+    chain: Chain, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[OpenedShard], Any]
+) -> Any:
+    """Call `look` with the opened shard and return its result; retry while a writer appends to its file."""
+
+    def work() -> Any:
+        opened = open_shard(shard)
+        try:
+            return look(opened)
+        finally:
+            opened.close()
+
+    try:
+        return _retry_while_changing(file_of(shard), work)
+    except ShardError as error:
+        raise with_keys(error, chain, shard) from None
+
+
+def _read(open_shard: Open, shard: str, wanted: Sequence[ChunkRequest]) -> dict[int, Any]:
+    return read_and_close(open_shard(shard), wanted)
+
+
+def _retry_while_changing(path: str | None, work: Callable[[], Any]) -> Any:
+    """Call `work`; retry after an error if the file of the shard has just been changed."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return retried(work)
+        except ShardError:
+            if attempt == ATTEMPTS or path is None or not is_changing(path):
+                raise
+    raise AssertionError
+
+
+# ---------------------------------------------------------------- requests to the store below
+#
+# Send the requests of many coroutines with one call to a store.
+#
+# A request to an object store can be bound to a state of the object: it fails if the object has changed since.
+
+T = TypeVar("T")
+
+# Key, byte request of zarr (None: the whole object), and the state that the request is bound to (None: any).
+Request = tuple[str, Any, Any]
+
+# Coroutine function that makes one call to a store. An answer is None if the object does not exist; it is `Changed` if the
+# object is in another state.
+Ask = Callable[[Sequence[Request]], Awaitable[list[Answer | Changed | None]]]
+
+
+class StoreRequests:
+    """An `Ask` that sends requests to the store below, and some other requests with its first call.
+
+    If the store identifies states, each request is a call of its own, at most zarr's ``async.concurrency`` at the same
+    time, and the other requests are sent by `others`.
+
+    Parameters
+    ----------
+    store : Store
+        The store below.
+    prototype : BufferPrototype
+        Type of the returned buffers.
+    others : sequence of (str, request)
+        Pairs of a key that is no chunk and a byte request of zarr; the method `others` returns the answers.
+    """
+
+    def __init__(self, store: Store, prototype: Any, others: Sequence[tuple[str, Any]] = ()) -> None:
+        self._store = store
+        self.prototype = prototype
+        self._others = others
+        self._answers: list[Any] | None = None
+
+    async def __call__(self, requests: Sequence[Request]) -> list[Answer | Changed | None]:
+        """Return the answers to requests; see `Ask`."""
+        store = store_of(self._store)
+        if store.identifies_states:
+            return await _ask_bound(store, requests)
+        wanted = [(key, request) for key, request, _ in requests]
+        if self._answers is None:
+            buffers = await self._ask([*self._others, *wanted])
+            self._answers, buffers = buffers[: len(self._others)], buffers[len(self._others) :]
+        else:
+            buffers = await self._ask(wanted)
+        return [None if buffer is None else Answer(buffer.as_numpy_array()) for buffer in buffers]
+
+    async def others(self) -> list[Any]:
+        """Return the answers to the other requests: buffers of zarr, None for a missing object. Send them if not sent yet."""
+        if self._answers is None:
+            self._answers = await self._ask(self._others) if self._others else []
+        return self._answers
+
+    async def _ask(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        try:
+            return list(await self._store.get_partial_values(self.prototype, wanted))
+        except (NotImplementedError, FileNotFoundError):  # LocalStore raises for an absent key
+            limit = asyncio.Semaphore(n_concurrent())
+
+            async def get(key: str, request: Any) -> Any:
+                async with limit:
+                    return await self._store.get(key, self.prototype, request)
+
+            return await all_of(get(*each) for each in wanted)
+
+
+class BatchedRemote:
+    """A `Remote` that only coroutines run by `in_step` can await: `in_step` sends its requests."""
+
+    budget_name = None
+
+    async def get(self, key: str) -> Answer | None:
+        """Return a whole object; None if it does not exist."""
+        (answer,) = await _ask_in_step([(key, None, None)])
+        return answer
+
+    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; None if it does not exist.
+
+        Raises
+        ------
+        Changed
+            The object is not in the state `version`. None accepts any state.
+        """
+        (answer,) = await self.get_ranges(key, [(start, end - start)], version)
+        return answer
+
+    async def get_ranges(
+        self, key: str, ranges: Sequence[tuple[int, int]], version: Any = None
+    ) -> list[Answer | None]:
+        """Return several ranges (offset, nbytes) of an object; the same rules as for `get_range`."""
+        if not ranges:
+            return []
+        return await _ask_in_step([(key, RangeByteRequest(a, a + n), version) for a, n in ranges])
+
+    async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
+        """Return the last bytes of an object, or all of a shorter one."""
+        (answer,) = await _ask_in_step([(key, SuffixByteRequest(nbytes), None)])
+        return answer
+
+
+@types.coroutine
+def _ask_in_step(
+    requests: list[Request],
+) -> Generator[list[Request], list[Answer | None], list[Answer | None]]:
+    return (yield requests)
+
+
+async def in_step(readers: Sequence[Coroutine[Any, Any, T]], ask: Ask) -> list[T]:
+    """Run several coroutines together, and send their requests to a store with as few calls as possible.
+
+    In each step, every coroutine runs until it needs answers from the store. One call of `ask` then sends the requests of
+    all coroutines, and each gets its own answers. So any number of coroutines that need answers k times take k calls.
+
+    Parameters
+    ----------
+    readers : sequence of coroutines
+        They may await a `BatchedRemote` only, nothing else.
+    ask : coroutine function
+        Sends requests and returns their answers in the same order; see `Ask`.
+
+    Returns
+    -------
+    list
+        The result of each coroutine, in the order of `readers`.
+
+    Raises
+    ------
+    Exception
+        The first error of a coroutine, in the order of steps and then of `readers`, or an error of `ask`. All other coroutines
+        are closed.
+    """
+    results: dict[int, T] = {}
+    answers: dict[int, Any] = {}
+    try:
+        while len(results) < len(readers):
+            asked: dict[int, list[Request]] = {}
+            for number, reader in enumerate(readers):
+                if number in results:
+                    continue
+                try:
+                    asked[number] = _resume(reader, answers.get(number))
+                except StopIteration as end:
+                    results[number] = end.value
+            together = [request for own in asked.values() for request in own]
+            found = iter(await ask(together) if together else [])
+            answers = {number: [next(found) for _ in own] for number, own in asked.items()}
+    finally:
+        for reader in readers:
+            reader.close()
+    return [results[number] for number in range(len(readers))]
+
+
+def _resume(reader: Coroutine[Any, Any, Any], answers: list[Any] | None) -> list[Request]:
+    """Run a coroutine with its answers until it needs the next ones; return its next requests.
+
+    If an answer is `Changed`, the first such error is raised inside the coroutine instead.
+
+    Raises
+    ------
+    StopIteration
+        The coroutine has ended; ``.value`` is its result.
+    """
+    changed = next((answer for answer in answers or () if isinstance(answer, Changed)), None)
+    return reader.send(answers) if changed is None else reader.throw(changed)  # type: ignore[no-any-return]
+
+
+async def _ask_bound(remote: Remote, requests: Sequence[Request]) -> list[Answer | Changed | None]:
+    """Send each request on its own, bound to its state; return the answers as `Ask` does."""
+    limited = LimitedRemote(remote, n_concurrent())
+
+    async def get(key: str, request: Any, version: Any) -> Answer | Changed | None:
+        if request is None:
+            return await limited.get(key)
+        if isinstance(request, SuffixByteRequest):
+            return await limited.get_suffix(key, request.suffix)
+        try:
+            return await limited.get_range(key, request.start, request.end, version)
+        except Changed as error:
+            return error
+
+    return await all_of(get(*each) for each in requests)
+
+
+# ---------------------------------------------------------------- read chunks of many shards with two calls to the store
 
 # Number of shards whose indexes are requested at a time while a store is listed, and memory for these indexes in bytes.
 LIST_SHARDS = 512
 LIST_NBYTES = 32 << 20
 
-Entries = np.ndarray[Any, np.dtype[np.uint64]]
+Sizes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 async def read(
@@ -202,7 +560,7 @@ class _ShardRead:
 # ---- indexes alone
 
 
-async def read_sizes(chain: Chain, shards: Sequence[str], options: Options, ask: Ask) -> Entries:
+async def read_sizes(chain: Chain, shards: Sequence[str], options: Options, ask: Ask) -> Sizes:
     """Read the sizes of chunks from the indexes of some shards with one call to the store.
 
     Returns

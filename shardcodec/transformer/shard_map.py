@@ -25,15 +25,20 @@ from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
 from ..storage.store import check_store_writable, n_concurrent
 from ..storage.waiting import all_of, in_thread
-from .buffered_edits import BufferedEdits, applier
-from .byte_ranges import as_request, cut, request_to_send
-from .keys import ArrayKeys
-from .local_values import look_native, read_native, sizes_native
+from .keys import ArrayKeys, as_request, cut, request_to_send
 from .nested_shard import OpenedShard, Window
-from .read import at_a_time, read, read_sizes
-from .store_requests import StoreRequests
-from .values import ChunkRequest, with_keys
-from .write import Batch, Edit, Place, Writer, erase, put, within
+from .read import (
+    ChunkRequest,
+    StoreRequests,
+    at_a_time,
+    look_native,
+    read,
+    read_native,
+    read_sizes,
+    sizes_native,
+    with_keys,
+)
+from .write import Batch, BufferedEdits, Edit, Place, Writer, applier, erase, put, within
 
 if TYPE_CHECKING:
     from .._native import Chain

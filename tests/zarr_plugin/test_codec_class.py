@@ -35,7 +35,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 import shardcodec
 from shardcodec.storage import object_store
 from shardcodec.storage.locks import LockTable
-from shardcodec.transformer.legacy_2022.view import LegacyStore
+from shardcodec.transformer.legacy_2022.open import LegacyStore
 
 BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"

@@ -41,7 +41,7 @@ from ...storage.files import staging_folder
 from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store
 from ...storage.store import Store
 from ...storage.whole_file import put_file
-from ...transformer.legacy_2022.destination import put
+from ...transformer.legacy_2022.convert import put
 from ..array_target import ArrayTarget
 from ..backup import copy_stored
 from ..documents import DOCUMENTS
