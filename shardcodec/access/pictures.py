@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..drawing.chunk_map import MAX_CELLS, ChunkMap
-from ..drawing.figures import check_file, save
+from ..drawing.figures import check_file, layout_figure, map_figure, save
 from ..drawing.html import MAX_SVG_CELLS, facts_table, map_svg
-from ..drawing.layout_figure import layout_figure
-from ..drawing.map_figure import map_figure
 from ..errors import ShardError
 from .placement import ABSENT
 from .shard_layout import shard_layout

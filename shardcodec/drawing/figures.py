@@ -1,14 +1,38 @@
-# figures.py - figures of matplotlib, without its global state
+# figures.py - pictures with matplotlib: maps of inner chunks, the bytes of a shard
 # SPDX-License-Identifier: MIT
-"""Make and save figures. `pyplot` is not used, so no window opens and no backend is chosen."""
+"""Pictures with matplotlib: maps of inner chunks, the bytes of a shard.
+
+Make and save figures. `pyplot` is not used, so no window opens and no backend is chosen.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COLORS", "SUFFIXES", "check_file", "new_figure", "save"]
+import numpy as np
+
+from .chunk_map import ChunkMap
+
+__all__ = [
+    "BINARY_UNITS",
+    "COLORS",
+    "SUFFIXES",
+    "array_figure",
+    "byte_scale",
+    "check_file",
+    "draw_layout",
+    "draw_map",
+    "format_nbytes",
+    "layout_figure",
+    "map_figure",
+    "n_panels",
+    "new_figure",
+    "save",
+]
 
 SUFFIXES = (".png", ".svg")
 
@@ -65,4 +89,335 @@ def save(figure: Any, file: str | os.PathLike[str] | None) -> Any:
     if file is not None:
         # a long title may be wider than the figure
         figure.savefig(check_file(file), dpi=150, bbox_inches="tight", pad_inches=0.1)
+    return figure
+
+
+# ---------------------------------------------------------------- numbers of bytes as text, and along an axis of a picture
+#
+# Numbers of bytes in units of 1024, the same in texts and in pictures.
+
+BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+# Most steps between the ticks of an axis.
+MOST_STEPS = 8
+
+
+def format_nbytes(nbytes: float, digits: int = 3) -> str:
+    """Return a number of bytes for readers, such as ``1.5 MiB``."""
+    if nbytes < 1024:
+        return f"{int(nbytes)} B"
+    value = float(nbytes)
+    for unit in BINARY_UNITS:
+        value /= 1024
+        if value < 1024 or unit == BINARY_UNITS[-1]:
+            break
+    return f"{value:.{digits if value < 1000 else max(digits, 4)}g} {unit}"
+
+
+def byte_scale(low: float, high: float) -> tuple[Any, Any]:
+    """Return locator and formatter of matplotlib for an axis of bytes: ticks at round numbers in units of 1024."""
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+    step = 2 ** max(0, math.ceil(math.log2(max(high - low, 1) / MOST_STEPS)))
+    digits = max(3, math.ceil(math.log10(max(high, 1) / step)) + 1)  # enough to tell two ticks apart
+    return MultipleLocator(step), FuncFormatter(lambda nbytes, _: format_nbytes(nbytes, digits))
+
+
+# ---------------------------------------------------------------- the picture of the bytes of a shard
+#
+# Draw what each byte of a shard holds, and in which order its inner chunks are stored.
+
+# Up to this number, each range is drawn; of more, the share of each kind in columns of bytes.
+MAX_RANGES = 300
+N_COLUMNS = 1000
+N_ROWS = 200
+
+Numbers = np.ndarray[Any, Any]
+
+
+def layout_figure(
+    nbytes: int, ranges: Mapping[str, Numbers], places: Numbers, n_chunks: int, title: str
+) -> Any:
+    """Return a figure of one shard; the arguments are those of `draw_layout`."""
+    figure = new_figure(9, 4.6)
+    draw_layout(
+        figure.subplots(2, 1, sharex=True, height_ratios=[1, 3]), nbytes, ranges, places, n_chunks, title
+    )
+    return figure
+
+
+def draw_layout(
+    panels: Any, nbytes: int, ranges: Mapping[str, Numbers], places: Numbers, n_chunks: int, title: str
+) -> None:
+    """Draw the bytes of a shard into two panels.
+
+    Parameters
+    ----------
+    panels : sequence of two Axes
+        For the kinds of bytes, and for the order of the inner chunks.
+    nbytes : int
+        Size of the shard in bytes.
+    ranges : mapping of str to ndarray of int, shape (n, 2)
+        For each kind of bytes its offsets and sizes.
+    places : ndarray of int, shape (n, 3)
+        Position in the index, offset and size of each existing inner chunk.
+    n_chunks : int
+        Number of inner chunks of a full shard.
+    title : str
+        Name of the shard.
+    """
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    kinds, order = panels
+    shown = {kind: own for kind, own in ranges.items() if len(own)}
+    if sum(map(len, shown.values())) <= MAX_RANGES:
+        _draw_ranges(kinds, shown)
+    else:
+        _draw_shares(kinds, shown, nbytes)
+    kinds.set(ylim=(0, 1), yticks=[], xlim=(0, max(nbytes, 1)))
+    kinds.set_title(f"{title}\n{len(places):,} of {n_chunks:,} inner chunks exist", fontsize=10)
+    handles = [
+        Patch(
+            facecolor=COLORS[kind],
+            edgecolor="#666666",
+            label=f"{kind} ({format_nbytes(int(own[:, 1].sum()))})",
+        )
+        for kind, own in shown.items()
+    ]
+    kinds.legend(
+        handles=handles, loc="lower center", bbox_to_anchor=(0.5, -0.55), ncols=7, frameon=False, fontsize=8
+    )
+    _draw_order(order, places, n_chunks, nbytes)
+    order.set(
+        ylim=(n_chunks - 0.5, -0.5), xlabel="offset in the shard (bytes)", ylabel="position in the index"
+    )
+    order.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    locator, formatter = byte_scale(0, nbytes)
+    order.xaxis.set_major_locator(locator)
+    order.xaxis.set_major_formatter(formatter)
+
+
+def _draw_ranges(panel: Any, shown: Mapping[str, Numbers]) -> None:
+    for kind, own in shown.items():
+        ordered = own[np.argsort(own[:, 0])]
+        if kind != "inner chunks":
+            panel.broken_barh(ordered.tolist(), (0, 1), facecolor=COLORS[kind])
+            continue
+        # two shades by turns show where an inner chunk ends
+        panel.broken_barh(ordered[::2].tolist(), (0, 1), facecolor=COLORS[kind])
+        panel.broken_barh(ordered[1::2].tolist(), (0, 1), facecolor=COLORS["next"])
+
+
+def _draw_shares(panel: Any, shown: Mapping[str, Numbers], nbytes: int) -> None:
+    """Draw for each column of bytes the share of each kind, one above the other."""
+    edges = np.linspace(0, nbytes, min(N_COLUMNS, nbytes) + 1)
+    shares = [_covered(own, edges) / np.diff(edges) for own in shown.values()]
+    colors = [COLORS[kind] for kind in shown]
+    tops = np.cumsum(shares, axis=0)
+    below = np.zeros(len(edges) - 1)
+    for top, color in zip(tops, colors, strict=True):
+        panel.stairs(top, edges, baseline=below, fill=True, color=color, linewidth=0)
+        below = top
+
+
+def _covered(ranges: Numbers, edges: Numbers) -> Numbers:
+    """Return the number of bytes of ranges in each column; ranges do not overlap."""
+    ordered = ranges[np.argsort(ranges[:, 0])].astype(float)
+    marks = np.stack([ordered[:, 0], ordered.sum(axis=1)], axis=1).reshape(-1)
+    done = np.repeat(np.concatenate([[0], np.cumsum(ordered[:, 1])]), 2)[1:-1]
+    return np.diff(np.interp(edges, marks, done, left=0, right=ordered[:, 1].sum()))
+
+
+def _draw_order(panel: Any, places: Numbers, n_chunks: int, nbytes: int) -> None:
+    if len(places) <= MAX_RANGES:
+        begins, ends = places[:, 1], places[:, 1] + np.maximum(places[:, 2], nbytes / 500)
+        width = max(1.5, min(10.0, 150 / max(n_chunks, 1)))
+        panel.hlines(places[:, 0], begins, ends, color=COLORS["inner chunks"], linewidth=width)
+        return
+    from matplotlib.colors import ListedColormap
+
+    middle = places[:, 1] + places[:, 2] / 2
+    counts, _, _ = np.histogram2d(middle, places[:, 0], (600, N_ROWS), ((0, nbytes), (-0.5, n_chunks - 0.5)))
+    shown = np.ma.masked_equal(np.minimum(counts.T, 1), 0)
+    panel.imshow(
+        shown,
+        cmap=ListedColormap([COLORS["inner chunks"]]),
+        extent=(0, nbytes, n_chunks - 0.5, -0.5),
+        interpolation="nearest",
+        aspect="auto",
+    )
+
+
+# ---------------------------------------------------------------- the picture of a `ChunkMap`
+#
+# Draw which inner chunks exist and how large they are, over the elements of the array.
+
+# Lines between inner chunks, or between shards, are drawn up to this number along an axis.
+MAX_LINES = 40
+# Sizes that differ by more than this factor get a logarithmic scale.
+LOG_FACTOR = 50
+
+
+def map_figure(found: ChunkMap, title: str) -> Any:
+    """Return a figure with the sizes of the inner chunks and, if a cell exists in part, the share that exists."""
+    n = n_panels(found)
+    figure = new_figure(12 if n > 1 else 7, 5.2 if len(found.axes) > 1 else 2.6)
+    draw_map(figure, figure.subplots(1, n, squeeze=False)[0], found, title)
+    return figure
+
+
+def n_panels(found: ChunkMap) -> int:
+    """Return the number of panels of a map: 2 if a cell exists in part, else 1."""
+    return 2 if ((found.share > 0) & (found.share < 1)).any() else 1
+
+
+def draw_map(figure: Any, panels: Any, found: ChunkMap, title: str) -> None:
+    """Draw a map into one panel or two: sizes, and the share that exists."""
+    n, total = found.total_stored, int(found.n_grid.sum())
+    text = f"{title}\n{n:,} of {total:,} inner chunks exist{found.hidden()}"
+    panels[0].set_title(text, fontsize=10, pad=22)
+    if not found.n_grid.size:
+        _empty_panel(panels[0], found)
+        return
+    sizes = _panel(panels[0], found, found.mean_nbytes, _norm(found.mean_nbytes))
+    if n:
+        _size_bar(figure, panels[0], sizes)
+    if len(panels) > 1:
+        from matplotlib.colors import Normalize
+        from matplotlib.ticker import PercentFormatter
+
+        share = np.where(found.n_stored > 0, found.share, np.nan)
+        mesh = _panel(panels[1], found, share, Normalize(0, 1))
+        panels[1].set_title("Share of the inner chunks that exists", fontsize=10, pad=22)
+        figure.colorbar(mesh, cax=_beside(panels[1]), format=PercentFormatter(1))
+
+
+def _empty_panel(panel: Any, found: ChunkMap) -> None:
+    panel.set(xticks=[], yticks=[], facecolor=COLORS["absent"])
+    text = f"the array has no elements: its shape is {found.shape}"
+    panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes)
+
+
+def _size_bar(figure: Any, panel: Any, sizes: Any) -> None:
+    """Draw the scale of the sizes."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import LogLocator
+
+    norm = sizes.norm
+    ticks, text = byte_scale(norm.vmin, norm.vmax)
+    if isinstance(norm, LogNorm):
+        ticks = LogLocator(base=2)
+    bar = figure.colorbar(sizes, cax=_beside(panel), label="encoded inner chunk", ticks=ticks, format=text)
+    bar.minorticks_off()
+
+
+def _beside(panel: Any) -> Any:
+    """Return new axes for a scale, which stay beside a panel wherever its aspect places it."""
+    (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
+    is_square = panel.get_aspect() != "auto"
+    tall = max(1.0, abs((top - bottom) / (right - left))) if is_square else 0.5
+    return panel.inset_axes((1 + 0.03 * tall, 0, 0.03 * tall, 1))
+
+
+def _norm(sizes: Any) -> Any:
+    from matplotlib.colors import LogNorm, Normalize
+
+    present = sizes[~np.isnan(sizes)]
+    low, high = (math.floor(present.min()), math.ceil(present.max())) if present.size else (0, 1)
+    if low == high:  # one colour for one size
+        return Normalize(0, max(high, 1))
+    return LogNorm(low, high) if low > 0 and high > LOG_FACTOR * low else Normalize(low, high)
+
+
+def _panel(panel: Any, found: ChunkMap, values: Any, norm: Any) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    is_plane = len(found.axes) > 1
+    x = found.edges(len(found.axes) - 1) if found.axes else np.array([0, 1])
+    y = found.edges(0) if is_plane else np.array([0, 1])
+    cells = np.asarray(values).reshape(len(y) - 1, len(x) - 1)
+    panel.set_facecolor(COLORS["absent"])
+    # a pattern tells absent inner chunks from light colours, also in print
+    panel.patch.set(hatch="////", edgecolor="#B0B0B0", linewidth=0)
+    # cells of one size; the last ones reach beyond the array, and the limits below cut them
+    right, bottom = x[0] + cells.shape[1] * (x[1] - x[0]), y[0] + cells.shape[0] * (y[1] - y[0])
+    mesh = panel.imshow(
+        np.ma.masked_invalid(cells),
+        cmap="cividis",
+        norm=norm,
+        extent=(x[0], right, bottom, y[0]),
+        interpolation="nearest",
+    )
+    panel.set_xlim(x[0], x[-1])
+    panel.set_ylim(y[-1], y[0])
+    panel.set_xlabel(found.label(len(found.axes) - 1) if found.axes else "one element")
+    if is_plane:
+        panel.set_ylabel(found.label(0))
+        panel.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        long, short = max(np.ptp(x), np.ptp(y)), min(np.ptp(x), np.ptp(y))
+        # at the top of its place, because the layout reserves the room of the title before the aspect is applied
+        panel.set_aspect("equal" if long <= 4 * short else "auto", anchor="N")
+    else:
+        panel.set_aspect("auto")
+        panel.set_yticks([])
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    has_borders = _borders(panel, found)
+    _legend(panel, has_absent=bool(np.isnan(cells).any()), has_borders=has_borders)
+    return mesh
+
+
+def _borders(panel: Any, found: ChunkMap) -> bool:
+    """Draw the borders of inner chunks, and of shards, where there are few; return True if there are some of shards."""
+    is_shown = False
+    for shape, color, width in (
+        (found.chunk_shape, "white", 0.5),
+        (found.shard_shape, COLORS["shard border"], 1.2),
+    ):
+        if shape is None:
+            continue
+        for k, axis in enumerate(found.axes):
+            at = found.lines(k, shape[axis])
+            if len(at) < MAX_LINES:
+                draw = panel.axhline if k == 0 and len(found.axes) > 1 else panel.axvline
+                for one in at.tolist():
+                    draw(one, color=color, linewidth=width if len(at) < 10 else width / 2)
+                is_shown |= shape is found.shard_shape and len(at) > 0
+    return is_shown
+
+
+def _legend(panel: Any, *, has_absent: bool, has_borders: bool) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    if has_absent:
+        handles.append(Patch(facecolor=COLORS["absent"], edgecolor="#B0B0B0", hatch="////", label="absent"))
+    if has_borders:
+        handles.append(Line2D([], [], color=COLORS["shard border"], label="border of a shard"))
+    if handles:
+        where = {"loc": "lower left", "bbox_to_anchor": (0, 1.0)}
+        panel.legend(handles=handles, ncols=2, frameon=False, fontsize=8, **where)
+
+
+# ---------------------------------------------------------------- the picture of an array and of one of its shards
+#
+# Draw a `ChunkMap` above the bytes of one shard.
+
+
+def array_figure(
+    found: ChunkMap,
+    title: str,
+    shard: tuple[int, Mapping[str, Any], Any, int, str] | None,
+) -> Any:
+    """Return a figure; `shard` has the arguments of `draw_layout` after the panels, or is None if no shard exists."""
+    is_plane = len(found.axes) > 1
+    n = n_panels(found)
+    heights = [5.2 if is_plane else 2.6, 4.4]
+    figure = new_figure(12 if n > 1 else 9, sum(heights) if shard is not None else heights[0], "constrained")
+    if shard is None:
+        draw_map(figure, figure.subplots(1, n, squeeze=False)[0], found, title)
+        return figure
+    above, below = figure.subfigures(2, 1, height_ratios=heights)
+    draw_map(above, above.subplots(1, n, squeeze=False)[0], found, title)
+    draw_layout(below.subplots(2, 1, sharex=True, height_ratios=[1, 3]), *shard)
     return figure

@@ -12,9 +12,8 @@ import numpy as np
 from ..access.chunk_codec import compiled
 from ..access.pictures import layout_arguments
 from ..access.shard_layout import ShardLayout
-from ..drawing.array_figure import array_figure
 from ..drawing.chunk_map import ChunkMap
-from ..drawing.figures import check_file, save
+from ..drawing.figures import array_figure, check_file, save
 from .array_target import ArrayTarget, ShardTarget
 from .shard_indexes import ShardIndex
 

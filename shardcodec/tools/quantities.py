@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ..drawing.byte_scale import BINARY_UNITS, format_nbytes
+from ..drawing.figures import BINARY_UNITS, format_nbytes
 
 __all__ = ["format_count", "format_nbytes", "format_share", "parse_nbytes"]
 

@@ -26,12 +26,9 @@ from helpers import (
 
 import shardcodec
 from shardcodec.access.shard_layout import KINDS
-from shardcodec.drawing.array_figure import array_figure
-from shardcodec.drawing.byte_scale import byte_scale
 from shardcodec.drawing.chunk_map import ChunkMap
+from shardcodec.drawing.figures import _covered, array_figure, byte_scale, layout_figure, map_figure
 from shardcodec.drawing.html import facts_table
-from shardcodec.drawing.layout_figure import _covered, layout_figure
-from shardcodec.drawing.map_figure import map_figure
 from shardcodec.tools import inspect
 
 PNG = b"\x89PNG\r\n\x1a\n"
