@@ -23,8 +23,8 @@ from spec_json import CRC, LITTLE
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.tools import repair, verify
-from shardcodec.tools.findings import FindingKind
-from shardcodec.tools.repair_report import RepairAction, RepairedShard
+from shardcodec.tools.report import FindingKind
+from shardcodec.tools.shard_repair import RepairAction, RepairedShard
 
 __all__ = ["Scene", "check_scene"]
 

@@ -11,15 +11,12 @@ from typing import Annotated, Any
 import numpy as np
 from typer import Argument, BadParameter, Option
 
-from ..tools.access_pattern import parse_access
+from ..tools.advise import AdviseReport, Bounds, Proposal, Trial, parse_access, try_proposal
 from ..tools.advise import advise as propose
-from ..tools.advise_report import AdviseReport, Bounds, Proposal, Trial
-from ..tools.array_target import ArrayTarget
 from ..tools.inspect import chunk_shape_of_shards
-from ..tools.monitor import Monitor
-from ..tools.quantities import format_count, format_nbytes, parse_nbytes
-from ..tools.targets import find_arrays
-from ..tools.trial import try_proposal
+from ..tools.report import format_count, format_nbytes, parse_nbytes
+from ..tools.targets import ArrayTarget, find_arrays
+from ..tools.work import Monitor
 from .exit_codes import ExitCode
 from .options import (
     ArrayOption,

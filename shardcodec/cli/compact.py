@@ -9,10 +9,10 @@ from typing import Annotated, cast
 from typer import Option
 
 from ..options import Order
+from ..tools.compact import CompactAction, CompactedShard, CompactReport
 from ..tools.compact import compact as compact_shards
-from ..tools.compact_report import CompactAction, CompactedShard, CompactReport
-from ..tools.monitor import Monitor
-from ..tools.quantities import format_count, format_nbytes
+from ..tools.report import format_count, format_nbytes
+from ..tools.work import Monitor
 from .exit_codes import ExitCode
 from .left_line import left_line
 from .options import (

@@ -12,11 +12,11 @@ from typer import Argument, Option
 
 from ..tools.convert.convert import convert as convert_arrays
 from ..tools.convert.convert import plan_convert
-from ..tools.convert.convert_report import ConvertedArray, ConvertReport, Cost
-from ..tools.convert.estimate import Prices
 from ..tools.convert.layout import parse_codec_list, parse_shape, parse_shards
-from ..tools.monitor import Monitor
-from ..tools.quantities import format_count, format_nbytes
+from ..tools.convert.plan import Prices
+from ..tools.convert.report import ConvertedArray, ConvertReport, Cost
+from ..tools.report import format_count, format_nbytes
+from ..tools.work import Monitor
 from .exit_codes import ExitCode
 from .options import (
     ArrayOption,

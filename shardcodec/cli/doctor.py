@@ -9,9 +9,9 @@ from typing import Annotated
 
 from typer import Argument
 
-from ..tools.check import Check, DoctorReport, Status
+from ..tools.doctor import Check, DoctorReport, Status
 from ..tools.doctor import doctor as examine
-from ..tools.monitor import Monitor
+from ..tools.work import Monitor
 from .exit_codes import ExitCode
 from .options import (
     DryRunOption,

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ..tools.findings import Finding
+from ..tools.report import Finding
 
 __all__ = ["finding_line"]
 

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from ..tools.array_report import ArrayReport, LayoutRecord, StoredRecord
+from ..tools.array_report import ArrayReport, LayoutRecord, SizeSummary, StoredRecord
 from ..tools.inspect import inspect as inspect_arrays
-from ..tools.monitor import Monitor
-from ..tools.quantities import format_count, format_nbytes, format_share
-from ..tools.size_summary import SizeSummary
+from ..tools.report import format_count, format_nbytes, format_share
+from ..tools.work import Monitor
 from .exit_codes import ExitCode
 from .options import (
     ArrayOption,

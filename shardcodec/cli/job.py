@@ -9,11 +9,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from ..tools.jobs.run_part import StatusReport
 from ..tools.jobs.run_part import run_part as run_one_part
-from ..tools.jobs.status import StatusReport
-from ..tools.jobs.status import status as job_status
-from ..tools.monitor import Monitor
-from ..tools.quantities import format_count, format_nbytes, format_share
+from ..tools.jobs.run_part import status as job_status
+from ..tools.report import format_count, format_nbytes, format_share
+from ..tools.work import Monitor
 from .convert import convert_lines
 from .exit_codes import ExitCode
 from .options import JsonOption, ProgressKind, ProgressOption, ThreadsOption

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from ..tools.left_array import LeftArray
+from ..tools.report import LeftArray
 
 __all__ = ["left_line"]
 

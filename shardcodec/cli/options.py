@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from ..format.spec import ShardSpec
-from ..tools.quantities import parse_nbytes
+from ..tools.report import parse_nbytes
 
 __all__ = [
     "ArrayOption",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..tools.other_objects import ObjectCounts
-from ..tools.quantities import format_count, format_nbytes
+from ..tools.report import format_count, format_nbytes
 
 __all__ = ["other_lines"]
 

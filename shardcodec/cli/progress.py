@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..tools.monitor import Monitor, Stopped
-from ..tools.quantities import format_count
+from ..tools.report import format_count
+from ..tools.work import Monitor, Stopped
 from .options import ProgressKind
 from .signals import StopRequests
 

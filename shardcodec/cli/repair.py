@@ -10,10 +10,10 @@ from typing import Annotated, cast
 from typer import Option
 
 from ..options import Order
-from ..tools.monitor import Monitor
-from ..tools.quantities import format_count
 from ..tools.repair import repair as repair_shards
-from ..tools.repair_report import RepairAction, RepairedShard, RepairReport
+from ..tools.report import format_count
+from ..tools.shard_repair import RepairAction, RepairedShard, RepairReport
+from ..tools.work import Monitor
 from .exit_codes import ExitCode
 from .finding_line import finding_line
 from .left_line import left_line

@@ -14,7 +14,7 @@ from typer import BadParameter, Exit
 from zarr.errors import BaseZarrError
 
 from ..errors import ShardError
-from ..tools.monitor import Incomplete, Monitor, Stopped
+from ..tools.work import Incomplete, Monitor, Stopped
 from .exit_codes import ExitCode
 from .options import ProgressKind
 from .progress import shown

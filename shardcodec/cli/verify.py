@@ -10,10 +10,10 @@ from typing import Annotated
 from typer import Option
 
 from ..tools.chunk_check import Level
-from ..tools.monitor import Monitor
-from ..tools.quantities import format_count, format_nbytes, format_share
+from ..tools.report import format_count, format_nbytes, format_share
+from ..tools.verify import ShardFindings, VerifiedArray, VerifyReport
 from ..tools.verify import verify as verify_shards
-from ..tools.verify_report import ShardFindings, VerifiedArray, VerifyReport
+from ..tools.work import Monitor
 from .exit_codes import ExitCode
 from .finding_line import finding_line
 from .options import (

@@ -2,24 +2,18 @@
 # SPDX-License-Identifier: MIT
 """Tools over arrays, groups and single shards. Their results are records with `to_json`; the command `shardcodec` prints them."""
 
-from .access_pattern import AccessPattern, parse_access
-from .advise import advise
-from .advise_report import AdviseReport, Bounds
+from .advise import AccessPattern, AdviseReport, Bounds, advise, parse_access
 from .array_report import InspectReport
-from .check import DoctorReport
-from .compact import compact
-from .compact_report import CompactReport
+from .compact import CompactReport, compact
 from .convert.convert import convert, plan_convert
-from .convert.convert_report import ConvertReport
-from .convert.estimate import Prices
-from .doctor import doctor
+from .convert.plan import Prices
+from .convert.report import ConvertReport
+from .doctor import DoctorReport, doctor
 from .inspect import inspect
-from .jobs.run_part import run_part
-from .jobs.status import StatusReport, status
+from .jobs.run_part import StatusReport, run_part, status
 from .repair import repair
-from .repair_report import RepairReport
-from .verify import verify
-from .verify_report import VerifyReport
+from .shard_repair import RepairReport
+from .verify import VerifyReport, verify
 from .write_regions import WritePlan, plan_writes
 
 __all__ = [

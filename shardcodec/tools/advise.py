@@ -10,20 +10,329 @@ inner chunks along each axis for which the patterns touch the fewest shards, wit
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import random
+import re
+import statistics
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+import zarr
 
-from ..arguments import checked
-from .access_pattern import AccessPattern
-from .advise_report import AccessCost, AdviseReport, Bounds, Proposal
-from .quantities import format_nbytes
+from ..access.array_reader import ArrayReader, open_array
+from ..arguments import check_fields, checked
+from ..errors import UnsupportedError
+from ..format.codecs import Transpose
+from ..format.spec import ChainSpec, ShardSpec
+from ..options import options
+from ..statistics import stats
+from ..zarr_plugin.enable import attach
+from .report import Record, Report, format_nbytes
+from .targets import ArrayTarget
+from .work import Monitor
 
-__all__ = ["advise"]
+__all__ = [
+    "SAMPLE_NBYTES",
+    "AccessCost",
+    "AccessPattern",
+    "AdviseReport",
+    "Bounds",
+    "Proposal",
+    "Trial",
+    "TrialAccess",
+    "advise",
+    "parse_access",
+    "try_proposal",
+]
+
+
+# ---------------------------------------------------------------- the bounds and the results of `advise`
+#
+# `AdviseReport` and its parts: plain records. ``docs/tools.md`` describes the members of the JSON.
 
 Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds(Record):
+    """Bounds of the proposed shapes.
+
+    Parameters
+    ----------
+    chunk_nbytes, shard_nbytes : int
+        Target size of an inner chunk, and largest size of a shard, without encoding, in bytes.
+    max_files : int or None
+        Maximum number of shards.
+    memory : int or None
+        Memory of a writer in bytes. It holds a shard without encoding and its encoded bytes.
+    writers : int
+        Number of writers that work at the same time, each on shards of its own.
+    ratio : float
+        Expected compression ratio.
+    """
+
+    chunk_nbytes: int = 1 << 20
+    shard_nbytes: int = 512 << 20
+    max_files: int | None = None
+    memory: int | None = None
+    writers: int = 1
+    ratio: float = 1.0
+
+    def check(self) -> None:
+        """Raise `TypeError` or `ValueError` for a field of another type, or out of range."""
+        check_fields(self)
+        for name in ("chunk_nbytes", "shard_nbytes", "max_files", "memory", "writers"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"{name}: expected at least 1, got {number}")
+        if not 0 < self.ratio < math.inf:
+            raise ValueError(f"ratio: expected a positive number, got {self.ratio}")
+
+    @property
+    def largest_shard(self) -> int:
+        """Largest size of a shard without encoding, in bytes."""
+        if self.memory is None:
+            return self.shard_nbytes
+        return max(1, min(self.shard_nbytes, int(self.memory / (1 + 1 / self.ratio))))
+
+
+@dataclass(frozen=True)
+class AccessCost(Record):
+    """Cost of one access: the average over all positions.
+
+    Attributes
+    ----------
+    access : str
+        The pattern.
+    n_chunks, n_shards : float
+        Inner chunks and shards that it touches.
+    n_requests : float
+        Requests without a cache of indexes: one for the index of each shard, one for each inner chunk. Neighbours in a
+        shard share a request, so there may be fewer.
+    read_nbytes : float
+        Encoded bytes that it reads.
+    useful_share : float
+        Share of the decoded elements that the program asked for.
+    memory_nbytes : float
+        Memory of the result and of one inner chunk, in bytes.
+    """
+
+    access: str
+    n_chunks: float
+    n_shards: float
+    n_requests: float
+    read_nbytes: float
+    useful_share: float
+    memory_nbytes: float
+
+
+@dataclass(frozen=True)
+class Proposal(Record):
+    """Shapes of shards and inner chunks.
+
+    Attributes
+    ----------
+    chunk_shape, shard_shape : tuple of int
+        In elements.
+    chunk_nbytes, shard_nbytes : int
+        Sizes without encoding, in bytes.
+    n_files : int
+        Number of shards of the array.
+    chunks_per_shard : int
+        Number of inner chunks of a shard.
+    index_nbytes : int
+        Size of the index of a shard, with its checksum, in bytes.
+    writer_nbytes : int
+        Memory of a writer that writes whole shards, in bytes.
+    accesses : tuple of AccessCost
+        One for each pattern.
+    cost_nbytes : float
+        Weighted mean of the bytes of an access, with a surcharge for each request; smaller is better.
+    """
+
+    chunk_shape: Ints
+    shard_shape: Ints
+    chunk_nbytes: int
+    shard_nbytes: int
+    n_files: int
+    chunks_per_shard: int
+    index_nbytes: int
+    writer_nbytes: int
+    accesses: tuple[AccessCost, ...]
+    cost_nbytes: float
+
+
+@dataclass(frozen=True)
+class Trial(Record):
+    """Measurement of a proposal on a sample of the array, in a temporary folder.
+
+    Attributes
+    ----------
+    chunk_shape, shard_shape, sample_shape : tuple of int
+        Shapes of inner chunks, of shards and of the sample, in elements.
+    ratio : float
+        Compression ratio of the sample.
+    accesses : tuple of TrialAccess
+        One for each pattern.
+    """
+
+    chunk_shape: Ints
+    shard_shape: Ints
+    sample_shape: Ints
+    ratio: float
+    accesses: tuple[TrialAccess, ...]
+
+
+@dataclass(frozen=True)
+class TrialAccess(Record):
+    """Measured time of one access.
+
+    Attributes
+    ----------
+    access : str
+        The pattern.
+    seconds : float
+        Median of the time of a read, with the files in the page cache.
+    requests, read_nbytes : float
+        Mean number of reads from files, and of their bytes.
+    """
+
+    access: str
+    seconds: float
+    requests: float
+    read_nbytes: float
+
+
+@dataclass(frozen=True)
+class AdviseReport(Report):
+    """The result of `advise`: proposals.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the array, in elements.
+    dtype : str
+        Data type of an element.
+    bounds : Bounds
+        The bounds.
+    present : Proposal or None
+        The shapes that the array has now, for comparison.
+    proposals : tuple of Proposal
+        The best one first.
+    trials : tuple of Trial
+        What was measured of the best ones, on a sample; empty without a trial.
+    """
+
+    schema: ClassVar[str] = "shardcodec.advise"
+    schema_version: ClassVar[int] = 1
+
+    shape: Ints
+    dtype: str
+    bounds: Bounds
+    present: Proposal | None
+    proposals: tuple[Proposal, ...]
+    trials: tuple[Trial, ...] = ()
+
+
+# ---------------------------------------------------------------- how a program reads an array, and what that costs with some chunk shape
+#
+# `AccessPattern`: boxes of one shape at any positions, with a weight. Pure arithmetic.
+
+
+@dataclass(frozen=True)
+class AccessPattern(Record):
+    """Boxes that a program reads.
+
+    Parameters
+    ----------
+    text : str
+        The pattern as the user wrote it.
+    box : tuple of int
+        Shape of the box, in elements.
+    weight : float
+        How often it is read, in relation to the other patterns.
+    """
+
+    text: str
+    box: Ints
+    weight: float
+
+    def touched(self, shape: Ints, cells: Any) -> Any:
+        """Return the mean number of cells that a box touches; every position of the box is equally likely.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the array, in elements.
+        cells : tuple of int, or ndarray of shape (..., ndim)
+            Shapes of cells, such as inner chunks or shards.
+
+        Returns
+        -------
+        float or ndarray
+        """
+        sizes = np.asarray(cells, float)
+        n, box = np.asarray(shape, float), np.asarray(self.box, float)
+        all_cells = np.ceil(n / sizes)
+        # a box begins anywhere in a cell, so it reaches (box - 1) / size cells further
+        some = np.minimum((box - 1) / sizes + 1, all_cells)
+        return np.where(box >= n, all_cells, some).prod(axis=-1)
+
+    @property
+    def n_elements(self) -> int:
+        """Number of elements of a box."""
+        return math.prod(self.box)
+
+
+@checked
+def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
+    """Parse a pattern such as ``1,:,:`` or ``1,64,64@3``: for each axis a number of elements or all, then a weight.
+
+    Parameters
+    ----------
+    text : str
+        The pattern.
+    shape : sequence of int
+        Shape of the array, in elements.
+
+    Returns
+    -------
+    AccessPattern
+
+    Raises
+    ------
+    ValueError
+        The text is malformed, or it does not fit the shape.
+    """
+    if shape and min(shape) < 1:
+        raise ValueError(f"access: expected an array with elements, got shape {tuple(shape)}")
+    body, _, weight = text.partition("@")
+    parts = [part.strip() for part in body.split(",")] if shape else []
+    if len(parts) != len(shape):
+        raise ValueError(f"access: expected {len(shape)} numbers or colons, one for each axis, got {text!r}")
+    box = []
+    for axis, (part, n) in enumerate(zip(parts, shape, strict=True)):
+        extent = n if part == ":" else int(part) if re.fullmatch(r"[0-9]+", part) else 0
+        if not 1 <= extent <= n:
+            raise ValueError(
+                f"access: expected a number from 1 to {n} or ':' for axis {axis}, got {part!r} in {text!r}"
+            )
+        box.append(extent)
+    try:
+        number = float(weight) if weight else 1.0
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise ValueError(f"access: expected a positive weight after '@', got {weight!r} in {text!r}")
+    return AccessPattern(text, tuple(box), number)
+
+
+# ---------------------------------------------------------------- shapes of shards and inner chunks for the way an array is read
 
 # The cost of a request in addition to its bytes, in bytes: as many as a service sends in the time of one answer.
 REQUEST_NBYTES = 1 << 20
@@ -214,3 +523,115 @@ def _cost(
         min(1.0, access.n_elements / decoded),
         (access.n_elements + math.prod(chunk)) * itemsize * 1.0,
     )
+
+
+# ---------------------------------------------------------------- measure proposals of `advise` on a sample of the array
+#
+# `try_proposal`: write a sample of an array in other shapes to a temporary folder, and read it as the patterns say.
+#
+# Reads are warm: the files have just been written. So times compare the work of the processor, and `AccessCost` has the
+# requests and bytes that count on slow storage.
+
+# Elements of the sample, in bytes, and reads of each pattern.
+SAMPLE_NBYTES = 64 << 20
+N_READS = 15
+
+
+def try_proposal(
+    array: ArrayTarget,
+    proposal: Proposal,
+    accesses: Sequence[AccessPattern],
+    *,
+    sample_nbytes: int = SAMPLE_NBYTES,
+    threads: int | None = None,
+    monitor: Monitor | None = None,
+) -> Trial:
+    """Measure a proposal.
+
+    Parameters
+    ----------
+    array : ArrayTarget
+        The array; its first elements along each axis are the sample.
+    proposal : Proposal
+        The shapes.
+    accesses : sequence of AccessPattern
+        The patterns; a box that is larger than the sample is cut to it.
+    sample_nbytes : int
+        Size of the sample without encoding, in bytes.
+    threads : int, optional
+        Number of threads. Default: the option ``threads``.
+    monitor : Monitor, optional
+        It is asked between two reads whether to stop.
+
+    Returns
+    -------
+    Trial
+
+    Raises
+    ------
+    UnsupportedError
+        shardcodec cannot read the array.
+    """
+    monitor = monitor or Monitor()
+    source = ArrayReader(array.folder, threads, None, False)
+    shape = sample_shape(source.shape, proposal.chunk_shape, source.dtype.itemsize, sample_nbytes)
+    with tempfile.TemporaryDirectory(prefix="shardcodec-advise-") as folder:
+        _write(source, _spec(array, proposal), shape, folder)
+        stored = sum(file.stat().st_size for file in Path(folder, "c").rglob("*") if file.is_file())
+        reader = open_array(folder, threads=threads)
+        found = [_measure(reader, one, shape, monitor) for one in accesses]
+    nbytes = math.prod(shape) * source.dtype.itemsize
+    ratio = nbytes / stored if stored else math.inf
+    return Trial(proposal.chunk_shape, proposal.shard_shape, shape, ratio, tuple(found))
+
+
+def sample_shape(shape: Ints, chunk: Ints, itemsize: int, nbytes: int) -> Ints:
+    """Return the shape of a sample: the axis with the most inner chunks is halved until the sample is small enough."""
+    sample = list(shape)
+    while math.prod(sample) * itemsize > nbytes:
+        axis = max(range(len(sample)), key=lambda i: sample[i] / chunk[i])
+        if sample[axis] <= chunk[axis]:
+            break
+        sample[axis] = max(chunk[axis], sample[axis] // 2)
+    return tuple(sample)
+
+
+def _spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
+    """Return the encoding of the proposed shards, with the codecs of the array."""
+    chain = ChainSpec.from_metadata(array.document)
+    if array.spec is not None and array.foreign_codec is None:
+        codecs = array.spec.codecs
+    elif chain.sharding is None:
+        codecs = chain.codecs
+    else:
+        raise UnsupportedError(
+            f"array {array.place}: shardcodec does not have the codec {array.foreign_codec}"
+        )
+    # the order of the axes belongs to the old shapes
+    kept = [codec for codec in codecs if not isinstance(codec, Transpose)]
+    return ShardSpec(proposal.shard_shape, proposal.chunk_shape, chain.dtype, chain.fill_value, kept)
+
+
+def _write(source: ArrayReader, spec: ShardSpec, shape: Ints, folder: str) -> None:
+    Path(folder, "zarr.json").write_text(json.dumps(spec.to_metadata(shape)), encoding="utf-8")
+    array: Any = attach(zarr.open_array(folder, mode="r+"))
+    # no other process writes to this folder, so locks between nodes are not needed
+    with options(locking="thread"):
+        array[...] = source[tuple(slice(n) for n in shape)]
+
+
+def _measure(reader: ArrayReader, access: AccessPattern, shape: Ints, monitor: Monitor) -> TrialAccess:
+    chance = random.Random(0)
+    box = [min(n, limit) for n, limit in zip(access.box, shape, strict=True)]
+    seconds = []
+    before = stats()
+    for _ in range(N_READS):
+        monitor.check()
+        start = [chance.randint(0, limit - n) for n, limit in zip(box, shape, strict=True)]
+        selection = tuple(slice(s, s + n) for s, n in zip(start, box, strict=True))
+        begin = time.perf_counter()
+        reader[selection]
+        seconds.append(time.perf_counter() - begin)
+    after = stats()
+    done = {name: (after[name] - before[name]) / N_READS for name in ("requests", "bytes_fetched")}
+    return TrialAccess(access.text, statistics.median(seconds), done["requests"], done["bytes_fetched"])

@@ -14,17 +14,15 @@ import numpy as np
 from ..access.box_reader import Folder
 from ..errors import ShardError
 from ..option_sources import current_options
-from .array_target import ArrayTarget, ShardTarget
 from .backup import same_bytes
 from .convert.open_source import open_foreign
 from .convert.source import SourceArray, SourceTree
-from .findings import Finding, FindingKind
 from .foreign_chunks import elements_of, type_of
-from .monitor import Monitor
 from .other_objects import OtherObject, objects_to_compare
-from .shard_threads import in_order
+from .report import Finding, FindingKind
 from .stored_bytes import StoredBytes, open_object
-from .targets import find_arrays
+from .targets import ArrayTarget, ShardTarget, find_arrays
+from .work import Monitor, in_order
 
 __all__ = ["Comparison", "compared_objects"]
 

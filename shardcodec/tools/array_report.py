@@ -1,16 +1,160 @@
-# array_report.py - the results of `inspect`
+# array_report.py - the results of inspect
 # SPDX-License-Identifier: MIT
-"""`InspectReport` and its parts: plain records. ``docs/tools.md`` describes the members of the JSON."""
+"""The results of inspect.
+
+`InspectReport` and its parts: plain records. ``docs/tools.md`` describes the members of the JSON.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
+from ..access.chunk_codec import compiled
+from ..access.opened_shard import OpenObject
+from ..access.read import with_key
+from ..access.remote_index import check_entries
+from ..errors import ShardError
+from ..options import Options
+from ..storage.runner import WorkerThreads
+from ..storage.waiting import retried
 from .report import Record, Report
-from .size_summary import SizeSummary
+from .targets import ArrayTarget, ShardTarget
+from .work import Monitor
 
-__all__ = ["ArrayReport", "DamagedShard", "InspectReport", "LayoutRecord", "StoredRecord"]
+__all__ = [
+    "ArrayReport",
+    "DamagedShard",
+    "InspectReport",
+    "LayoutRecord",
+    "ShardIndex",
+    "SizeSummary",
+    "Sizes",
+    "StoredRecord",
+    "read_indexes",
+]
+
+
+# ---------------------------------------------------------------- the distribution of many sizes, in little memory
+#
+# `Sizes` counts sizes in a histogram whose bins are at most 0.2 % wide, so its memory does not grow with their number.
+
+# A size below 2 * STEPS has a bin of its own. Above, STEPS bins divide the range from each power of two to the next.
+BITS = 9
+STEPS = 1 << BITS
+N_BINS = (65 - BITS) * STEPS
+
+
+@dataclass(frozen=True)
+class SizeSummary(Record):
+    """Numbers of bytes: how many, their sum, and percentiles.
+
+    Attributes
+    ----------
+    n : int
+        Number of sizes.
+    nbytes : int
+        Their sum in bytes.
+    min_nbytes, p5_nbytes, p50_nbytes, p95_nbytes, max_nbytes : int or None
+        Smallest size, 5th, 50th and 95th percentile (too small by at most 0.2 %), largest size; None without any.
+    """
+
+    n: int
+    nbytes: int
+    min_nbytes: int | None
+    p5_nbytes: int | None
+    p50_nbytes: int | None
+    p95_nbytes: int | None
+    max_nbytes: int | None
+
+
+class Sizes:
+    """A collection of sizes; only their distribution is kept."""
+
+    def __init__(self) -> None:
+        self._bins = np.zeros(N_BINS, np.int64)
+        self._n = 0
+        self._sum = 0
+        self._low: int | None = None
+        self._high: int | None = None
+
+    def add(self, sizes: Any) -> None:
+        """Add sizes in bytes, an array of uint64."""
+        sizes = np.asarray(sizes, np.uint64).reshape(-1)
+        if not len(sizes):
+            return
+        low, high = int(sizes.min()), int(sizes.max())
+        self._n += len(sizes)
+        self._sum += int(sizes.sum(dtype=np.uint64))
+        self._low = low if self._low is None else min(low, self._low)
+        self._high = high if self._high is None else max(high, self._high)
+        if low == high:
+            self._bins[_bins(sizes[:1])] += len(sizes)
+        else:
+            np.add.at(self._bins, _bins(sizes), 1)
+
+    def merge(self, other: Sizes) -> None:
+        """Add the sizes of another collection."""
+        if other._low is None or other._high is None:
+            return
+        self._n += other._n
+        self._sum += other._sum
+        self._low = other._low if self._low is None else min(self._low, other._low)
+        self._high = other._high if self._high is None else max(self._high, other._high)
+        self._bins += other._bins
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the bins that are empty, of which there are some 10,000."""
+        used = np.flatnonzero(self._bins)
+        return {**vars(self), "_bins": (used, self._bins[used])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        used, counts = state["_bins"]
+        self.__dict__ = {**state, "_bins": np.zeros(N_BINS, np.int64)}
+        self._bins[used] = counts
+
+    def summary(self) -> SizeSummary:
+        """Return the numbers."""
+        p5, p50, p95 = (self._percentile(share) for share in (0.05, 0.5, 0.95))
+        return SizeSummary(self._n, self._sum, self._low, p5, p50, p95, self._high)
+
+    def _percentile(self, share: float) -> int | None:
+        if self._low is None or self._high is None:
+            return None
+        rank = max(1, -int(-self._n * share // 1))
+        at = int(np.searchsorted(np.cumsum(self._bins), rank))
+        return min(max(_smallest(at), self._low), self._high)
+
+
+def _bins(sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the bin of each size."""
+    shift = np.maximum(_bit_length(sizes) - (BITS + 1), 0)
+    found: np.ndarray[Any, Any] = shift * STEPS + (sizes >> shift.astype(np.uint64)).astype(np.int64)
+    return found
+
+
+def _bit_length(sizes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    high = (sizes >> np.uint64(32)).astype(np.float64)
+    low = (sizes & np.uint64(0xFFFFFFFF)).astype(np.float64)
+    found: np.ndarray[Any, Any] = np.where(high > 0, 32 + np.frexp(high)[1], np.frexp(low)[1]).astype(
+        np.int64
+    )
+    return found
+
+
+def _smallest(at: int) -> int:
+    """Return the smallest size of a bin."""
+    if at < 2 * STEPS:
+        return at
+    shift, rest = divmod(at, STEPS)
+    return (STEPS + rest) << (shift - 1)
+
+
+# ---------------------------------------------------------------- the results of `inspect`
 
 Ints = tuple[int, ...]
 
@@ -206,3 +350,132 @@ class InspectReport(Report):
     n_arrays: int
     n_findings: int
     arrays: tuple[ArrayReport, ...] = ()
+
+
+# ---------------------------------------------------------------- the indexes of many shards, read by several threads
+#
+# `read_indexes`: the index of each shard of an array, within a bound of memory. A damaged shard is a result, not an error.
+
+# Memory of the indexes that are held at a time, unless the caller names another bound, and shards of one batch.
+BATCH_NBYTES = 64 << 20
+BATCH_SHARDS = 256
+# Threads that wait for answers of a store of requests.
+REQUEST_THREADS = 16
+
+Entries = np.ndarray[Any, np.dtype[np.uint64]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class ShardIndex:
+    """The index of one shard.
+
+    Attributes
+    ----------
+    shard : ShardTarget
+        The shard.
+    nbytes : int or None
+        Size of the object in bytes; None if it is missing, or could not be opened.
+    entries : ndarray of uint64, shape (n_chunks, 2), or None
+        Offset and size of each inner chunk in bytes, both 2^64-1 for an absent one. Entries may be wrong if there is an
+        error. None if the index could not be read.
+    error : ShardError, OSError or None
+        What is wrong with the shard or its index.
+    result : Any
+        What the caller's function returned.
+    """
+
+    shard: ShardTarget
+    nbytes: int | None = None
+    entries: Entries | None = None
+    error: ShardError | OSError | None = None
+    result: Any = None
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the object does not exist."""
+        return self.nbytes is None and self.error is None
+
+
+def read_indexes(
+    array: ArrayTarget,
+    shards: Iterable[ShardTarget],
+    options: Options,
+    *,
+    memory: int = BATCH_NBYTES,
+    examine: Callable[[OpenObject, Entries], Any] | None = None,
+    monitor: Monitor | None = None,
+) -> Iterator[ShardIndex]:
+    """Read the indexes of shards of one array, and check their entries.
+
+    Parameters
+    ----------
+    array : ArrayTarget
+        The array.
+    shards : iterable of ShardTarget
+        Its shards; they are consumed batch by batch.
+    options : Options
+        Options of the reads.
+    memory : int
+        Bytes of indexes to hold at a time; at least one index is held.
+    examine : callable, optional
+        Called in a thread with each sound shard, while it is open, and its entries; its result is ``result``.
+    monitor : Monitor, optional
+        Gets the progress. It is asked before each batch whether to stop.
+
+    Yields
+    ------
+    ShardIndex
+        In the order of `shards`.
+
+    Raises
+    ------
+    UnsupportedError
+        The shards of the array cannot be read.
+    """
+    monitor = monitor or Monitor()
+    spec = array.shard_spec
+    # an index, its sorted copy, and what `examine` makes of it
+    n = max(1, min(BATCH_SHARDS, memory // (64 * spec.n_chunks)))
+    n_threads = options.threads if array.store.is_near else max(options.threads, REQUEST_THREADS)
+    chain = compiled(spec.chain)
+
+    def look(some: Sequence[ShardTarget]) -> list[ShardIndex]:
+        return [_look(shard, chain, options, examine) for shard in some]
+
+    rest = iter(shards)
+    with WorkerThreads[list[ShardIndex]](n_threads, "shardcodec-index") as threads:
+        while batch := list(itertools.islice(rest, n)):
+            monitor.check()
+            size = -(-len(batch) // n_threads)
+            parts = [batch[i : i + size] for i in range(0, len(batch), size)]
+            # one part alone needs no change of threads
+            if len(parts) == 1:
+                yield from look(parts[0])
+            else:
+                for one in [threads.submit(look, part) for part in parts]:
+                    yield from threads.wait(one).result()
+            monitor.advance(len(batch))
+
+
+def _look(
+    shard: ShardTarget, chain: Any, options: Options, examine: Callable[[OpenObject, Entries], Any] | None
+) -> ShardIndex:
+    nbytes, entries = None, None
+    try:
+        view = retried(lambda: shard.place.open(chain, options))
+        try:
+            if view.missing:
+                return ShardIndex(shard)
+            nbytes = view.nbytes
+            entries = view.entries(check=False)
+            check_entries(chain, entries, nbytes, options)
+            return ShardIndex(
+                shard, nbytes, entries, result=None if examine is None else examine(view, entries)
+            )
+        finally:
+            view.close()
+    except ShardError as error:
+        return ShardIndex(shard, nbytes, entries, with_key(error, chain, shard.name))
+    except OSError as error:
+        return ShardIndex(shard, nbytes, entries, error)

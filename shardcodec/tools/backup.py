@@ -23,10 +23,10 @@ from ..storage.kinds import object_at
 from ..storage.store import Store
 from ..storage.whole_file import put_file, sync_documents
 from ..storage.zarr_store import Upload
-from .array_target import ShardTarget
-from .memory_budget import MemoryBudget
-from .names import node_path, object_name
+from .documents import node_path, object_name
 from .stored_bytes import BLOCK_NBYTES, Ranges, StoredBytes, Sums, open_object
+from .targets import ShardTarget
+from .work import MemoryBudget
 
 __all__ = ["Backup", "copy_stored", "holds_whole", "same_bytes", "sync_folders", "write_object"]
 

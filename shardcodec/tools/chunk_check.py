@@ -19,11 +19,11 @@ from ..format.byte_document import ByteDocument
 from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
-from .findings import FindingKind
+from .damage.index_layout import CHECKSUM_NBYTES
 from .foreign_chunks import ForeignChunks
-from .index_layout import CHECKSUM_NBYTES
-from .memory_budget import UNLIMITED, MemoryShare
+from .report import FindingKind
 from .stored_bytes import StoredBytes
+from .work import UNLIMITED, MemoryShare
 
 __all__ = ["ChunkCheck", "Level", "Problem", "has_checksum", "read_runs"]
 

@@ -19,15 +19,14 @@ from ..access.inner_chunks import coordinates, encode_chunks
 from ..errors import ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
-from .array_target import ArrayTarget, ShardTarget
 from .chunk_check import ChunkCheck, Level
-from .findings import FindingKind
+from .damage.index_search import How
 from .foreign_chunks import ForeignChunks, elements_of, type_of
-from .index_search import How
-from .memory_budget import MemoryBudget
+from .report import FindingKind
 from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
-from .targets import find_arrays
+from .targets import ArrayTarget, ShardTarget, find_arrays
+from .work import MemoryBudget
 
 __all__ = ["ChunksOfCopy", "CopySource"]
 

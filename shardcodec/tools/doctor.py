@@ -4,24 +4,365 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from ..access.box_reader import Folder, folder_at
 from ..arguments import checked
-from ..compat import on_zarrs_loop
+from ..build_info import build_info, unknown_variables
+from ..compat import config, max_workers, on_zarrs_loop, options_of_zarr
 from ..errors import LockScopeError, ShardError
+from ..mounts import Descriptor
+from ..options import Setting, settings, thread_limits
+from ..storage import file_systems
 from ..storage.conditions import names_missing_bucket
-from ..storage.file_systems import CLUSTER
+from ..storage.file_systems import (
+    APPEND_TYPES,
+    CLUSTER,
+    LOCAL_TYPES,
+    NODE,
+    NONE,
+    Known,
+    appends,
+    is_local,
+    is_on_this_machine,
+    name_of,
+)
 from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
-from .check import Check, DoctorReport, Status
-from .check_folder import check_folder
-from .check_process import check_process
+from .report import Record, Report, format_nbytes, format_share
 
-__all__ = ["doctor"]
+__all__ = [
+    "Check",
+    "DoctorReport",
+    "Status",
+    "check_folder",
+    "check_process",
+    "doctor",
+]
+
+
+# ---------------------------------------------------------------- the results of `doctor`
+#
+# `Check`: one fact about a place or a process, with its status and one line of advice.
+
+
+class Status(enum.StrEnum):
+    """The rating of a fact."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Check(Record):
+    """One fact.
+
+    Attributes
+    ----------
+    name : str
+        What was looked at, such as ``"locks"``.
+    status : Status
+        ``ok``; ``note``: worth knowing; ``problem``: data or work is at risk.
+    text : str
+        What was found.
+    advice : str or None
+        One line: what to do.
+    details : mapping
+        The same as numbers and names.
+    """
+
+    name: str
+    status: Status
+    text: str
+    advice: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DoctorReport(Report):
+    """The result of `doctor`.
+
+    Parameters
+    ----------
+    target : str
+        The path that was given.
+    checks : tuple of Check
+        The facts.
+    """
+
+    schema: ClassVar[str] = "shardcodec.doctor"
+    schema_version: ClassVar[int] = 1
+
+    target: str
+    checks: tuple[Check, ...]
+
+    @property
+    def n_problems(self) -> int:
+        """Number of checks with a problem."""
+        return sum(one.status is Status.PROBLEM for one in self.checks)
+
+
+# ---------------------------------------------------------------- facts about the file system of a folder
+#
+# The facts of `doctor` about a folder: mount, locks, write strategies, clock, space, inodes and permissions.
+
+# Below this share of free space or inodes there is a note, below the second one a problem.
+LOW, VERY_LOW = 0.1, 0.02
+# Difference of clocks in seconds from which times of files mislead: the granularity that the file states allow for.
+CLOCK_SECONDS = 2.0
+
+# Why a strategy is not used on a file system.
+WHY_NOT_APPEND = "appends are used only on {used}, where they were tested with kills and power cuts: a shard is replaced instead"
+WHY_NOT_IN_PLACE = (
+    "updates in place need a file system of one machine ({used}), where all processes see the same state: a shard is "
+    "replaced instead"
+)
+
+
+def check_folder(folder: str, *, probe: bool) -> Iterator[Check]:
+    """Yield facts about a folder: permissions, file system, locks, write strategies, clock, free space and inodes.
+
+    Parameters
+    ----------
+    folder : str
+        The folder. It exists.
+    probe : bool
+        Make a file with a temporary name in it, lock it, and remove it, to find out how far locks reach and whether the
+        clocks agree. Not done in a folder that is not writable.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be read.
+    """
+    is_writable = os.access(folder, os.W_OK | os.X_OK)
+    yield _permissions(folder, is_writable=is_writable)
+    known, failed = _known(folder, probe=probe and is_writable)
+    if failed is not None:
+        yield failed
+    yield _file_system(folder, known)
+    yield _locks(known)
+    yield _strategies(folder)
+    yield _clock(known, is_probed=probe and is_writable and failed is None)
+    yield from _space(folder)
+
+
+def _known(folder: str, *, probe: bool) -> tuple[Known, Check | None]:
+    """Return how far locks reach, and a problem if the file of the probe cannot be made."""
+    try:
+        return file_systems.scope_at(folder, probe=probe), None
+    except OSError as error:
+        advice = "Choose a folder that takes new files."
+        failed = Check(
+            "probe", Status.PROBLEM, f"a file in {folder} cannot be made and locked: {error}", advice
+        )
+        return file_systems.scope_at(folder, probe=False), failed
+
+
+def _permissions(folder: str, *, is_writable: bool) -> Check:
+    if is_writable:
+        return Check("permissions", Status.OK, f"{folder} is writable", details={"is_writable": True})
+    return Check(
+        "permissions",
+        Status.NOTE,
+        f"{folder} is not writable for this user",
+        "Reads work. For writes, ask for write permission on the folder: new shards are made beside the old ones.",
+        {"is_writable": False},
+    )
+
+
+def _file_system(folder: str, known: Known) -> Check:
+    mount = known.mount
+    if mount is None:
+        return Check(
+            "file system",
+            Status.NOTE,
+            f"the mount of {folder} is not shown by /proc/self/mountinfo",
+            "The careful ways are used: each update replaces the file.",
+        )
+    details = {
+        "type": mount.file_system,
+        "mount_point": mount.point,
+        "source": mount.source,
+        "options": list(mount.options),
+        "is_on_this_machine": is_on_this_machine(mount),
+    }
+    text = f"{mount.file_system} on {mount.point} from {mount.source} ({','.join(mount.options)})"
+    if "ro" in mount.options:
+        return Check(
+            "file system", Status.NOTE, text, "Mounted read-only: mount it with rw to write.", details
+        )
+    return Check("file system", Status.OK, text, None, details)
+
+
+def _locks(known: Known) -> Check:
+    details = {"scope": known.scope, "reason": known.reason}
+    if known.scope == CLUSTER:
+        text = f"locks reach writers on other nodes ({known.reason})"
+        return Check("locks", Status.OK, text, None, details)
+    if known.scope == NODE and is_on_this_machine(known.mount):
+        return Check(
+            "locks", Status.OK, f"locks reach all processes of this machine ({known.reason})", None, details
+        )
+    if known.scope == NODE:
+        text = f"locks do not reach writers on other nodes ({known.reason})"
+        advice = "Let only one node write each shard, or mount with locks for all nodes (docs/cluster.md)."
+        return Check("locks", Status.PROBLEM, text, advice, details)
+    if known.scope == NONE:
+        text = f"this file system has no locks: no other process is excluded ({known.reason})"
+        return Check("locks", Status.PROBLEM, text, "Let only one process write each shard.", details)
+    text = f"it cannot be told how far locks reach ({known.reason})"
+    advice = "Let only one node write each shard; locking='cluster' refuses to write here (docs/cluster.md)."
+    return Check("locks", Status.NOTE, text, advice, details)
+
+
+def _strategies(folder: str) -> Check:
+    with Descriptor(folder) as fd:
+        name, can_append, can_overwrite = name_of(fd), appends(fd), is_local(fd)
+    reasons = {}
+    if not can_append:
+        reasons["append"] = WHY_NOT_APPEND.format(used=", ".join(sorted(APPEND_TYPES)))
+    if not can_overwrite:
+        reasons["in_place"] = WHY_NOT_IN_PLACE.format(used=", ".join(sorted(LOCAL_TYPES)))
+    works = [one for one in ("replace", "append", "in_place") if one not in reasons]
+    text = f"{', '.join(works)} work on {name}"
+    text += "".join(f"; not {one}: {why}" for one, why in reasons.items())
+    advice = "Many small updates are cheaper on a file system that can append." if reasons else None
+    details = {"works": works, "reasons": reasons}
+    return Check("strategies", Status.NOTE if reasons else Status.OK, text, advice, details)
+
+
+def _clock(known: Known, *, is_probed: bool) -> Check:
+    if not is_probed or known.file_time is None:
+        return Check(
+            "clock",
+            Status.NOTE,
+            "not compared: no file was made",
+            "Run it without --dry-run in a writable folder.",
+        )
+    low, high = known.file_time.before - known.file_time.stamp, known.file_time.after - known.file_time.stamp
+    # the file was made between the two looks at the clock of this machine
+    difference = max(0.0, low, -high)
+    details = {"difference_seconds": difference}
+    if difference < CLOCK_SECONDS:
+        text = f"the clocks of the file system and of this machine differ by less than {CLOCK_SECONDS:g} s"
+        return Check("clock", Status.OK, text, None, details)
+    text = f"the clocks of the file system and of this machine differ by {difference:.1f} s"
+    advice = "Synchronise the clocks (NTP): chunk_state(cache=) and programs that compare times of files rely on them."
+    return Check("clock", Status.PROBLEM, text, advice, details)
+
+
+def _space(folder: str) -> Iterator[Check]:
+    found = os.statvfs(folder)
+    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    yield _left(
+        "space",
+        f"{format_nbytes(free)} of {format_nbytes(total)} free ({format_share(free, total)})",
+        free,
+        total,
+        "Free some space: an update needs room for the new shard beside the old one.",
+    )
+    if not found.f_files:
+        yield Check(
+            "inodes", Status.OK, "the file system has no limit of files", None, {"n_free": None, "n": None}
+        )
+        return
+    yield _left(
+        "inodes",
+        f"{found.f_favail:,} of {found.f_files:,} free ({format_share(found.f_favail, found.f_files)})",
+        found.f_favail,
+        found.f_files,
+        "Use larger shards: each one takes an inode.",
+    )
+
+
+def _left(name: str, text: str, free: int, total: int, advice: str) -> Check:
+    share = free / total if total else 1.0
+    status = Status.PROBLEM if share < VERY_LOW else Status.NOTE if share < LOW else Status.OK
+    details = {"n_free": free, "n": total} if name == "inodes" else {"free_nbytes": free, "nbytes": total}
+    return Check(name, status, text, None if status is Status.OK else advice, details)
+
+
+# ---------------------------------------------------------------- facts about this process and the installation
+#
+# The facts of `doctor` about the process: versions, variants for the processor, threads and why, pipeline, options.
+
+PIPELINE = "shardcodec.ShardCodecPipeline"
+
+
+def check_process() -> Iterator[Check]:
+    """Yield facts about this process. An invalid option is a problem, not an error."""
+    facts = build_info()
+    versions = {"shardcodec": facts["version"]} | {name: facts[name] for name in ("python", "zarr", "numpy")}
+    versions |= facts["libraries"]
+    text = ", ".join(f"{name} {number}" for name, number in versions.items())
+    yield Check("versions", Status.OK, text, None, {**versions, "platform": facts["platform"]})
+    yield _processor(facts)
+    try:
+        found = settings(options_of_zarr(), max_workers())
+    except (TypeError, ValueError) as error:
+        yield Check(
+            "options", Status.PROBLEM, str(error), "Correct this option: every read and write fails with it."
+        )
+    else:
+        yield _threads(found["threads"].value, found["threads"].source)
+        yield _options(found)
+    yield _pipeline()
+
+
+def _processor(facts: dict[str, object]) -> Check:
+    cpu, crc32c = facts["cpu"], facts["crc32c"]
+    assert isinstance(cpu, dict)
+    assert isinstance(crc32c, dict)
+    text = f"{' '.join(cpu['used']) or 'no special instructions'}; checksums by {crc32c['used']}"
+    details = {**cpu, "crc32c": crc32c}
+    if cpu["override"]:
+        text += f"; SHARDCODEC_CPU={cpu['override']} restricts {' '.join(cpu['detected'])}"
+        advice = "Remove SHARDCODEC_CPU from the environment, unless you test with it."
+        return Check("processor", Status.NOTE, text, advice, details)
+    return Check("processor", Status.OK, text, None, details)
+
+
+def _options(found: dict[str, Setting]) -> Check:
+    changed = {name: one.value for name, one in found.items() if one.source != "default"}
+    text = ", ".join(f"{name}={found[name].value} ({found[name].source})" for name in changed)
+    text = text or "all have their defaults"
+    if unknown := unknown_variables():
+        text += f"; nothing reads {', '.join(unknown)}"
+        meant = [f"{one} for {variable}" for variable, one in unknown.items() if one is not None]
+        advice = f"Correct or remove these environment variables{': ' * bool(meant)}{', '.join(meant)}."
+        return Check("options", Status.NOTE, text, advice, changed)
+    return Check("options", Status.OK, text, None, changed)
+
+
+def _threads(threads: int, source: str) -> Check:
+    limits = {**thread_limits(), "zarr's threading.max_workers": max_workers()}
+    told = ", ".join(f"{name} {'-' if limit is None else limit}" for name, limit in limits.items())
+    text = f"{threads} by {source} ({told})"
+    details = {"threads": threads, "source": source, "limits": limits}
+    machine = limits["machine"] or 1
+    if threads < machine:
+        advice = "Fewer threads than processors: on a cluster, ask the scheduler for more, or set the option threads."
+        return Check("threads", Status.NOTE, text, advice, details)
+    return Check("threads", Status.OK, text, None, details)
+
+
+def _pipeline() -> Check:
+    path = config.get("codec_pipeline.path")
+    if path == PIPELINE or path.startswith("shardcodec."):
+        return Check("pipeline", Status.OK, f"zarr uses {path}", None, {"path": path})
+    advice = f"Call shardcodec.enable() in each program, or set ZARR_CODEC_PIPELINE__PATH={PIPELINE}."
+    text = f"zarr uses {path} in a new process"
+    return Check("pipeline", Status.NOTE, text, advice, {"path": path})
+
+
+# ---------------------------------------------------------------- facts about a place of shards and about this process
 
 
 @checked

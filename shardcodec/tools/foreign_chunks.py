@@ -13,7 +13,7 @@ from ..access.array_reader import ArrayReader
 from ..compat import StorePath, inner_codecs_of, open_with_any_grid
 from ..errors import UnsupportedError
 from ..zarr_plugin.array_codecs import ZarrCodecs
-from .array_target import ArrayTarget
+from .targets import ArrayTarget
 
 __all__ = ["ForeignChunks", "elements_of", "opened_by_zarr", "type_of"]
 

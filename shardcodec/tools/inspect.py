@@ -10,25 +10,309 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..access.chunk_codec import compiled
+from ..access.opened_shard import OpenObject
+from ..access.pictures import layout_arguments
+from ..access.placement import ABSENT
+from ..access.shard_layout import ShardLayout, shard_layout
 from ..arguments import checked
+from ..drawing.chunk_map import ChunkMap
+from ..drawing.figures import array_figure, check_file, save
 from ..format.byte_document import inner_codecs
 from ..format.spec import ChainSpec, ShardSpec
-from .array_report import ArrayReport, InspectReport, LayoutRecord
-from .array_target import ArrayTarget, ForeignObject, ShardTarget
-from .inspect_work import MAX_NAMED, InspectTask, InspectWork, ShardSums
+from ..options import Options
+from .array_report import (
+    BATCH_NBYTES,
+    REQUEST_THREADS,
+    ArrayReport,
+    DamagedShard,
+    InspectReport,
+    LayoutRecord,
+    ShardIndex,
+    Sizes,
+    StoredRecord,
+    read_indexes,
+)
 from .jobs.shard_pool import ShardPool
-from .monitor import Monitor
-from .picture import ArrayPicture
-from .targets import find_arrays
+from .jobs.shard_work import ShardTask
+from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays
+from .work import MemoryBudget, Monitor, Stopped
 
-__all__ = ["chunk_shape_of_shards", "inspect"]
+__all__ = [
+    "MAX_NAMED",
+    "ArrayPicture",
+    "InspectTask",
+    "InspectWork",
+    "ShardSums",
+    "chunk_shape_of_shards",
+    "inspect",
+]
+
+
+# ---------------------------------------------------------------- the picture of `inspect --plot`
+#
+# `ArrayPicture`: collects the numbers of a picture while `inspect` goes over the shards, in bounded memory.
+
+
+class ArrayPicture:
+    """Which inner chunks of an array exist and how large they are, and the bytes of the shard with the most dead bytes.
+
+    Parameters
+    ----------
+    array : ArrayTarget
+        The array, or one shard of it.
+    file : path-like
+        Where to save the picture, with the suffix .png or .svg.
+
+    Raises
+    ------
+    ValueError
+        The file has another suffix.
+    UnsupportedError
+        The array is not sharded.
+    """
+
+    def __init__(self, array: ArrayTarget, file: str | os.PathLike[str]) -> None:
+        self._file = check_file(file)
+        self._array = array
+        spec = array.shard_spec
+        self._axes = tuple(int(i) for i in np.argsort(compiled(spec.chain).perm))
+        self._stored_grid = spec.grid_shape
+        self._per_shard = tuple(spec.grid_shape[i] for i in self._axes)
+        chunk_shape = tuple(spec.chunk_shape[i] for i in self._axes)
+        shape, first = spec.shard_shape, (0,) * spec.ndim
+        grid = self._per_shard
+        if array.layout is not None and array.only is None:
+            shape = array.layout.shape
+            grid = tuple(-(-n // size) for n, size in zip(shape, chunk_shape, strict=True))
+        elif array.layout is not None and array.only is not None and array.only[1] is not None:
+            shape = array.layout.shape
+            first = self._first(array.only[1])
+            ends = (-(-n // size) for n, size in zip(shape, chunk_shape, strict=True))
+            grid = tuple(min(n, e - f) for n, e, f in zip(grid, ends, first, strict=True))
+        names = array.document.get("dimension_names")
+        self._map = ChunkMap(shape, chunk_shape, first, grid, spec.shard_shape, names)
+        self._shard: ShardTarget | None = None
+        self._rank = (-1, -1)
+
+    def _first(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(at * n for at, n in zip(coords, self._per_shard, strict=True))
+
+    def add(self, one: ShardIndex) -> None:
+        """Add a sound shard."""
+        assert one.entries is not None
+        coords = one.shard.coords or (0,) * len(self._axes)
+        sizes = one.entries[:, 1].reshape(self._stored_grid).transpose(self._axes)
+        self._map.add(self._first(coords), sizes)
+        layout: ShardLayout = one.result
+        rank = layout.total("dead"), layout.n_stored
+        if rank > self._rank:
+            self._rank, self._shard = rank, one.shard
+
+    def save(self) -> Any:
+        """Draw and save the picture; return the figure.
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        """
+        shard = None
+        if self._shard is not None:
+            with self._shard.open() as handle:
+                shard = layout_arguments(handle, self._shard.relative)
+        return save(array_figure(self._map, self._array.name or self._array.place, shard), self._file)
+
+
+# ---------------------------------------------------------------- sums over the shards of one array
+#
+# `ShardSums`: counts what shards hold, in bounded memory. `InspectWork` and `InspectTask`: the sums of shards of one array.
+
+# Damaged shards and foreign objects that a report names; all are counted.
+MAX_NAMED = 20
+# Shards of one sum.
+STEP = 1024
+
+
+class ShardSums:
+    """Sums over some shards.
+
+    Attributes
+    ----------
+    damaged : list of DamagedShard
+        The first damaged shards.
+    """
+
+    def __init__(self) -> None:
+        self._shards, self._chunks = Sizes(), Sizes()
+        self._sums: Counter[str] = Counter()
+        self._orders: Counter[str] = Counter()
+        self._alignments: Counter[int] = Counter()
+        self.damaged: list[DamagedShard] = []
+
+    @property
+    def n_damaged(self) -> int:
+        """Number of damaged shards."""
+        return self._sums["damaged"]
+
+    def add(self, one: ShardIndex) -> None:
+        """Add a shard."""
+        if one.is_missing:
+            return
+        self._sums["shards"] += 1
+        if one.nbytes is not None:
+            self._shards.add([one.nbytes])
+        if one.error is not None or one.entries is None:
+            self.add_damaged(one.shard, str(one.error))
+            return
+        layout: ShardLayout = one.result
+        sizes = one.entries[:, 1]
+        self._chunks.add(sizes[sizes != ABSENT])
+        self._sums["chunks"] += layout.n_stored
+        for kind in layout.ranges:
+            self._sums[kind] += layout.total(kind)
+        for kind in ("header", "footer"):
+            self._sums[f"with {kind}"] += bool(layout.total(kind))
+        self._orders[layout.order] += 1
+        self._alignments[layout.alignment] += 1
+
+    def add_damaged(self, shard: ShardTarget, message: str) -> None:
+        """Add a damaged shard that is counted already."""
+        self._sums["damaged"] += 1
+        if len(self.damaged) < MAX_NAMED:
+            self.damaged.append(DamagedShard(shard.name, message))
+
+    def merge(self, other: ShardSums) -> None:
+        """Add the sums of shards that come after these."""
+        self._shards.merge(other._shards)
+        self._chunks.merge(other._chunks)
+        self._sums.update(other._sums)
+        self._orders.update(other._orders)
+        self._alignments.update(other._alignments)
+        self.damaged += other.damaged[: MAX_NAMED - len(self.damaged)]
+
+    def record(
+        self, spec: ShardSpec, n_grid_shards: int, n_grid_chunks: int, n_foreign: int, *, has_item_size: bool
+    ) -> StoredRecord:
+        """Return the sums as a part of the report."""
+        sums, chunks = self._sums, self._chunks.summary()
+        decoded = sums["chunks"] * math.prod(spec.chunk_shape) * spec.dtype.itemsize if has_item_size else 0
+        return StoredRecord(
+            n_grid_shards=n_grid_shards,
+            n_shards=sums["shards"],
+            n_grid_chunks=n_grid_chunks,
+            n_chunks=sums["chunks"],
+            shards=self._shards.summary(),
+            chunks=chunks,
+            decoded_nbytes=decoded,
+            chunk_nbytes=sums["inner chunks"],
+            index_nbytes=sums["index"],
+            header_nbytes=sums["header"],
+            footer_nbytes=sums["footer"],
+            padding_nbytes=sums["padding"],
+            unmarked_nbytes=sums["unmarked"],
+            dead_nbytes=sums["dead"],
+            ratio=decoded / chunks.nbytes if chunks.nbytes and has_item_size else None,
+            orders=dict(self._orders),
+            alignments=dict(self._alignments),
+            n_without_index_checksum=0 if spec.n_index_checksums else sums["shards"],
+            n_with_header=sums["with header"],
+            n_with_footer=sums["with footer"],
+            n_damaged=sums["damaged"],
+            n_foreign=n_foreign,
+        )
+
+
+@dataclass(frozen=True)
+class InspectTask(ShardTask[ShardSums]):
+    """How the shards of an array are inspected.
+
+    Attributes
+    ----------
+    fail_fast : bool
+        Stop at the first damaged shard.
+    """
+
+    fail_fast: bool
+
+    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> InspectWork:
+        return InspectWork(array, self, options, budget)
+
+    def failed(self, shard: ShardTarget, detail: str) -> ShardSums:
+        sums = ShardSums()
+        sums.add(ShardIndex(shard, error=OSError(detail)))
+        return sums
+
+
+class InspectWork:
+    """Inspects shards of one array; see `ShardTask.open` and `ShardWork`. The default of the memory is 64 MiB.
+
+    Parameters
+    ----------
+    picture : ArrayPicture, optional
+        Gets each sound shard.
+    """
+
+    def __init__(
+        self,
+        array: ArrayTarget,
+        task: InspectTask,
+        options: Options,
+        budget: MemoryBudget,
+        picture: ArrayPicture | None = None,
+    ) -> None:
+        self._array, self._task, self._options, self._picture = array, task, options, picture
+        self.n_threads = options.threads if array.store.is_near else max(options.threads, REQUEST_THREADS)
+        self._memory = BATCH_NBYTES if budget.nbytes is None else budget.nbytes
+
+    def run(
+        self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
+    ) -> Iterator[tuple[int, ShardSums]]:
+        """Yield sums over some shards at a time; see `ShardWork.run`."""
+        sums, n = ShardSums(), 0
+        try:
+            for one in self._indexes(shards, monitor, n_threads):
+                sums.add(one)
+                n += 1
+                if self._picture is not None and one.error is None and one.entries is not None:
+                    self._picture.add(one)
+                if self._task.fail_fast and sums.n_damaged:
+                    break
+                if n == STEP:
+                    yield n, sums
+                    sums, n = ShardSums(), 0
+        except Stopped:
+            yield n, sums
+            raise
+        yield n, sums
+
+    def _indexes(
+        self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
+    ) -> Iterator[ShardIndex]:
+        spec = self._array.shard_spec
+
+        def examine(view: OpenObject, entries: Any) -> ShardLayout:
+            return shard_layout(spec, entries, view.nbytes, view.range)
+
+        return read_indexes(
+            self._array,
+            shards,
+            replace(self._options, threads=n_threads),
+            memory=max(1, self._memory * n_threads // self.n_threads),
+            examine=examine,
+            monitor=monitor,
+        )
+
+
+# ---------------------------------------------------------------- what is stored of arrays and shards
 
 OnArray = Callable[[ArrayReport], None]
 

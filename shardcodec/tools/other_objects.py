@@ -15,14 +15,11 @@ from typing import Any, NamedTuple
 from ..access.box_reader import Folder
 from ..format.metadata import KeyEncoding
 from ..storage.store import Store
-from .array_target import ArrayTarget
-from .documents import DOCUMENTS, document_of, group_documents, is_group
-from .monitor import Monitor
-from .names import is_own_name, node_path, object_name
+from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name
 from .report import Record
-from .shard_threads import in_order
 from .stored_bytes import open_object
-from .targets import find_arrays, find_groups, find_hierarchy
+from .targets import ArrayTarget, find_arrays, find_groups, find_hierarchy
+from .work import Monitor, in_order
 
 __all__ = [
     "NO_OBJECTS",

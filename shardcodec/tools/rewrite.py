@@ -14,12 +14,12 @@ from ..access.shard_writer import ShardWriter
 from ..access.user_bytes import HeaderFooter, find
 from ..errors import ConflictError, ShardFormatError, UnsupportedError
 from ..format.spec import ShardSpec
-from .array_target import ShardTarget
 from .chunk_check import ChunkCheck, Level
-from .index_layout import Entries, is_absent
-from .index_search import FoundIndex, How
-from .memory_budget import MemoryShare
+from .damage.index_layout import Entries, is_absent
+from .damage.index_search import FoundIndex, How
 from .stored_bytes import StoredBytes, open_object
+from .targets import ShardTarget
+from .work import MemoryShare
 
 __all__ = [
     "ChunkSink",

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any, Generic, TypeVar
 
-from .array_target import ArrayTarget, ForeignObject
 from .jobs.shard_pool import ShardPool
-from .jobs.shard_task import ShardTask, ShardWork
-from .left_array import LeftArray
-from .monitor import Monitor
+from .jobs.shard_work import ShardTask, ShardWork
 from .new_hierarchy import NewHierarchy
 from .other_objects import NO_OBJECTS, OtherObjects
+from .report import LeftArray
+from .targets import ArrayTarget, ForeignObject
+from .work import Monitor
 
 __all__ = ["RunOverArrays", "check_only_arrays"]
 

@@ -7,10 +7,16 @@ In place, the new object replaces the old one in one step, and only if no other 
 
 from __future__ import annotations
 
+import enum
+import hashlib
+import os
+import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,16 +26,14 @@ from ..access.placement import ABSENT
 from ..access.shard_change import Change, Found, change
 from ..errors import ConflictError, ShardError
 from ..options import Options
-from .array_target import ShardTarget
-from .backup import same_bytes
+from .backup import same_bytes, sync_folders
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
-from .findings import Finding, FindingKind
-from .index_layout import is_absent
-from .index_search import FoundIndex, How, find_index
-from .memory_budget import MemoryBudget
-from .new_objects import NewObjects
-from .repair_report import RepairAction, RepairedShard
+from .damage.index_layout import Entries, is_absent
+from .damage.index_search import FoundIndex, How, find_index
+from .new_hierarchy import NewObjects
+from .other_objects import NO_OBJECTS, ObjectCounts
+from .report import Finding, FindingKind, LeftArray, Report
 from .rewrite import (
     ChunkSink,
     CollectedChunks,
@@ -42,12 +46,256 @@ from .rewrite import (
     user_parts,
     write_others,
 )
-from .shard_comparison import ShardComparison
 from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
-from .verify_work import inside_array
+from .targets import ShardTarget
+from .verify import inside_array
+from .work import MemoryBudget
 
-__all__ = ["ShardRepair", "as_unreadable", "settled"]
+__all__ = [
+    "RepairAction",
+    "RepairNotes",
+    "RepairReport",
+    "RepairedShard",
+    "ShardComparison",
+    "ShardRepair",
+    "as_unreadable",
+    "settled",
+]
+
+
+# ---------------------------------------------------------------- is a stored shard the one that a repair would write?
+#
+# `ShardComparison`: takes the inner chunks of a new shard as a writer does, and compares them with a stored shard.
+
+
+class ShardComparison:
+    """Compares a stored shard with the one that is written to this object. Memory holds one inner chunk of it.
+
+    Parameters
+    ----------
+    view : StoredBytes
+        The stored shard.
+    entries : ndarray of uint64, shape (n_chunks, 2)
+        Its index.
+    grid_shape : tuple of int
+        Number of inner chunks along each axis.
+    """
+
+    def __init__(self, view: StoredBytes, entries: Entries, grid_shape: tuple[int, ...]) -> None:
+        self.grid_shape = grid_shape
+        self._view, self._entries = view, entries
+        self._left = int((~is_absent(entries)).sum())
+        self._end = 0
+        self._is_equal = True
+
+    @property
+    def is_equal(self) -> bool:
+        """True if the stored shard has the inner chunks that were written, in their order, and no others."""
+        return self._is_equal and not self._left
+
+    def write_joined(self, coords: Sequence[Sequence[int]], sizes: Any, data: Any) -> None:
+        """Compare inner chunks that lie one after the other in a buffer."""
+        view, at = memoryview(data).cast("B"), 0
+        for where, size in zip(coords, sizes, strict=True):
+            self.write_encoded(where, view[at : at + int(size)])
+            at += int(size)
+
+    def write_encoded(self, coords: Sequence[int], data: Any) -> None:
+        """Compare one inner chunk."""
+        new = memoryview(data).cast("B")
+        offset, nbytes = map(int, self._entries[np.ravel_multi_index(tuple(coords), self.grid_shape)])
+        self._left -= 1
+        self._is_equal = (
+            self._is_equal
+            and nbytes == new.nbytes
+            and self._end <= offset
+            and offset + nbytes <= self._view.nbytes
+            and memoryview(self._view.range(offset, nbytes)) == new
+        )
+        self._end = offset + nbytes
+
+
+# ---------------------------------------------------------------- which shards a run with several workers has begun to repair in place
+#
+# `RepairNotes`: notes of one run in the folder of its backups, which all its workers see.
+#
+# A worker may end after it has replaced a shard and before its answer. The task is repeated then, and the shard is whole. Its
+# backup alone does not tell whether this run has repaired it, or an earlier one with the same folder; the note does.
+
+# How the name of the folder begins, in the folder of the backups.
+NAME = ".shardcodec-repair-"
+
+
+class RepairNotes:
+    """The notes of one run. The main process uses it in a ``with`` statement: they exist as long as the run.
+
+    Parameters
+    ----------
+    backup : str
+        Folder of the backups.
+    run : str
+        Name of the run, which no other run has.
+    """
+
+    def __init__(self, backup: str, run: str) -> None:
+        self._backup = backup
+        self._folder = os.path.join(backup, NAME + run)
+
+    def __enter__(self) -> Self:
+        os.makedirs(self._folder)
+        sync_folders(self._backup)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def check(self) -> None:
+        """Check that this machine sees the folder.
+
+        Raises
+        ------
+        FileNotFoundError
+            It does not, or the run is over.
+        """
+        if not os.path.isdir(self._folder):
+            raise FileNotFoundError(
+                f"{self._backup}: expected the folder of the backups on the worker at {socket.gethostname()}, but it is another one; all "
+                "workers must reach it under the same path"
+            )
+
+    def add(self, shard: ShardTarget) -> None:
+        """Note a shard before it is backed up and changed; raise `FileNotFoundError` if the run is over."""
+        with open(self._file(shard), "ab"):
+            pass
+
+    def has(self, shard: ShardTarget) -> bool:
+        """Return True if a task of this run has noted a shard."""
+        return os.path.exists(self._file(shard))
+
+    def _file(self, shard: ShardTarget) -> str:
+        # keys of shards in one folder: a key may be a part of another one
+        name = f"{shard.array.name}\0{shard.relative}".encode()
+        return os.path.join(self._folder, hashlib.blake2b(name, digest_size=16).hexdigest())
+
+
+# ---------------------------------------------------------------- the results of repair
+#
+# `RepairReport` and its parts.
+
+
+class RepairAction(enum.StrEnum):
+    """What `repair` did with a damaged shard, or would do."""
+
+    REPAIRED = "repaired"  # a new shard was written
+    SETTLED = "settled"  # an unfinished update in place was rolled back, and the shard is whole
+    LEFT = "left"  # nothing of it can be restored; in place it was not changed, a new array does not have it
+    UNREADABLE = (
+        "unreadable"  # it cannot be read or written; it was not changed, and a new array does not have it
+    )
+
+
+@dataclass(frozen=True)
+class RepairedShard(Report):
+    """What was done with one damaged shard.
+
+    Attributes
+    ----------
+    array : str
+        Path of the array in the hierarchy.
+    shard : str
+        Path or key of the shard.
+    action : RepairAction
+    findings : tuple of Finding
+        What was damaged.
+    n_kept : int
+        Inner chunks that were copied from the shard. Only those with elements of the array count, here and below.
+    n_from_copy : int
+        Inner chunks that were taken from the copy, absent ones too.
+    lost : tuple of tuple of int
+        Grid positions of lost inner chunks, the first `MOST_LOST`; they are absent now.
+    n_lost : int
+        Number of lost inner chunks; some of them may not have been stored.
+    backup : str or None
+        Path of the copy of the old object.
+    detail : str
+        Why nothing was done.
+    """
+
+    schema: ClassVar[str] = "shardcodec.repair.shard"
+    schema_version: ClassVar[int] = 1
+
+    array: str
+    shard: str
+    action: RepairAction
+    findings: tuple[Finding, ...] = ()
+    n_kept: int = 0
+    n_from_copy: int = 0
+    lost: tuple[tuple[int, ...], ...] = ()
+    n_lost: int = 0
+    backup: str | None = None
+    detail: str = ""
+
+    @property
+    def is_restored(self) -> bool:
+        """True if nothing was lost."""
+        return not self.n_lost and self.action in (RepairAction.REPAIRED, RepairAction.SETTLED)
+
+
+@dataclass(frozen=True)
+class RepairReport(Report):
+    """What `repair` did.
+
+    Parameters
+    ----------
+    target : str
+        The path that was given.
+    to : str or None
+        The new hierarchy; None for a repair in place.
+    dry_run : bool
+        Nothing was changed.
+    n_shards : int
+        Shards that were examined.
+    n_damaged : int
+        Damaged shards.
+    n_restored : int
+        Damaged shards of which nothing was lost.
+    n_lost_chunks : int
+        Lost inner chunks.
+    shards : tuple of RepairedShard
+        The first `run_over_arrays.MOST_SHARDS` damaged shards; empty if each was reported on its own.
+    left_arrays : tuple of LeftArray
+        Arrays without readable shards; a new hierarchy has their objects as they are.
+    is_complete : bool
+        False if the work was stopped before the end.
+    others : ObjectCounts
+        Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
+    """
+
+    schema: ClassVar[str] = "shardcodec.repair"
+    schema_version: ClassVar[int] = 1
+
+    target: str
+    to: str | None
+    dry_run: bool
+    n_shards: int
+    n_damaged: int
+    n_restored: int
+    n_lost_chunks: int
+    shards: tuple[RepairedShard, ...]
+    left_arrays: tuple[LeftArray, ...] = ()
+    is_complete: bool = True
+    others: ObjectCounts = NO_OBJECTS
+
+    @property
+    def n_unreadable_arrays(self) -> int:
+        """Number of arrays that no program can read."""
+        return sum(one.is_unreadable for one in self.left_arrays)
+
+
+# ---------------------------------------------------------------- repair one shard
 
 # Lost inner chunks that a report lists.
 MOST_LOST = 1000

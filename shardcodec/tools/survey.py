@@ -16,13 +16,20 @@ from .. import native
 from ..access.inner_chunks import coordinates
 from ..access.placement import ABSENT
 from .chunk_check import ChunkCheck, Level, Problem, read_runs
-from .displacement import Displacement, displacement_of, drift_of, has_all_chunks, prove, shifted
-from .finding_list import FindingList
-from .findings import Finding, FindingKind
-from .frames import can_recognise, has_chunks_between
-from .index_layout import Entries, bad_entries, is_absent, wrong_sizes
-from .index_search import FoundIndex, How, find_index
-from .rebuilt_index import rebuild
+from .damage.index_layout import Entries, bad_entries, is_absent, wrong_sizes
+from .damage.index_search import FoundIndex, How, find_index
+from .damage.rebuilt_index import rebuild
+from .damage.recognise import (
+    Displacement,
+    can_recognise,
+    displacement_of,
+    drift_of,
+    has_all_chunks,
+    has_chunks_between,
+    prove,
+    shifted,
+)
+from .report import Finding, FindingKind, FindingList
 from .stored_bytes import BytesPart, StoredBytes
 
 __all__ = ["Survey", "survey"]

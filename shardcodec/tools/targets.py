@@ -1,25 +1,394 @@
-# targets.py - from a path to the arrays that a tool works on
+# targets.py - what a path leads to: arrays, their objects, single shards
 # SPDX-License-Identifier: MIT
-"""`find_arrays`: what a path leads to, which may be a group, an array or one shard, in a folder, a zip file or a URL."""
+"""What a path leads to: arrays, their objects, single shards.
+
+`find_arrays`: what a path leads to, which may be a group, an array or one shard, in a folder, a zip file or a URL.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ..access.box_reader import Folder, folder_at
+from ..access.opened_shard import StoreObject
+from ..access.shard import Shard
 from ..compat import StorePath, on_zarrs_loop
-from ..errors import SpecError, UnsupportedError
-from ..format.spec import ShardSpec
+from ..errors import ShardError, SpecError, UnsupportedError
+from ..format.byte_document import ByteDocument, byte_document, inner_codecs
+from ..format.checks import as_int_tuple, bounded_depth
+from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
+from ..format.spec import ChainSpec, ShardSpec
+from ..storage.files import is_stray_journal, pending_journal
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, object_at, zip_at
 from ..storage.runner import run_blocking
-from .array_target import ArrayTarget, array_target, lone_shard
-from .documents import array_documents, document_of, group_documents, is_group
-from .names import inner_path
+from ..storage.store import Store
+from .documents import (
+    DOCUMENTS,
+    Document,
+    array_documents,
+    document_of,
+    group_documents,
+    inner_path,
+    is_group,
+)
 
-__all__ = ["find_arrays", "find_groups", "find_hierarchy"]
+__all__ = [
+    "ArrayTarget",
+    "ForeignObject",
+    "ShardTarget",
+    "array_target",
+    "find_arrays",
+    "find_groups",
+    "find_hierarchy",
+    "lone_shard",
+]
+
+
+# ---------------------------------------------------------------- an array that a tool works on, and its shards
+#
+# `ArrayTarget`: metadata and objects of one array. `ShardTarget`: one of its shards.
+#
+# Shards are found by listing the array's folder, key by key. A store that cannot list, such as HTTP, gets the keys of the
+# whole grid; shards that do not exist are among them.
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ForeignObject:
+    """An object in the folder of an array that is neither metadata nor a shard of its grid.
+
+    Attributes
+    ----------
+    name : str
+        Its path or key, for messages.
+    key : str
+        Its key in the store.
+    reason : str
+        Why it is not a shard of the array.
+    is_journal : bool
+        It is the undo journal of another file: the folder is a copy that was made beside an unfinished update.
+    """
+
+    name: str
+    key: str
+    reason: str
+    is_journal: bool = False
+
+
+@dataclass(frozen=True)
+class ShardTarget:
+    """One shard, which may be missing.
+
+    Attributes
+    ----------
+    array : ArrayTarget
+        Its array.
+    key : str
+        Its key in the store.
+    coords : tuple of int or None
+        Its position in the grid of shards; None for a shard without an array.
+    """
+
+    array: ArrayTarget
+    key: str
+    coords: Ints | None
+
+    @property
+    def name(self) -> str:
+        """Path or key of the shard, for messages."""
+        return self.array.store.path(self.key) or self.key
+
+    @property
+    def relative(self) -> str:
+        """Key of the shard in the folder of its array."""
+        return self.key.removeprefix(self.array.folder.prefix)
+
+    @property
+    def place(self) -> StoreObject:
+        """The object in the store."""
+        return StoreObject(self.array.store, self.key, self.name)
+
+    @property
+    def has_journal(self) -> bool:
+        """True if an update in place of the shard is not finished."""
+        path = self.array.store.path(self.key)
+        return path is not None and pending_journal(path) is not None
+
+    def settle(self) -> bool:
+        """Roll back an unfinished update in place, when its writer has ended; return False if there is none."""
+        if not self.has_journal:
+            return False
+        with self.open("r+") as handle:
+            handle.settle()
+        return True
+
+    def open(self, mode: str = "r") -> Shard:
+        """Open the shard.
+
+        Parameters
+        ----------
+        mode : {"r", "r+"}
+            Read only, or read and write.
+
+        Returns
+        -------
+        Shard
+
+        Raises
+        ------
+        UnsupportedError
+            The shards of the array cannot be opened; ``array.problem`` says why.
+        ValueError
+            The store is read-only, but `mode` is "r+".
+        """
+        if mode != "r":
+            self.array.store.check_writable()
+        return Shard(self.place, self.array.shard_spec, mode)
+
+
+@dataclass(frozen=True)
+class ArrayTarget:
+    """An array that a tool works on.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in the hierarchy that was given; empty for its root.
+    folder : Folder
+        The objects of the array.
+    document : mapping
+        Its ``zarr.json`` or ``.zarray``; empty for a shard without an array, and if it cannot be parsed.
+    layout : ArrayLayout or None
+        Shape, chunks and data type; None if the document is invalid, and for a shard without an array. The data type is
+        that of bytes if the engine does not have that of the array, see `foreign_type`.
+    keys : KeyEncoding or None
+        Keys of its chunks.
+    spec : ShardSpec or None
+        Encoding of its shards; None if the array is not sharded, or the engine does not support it.
+    problem : str or None
+        Why the shards cannot be read; None if they can be, or if the array is not sharded.
+    is_malformed : bool
+        The document is malformed, so no program can read the array.
+    bytes : ByteDocument or None
+        The metadata as far as the engine goes; None without valid metadata.
+    only : tuple of (str, tuple of int or None), or None
+        Key and position of the single shard that was given, instead of the whole array.
+    """
+
+    name: str
+    folder: Folder
+    document: Document
+    layout: ArrayLayout | None = None
+    keys: KeyEncoding | None = None
+    spec: ShardSpec | None = None
+    problem: str | None = None
+    bytes: ByteDocument | None = None
+    only: tuple[str, Ints | None] | None = None
+    is_malformed: bool = False
+
+    @property
+    def foreign_codec(self) -> str | None:
+        """Name of a codec of the inner chunks that the engine does not have; None if it has all.
+
+        `spec` then describes only the index: the engine cannot decode inner chunks.
+        """
+        return None if self.bytes is None else self.bytes.codec
+
+    @property
+    def foreign_type(self) -> str | None:
+        """Name of the data type that the engine does not have; None if it has that of the array."""
+        return None if self.bytes is None else self.bytes.data_type
+
+    @property
+    def data_type(self) -> str:
+        """Name of the data type, for reports."""
+        return self.foreign_type or ("" if self.layout is None else str(self.layout.dtype))
+
+    @property
+    def encoding(self) -> tuple[Any, ...]:
+        """Equal for two arrays if each can use the encoded inner chunks of the other."""
+        if self.bytes is None or not self.bytes.is_foreign:
+            return (self.spec,)
+        stored = self.bytes.stored
+        # what the engine does not have is compared as the metadata spell it
+        return self.spec, stored.get("data_type"), stored.get("fill_value"), inner_codecs(stored["codecs"])
+
+    @property
+    def store(self) -> Store:
+        """The store that has the objects."""
+        return self.folder.store
+
+    @property
+    def place(self) -> str:
+        """Path or URL of the array, for messages."""
+        return repr(self.folder)
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if the shards can be read."""
+        return self.spec is not None and self.problem is None
+
+    @property
+    def shard_spec(self) -> ShardSpec:
+        """Encoding of the shards; raises `UnsupportedError` if they cannot be read."""
+        if self.spec is None or self.problem is not None:
+            raise UnsupportedError(
+                f"array {self.place}: {self.problem or 'expected shards, but it is not sharded'}"
+            )
+        return self.spec
+
+    @property
+    def shard_grid(self) -> Ints:
+        """Number of shards along each axis of the array; empty without an array."""
+        if self.layout is None or self.spec is None:
+            return ()
+        return tuple(-(-n // size) for n, size in zip(self.layout.shape, self.spec.shard_shape, strict=True))
+
+    @property
+    def n_grid_shards(self) -> int:
+        """Number of shards of the grid, stored or not; 1 for a single shard."""
+        return 1 if self.only is not None else math.prod(self.shard_grid)
+
+    def listed_keys(self) -> Iterator[str]:
+        """Yield the keys of all objects in the folder except metadata. A folder at the key of a chunk is one: it cannot be opened."""
+        for key in self.store.keys(self.folder.prefix, with_folders=True):
+            name = key.rstrip("/")
+            if name != key:
+                if self.store.path(key) is not None and self.is_chunk(name):
+                    yield name
+            elif name.removeprefix(self.folder.prefix) not in DOCUMENTS:
+                yield name
+
+    def is_chunk_with(self, keys: KeyEncoding, key: str) -> bool:
+        """Return True if a key would be that of a chunk, or of the folder of all chunks, with other keys."""
+        relative = key.removeprefix(self.folder.prefix)
+        ndim = 0 if self._geometry is None else self._geometry[1]
+        return keys.coords(relative, ndim) is not None or f"{relative}{keys.separator}" == keys.prefix
+
+    def is_chunk(self, key: str) -> bool:
+        """Return True for the key of a chunk of the array; with shards or without, stored or not."""
+        coords, grid = self._coords(key), self._chunk_grid
+        return coords is not None and (grid is None or all(i < n for i, n in zip(coords, grid, strict=True)))
+
+    def grid_without(self, key: str) -> Ints | None:
+        """Return the grid of the array for the key of a chunk outside of it; None for any other key."""
+        return None if self._coords(key) is None or self.is_chunk(key) else self._chunk_grid
+
+    def _coords(self, key: str) -> Ints | None:
+        if self._geometry is None:
+            return None
+        keys, ndim, _ = self._geometry
+        return keys.coords(key.removeprefix(self.folder.prefix), ndim)
+
+    @property
+    def _chunk_grid(self) -> Ints | None:
+        """Number of chunks along each axis; None if the grid is rectilinear, or not known."""
+        return None if self._geometry is None else self._geometry[2]
+
+    @cached_property
+    def _geometry(self) -> tuple[KeyEncoding, int, Ints | None] | None:
+        """Keys, number of axes and grid of the chunks, also if codecs or data type are not supported; None if nothing tells them."""
+        if self.layout is not None and self.keys is not None:
+            sizes = [axis[0] for axis in self.layout.edges]
+            is_regular = all(len(axis) == 1 for axis in self.layout.edges)
+            return self.keys, len(self.layout.shape), _grid(self.layout.shape, sizes) if is_regular else None
+        try:
+            keys = key_encoding(self.document)
+            shape = as_int_tuple(self.document.get("shape"), "shape", minimum=0)
+            chunks = self.document.get("chunks")
+            sizes = [] if chunks is None else list(as_int_tuple(chunks, "chunks", minimum=1))
+        except ShardError:
+            return None
+        return keys, len(shape), _grid(shape, sizes) if len(sizes) == len(shape) else None
+
+    def shard(self, coords: Ints) -> ShardTarget:
+        """Return the shard at a position of the grid, which may be missing."""
+        assert self.keys is not None
+        return ShardTarget(self, self.folder.prefix + self.keys.key(coords), coords)
+
+    def shards(self) -> Iterator[ShardTarget]:
+        """Yield the shards, in the order of the listing; without a listing, shards that do not exist are among them."""
+        return (one for one in self.objects() if isinstance(one, ShardTarget))
+
+    def objects(self) -> Iterator[ShardTarget | ForeignObject]:
+        """Yield the shards, and all other objects in the folder except metadata; memory is bounded."""
+        if self.only is not None:
+            yield ShardTarget(self, *self.only)
+        elif not self.is_sharded or self.keys is None:
+            return
+        elif self.store.supports_listing:
+            yield from filter(None, map(self._listed, self.listed_keys()))
+        else:
+            yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
+
+    def _listed(self, key: str) -> ShardTarget | ForeignObject | None:
+        """Return the target for a key; None for a name that belongs to an update in place of a shard beside it."""
+        assert self.keys is not None
+        grid = self.shard_grid
+        coords = self.keys.coords(key.removeprefix(self.folder.prefix), len(grid))
+        if coords is not None and all(i < n for i, n in zip(coords, grid, strict=True)):
+            return ShardTarget(self, key, coords)
+        path = self.store.path(key)
+        if (is_stray := is_stray_journal(key, path)) is not None:
+            reason = "it is the undo journal of another file"
+            return ForeignObject(path or key, key, reason, is_journal=True) if is_stray else None
+        reason = (
+            "its key is not the key of a shard"
+            if coords is None
+            else f"it is outside the grid of shards {grid}"
+        )
+        return ForeignObject(path or key, key, reason)
+
+
+def _grid(shape: Ints, sizes: Sequence[int]) -> Ints:
+    return tuple(-(-n // size) for n, size in zip(shape, sizes, strict=True))
+
+
+def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
+    """Return the target for an array and its document. An array that cannot be read has a `problem`."""
+    target = ArrayTarget(name, folder, document)
+    try:
+        with bounded_depth("metadata"):
+            found = byte_document(document)
+            layout = parse_document(found.document)
+        target = replace(target, layout=layout, keys=key_encoding(document), bytes=found)
+        spec = _spec(found)
+    except ShardError as error:
+        return replace(target, problem=error.message, is_malformed=isinstance(error, SpecError))
+    if spec is None:
+        return target
+    problem = None
+    if any(len(edges) != 1 for edges in layout.edges):
+        problem = "expected shards of one shape, got a rectilinear grid, which the tools do not support"
+    elif not spec.supports_partial_access:
+        problem = "codecs after sharding_indexed encode whole shards and hide their inner chunks"
+    return replace(target, spec=spec, problem=problem)
+
+
+def _spec(found: ByteDocument) -> ShardSpec | None:
+    """Return the encoding of the shards; None if the array is not sharded."""
+    chain = ChainSpec.from_metadata(found.document)
+    if chain.sharding is not None:
+        return ShardSpec.from_chain(chain)
+    is_moved = found.data_type is not None and found.stored.get("zarr_format") == 3
+    if found.codec is not None and not is_moved:
+        ChainSpec.from_metadata(found.stored)  # raises the error of this codec or data type
+    return None
+
+
+def lone_shard(folder: Folder, key: str, spec: ShardSpec) -> ArrayTarget:
+    """Return the target for a shard without an array."""
+    return ArrayTarget("", folder, {}, spec=spec, only=(key, None))
+
+
+# ---------------------------------------------------------------- from a path to the arrays that a tool works on
 
 
 def find_arrays(

@@ -7,33 +7,329 @@ Shards are listed and checked one after the other by a few threads, so memory is
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from ..arguments import checked
 from ..checksum import crc32c
-from ..errors import UnsupportedError
+from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
+from ..options import Options
+from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
 from .against import Comparison, compared_objects
-from .array_target import ArrayTarget, ForeignObject, ShardTarget
-from .chunk_check import Level, LevelName
-from .findings import Finding, FindingKind
+from .chunk_check import ChunkCheck, Level, LevelName
 from .jobs.shard_pool import ShardPool, absolute_place
+from .jobs.shard_work import ShardTask
 from .manifest import Manifest, ManifestRow, OldManifest
-from .monitor import Monitor
-from .stored_bytes import lasting_state
-from .targets import find_arrays, find_hierarchy
-from .verify_report import ShardFindings, VerifiedArray, VerifyReport
-from .verify_work import Looked, VerifyTask, VerifyWork
+from .report import MOST_FINDINGS, Finding, FindingKind, Record, Report
+from .stored_bytes import lasting_state, look_again, open_object
+from .survey import survey
+from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy
+from .work import MemoryBudget, MemoryShare, Monitor, in_order
 
-__all__ = ["verify"]
+__all__ = [
+    "Looked",
+    "ShardFindings",
+    "VerifiedArray",
+    "VerifyReport",
+    "VerifyTask",
+    "VerifyWork",
+    "inside_array",
+    "verify",
+]
+
+
+# ---------------------------------------------------------------- verify the shards of one array
+#
+# `VerifyWork`: checks shards of an array, in threads. `VerifyTask`: the same as plain data, for other processes.
+
+# Decoded bytes of a shard that is verified sooner than a thread begins with it.
+SMALL_NBYTES = 1 << 20
+# Threads that wait for answers of a store of requests.
+_REQUEST_THREADS = 16
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Looked(NamedTuple):
+    """The result of one shard.
+
+    Attributes
+    ----------
+    sizes : tuple of int or None
+        Bytes of the object, of its inner chunks, of those that a checksum has verified, and of those without a checksum; None
+        if the object does not exist or cannot be read.
+    findings : tuple of Finding
+    n_errors : int
+        Number of findings that are no warnings, also of those that are not listed.
+    state : str or None
+        State of the object, if it was asked for.
+    """
+
+    sizes: tuple[int, int, int, int] | None
+    findings: tuple[Finding, ...] = ()
+    n_errors: int = 0
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class VerifyTask(ShardTask[Looked]):
+    """How the shards of an array are verified.
+
+    Attributes
+    ----------
+    level : Level
+    names_states : bool
+        Return the states of the objects.
+    against : object
+        The array with which elements are compared, as for `verify`.
+    storage_options : mapping or None
+    """
+
+    level: Level
+    names_states: bool
+    against: Any = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> VerifyWork:
+        return VerifyWork(array, self, options, budget)
+
+    def weight(self, result: Looked) -> int:
+        return 1 + len(result.findings)
+
+    def failed(self, shard: ShardTarget, detail: str) -> Looked:
+        found = Finding(FindingKind.UNREADABLE, shard.name, detail, shard.array.name, recoverable=False)
+        return Looked(None, (found,), 1)
+
+
+class VerifyWork:
+    """Verifies shards of one array; see `ShardTask.open` and `ShardWork`.
+
+    Attributes
+    ----------
+    task : VerifyTask
+    comparison : Comparison or None
+        The comparison with another array.
+    decodes : bool
+        False if neither the engine nor zarr has the data type and the codecs of the inner chunks.
+    """
+
+    def __init__(self, array: ArrayTarget, task: VerifyTask, options: Options, budget: MemoryBudget) -> None:
+        self._array, self.task = array, task
+        self.comparison = (
+            None if task.against is None else Comparison.of(array, task.against, task.storage_options)
+        )
+        share = self._share(options, budget)
+        self.n_threads = share.n_threads
+        one_thread = replace(options, threads=1)
+        self._check = ChunkCheck.of(array.shard_spec, array.bytes, one_thread, share)
+        self.decodes = self._check.decodes
+
+    def run(
+        self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
+    ) -> Iterator[tuple[int, Looked]]:
+        """Verify shards; see `ShardWork.run`."""
+        is_short = self._array.store.is_near and self._reads_little()
+        for looked in in_order(shards, self._look, n_threads, monitor, is_short=is_short):
+            yield 1, looked
+
+    def _share(self, options: Options, budget: MemoryBudget) -> MemoryShare:
+        """Return the number of threads and the memory of each."""
+        array, comparison = self._array, self.comparison
+        wanted = options.threads
+        if not array.store.is_near:
+            wanted = max(wanted, _REQUEST_THREADS)
+        more = 0 if comparison is None else comparison.least_nbytes
+        share = budget.share(array.shard_spec, array.place, wanted, more=more)
+        if comparison is not None and share.largest_nbytes is not None:
+            comparison.limit_blocks(share.largest_nbytes // 3)  # two blocks, and which bytes differ
+        return share
+
+    def _reads_little(self) -> bool:
+        """Return True if little is read of each shard."""
+        is_small = self._array.shard_spec.chain.nbytes <= SMALL_NBYTES
+        return self.comparison is None and (self.task.level is Level.INDEX or is_small)
+
+    def _look(self, shard: ShardTarget) -> Looked:
+        """Check one shard, in a thread; check it again if another writer may be changing it."""
+        path = shard.array.store.path(shard.key)
+        return look_again(path, lambda: self._look_once(shard), lambda looked: not looked.n_errors)
+
+    def _look_once(self, shard: ShardTarget) -> Looked:
+        array = shard.array
+        findings: list[Finding] = []
+        try:
+            state = lasting_state(array.store, shard.key) if self.task.names_states else None
+            path = array.store.path(shard.key)
+            if path is not None and (journal := pending_journal(path)) is not None:
+                detail = f"a writer has not finished an update in place; the journal is {journal}"
+                findings.append(
+                    Finding(FindingKind.PENDING_JOURNAL, shard.name, detail, array.name, recoverable=True)
+                )
+            view = open_object(array.store, shard.key)
+            if view is None:
+                return Looked(None)
+            try:
+                inside = inside_array(shard)
+                found = survey(
+                    view, shard.name, self._check, self.task.level, array=array.name, is_inside=inside
+                )
+            finally:
+                view.close()
+        except (ShardError, OSError) as error:
+            findings.append(
+                Finding(FindingKind.UNREADABLE, shard.name, str(error), array.name, recoverable=False)
+            )
+            return Looked(None, tuple(findings), _n_errors(findings))
+        if self.comparison is not None:
+            findings += itertools.islice(self.comparison.findings(shard), MOST_FINDINGS)
+        sizes = found.nbytes, found.data_nbytes, found.verified_nbytes, found.unverifiable_nbytes
+        n_errors = _n_errors(findings) + found.n_findings
+        return Looked(sizes, (*findings, *found.findings), n_errors, state)
+
+
+def _n_errors(findings: Iterable[Finding]) -> int:
+    return sum(not one.is_warning for one in findings)
+
+
+def inside_array(shard: ShardTarget) -> Flags | None:
+    """Return which inner chunks of a shard have elements of the array; None for all, or if the array is not known."""
+    array, spec = shard.array, shard.array.spec
+    if array.layout is None or spec is None or shard.coords is None:
+        return None
+    left = [
+        n - i * size for n, i, size in zip(array.layout.shape, shard.coords, spec.shard_shape, strict=True)
+    ]
+    extent = [left[axis] for axis in spec.chain.perm]
+    if all(n >= size for n, size in zip(extent, spec.stored_shape, strict=True)):
+        return None
+    flags = np.zeros(spec.grid_shape, dtype=np.bool_)
+    flags[
+        tuple(slice(0, max(0, -(-n // size))) for n, size in zip(extent, spec.chunk_shape, strict=True))
+    ] = True
+    return flags.reshape(-1)
+
+
+# ---------------------------------------------------------------- the results of verify
+#
+# `VerifyReport` and its parts.
+
+
+@dataclass(frozen=True)
+class ShardFindings(Report):
+    """The findings of one shard, or one foreign file.
+
+    Attributes
+    ----------
+    array : str
+        Path of the array in the hierarchy.
+    shard : str
+        Path or key of the object.
+    findings : tuple of Finding
+        At most `findings.MOST_FINDINGS`.
+    n_findings : int
+        Number of findings that are no warnings, also of those that are not listed.
+    """
+
+    schema: ClassVar[str] = "shardcodec.verify.shard"
+    schema_version: ClassVar[int] = 1
+
+    array: str
+    shard: str
+    findings: tuple[Finding, ...]
+    n_findings: int
+
+
+@dataclass(frozen=True)
+class VerifiedArray(Record):
+    """What was verified of one array.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in the hierarchy; empty for its root.
+    problem : str or None
+        Why its shards cannot be verified; None if they can be.
+    n_shards : int
+        Shards that were verified.
+    n_unchanged : int
+        Shards that a manifest shows to be verified already.
+    n_not_sampled : int
+        Shards that were left out of the sample.
+    n_damaged : int
+        Shards with findings that are no warnings.
+    nbytes : int
+        Bytes of the verified shards.
+    data_nbytes : int
+        Bytes of their inner chunks.
+    verified_nbytes : int
+        Those of inner chunks whose checksum was verified.
+    unverifiable_nbytes : int
+        Those of inner chunks without a checksum: damage of them cannot be found.
+    has_index_checksum : bool
+        The indexes of the shards have a checksum.
+    """
+
+    name: str
+    problem: str | None = None
+    n_shards: int = 0
+    n_unchanged: int = 0
+    n_not_sampled: int = 0
+    n_damaged: int = 0
+    nbytes: int = 0
+    data_nbytes: int = 0
+    verified_nbytes: int = 0
+    unverifiable_nbytes: int = 0
+    has_index_checksum: bool = True
+
+
+@dataclass(frozen=True)
+class VerifyReport(Report):
+    """What `verify` found.
+
+    Parameters
+    ----------
+    target : str
+        The path that was given.
+    level : str
+        How much was checked: ``"index"``, ``"checksum"`` or ``"decode"``.
+    arrays : tuple of VerifiedArray
+    kinds : mapping
+        From each kind of finding to the number of findings, warnings too.
+    n_findings : int
+        Number of findings that are no warnings.
+    shards : tuple of ShardFindings
+        Shards with findings, the first `MOST_SHARDS` of them; empty if each was reported on its own.
+    is_complete : bool
+        False after a stop at the first finding.
+    n_other_objects : int
+        Objects that belong to no array and were compared with those of another hierarchy.
+    """
+
+    schema: ClassVar[str] = "shardcodec.verify"
+    schema_version: ClassVar[int] = 1
+
+    target: str
+    level: str
+    arrays: tuple[VerifiedArray, ...]
+    kinds: Mapping[str, int]
+    n_findings: int
+    shards: tuple[ShardFindings, ...]
+    is_complete: bool = True
+    n_other_objects: int = 0
+
+
+# ---------------------------------------------------------------- are the shards of arrays whole?
 
 # Shards with findings that a report lists.
 MOST_SHARDS = 1000

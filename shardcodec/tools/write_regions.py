@@ -19,10 +19,9 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 
 from ..arguments import checked
 from ..errors import UnsupportedError
-from .array_target import ArrayTarget
 from .inspect import chunk_shape_of_shards
 from .report import Report
-from .targets import find_arrays
+from .targets import ArrayTarget, find_arrays
 
 __all__ = ["Region", "WritePlan", "plan_writes"]
 

@@ -31,7 +31,7 @@ from shardcodec.cli.options import ProgressKind
 from shardcodec.cli.session import run_command
 from shardcodec.cli.signals import StopRequests
 from shardcodec.early_stop import EarlyStop
-from shardcodec.tools.monitor import Monitor, Stopped
+from shardcodec.tools.work import Monitor, Stopped
 
 pytestmark = pytest.mark.slow
 

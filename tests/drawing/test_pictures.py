@@ -317,7 +317,7 @@ def test_inspect_draws_one_array_and_the_shard_with_the_most_dead_bytes(tmp_path
 
 
 def test_picture_of_one_shard_is_its_part_of_the_array(tmp_path: Path) -> None:
-    from shardcodec.tools.picture import ArrayPicture
+    from shardcodec.tools.inspect import ArrayPicture
     from shardcodec.tools.targets import find_arrays
 
     create(tmp_path / "a.zarr", shape=(14, 24))[...] = 5

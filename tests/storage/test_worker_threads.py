@@ -19,8 +19,7 @@ from helpers import files_below
 
 from shardcodec import tools
 from shardcodec.storage.runner import WorkerThreads
-from shardcodec.tools.monitor import Monitor
-from shardcodec.tools.shard_threads import in_order
+from shardcodec.tools.work import Monitor, in_order
 
 NAME = "shardcodec-"
 

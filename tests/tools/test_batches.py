@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 
 from shardcodec.tools.convert.plan import ConvertPlan, PlannedArray, Unit
-from shardcodec.tools.jobs.batches import (
+from shardcodec.tools.jobs.shard_work import (
     FIRST_SECONDS,
     FIRST_SPEED,
     MOST_SHARDS,

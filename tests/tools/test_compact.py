@@ -49,7 +49,7 @@ def elements(path: Any) -> Any:
 def test_shard_that_cannot_be_read_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("shardcodec.tools.compact_work")
+    module = importlib.import_module("shardcodec.tools.compact")
     loose(tmp_path / "a.zarr")
     opened = module.open_object
 
@@ -185,7 +185,7 @@ def test_writer_between_read_and_replacement_is_not_lost(
     array = loose(tmp_path / "a.zarr")
     import sys
 
-    module = sys.modules["shardcodec.tools.compact_work"]
+    module = sys.modules["shardcodec.tools.compact"]
     original = module.copy_chunks
 
     def copy(*arguments: Any) -> None:

@@ -22,14 +22,13 @@ from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.storage import file_systems
 from shardcodec.tools import Prices, convert
-from shardcodec.tools.convert import intermediate_shape
-from shardcodec.tools.convert.claim import MARK
-from shardcodec.tools.convert.destination import NewTree
+from shardcodec.tools.convert import plan as intermediate_shape
+from shardcodec.tools.convert.destination import MARK, NewTree
 from shardcodec.tools.convert.layout import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.monitor import Monitor, Stopped
+from shardcodec.tools.work import Monitor, Stopped
 
 # ---- reads, memory, cost
 

@@ -19,13 +19,11 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore, StorePath, Wrappe
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools.convert import execute, work
-from shardcodec.tools.convert.claim import MARK, claim, release
 from shardcodec.tools.convert.convert import convert, plan_convert
-from shardcodec.tools.convert.destination import NewTree
-from shardcodec.tools.jobs.plan_file import PlanFile
-from shardcodec.tools.jobs.run_part import run_part
-from shardcodec.tools.jobs.status import status
-from shardcodec.tools.monitor import Monitor, Stopped
+from shardcodec.tools.convert.destination import MARK, NewTree, claim, release
+from shardcodec.tools.jobs.job_files import PlanFile
+from shardcodec.tools.jobs.run_part import run_part, status
+from shardcodec.tools.work import Monitor, Stopped
 
 
 class KeysOfZarr(WrapperStore[MemoryStore]):

@@ -20,9 +20,9 @@ from shardcodec.errors import ConflictError
 from shardcodec.format.metadata import KeyEncoding
 from shardcodec.tools import convert
 from shardcodec.tools.convert.grouping import parts_of_axis
-from shardcodec.tools.convert.stored_objects import StoredObjects
+from shardcodec.tools.convert.source import StoredObjects
 from shardcodec.tools.convert.zarr_source import ZarrSource
-from shardcodec.tools.monitor import Monitor
+from shardcodec.tools.work import Monitor
 
 SHAPE = (4000, 300)
 # where the sparse source has elements: in one chunk, at an edge of the array, across several chunks

@@ -19,8 +19,8 @@ from spec_json import LITTLE
 
 import shardcodec
 from shardcodec import ShardSpec
-from shardcodec.tools import repair, repair_work, shard_repair, stored_bytes, verify
-from shardcodec.tools.repair_report import RepairAction
+from shardcodec.tools import repair, shard_repair, stored_bytes, verify
+from shardcodec.tools.shard_repair import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 
@@ -170,14 +170,14 @@ def test_shard_that_cannot_be_read_is_taken_from_the_copy_or_lost(
     for name in ("a.zarr", "copy.zarr"):
         checked(tmp_path / name)[...] = CONTENT
     before = (tmp_path / "a.zarr/c/0/1").read_bytes()
-    original = repair_work.open_object
+    original = repair.open_object
 
     def refusing(store: Any, key: str) -> Any:
         if (store.path(key) or "").endswith("a.zarr/c/0/1"):
             raise OSError(errno.EIO, "Input/output error", key)
         return original(store, key)
 
-    monkeypatch.setattr(repair_work, "open_object", refusing)
+    monkeypatch.setattr(repair, "open_object", refusing)
     ways: dict[str, dict[str, Any]] = {
         "to": {"to": tmp_path / "b.zarr"},
         "in place": {"backup": tmp_path / "old"},

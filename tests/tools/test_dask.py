@@ -25,8 +25,8 @@ from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert import execute
-from shardcodec.tools.convert.claim import MARK
-from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
+from shardcodec.tools.convert.destination import MARK
+from shardcodec.tools.work import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -43,7 +43,7 @@ HELD = """
 import logging, os, threading, time
 from pathlib import Path
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.jobs.plan_worker import PlanWorker
+from shardcodec.tools.jobs.dask_work import PlanWorker
 lock, begun, is_stopped, parent = threading.Lock(), [], threading.Event(), os.getppid()
 def held(self, unit):
     with lock:
@@ -68,7 +68,7 @@ GroupWork.run = lambda self, unit: os.kill(os.getpid(), signal.SIGKILL)
 """
 RESTORED = """
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.jobs.plan_worker import PlanWorker
+from shardcodec.tools.jobs.dask_work import PlanWorker
 if hasattr(GroupWork, "original"):
     GroupWork.run, PlanWorker.stop = GroupWork.original, PlanWorker.original
     del GroupWork.original, PlanWorker.original

@@ -17,7 +17,7 @@ import pytest
 from job_files import N_SHARDS, SHARDS, check, shards_by_ledger, source_array
 
 from shardcodec.tools import convert, verify
-from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
+from shardcodec.tools.work import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")

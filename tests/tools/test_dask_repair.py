@@ -23,18 +23,16 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools import backup, compact, repair, verify
-from shardcodec.tools.compact_work import CompactTask
-from shardcodec.tools.convert.claim import MARK
+from shardcodec.tools.compact import CompactTask
+from shardcodec.tools.convert.destination import MARK
 from shardcodec.tools.jobs.dask_run import Lost
 from shardcodec.tools.jobs.shard_pool import ShardPool
-from shardcodec.tools.jobs.shard_task import ArrayPlace, ShardBatch, ShardTask, ShardWorker
-from shardcodec.tools.memory_budget import MemoryBudget
-from shardcodec.tools.new_hierarchy import NewHierarchy
-from shardcodec.tools.new_objects import NewObjects
-from shardcodec.tools.repair_notes import NAME, RepairNotes
-from shardcodec.tools.repair_report import RepairAction
-from shardcodec.tools.repair_work import RepairTask
+from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
+from shardcodec.tools.new_hierarchy import NewHierarchy, NewObjects
+from shardcodec.tools.repair import RepairTask
+from shardcodec.tools.shard_repair import NAME, RepairAction, RepairNotes
 from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.work import MemoryBudget
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")
@@ -75,7 +73,7 @@ if hasattr(Work, "restore"):
 SLOW = """
 import time
 from collections.abc import Iterator
-from shardcodec.tools.repair_work import RepairWork as Work
+from shardcodec.tools.repair import RepairWork as Work
 def slowly(self, shard):
     time.sleep(0.3)
     return Work.original(self, shard)

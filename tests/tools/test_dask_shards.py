@@ -24,18 +24,18 @@ from shardcodec.options import resolve
 from shardcodec.storage import files
 from shardcodec.tools import compact, inspect, verify
 from shardcodec.tools.chunk_check import Level
-from shardcodec.tools.compact_work import CompactTask
-from shardcodec.tools.findings import FindingKind
-from shardcodec.tools.jobs.shard_task import ArrayPlace, ShardWorker
-from shardcodec.tools.monitor import Monitor, Stopped
+from shardcodec.tools.compact import CompactTask
+from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker
+from shardcodec.tools.report import FindingKind
 from shardcodec.tools.targets import find_arrays
-from shardcodec.tools.verify_work import VerifyTask
+from shardcodec.tools.verify import VerifyTask
+from shardcodec.tools.work import Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")
 from dask_clusters import two_workers  # noqa: E402 - it needs distributed
 
-from shardcodec.tools.jobs.dask_shards import unseen  # noqa: E402
+from shardcodec.tools.jobs.dask_work import unseen  # noqa: E402
 
 VALUES = np.random.default_rng(5).integers(0, 50, (64, 96)).astype("int32")
 N_SHARDS = 24
@@ -57,7 +57,7 @@ if hasattr(Work, "original"):
 """
 DEADLY = """
 import os, signal
-from shardcodec.tools.verify_work import VerifyWork as Work
+from shardcodec.tools.verify import VerifyWork as Work
 def deadly(self, shard):
     if shard.relative == "c/1/2":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -19,9 +19,8 @@ import shardcodec
 from shardcodec.mounts import Mount
 from shardcodec.storage import file_systems
 from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN, FileTime, Known
-from shardcodec.tools import check_folder, doctor
-from shardcodec.tools.check import Check, DoctorReport, Status
-from shardcodec.tools.check_process import check_process
+from shardcodec.tools import doctor
+from shardcodec.tools.doctor import Check, DoctorReport, Status, check_process
 
 NFS = Mount(point="/data", file_system="nfs4", source="server:/data", options=("rw", "nolock"))
 DISK = Mount(point="/", file_system="ext4", source="/dev/disk", options=("rw",))
@@ -104,7 +103,7 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )  # fmt: skip
 def test_locks(known: Known, status: Status, text: str) -> None:
-    found = check_folder._locks(known)
+    found = doctor._locks(known)
     assert found.status is status and text in found.text
     assert (found.advice is None) == (status is Status.OK)
 
@@ -122,7 +121,7 @@ def test_strategies_and_why_not(
 ) -> None:
     for module in ("storage.file_system", "tools.check_folder"):
         monkeypatch.setattr(f"shardcodec.{module}.name_of", lambda fd: name)
-    found = check_folder._strategies(str(tmp_path))
+    found = doctor._strategies(str(tmp_path))
     assert found.details["works"] == works
     assert set(found.details["reasons"]) == set(missing)
     assert all(text in found.details["reasons"][strategy] for strategy, text in missing.items())
@@ -135,7 +134,7 @@ def test_strategies_and_why_not(
 )
 def test_clock_of_the_server(stamp: float, difference: float, status: Status) -> None:
     """The file was made between 100 s and 101 s of this machine."""
-    found = check_folder._clock(Known(NFS, CLUSTER, "", FileTime(stamp, 100, 101)), is_probed=True)
+    found = doctor._clock(Known(NFS, CLUSTER, "", FileTime(stamp, 100, 101)), is_probed=True)
     assert found.details["difference_seconds"] == difference and found.status is status
 
 
@@ -143,13 +142,13 @@ def test_clock_of_the_server(stamp: float, difference: float, status: Status) ->
     ("free", "status"), [(50, Status.OK), (9, Status.NOTE), (1, Status.PROBLEM), (0, Status.PROBLEM)]
 )
 def test_free_space(free: int, status: Status) -> None:
-    assert check_folder._left("space", "", free, 100, "Free some.").status is status
+    assert doctor._left("space", "", free, 100, "Free some.").status is status
 
 
 def test_read_only_mount_and_unknown_mount_are_notes() -> None:
     mount = Mount(point="/", file_system="squashfs", options=("ro",))
-    assert check_folder._file_system("/x", Known(mount, UNKNOWN, "")).status is Status.NOTE
-    assert check_folder._file_system("/x", Known(None, UNKNOWN, "")).status is Status.NOTE
+    assert doctor._file_system("/x", Known(mount, UNKNOWN, "")).status is Status.NOTE
+    assert doctor._file_system("/x", Known(None, UNKNOWN, "")).status is Status.NOTE
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

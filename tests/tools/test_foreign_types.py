@@ -19,7 +19,7 @@ from shardcodec import chunk_state
 from shardcodec.checksum import crc32c
 from shardcodec.errors import UnsupportedError
 from shardcodec.tools import compact, convert, inspect, repair, verify
-from shardcodec.tools.convert.convert_report import ConvertReport
+from shardcodec.tools.convert.report import ConvertReport
 from shardcodec.tools.targets import find_arrays
 
 NAMES = np.array([f"gauge {i} ä" * (500 if i == 3 else 1) for i in range(70)], dtype=object)

@@ -16,10 +16,10 @@ from monitors import StopAfter
 
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
-from shardcodec.tools.convert.claim import MARK
+from shardcodec.tools.convert.destination import MARK
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.jobs.ledger import ledger_folder
-from shardcodec.tools.monitor import Incomplete
+from shardcodec.tools.jobs.job_files import ledger_folder
+from shardcodec.tools.work import Incomplete
 
 
 @pytest.fixture

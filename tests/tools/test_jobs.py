@@ -28,8 +28,7 @@ from monitors import StopAfter
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, plan_convert, run_part, status
-from shardcodec.tools.jobs.ledger import Ledger, ledger_folder, read_ledgers
-from shardcodec.tools.jobs.plan_file import PlanFile
+from shardcodec.tools.jobs.job_files import Ledger, PlanFile, ledger_folder, read_ledgers
 
 METHODS: list[dict[str, Any]] = [
     {},

@@ -25,10 +25,10 @@ from shardcodec import ShardSpec, tools
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools.chunk_check import read_runs
-from shardcodec.tools.memory_budget import MemoryBudget
-from shardcodec.tools.new_objects import NewObjects, NewPlace, holds_whole_shards
+from shardcodec.tools.new_hierarchy import NewObjects, NewPlace, holds_whole_shards
 from shardcodec.tools.stored_bytes import Buffer
 from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.work import MemoryBudget
 
 pytestmark = pytest.mark.slow
 

@@ -21,8 +21,8 @@ from zarr.storage import MemoryStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, inspect, plan_convert, repair, verify
-from shardcodec.tools.jobs.plan_file import PlanFile
-from shardcodec.tools.names import node_path
+from shardcodec.tools.documents import node_path
+from shardcodec.tools.jobs.job_files import PlanFile
 
 CANNOT = "expected the path of an array or a group that can be written"
 WRONG = [
@@ -149,7 +149,7 @@ def test_names_of_a_plan(member: str, tmp_path: Path) -> None:
         data["plan"]["documents"]["../x"] = data["plan"]["documents"].pop("x")
     else:
         data["plan"]["verbatim"] = ["../x"]
-    data["checksum"] = importlib.import_module("shardcodec.tools.jobs.plan_file")._checksum(data)
+    data["checksum"] = importlib.import_module("shardcodec.tools.jobs.job_files")._checksum(data)
     (tmp_path / "plan.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match=CANNOT):
         PlanFile.read(tmp_path / "plan.json")

@@ -26,12 +26,10 @@ from shardcodec.options import resolve
 from shardcodec.storage.files import pending_journal, read_journal
 from shardcodec.tools import repair, shard_repair
 from shardcodec.tools.backup import Backup
-from shardcodec.tools.memory_budget import MemoryBudget
-from shardcodec.tools.repair_notes import RepairNotes
-from shardcodec.tools.repair_report import RepairAction, RepairedShard
-from shardcodec.tools.repair_work import RepairTask, RepairWork
-from shardcodec.tools.shard_repair import ShardRepair
+from shardcodec.tools.repair import RepairTask, RepairWork
+from shardcodec.tools.shard_repair import RepairAction, RepairedShard, RepairNotes, ShardRepair
 from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.work import MemoryBudget
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 KEY = "c/0/1"

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from shardcodec.tools.quantities import format_count, format_nbytes, format_share, parse_nbytes
-from shardcodec.tools.report import Record, Report
+from shardcodec.tools.report import Record, Report, format_count, format_nbytes, format_share, parse_nbytes
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from shardcodec.tools.advise_report import AccessCost, AdviseReport, Proposal, Trial
+from shardcodec.tools.advise import AccessCost, AdviseReport, Proposal, Trial
 from shardcodec.tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
-from shardcodec.tools.check import Check, DoctorReport
-from shardcodec.tools.convert.convert_report import ConvertedArray, ConvertReport, Cost
-from shardcodec.tools.jobs.status import StatusReport
+from shardcodec.tools.convert.report import ConvertedArray, ConvertReport, Cost
+from shardcodec.tools.doctor import Check, DoctorReport
+from shardcodec.tools.jobs.run_part import StatusReport
 from shardcodec.tools.report import Record
 from shardcodec.tools.write_regions import WritePlan
 

@@ -25,8 +25,7 @@ from zarr.core.sync import sync
 import shardcodec
 from shardcodec import tools
 from shardcodec.cli.app import run
-from shardcodec.tools.monitor import Monitor, Stopped
-from shardcodec.tools.shard_threads import in_order
+from shardcodec.tools.work import Monitor, Stopped, in_order
 
 MIB = 1 << 20
 

@@ -25,7 +25,7 @@ from shardcodec.options import resolve
 from shardcodec.storage.kinds import object_at
 from shardcodec.tools import stored_bytes
 from shardcodec.tools.chunk_check import ChunkCheck, Level
-from shardcodec.tools.findings import FindingKind
+from shardcodec.tools.report import FindingKind
 from shardcodec.tools.stored_bytes import Buffer, open_object
 from shardcodec.tools.survey import Survey, survey
 

@@ -20,8 +20,7 @@ from spec_json import LITTLE
 
 from shardcodec import ShardSpec, SpecError, UnsupportedError, chunk_state, open_array, tools
 from shardcodec.format.metadata import KeyEncoding
-from shardcodec.tools.array_target import ForeignObject
-from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.targets import ForeignObject, find_arrays
 
 
 def hierarchy(store: Any) -> Any:

@@ -21,7 +21,7 @@ from helpers import files_below
 from shardcodec import tools
 from shardcodec.cli.app import run
 from shardcodec.storage.whole_file import NewWholeFile, put_file
-from shardcodec.tools.jobs.plan_file import PlanFile
+from shardcodec.tools.jobs.job_files import PlanFile
 
 
 def array(place: Path) -> Path:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import shardcodec
 from shardcodec import UnsupportedError
 from shardcodec.tools import plan_writes
-from shardcodec.tools.array_target import array_target
+from shardcodec.tools.targets import array_target
 from shardcodec.tools.write_regions import WritePlan, _box_counts, _boxes, _runs
 
 Ints = tuple[int, ...]

@@ -23,8 +23,8 @@ from zarr.storage import LocalStore
 import shardcodec
 from shardcodec import LockScopeError, ShardSpec, ShardWriter, option_sources
 from shardcodec.tools import compact, convert, inspect, plan_convert, repair, run_part, verify
-from shardcodec.tools.compact_work import CompactTask
-from shardcodec.tools.jobs.shard_task import ArrayPlace, ShardWorker
+from shardcodec.tools.compact import CompactTask
+from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker
 from shardcodec.tools.targets import find_arrays
 from shardcodec.transformer import ShardingStorageTransformer
 

@@ -1,6 +1,9 @@
-# convert.py - convert arrays to sharded arrays of Zarr v3
+# convert.py - convert arrays to sharded arrays of Zarr v3: the call, its job file, its cost
 # SPDX-License-Identifier: MIT
-"""`convert`: plan, then run all units, with a ledger if it is a job. `plan_convert`: only the plan, for `run_part`."""
+"""Convert arrays to sharded arrays of Zarr v3: the call, its job file, its cost.
+
+`convert`: plan, then run all units, with a ledger if it is a job. `plan_convert`: only the plan, for `run_part`.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +11,172 @@ import operator
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ...arguments import checked, shortened
+from ...errors import ConflictError
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
 from ...storage.kinds import is_url, placed_options
-from ..array_target import ArrayTarget
-from ..jobs.cluster import chosen_cluster, default_job, open_workers
-from ..jobs.plan_file import PlanFile
-from ..monitor import Incomplete, Monitor, Stopped
+from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
+from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
 from ..other_objects import ObjectCounts, count_objects
-from ..targets import find_arrays
-from .begin_job import begin_job, give_up, plan_file
-from .convert_report import ConvertedArray, ConvertReport
-from .destination import NewTree
-from .estimate import Prices, array_report, cost_of
-from .execute import Execution, Workers, peak_nbytes, run_report
-from .intermediate import Intermediate
+from ..targets import ArrayTarget, find_arrays
+from ..work import Incomplete, Monitor, Stopped
+from .destination import MARK, NewTree, absolute, check_apart, has_claim, release
+from .execute import Execution, Intermediate, Totals, Workers, is_finished, peak_nbytes, run_report
 from .layout import Choices, codec_notes, has_shards
 from .open_source import open_source
-from .places import absolute, check_apart
-from .plan import ConvertPlan, VerifyLevel, make_plan
-from .run import Totals
+from .plan import ConvertPlan, Prices, VerifyLevel, array_report, cost_of, make_plan
+from .report import ConvertedArray, ConvertReport
 from .source import SourceTree
 
-__all__ = ["convert", "plan_convert"]
+__all__ = [
+    "begin_job",
+    "convert",
+    "give_up",
+    "plan_convert",
+    "plan_file",
+]
+
+
+# ---------------------------------------------------------------- the file of a job: begun, resumed, replaced, given up
+#
+# `begin_job`: stores the plan of a new job, or resumes one. `give_up`: removes what a failed beginning has left.
+
+
+def plan_file(
+    plan: ConvertPlan,
+    path: str,
+    source: Any,
+    destination: Any,
+    n_parts: int,
+    options: Mapping[str, Any] | None,
+) -> PlanFile:
+    """Return the file of a plan, which is not written yet.
+
+    Raises
+    ------
+    TypeError
+        Other processes cannot open source and destination.
+    ValueError
+        It would lie in the new hierarchy.
+    """
+    places = []
+    for name, place in (("source", source), ("destination", destination)):
+        if not isinstance(place, str):
+            raise TypeError(
+                f"{name}: expected a path or a URL, which other processes can open, got {type(place).__name__}"
+            )
+        places.append(place)
+    if not is_url(places[1]) and path.startswith(places[1].rstrip(os.sep) + os.sep):
+        raise ValueError(f"job: expected a file outside of the new hierarchy {places[1]}, got {path}")
+    return PlanFile(path, plan, places[0], places[1], n_parts, options)
+
+
+def begin_job(file: PlanFile, new: NewTree, *, resume: bool) -> tuple[PlanFile, bool]:
+    """Store the plan of a new job, or find the one that is resumed.
+
+    A finished job stays until another one takes its file, so that a command that runs once more finds it complete.
+
+    Parameters
+    ----------
+    file : PlanFile
+        The new plan.
+    new : NewTree
+        Its destination.
+    resume : bool
+        Go on with the job in the file, if there is one.
+
+    Returns
+    -------
+    file : PlanFile
+        The plan that is carried out.
+    is_new : bool
+        The job begins with this call.
+
+    Raises
+    ------
+    FileExistsError
+        The file is that of an unfinished job or not a plan, or there is something at the destination.
+    ConflictError
+        The job in the file is unfinished, and has another source or other options.
+    """
+    stored = _stored(file.path, resume=resume)
+    if stored is None:
+        new.check_free()
+        file.write()
+        return file, True
+    is_same = stored.plan.fingerprint == file.plan.fingerprint
+    is_over = is_finished(read_ledgers(file.path, stored.plan.fingerprint))
+    if resume and is_same:
+        return stored, False
+    if not is_over and not resume:
+        raise FileExistsError(f"{file.path}: the job exists already; resume it, or name a new file")
+    if not is_over:
+        raise ConflictError(
+            f"{file.plan.source}: expected the source and the options with which the job was begun (fingerprint "
+            f"{stored.plan.fingerprint}), got others ({file.plan.fingerprint}); begin a new job with a new destination",
+            expected=stored.plan.fingerprint,
+            actual=file.plan.fingerprint,
+        )
+    new.check_free()
+    _remove(file.path)
+    file.write()
+    return file, True
+
+
+def give_up(new: NewTree, owner: str, job: PlanFile | None, *, had_folder: bool) -> None:
+    """Remove the file and the mark of a job that has not written anything, so that the next attempt finds nothing.
+
+    Parameters
+    ----------
+    new : NewTree
+    owner : str
+        Name of the job.
+    job : PlanFile or None
+        Its file, if this call has made it.
+    had_folder : bool
+        The folder of the destination was there before.
+    """
+    if job is not None and read_ledgers(job.path, job.plan.fingerprint).lines:
+        return
+    with suppress(OSError):  # a place that cannot be reached has nothing to remove, or keeps it
+        if has_claim(new, owner):
+            if new.has_objects(besides=MARK):
+                return
+            release(new)
+            if new.path is not None and not had_folder:
+                os.rmdir(new.path)
+    if job is not None:
+        _remove(job.path)
+
+
+def _stored(path: str, *, resume: bool) -> PlanFile | None:
+    try:
+        return PlanFile.read(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        if resume:
+            raise
+        raise FileExistsError(f"{path}: expected a new file for the job, but it exists: {error}") from error
+
+
+def _remove(path: str) -> None:
+    remove_ledgers(
+        path
+    )  # first, because a plan without ledgers is harmless, but a new plan with old ledgers is not
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+# ---------------------------------------------------------------- convert arrays to sharded arrays of Zarr v3
 
 OnArray = Callable[[ConvertedArray], None]
 

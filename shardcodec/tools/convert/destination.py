@@ -1,6 +1,8 @@
-# destination.py - the new hierarchy
+# destination.py - the new hierarchy, and the mark of the job that writes it
 # SPDX-License-Identifier: MIT
-"""`NewTree`: where new arrays are written. `NewArray`: one of them, before it has metadata.
+"""The new hierarchy, and the mark of the job that writes it.
+
+`NewTree`: where new arrays are written. `NewArray`: one of them, before it has metadata.
 
 Documents are written last, those of the root at the very end. Until then no program takes the objects for an array.
 """
@@ -11,8 +13,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,25 +34,38 @@ from ...compat import (
     default_buffer_prototype,
     default_spec,
     on_zarrs_loop,
+    unwrap,
 )
 from ...format.byte_document import byte_document
 from ...format.metadata import KeyEncoding, key_encoding, parse_document
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
-from ...storage.files import staging_folder
-from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store
+from ...storage.files import check_name, staging_folder
+from ...storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store, object_at
 from ...storage.store import Store
 from ...storage.whole_file import put_file
 from ...transformer.legacy_2022.convert import put
-from ..array_target import ArrayTarget
 from ..backup import copy_stored
-from ..documents import DOCUMENTS
-from ..memory_budget import MemoryBudget
-from ..names import is_own_name, node_path, object_name
+from ..documents import DOCUMENTS, is_own_name, node_path, object_name
 from ..stored_bytes import lasting_state, open_object
+from ..targets import ArrayTarget
+from ..work import MemoryBudget
 from .source import Ints, file_state
 
-__all__ = ["JobOver", "NewArray", "NewTree", "ShardState"]
+__all__ = [
+    "MARK",
+    "JobOver",
+    "NewArray",
+    "NewTree",
+    "ShardState",
+    "absolute",
+    "check_apart",
+    "check_new_place",
+    "claim",
+    "guard",
+    "has_claim",
+    "release",
+]
 
 # How the names of files begin that the engine has not finished; they are here only where no staging folder can be made.
 PART = re.compile(r"\.shardcodec-[0-9a-f]{16}-")
@@ -429,3 +444,200 @@ class NewArray:
         part = Part(self.key(coords), self._native, Box(start, shape, None, (0,) * len(shape)))
         reader.read([part], out, tuple(range(out.ndim)))
         return out
+
+
+# ---------------------------------------------------------------- where source and destination are, independent of their spelling
+#
+# `absolute`: one spelling of a place. `check_new_place`: the destination must be free, and apart from the source.
+
+
+def absolute(place: Any, storage_options: Mapping[str, Any] | None = None) -> Any:
+    """Return the absolute path of a path or of a ``file://`` URL; any other place as it is."""
+    if is_url(place):
+        if place.partition("://")[0].lower() not in ("file", "local"):
+            return place
+        place = at_url(place, storage_options)
+    return os.path.abspath(check_name(os.fspath(place))) if isinstance(place, str | os.PathLike) else place
+
+
+def check_new_place(
+    to: Any, storage_options: Mapping[str, Any] | None, source: Any, *, is_one_shard: bool = False
+) -> None:
+    """Check the destination of `repair` and `compact`, as `convert` does with its own.
+
+    Parameters
+    ----------
+    to : path-like, URL or zarr store
+    storage_options : mapping or None
+        Only with a URL.
+    source : path-like, URL or zarr store
+    is_one_shard : bool
+        `source` is one shard, and `to` its new object.
+
+    Raises
+    ------
+    ValueError
+        One lies in the other one, or `to` is a zip file.
+    FileExistsError
+        There is something already.
+    """
+    options = storage_options if is_url(to) else None
+    old = absolute(source, storage_options if is_url(source) else None)
+    check_apart(old, absolute(to, options), name="to")
+    if not is_one_shard:
+        NewTree(to, options).check_free()
+        return
+    store, key, name = object_at(to, None, options)
+    path = store.path(key)
+    if open_object(store, key) is not None if path is None else os.path.lexists(path):
+        raise FileExistsError(f"{path or name}: expected a new path, but it exists")
+
+
+def check_apart(source: Any, destination: Any, *, name: str = "destination") -> None:
+    """Raise `ValueError` if one of two places, which `absolute` has returned, lies in the other one."""
+    old, new = _location(source), _location(destination)
+    if old is None or new is None or not _is_same_store(old[0], new[0]):
+        return
+    a, b = (f"{path.rstrip('/')}/" if path.strip("/") else "" for path in (old[1], new[1]))
+    if a != b and (a.startswith(b) or b.startswith(a)):
+        raise ValueError(
+            f"{name}: expected a place outside of the source {source}, which does not contain the source, got {destination}"
+        )
+
+
+def _location(place: Any) -> tuple[Any, str] | None:
+    """Return a store and the path in it; in place of the store None for files, and the scheme for URLs."""
+    if is_url(place):
+        scheme, _, rest = place.partition("://")
+        return scheme.lower(), rest
+    if isinstance(place, str):
+        return None, os.path.realpath(place)
+    if not isinstance(place, StorePath) and not is_zarr_store(place):
+        return None
+    folder = folder_at(place, "")
+    path = folder.store.path(folder.prefix.rstrip("/"))
+    return (folder, folder.prefix) if path is None else (None, os.path.realpath(path))
+
+
+def _is_same_store(a: Any, b: Any) -> bool:
+    if not isinstance(a, Folder) or not isinstance(b, Folder):
+        return not isinstance(a, Folder) and not isinstance(b, Folder) and a == b
+    if a.store.lock_names([""]) != b.store.lock_names([""]):
+        return False
+    # the names of some stores do not tell them apart, such as those of two memory stores
+    one, other = unwrap(a.store.place), unwrap(b.store.place)
+    return one is other or bool(one == other)
+
+
+# ---------------------------------------------------------------- the mark of the job that writes a new hierarchy
+#
+# `claim` marks a new hierarchy for one job, so that no other one writes into it; `release` removes the mark at the end.
+
+# Name of the mark in the folder of the new hierarchy.
+MARK = ".shardcodec-job"
+
+
+def claim(destination: NewTree, job: str, path: str | None, *, is_begun: bool) -> None:
+    """Mark an incomplete hierarchy for a job. Several workers of the job may call it.
+
+    Parameters
+    ----------
+    destination : NewTree
+    job : str
+        Name of the job, which no other job has.
+    path : str or None
+        Path of its plan, for messages; None if it has none.
+    is_begun : bool
+        A ledger shows that the job has written shards; only then may there be objects without the mark.
+
+    Raises
+    ------
+    FileExistsError
+        Another job writes there, or there are objects that are not of this job.
+    """
+    if has_claim(destination, job):
+        return
+    if not is_begun:
+        try:
+            destination.check_free()
+        except FileExistsError:
+            if has_claim(destination, job):  # another worker was faster
+                return
+            raise
+    mark = json.dumps({"job": job, "plan": path}).encode()
+    with _optional(destination):
+        if destination.create(MARK, mark):
+            return
+    if _stored(destination) is not None and not has_claim(destination, job):
+        raise FileExistsError(
+            f"{destination.place}: expected a place that no other job writes, but one began"
+        )
+
+
+def has_claim(destination: NewTree, job: str) -> bool:
+    """Return True if the mark is that of a job, False if there is none.
+
+    Raises
+    ------
+    FileExistsError
+        It is the mark of another job.
+    """
+    stored = _stored(destination)
+    if stored is None:
+        return False
+    try:
+        found = json.loads(stored)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and found.get("job") == job:
+        return True
+    plan = found.get("plan") if isinstance(found, dict) else None
+    whose = "another conversion" if plan is None else f"the job {plan}"
+    raise FileExistsError(
+        f"{destination.place}: expected a new place, but {whose} writes there; finish that one, or remove all that is there"
+    )
+
+
+def guard(destination: NewTree, job: str) -> Callable[[], None]:
+    """Return a check for the time just before an object is stored: the destination must still be that of the job.
+
+    A worker that was taken for lost may wake up long after others have done its work, and users have written since.
+
+    Returns
+    -------
+    callable
+        Raises `JobOver` if the destination is complete, or has no longer the mark of the job.
+    """
+    has_mark = has_claim(destination, job)
+
+    def check() -> None:
+        try:
+            is_ours = not destination.is_complete and (not has_mark or has_claim(destination, job))
+        except FileExistsError:
+            is_ours = False
+        if not is_ours:
+            raise JobOver(f"{destination.place}: expected the mark of the job {job}, but the job is over")
+
+    return check
+
+
+def release(destination: NewTree) -> None:
+    """Remove the mark of a complete hierarchy. It is harmless if it stays, because the metadata are there."""
+    with _optional(destination):
+        destination.remove(MARK)
+
+
+def _stored(destination: NewTree) -> bytes | None:
+    with _optional(destination):
+        return destination.get(MARK)
+    return None
+
+
+@contextmanager
+def _optional(destination: NewTree) -> Iterator[None]:
+    """Ignore errors of a store without files: some, such as that of icechunk, take only keys of Zarr and have no mark."""
+    try:
+        yield
+    except Exception:
+        if destination.path is not None:
+            raise

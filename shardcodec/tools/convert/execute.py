@@ -4,25 +4,173 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import shutil
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+from ...format.codecs import Blosc, Bytes
+from ...format.dtypes import swap_fields
+from ...format.metadata import key_encoding
+from ...format.spec import ShardSpec
 from ...options import Options
+from ...storage.runner import ThreadCall, WorkerThreads
 from ..backup import holds_whole
-from ..jobs.ledger import FoundLines, Ledger, read_ledgers
-from ..memory_budget import MemoryBudget
-from ..monitor import Incomplete, Monitor, Stopped
-from ..other_objects import OtherObject, copy_objects
-from .claim import claim, guard, has_claim, release
-from .convert_report import ConvertedArray, ConvertReport
-from .destination import JobOver, NewTree
-from .plan import ConvertPlan, Unit
-from .run import OnRecord, Totals, n_in_flight, run_units
-from .shard_record import ShardRecord
-from .source import Ints, SourceTree
-from .work import Done, GroupWork
+from ..jobs.job_files import FoundLines, Ledger, ledger_folder, read_ledgers
+from ..other_objects import NO_OBJECTS, ObjectCounts, OtherObject, copy_objects
+from ..work import Incomplete, MemoryBudget, Monitor, Stopped
+from .destination import JobOver, NewTree, claim, guard, has_claim, release
+from .grouping import Geometry, encode_grouping
+from .plan import ConvertPlan, PlannedArray, Unit
+from .report import ConvertedArray, ConvertReport, ShardFailure, ShardRecord
+from .source import Ints, SourceArray, SourceTree
+from .work import Done, GroupResult, GroupWork
+from .zarr_source import zarr_source
 
-__all__ = ["Execution", "Workers", "is_finished", "peak_nbytes", "recorded_shards", "run_report"]
+__all__ = [
+    "Execution",
+    "Intermediate",
+    "OnRecord",
+    "Totals",
+    "Workers",
+    "is_finished",
+    "n_in_flight",
+    "peak_nbytes",
+    "recorded_shards",
+    "run_report",
+    "run_units",
+]
+
+
+# ---------------------------------------------------------------- run the units of a plan, several at a time
+#
+# `run_units`: groups of shards in threads, as many at a time as the memory permits.
+
+# Failures that a report lists.
+MOST_FAILURES = 1000
+
+OnRecord = Callable[[ShardRecord], None]
+
+
+@dataclass
+class Totals:
+    """Sums over the finished groups of a run."""
+
+    n_written: int = 0
+    n_skipped: int = 0
+    n_failed: int = 0
+    n_moved_chunks: int = 0
+    read_nbytes: int = 0
+    written_nbytes: int = 0
+    failures: list[ShardFailure] = field(default_factory=list)
+    is_stopped: bool = False
+    others: ObjectCounts = NO_OBJECTS
+
+    def add(self, found: GroupResult) -> None:
+        """Add the result of a group."""
+        self.n_skipped += found.n_skipped
+        self.n_written += len(found.records) + found.n_empty
+        self.n_failed += len(found.failures)
+        self.n_moved_chunks += sum(one.n_moved for one in found.records)
+        self.read_nbytes += sum(one.read_nbytes for one in found.records)
+        self.written_nbytes += sum(one.nbytes for one in found.records)
+        self.failures += found.failures[: MOST_FAILURES - len(self.failures)]
+
+    def add_totals(self, found: Totals) -> None:
+        """Add the sums of a part of the run that another process did."""
+        self.n_skipped += found.n_skipped
+        self.n_written += found.n_written
+        self.n_failed += found.n_failed
+        self.n_moved_chunks += found.n_moved_chunks
+        self.read_nbytes += found.read_nbytes
+        self.written_nbytes += found.written_nbytes
+        self.failures += found.failures[: MOST_FAILURES - len(self.failures)]
+
+    def add_failure(self, found: ShardFailure) -> None:
+        """Add a shard that is not stored any more as it was written."""
+        self.n_failed += 1
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append(found)
+
+
+def n_in_flight(plan: ConvertPlan, n_threads: int) -> int:
+    """Return the number of groups that are worked on at a time."""
+    need = max((one.need_nbytes for one in plan.arrays), default=1)
+    return max(1, min(n_threads, plan.memory // max(1, need)))
+
+
+def run_units(
+    plan: ConvertPlan,
+    work: GroupWork,
+    units: Iterable[Unit],
+    monitor: Monitor,
+    *,
+    n_threads: int,
+    fail_fast: bool,
+    on_record: OnRecord,
+) -> Totals:
+    """Run units; a stop is noted in the result, after the groups that were begun are finished.
+
+    Parameters
+    ----------
+    plan : ConvertPlan
+    work : GroupWork
+    units : iterable of Unit
+    monitor : Monitor
+        It is asked between two groups whether to stop.
+    n_threads : int
+        Groups at a time, at most.
+    fail_fast : bool
+        Stop at the first failure.
+    on_record : callable
+        Called in this thread for each finished shard.
+    """
+    totals = Totals()
+    rest = iter(units)
+    at_a_time = n_in_flight(plan, n_threads)
+    n_running = 0
+
+    def take(ended: ThreadCall[GroupResult]) -> None:
+        found = ended.result()
+        for record in found.records:
+            on_record(record)
+        totals.add(found)
+        monitor.advance(len(found.records) + found.n_skipped + len(found.failures) + found.n_empty)
+
+    with WorkerThreads[GroupResult](at_a_time, "shardcodec-convert") as threads:
+        error: BaseException | None = None
+        try:
+            while True:
+                monitor.check()
+                for unit in itertools.islice(rest, at_a_time - n_running):
+                    threads.submit(work.run, unit)
+                    n_running += 1
+                if not n_running:
+                    break
+                # wake up now and then: the user may ask to stop while a long group runs
+                if (ended := threads.next_finished(timeout=0.5)) is not None:
+                    n_running -= 1
+                    take(ended)
+                if totals.n_failed and fail_fast:
+                    break
+        except Stopped:
+            totals.is_stopped = True
+        finally:
+            while n_running and (ended := threads.next_finished()) is not None:
+                n_running -= 1
+                try:
+                    take(ended)
+                except Exception as found:  # noqa: BLE001 - the first one is raised, after all results are taken
+                    error = error or found
+        if error is not None:
+            raise error
+    return totals
+
+
+# ---------------------------------------------------------------- carry out a plan, or a part of it
 
 # Member of the line of a ledger that says that the documents are written.
 FINISHED = "finished"
@@ -341,3 +489,134 @@ def recorded_shards(found: FoundLines) -> Done:
             continue  # a line of a later version
         done.setdefault((record.array, record.coords), []).append(record)
     return done
+
+
+# ---------------------------------------------------------------- an intermediate array, where source chunks and new shards cross
+#
+# `Intermediate`: makes the intermediate arrays of a plan in a temporary folder, and opens them in place of the source.
+#
+# If no group of shards fits into the memory whose edges are edges of source chunks, source chunks would be read many times. The
+# intermediate array has chunks that suit both sides, as rechunker does.
+
+
+class Intermediate:
+    """The intermediate arrays of one conversion.
+
+    Parameters
+    ----------
+    plan : ConvertPlan
+        The conversion.
+    tree : SourceTree
+        Its source.
+    folder : path-like
+        The temporary folder. A folder in it has the arrays, and is removed at the end.
+    options : Options
+    job : str or None
+        The job of the conversion; its name with ``.temp`` is that of the ledger of the intermediate arrays.
+    owner : str
+        Name of the job, which no other job has.
+
+    Raises
+    ------
+    FileExistsError
+        The folder has files, and there is no ledger for them.
+    """
+
+    def __init__(
+        self,
+        plan: ConvertPlan,
+        tree: SourceTree,
+        folder: str | os.PathLike[str],
+        options: Options,
+        job: str | None,
+        owner: str,
+    ) -> None:
+        self._tree, self._owner = tree, owner
+        # only this process writes there, and a local folder has no locks that reach other nodes
+        self._options = replace(options, locking="thread")
+        # a name that no other hierarchy has, because the whole folder is removed at the end
+        self._folder = os.path.abspath(os.fspath(folder))
+        self._new = NewTree(os.path.join(self._folder, f"{plan.fingerprint}.zarr"))
+        self._job = None if job is None else f"{job}.temp"
+        if self._job is None or not os.path.exists(ledger_folder(self._job)):
+            self._new.check_free()
+        by_name = {one.name: one for one in tree.arrays}
+        chosen = [one for one in plan.arrays if one.via_chunk is not None]
+        documents: dict[str, Any] = {one.name: _document(by_name[one.name], one) for one in chosen}
+        self._plan = replace(
+            plan,
+            destination=self._new.place,
+            arrays=tuple(_planned(by_name[one.name], one, plan) for one in chosen),
+            documents=documents,
+            verbatim=(),
+            fingerprint=f"{plan.fingerprint} intermediate",
+        )
+
+    def make(self, monitor: Monitor, *, fail_fast: bool) -> Totals:
+        """Write the intermediate arrays; those that are finished are not written again."""
+        execution = Execution(
+            self._plan,
+            replace(self._tree, others=None),
+            self._new,
+            self._options,
+            monitor,
+            job=self._job,
+            owner=self._owner,
+            fail_fast=fail_fast,
+        )
+        totals, _, _ = execution.run(self._plan.units(), n_shards=self._plan.n_shards, finishes=True)
+        return totals
+
+    def tree(self) -> SourceTree:
+        """Return the source with the intermediate arrays in place of the arrays that they are copies of."""
+        return replace(self._tree, arrays=tuple(map(self._opened, self._tree.arrays)))
+
+    def _opened(self, source: SourceArray) -> SourceArray:
+        document = self._plan.documents.get(source.name)
+        if document is None:
+            return source
+        folder = self._new.array(source.name, document, self._options).folder
+        return zarr_source(source.name, folder, document, key_encoding(document), self._options)
+
+    def remove(self) -> None:
+        """Remove the temporary folder and its ledger."""
+        assert self._new.path is not None
+        shutil.rmtree(self._new.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is not empty, or does not exist
+            os.rmdir(self._folder)
+        if self._job is not None:
+            shutil.rmtree(ledger_folder(self._job), ignore_errors=True)
+
+
+def _document(source: SourceArray, array: PlannedArray) -> dict[str, Any]:
+    assert array.via_shard is not None and array.via_chunk is not None
+    endian = Bytes("little" if swap_fields(source.dtype) else None)
+    codecs = (endian, Blosc("lz4", 1))
+    spec = ShardSpec(array.via_shard, array.via_chunk, source.dtype, source.fill_value, codecs)
+    return spec.to_metadata(source.shape)
+
+
+def _planned(source: SourceArray, array: PlannedArray, plan: ConvertPlan) -> PlannedArray:
+    assert array.via_shard is not None and array.via_chunk is not None
+    geometry = Geometry(
+        source.shape,
+        array.via_shard,
+        array.via_chunk,
+        source.chunks,
+        source.dtype.itemsize,
+        extra_shards=1 if plan.verify == "full" else 0,
+        n_threads=plan.n_threads,
+    )
+    grouping = encode_grouping(geometry, plan.memory)
+    return PlannedArray(
+        array.name,
+        "encode",
+        "an intermediate array",
+        array.via_chunk,
+        array.via_shard,
+        geometry.grid,
+        grouping.shards,
+        grouping.piece,
+        grouping.need_nbytes,
+        grouping.amplification,
+    )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..quantities import format_nbytes
+from ..report import format_nbytes
 from .source import Ints
 
 __all__ = [

@@ -1,6 +1,9 @@
-# hdf5_source.py - HDF5 datasets as sources
+# hdf5_source.py - arrays of an HDF5 file, and of other files with text
 # SPDX-License-Identifier: MIT
-"""Datasets and groups of an HDF5 file, by way of h5py. Elements are decoded by HDF5."""
+"""Arrays of an HDF5 file, and of other files with text.
+
+Datasets and groups of an HDF5 file, by way of h5py. Elements are decoded by HDF5.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,95 @@ import numpy as np
 
 from ...errors import ShardError, UnsupportedError
 from ...format.attributes import as_json_attributes
-from ...format.dtypes import as_dtype
+from ...format.byte_document import byte_document
+from ...format.dtypes import DType, as_dtype, parse_data_type
 from ...storage.kinds import file_above
-from .object_source import ObjectSource, array_attributes, fields_of
-from .source import Ints, SourceArray, SourceTree, file_state, group_notes
-from .text_source import TEXT, TextSource, text_fields
+from .source import (
+    Ints,
+    ObjectSource,
+    SourceArray,
+    SourceTree,
+    array_attributes,
+    chunks_of_object,
+    fields_of,
+    file_state,
+    group_notes,
+)
 
-__all__ = ["hdf5_tree", "split_hdf5"]
+__all__ = [
+    "TEXT",
+    "TextSource",
+    "hdf5_tree",
+    "split_hdf5",
+    "text_fields",
+]
+
+
+# ---------------------------------------------------------------- columns of text that another library decodes
+#
+# `TextSource`: strings of any length as a source. They become an array of the data type ``string``.
+
+# Stands for text of any length where xarray's mask is made.
+TEXT: DType = np.dtype("U65536")
+
+
+@dataclass(frozen=True, eq=False)
+class TextSource(SourceArray):
+    """An array-like object whose elements are strings.
+
+    Attributes
+    ----------
+    values : Any
+        Gives strings for a box.
+    """
+
+    values: Any = None
+
+    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
+        raise NotImplementedError("strings are read with `elements`")
+
+    def elements(self) -> Any:
+        return self.values
+
+    @property
+    def objects_shape(self) -> None:
+        return None
+
+
+def text_fields(values: Any, strings: Any) -> dict[str, Any]:
+    """Return the fields of a source that have to do with its elements.
+
+    Parameters
+    ----------
+    values : Any
+        It has the shape, and perhaps chunks.
+    strings : Any
+        Gives strings for a box.
+    """
+    shape = tuple(int(n) for n in values.shape)
+    stored = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": "string",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1] * len(shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": "",
+        "codecs": [{"name": "vlen-utf8"}, {"name": "zstd", "configuration": {"level": 0, "checksum": False}}],
+    }
+    found = byte_document(stored)
+    dtype = parse_data_type(found.document["data_type"])
+    return {
+        "shape": shape,
+        "dtype": dtype,
+        "fill_value": np.zeros((), dtype)[()],
+        "chunks": chunks_of_object(values),
+        "bytes": found,
+        "values": strings,
+    }
+
+
+# ---------------------------------------------------------------- HDF5 datasets as sources
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # Attributes of HDF5's dimension scales and labels, which become the names of the axes, and those that netCDF hides.
@@ -127,7 +212,7 @@ def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree
     notes: list[str] = []
     for name, node in _nodes(root, "", (), wanted):
         if isinstance(node, h5py.Group):
-            given, lost = _attributes(node)
+            given, lost = _attributes_of_hdf5(node)
             groups[name], more = as_json_attributes(given)
             notes += group_notes(name, [*lost, *more])
         elif isinstance(node, h5py.Dataset) and wanted(name) and not _is_dimension_only(node):
@@ -184,7 +269,7 @@ def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
     if values.shape is None:
         raise UnsupportedError(f"{place}: expected elements, got an empty dataspace")
     names = axes.names(values)
-    given, notes = _attributes(values)
+    given, notes = _attributes_of_hdf5(values)
     if _is_text(values.dtype):
         known = array_attributes(given, TEXT, has_names=names is not None or not values.shape)
         known["notes"] = (*notes, *known["notes"])
@@ -247,7 +332,7 @@ def _base_name(node: Any) -> str:
     return str(node.name).rpartition("/")[2]
 
 
-def _attributes(node: Any) -> tuple[dict[str, Any], list[str]]:
+def _attributes_of_hdf5(node: Any) -> tuple[dict[str, Any], list[str]]:
     """Return attributes as values of numpy, and sentences on those that change by it or cannot be read.
 
     An array of one element is a scalar, because netCDF stores each number in this way.

@@ -1,29 +1,35 @@
-# layout.py - shapes and codecs of the new array
+# layout.py - the layout and the codecs of the new array
 # SPDX-License-Identifier: MIT
-"""`Choices`: what the user wants of new arrays. `new_layout` completes it for one array: metadata, and whether chunks move."""
+"""The layout and the codecs of the new array.
+
+`Choices`: what the user wants of new arrays. `new_layout` completes it for one array: metadata, and whether chunks move.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...compat import data_type_of, refusal_of
 from ...errors import ShardError, UnsupportedError
-from ...format.byte_document import inner_codecs
+from ...format.byte_document import byte_document, inner_codecs
 from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes, parse_codecs
 from ...format.dtypes import swap_fields
 from ...format.spec import ChainSpec, ShardSpec
-from ..array_target import ArrayTarget
 from ..foreign_chunks import ForeignChunks
-from ..quantities import parse_nbytes
-from .source import Ints, SourceArray
+from ..report import parse_nbytes
+from ..targets import ArrayTarget
+from .source import Coords, EncodedChunks, Ints, SourceArray
 
 __all__ = [
     "Choices",
     "NewLayout",
+    "RecodedChunks",
     "chunks_of",
     "codec_names",
     "codec_notes",
@@ -475,3 +481,48 @@ def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, 
             f"zarr-python reads {', '.join(foreign)}, TensorStore and others do not; all read chunks made with --codecs {wanted}"
         )
     return tuple(notes)
+
+
+# ---------------------------------------------------------------- inner chunks that zarr's codecs encode
+#
+# `RecodedChunks`: elements of a type that the engine does not have, such as strings, encoded for new inner chunks.
+
+
+class RecodedChunks(EncodedChunks):
+    """The elements of a source as encoded chunks of a new array.
+
+    Parameters
+    ----------
+    source : SourceArray
+    document : mapping
+        The ``zarr.json`` of the new array.
+    """
+
+    def __init__(self, source: SourceArray, document: Mapping[str, Any]) -> None:
+        foreign = ForeignChunks.of(document)
+        if foreign is None:
+            raise UnsupportedError(f"{source.place}: zarr does not have the data type {source.data_type}")
+        chain = ChainSpec.from_metadata(byte_document(document).document)
+        self._source, self._foreign, self._chunk = source, foreign, chunks_of(chain)
+        self._perm = chain.perm if chain.sharding is not None else tuple(range(chain.ndim))
+        self._values = source.elements()
+
+    def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
+        for at in coords:
+            data = self._encoded(tuple(at.tolist()))
+            if data is not None:
+                yield at[None], [len(data)], data
+
+    def _encoded(self, at: tuple[int, ...]) -> bytes | None:
+        """Return an encoded chunk; None if all its elements have the fill value."""
+        fill = self._foreign.fill
+        chunk = np.full(self._chunk, fill, fill.dtype)
+        low = [i * size for i, size in zip(at, self._chunk, strict=True)]
+        n = [
+            min(size, limit - a) for a, size, limit in zip(low, self._chunk, self._source.shape, strict=True)
+        ]
+        chunk[tuple(map(slice, n))] = self._values[
+            tuple(slice(a, a + k) for a, k in zip(low, n, strict=True))
+        ]
+        stored = chunk.transpose(self._perm)
+        return self._foreign.encode(stored if stored.flags.c_contiguous else stored.copy())

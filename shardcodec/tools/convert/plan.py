@@ -16,26 +16,97 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
+from ...arguments import check_fields
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
-from ..names import node_path
+from ..documents import node_path
 from .destination import NewArray, NewTree
-from .grouping import Geometry, encode_grouping, move_grouping
-from .intermediate_shape import choose_intermediate
+from .grouping import Geometry, Grouping, encode_grouping, move_grouping, parts_of_axis
 from .layout import Choices, chunks_of, kept_layout, misfit, new_layout
-from .object_source import ObjectSource
-from .source import Ints, SourceArray, SourceTree
+from .report import ConvertedArray, Cost
+from .source import Ints, ObjectSource, SourceArray, SourceTree
 from .zarr_source import ZarrSource
 
 __all__ = [
     "VERIFY_LEVELS",
     "ConvertPlan",
+    "IntermediateShape",
     "PlannedArray",
+    "Prices",
     "Unit",
+    "array_report",
     "check_same_source",
+    "choose_intermediate",
+    "cost_of",
     "default_memory",
     "make_plan",
 ]
+
+
+# ---------------------------------------------------------------- shapes of an intermediate array
+#
+# `choose_intermediate`: an array between source and destination whose chunks suit both, so that little is read twice.
+
+# An intermediate array is written and read once, so it pays off from here on.
+LEAST_AMPLIFICATION = 3.0
+# Bytes that could be read or written in the time that one more chunk costs.
+CHUNK_COST_NBYTES = 64 << 10
+
+
+class IntermediateShape(NamedTuple):
+    """The shapes of an intermediate array, in elements.
+
+    Attributes
+    ----------
+    chunk, shard : tuple of int
+        Of an inner chunk and of a shard.
+    amplification : float
+        Bytes that are read from the source, and from the intermediate array, divided by those of the array.
+    """
+
+    chunk: Ints
+    shard: Ints
+    amplification: float
+
+
+def choose_intermediate(geometry: Geometry, memory: int, direct: Grouping) -> IntermediateShape | None:
+    """Return the shapes of an intermediate array; None if it would cost more than it saves.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        The conversion without it.
+    memory : int
+    direct : Grouping
+        How it would be done without it.
+    """
+    if geometry.source is None or direct.amplification < LEAST_AMPLIFICATION:
+        return None
+    best: tuple[float, IntermediateShape] | None = None
+    for chunk in itertools.product(*_candidates(geometry)):
+        try:
+            first = encode_grouping(replace(geometry, shard=chunk, chunk=chunk, held_nbytes=0), memory)
+            second = encode_grouping(replace(geometry, source=chunk), memory)
+        except ValueError:
+            continue  # such a chunk does not fit into the memory
+        n_chunks = math.prod(-(-n // size) for n, size in zip(geometry.shape, chunk, strict=True))
+        amplification = first.amplification + second.amplification
+        cost = amplification + 1 + n_chunks * CHUNK_COST_NBYTES / geometry.nbytes(geometry.shape)
+        if cost < (best[0] if best else direct.amplification):
+            shard = tuple(k * size for k, size in zip(first.shards, chunk, strict=True))
+            best = cost, IntermediateShape(chunk, shard, amplification)
+    return None if best is None else best[1]
+
+
+def _candidates(geometry: Geometry) -> Iterator[list[int]]:
+    """Yield sizes of a chunk along each axis."""
+    assert geometry.source is not None
+    for n, source, shard in zip(geometry.shape, geometry.source, geometry.shard, strict=True):
+        small = min(source, shard)
+        yield sorted({min(n, size) for size in (small, 4 * small, source, shard, math.gcd(source, shard))})
+
+
+# ---------------------------------------------------------------- what a conversion will do, as plain data
 
 VerifyLevel = Literal["none", "checksum", "full"]
 VERIFY_LEVELS: tuple[VerifyLevel, ...] = get_args(VerifyLevel)
@@ -396,3 +467,104 @@ def check_same_source(plan: ConvertPlan, tree: SourceTree, destination: NewTree)
             expected=plan.fingerprint,
             actual=found,
         )
+
+
+# ---------------------------------------------------------------- what a conversion costs
+#
+# `cost_of`: reads, writes and their price, from shapes and a sample of the stored sizes.
+
+# Objects whose sizes are looked up for an estimate.
+SAMPLE_OBJECTS = 64
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices of 1,000 requests.
+
+    Parameters
+    ----------
+    get, put : float
+        Of reads and of writes.
+    """
+
+    get: float
+    put: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (0 <= self.get < math.inf and 0 <= self.put < math.inf):
+            raise ValueError(f"expected prices of at least 0, got get={self.get} and put={self.put}")
+
+
+def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> Cost:
+    """Estimate the cost of one array."""
+    sample = source.object_nbytes(SAMPLE_OBJECTS)
+    objects = source.objects_shape
+    stored = None
+    if objects is not None and sample is not None:
+        stored = int(sample[1] / max(1, sample[0]) * sample[2])
+    n_reads, n_writes = _n_requests(source.shape, array, objects or source.shape)
+    n_shards = array.n_shards
+    touched = None if source.stored is None or not source.shape else source.stored.touched(array.shard_shape)
+    if touched is not None and source.stored is not None and source.stored.coords is not None:
+        n_shards = len(touched)
+        n_reads = -(-n_reads * len(source.stored.coords) // source.stored.n_grid)
+        n_writes = -(-n_writes * n_shards // max(1, array.n_shards))
+    read_nbytes = None if stored is None else int(stored * array.amplification)
+    # inner chunks that are moved keep their size; those that are encoded again are expected to compress as before
+    index = 16 * math.prod(a // b for a, b in zip(array.shard_shape, array.chunk_shape, strict=True)) + 4
+    write_nbytes = None
+    if stored is not None:
+        write_nbytes = (1 if array.via_chunk is None else 2) * stored + index * n_shards
+    price = None
+    if prices is not None:
+        price = (n_reads * prices.get + n_writes * prices.put) / 1000
+    return Cost(n_reads, n_writes, read_nbytes, write_nbytes, array.amplification, n_shards, price)
+
+
+def _n_requests(shape: Ints, array: PlannedArray, objects: Ints) -> tuple[int, int]:
+    """Return how often an object is read and written."""
+    group = tuple(k * size for k, size in zip(array.shards, array.shard_shape, strict=True))
+    step = group if array.method == "encode" else array.shard_shape
+    if array.piece is not None:
+        step = tuple(k * size for k, size in zip(array.piece, array.chunk_shape, strict=True))
+    if array.via_shard is None:
+        return _n_reads(shape, objects, group, step), array.n_shards
+    n_reads = _n_reads(shape, objects, array.via_shard, array.via_shard)
+    n_reads += _n_reads(shape, array.via_shard, group, step)
+    n_via = math.prod(-(-n // size) for n, size in zip(shape, array.via_shard, strict=True))
+    return n_reads, n_via + array.n_shards
+
+
+def _n_reads(shape: Ints, objects: Ints, groups: Ints, steps: Ints) -> int:
+    """Return how often an object is read: once for each group, or each part of a group, that touches it."""
+    total = 1
+    for n, size, group, step in zip(shape, objects, groups, steps, strict=True):
+        low, high = parts_of_axis(n, group, step)
+        total *= int((-(-high // size) - low // size).sum())
+    return total
+
+
+def array_report(
+    source: SourceArray,
+    array: PlannedArray,
+    cost: Cost | None,
+    notes: tuple[str, ...],
+    *,
+    is_sharded: bool,
+) -> ConvertedArray:
+    """Return the report of one array."""
+    return ConvertedArray(
+        array.name,
+        array.method,
+        array.reason,
+        source.shape,
+        source.data_type,
+        array.chunk_shape,
+        array.shard_shape if is_sharded else (),
+        array.n_shards,
+        array.piece is not None,
+        array.via_chunk,
+        cost,
+        notes,
+    )

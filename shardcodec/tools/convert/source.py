@@ -1,37 +1,191 @@
-# source.py - what `convert` needs to know of an array that it reads
+# source.py - an array that convert reads: its facts, its elements
 # SPDX-License-Identifier: MIT
-"""`SourceArray`: one array of any kind. `SourceTree`: the arrays and groups that are converted together."""
+"""An array that convert reads: its facts, its elements.
+
+`SourceArray`: one array of any kind. `SourceTree`: the arrays and groups that are converted together.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from ...access.box_reader import Folder
+from ...errors import CodecError, ShardError
+from ...format.attributes import MASK, as_json_attributes, masked_attributes
 from ...format.byte_document import ByteDocument
 from ...format.codecs import Codec
-from ...format.dtypes import DType
-from ..left_array import LeftArray
+from ...format.dtypes import DType, as_dtype
+from ...format.metadata import KeyEncoding, key_encoding
+from ...storage.files import open_file
 from ..other_objects import OtherObjects
-from .stored_objects import StoredObjects
+from ..report import LeftArray
 
 __all__ = [
     "Coords",
+    "DecodedSource",
     "EncodedChunks",
     "Encoding",
     "Ints",
+    "ObjectSource",
     "SourceArray",
     "SourceTree",
+    "StoredObjects",
+    "array_attributes",
+    "chunks_of_object",
+    "decoded_source",
+    "fields_of",
     "file_state",
     "group_notes",
+    "is_array_like",
+    "object_source",
 ]
+
+
+# ---------------------------------------------------------------- which objects of a source exist
+#
+# `StoredObjects`: the listing of a nearly empty array, so that a conversion costs what is stored, and not the grid.
 
 Ints = tuple[int, ...]
 Coords = np.ndarray[Any, np.dtype[np.int64]]
+
+# Smaller grids are not listed: each object is asked for.
+LEAST_GRID = 64
+# A listing ends at this number of objects, or this part of the grid: the array is then not nearly empty.
+MOST_LISTED = 10_000
+MOST_PART = 16
+
+
+class StoredObjects:
+    """The objects of an array that exist, by their positions in its grid.
+
+    All answers are None if the store cannot list, or if many objects exist. The objects are listed once, and again after
+    `forget`.
+
+    Parameters
+    ----------
+    folder : Folder
+        The objects of the array.
+    keys : KeyEncoding
+    shape, size : tuple of int
+        Shapes of the array and of the elements of one object.
+    """
+
+    def __init__(self, folder: Folder, keys: KeyEncoding, shape: Ints, size: Ints) -> None:
+        self._folder, self._keys, self._shape, self._size = folder, keys, shape, size
+        self.grid: Ints = tuple(-(-n // step) for n, step in zip(shape, size, strict=True))
+        self.n_grid = math.prod(self.grid)
+        self._turn = threading.Lock()
+        self._is_listed = False
+        self._found: Coords | None = None
+
+    @property
+    def coords(self) -> Coords | None:
+        """Positions of the objects, in the order of the grid."""
+        with self._turn:
+            if not self._is_listed:
+                self._found, self._is_listed = self._list(), True
+            return self._found
+
+    def forget(self) -> None:
+        """List the objects again at the next question."""
+        with self._turn:
+            self._is_listed, self._found = False, None
+
+    def _list(self) -> Coords | None:
+        store, prefix = self._folder.store, self._folder.prefix
+        # the objects of a view have other keys in its store
+        if (
+            not LEAST_GRID <= self.n_grid < 2**62
+            or self._folder.base is not None
+            or not store.supports_listing
+        ):
+            return None
+        most = max(MOST_LISTED, self.n_grid // MOST_PART)
+        found: list[Ints] = []
+        for key in store.keys(
+            prefix, with_folders=True
+        ):  # a folder in the place of an object is an error of its read
+            coords = self._keys.coords(key.removeprefix(prefix).rstrip("/"), len(self.grid))
+            if coords is not None and all(i < n for i, n in zip(coords, self.grid, strict=True)):
+                found.append(coords)
+                if len(found) > most:
+                    return None
+        return np.array(sorted(found), dtype=np.int64).reshape(len(found), len(self.grid))
+
+    def which(self, coords: Coords) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
+        """Return for each position whether the object exists."""
+        found = self.coords
+        if found is None:
+            return None
+        if not len(found):
+            return np.zeros(len(coords), np.bool_)
+        known = np.ravel_multi_index(tuple(found.T), self.grid)
+        asked = np.ravel_multi_index(tuple(coords.T), self.grid)
+        at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+        return np.asarray(known[at] == asked)
+
+    def in_box(self, start: Ints, stop: Ints) -> tuple[Coords, int] | None:
+        """Return the objects that touch a box of elements, and the number of all positions of the grid there."""
+        found = self.coords
+        if found is None:
+            return None
+        low = [a // n for a, n in zip(start, self._size, strict=True)]
+        high = [-(-b // n) for b, n in zip(stop, self._size, strict=True)]
+        first, last = np.searchsorted(found[:, 0], [low[0], high[0]])
+        some = found[first:last]
+        some = some[((some >= low) & (some < high)).all(axis=1)]
+        return some, math.prod(max(0, b - a) for a, b in zip(low, high, strict=True))
+
+    def parts(
+        self, start: Ints, out: np.ndarray[Any, Any], fill: Any
+    ) -> list[tuple[Ints, np.ndarray[Any, Any]]] | None:
+        """Return first elements and views of the parts of a box that existing objects store; the rest gets the fill value.
+
+        None, and nothing is written, unless most of the box is not stored.
+        """
+        stop = tuple(a + n for a, n in zip(start, out.shape, strict=True))
+        found = self.in_box(start, stop)
+        if found is None or 4 * len(found[0]) > found[1]:
+            return None
+        out[...] = fill
+        size = np.array(self._size, dtype=np.int64)
+        low = np.maximum(found[0] * size, start)
+        high = np.minimum((found[0] + 1) * size, stop)
+        parts = []
+        for first, end in zip(low.tolist(), high.tolist(), strict=True):
+            inside = tuple(slice(a - s, b - s) for a, b, s in zip(first, end, start, strict=True))
+            parts.append((tuple(first), out[inside]))
+        return parts
+
+    def touched(self, size: Ints) -> Coords | None:
+        """Return the positions of boxes of this size, in a grid of them, that have elements of existing objects."""
+        found = self.coords
+        if found is None:
+            return None
+        mine, steps = np.array(self._size, dtype=np.int64), np.array(size, dtype=np.int64)
+        low = found * mine // steps
+        high = (np.minimum((found + 1) * mine, np.array(self._shape, dtype=np.int64)) - 1) // steps
+        for axis in range(len(size)):  # an object may reach into several boxes
+            counts = (high - low)[:, axis] + 1
+            if len(counts) and counts.max() > 1:
+                first = np.cumsum(counts) - counts
+                step = np.arange(counts.sum()) - np.repeat(first, counts)
+                low, high = np.repeat(low, counts, axis=0), np.repeat(high, counts, axis=0)
+                low[:, axis] += step
+                high[:, axis] = low[:, axis]
+        return np.unique(low, axis=0)
+
+
+# ---------------------------------------------------------------- what `convert` needs to know of an array that it reads
 
 
 @dataclass(frozen=True)
@@ -213,3 +367,227 @@ def file_state(path: str) -> str:
     """
     found = os.stat(path)
     return f"{found.st_size}-{found.st_mtime_ns}"
+
+
+# ---------------------------------------------------------------- any object with shape, dtype and __getitem__ as a source
+#
+# `ObjectSource`: arrays of numpy, dask, xarray or zarr, memory maps, and whatever else gives elements for slices.
+
+
+def is_array_like(value: Any) -> bool:
+    """Return True if a value has shape, dtype and `__getitem__`."""
+    return all(hasattr(value, name) for name in ("shape", "dtype", "__getitem__"))
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectSource(SourceArray):
+    """An array-like object. Its reads take turns, because it may not be made for several threads.
+
+    Attributes
+    ----------
+    values : Any
+        The object.
+    """
+
+    values: Any = None
+    turn: Any = field(default_factory=threading.Lock)
+
+    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
+        box = tuple(slice(a, a + n) for a, n in zip(start, out.shape, strict=True))
+        with self.turn:
+            try:
+                found = np.asarray(self.values[box])
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise self.located(error, start, out.shape) from error
+        if found.shape != out.shape:
+            raise ValueError(
+                f"{self.place}: expected elements of shape {out.shape} for {box}, got {found.shape}"
+            )
+        np.copyto(out, found, casting="equiv")
+
+    def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
+        """Return an error of a read that names what was read."""
+        last = tuple(a + n for a, n in zip(start, shape, strict=True))
+        return OSError(f"{self.place}: elements from {start} to {last}: {type(error).__name__}: {error}")
+
+    @property
+    def objects_shape(self) -> None:
+        return None
+
+
+def object_source(values: Any) -> ObjectSource:
+    """Return the source for an array-like object; raise `UnsupportedError` if shardcodec does not have the data type."""
+    return ObjectSource("", f"<{type(values).__name__}>", **fields_of(values))
+
+
+def fields_of(values: Any, **known: Any) -> dict[str, Any]:
+    """Return fields of the source for an array-like object; raise `UnsupportedError` for an unknown data type.
+
+    `known` has the fields that the caller knows better.
+    """
+    dtype = as_dtype(np.dtype(values.dtype))
+    fill = getattr(values, "fill_value", None)
+    if fill is None or dtype.names is not None:
+        fill = np.zeros((), dtype)[()]
+    found = {
+        "shape": tuple(int(n) for n in values.shape),
+        "dtype": dtype,
+        "fill_value": fill,
+        "chunks": chunks_of_object(values),
+        "dimension_names": _names(values),
+        "values": values,
+        **known,
+    }
+    if "attributes" not in known:
+        given = getattr(values, "attrs", None)
+        given = dict(given) if isinstance(given, Mapping) or given else {}
+        found |= array_attributes(given, dtype, has_names=found["dimension_names"] is not None)
+    return found
+
+
+def array_attributes(
+    given: Mapping[str, Any], dtype: DType, *, has_names: bool, fill: Any = None
+) -> dict[str, Any]:
+    """Return the fields `attributes` and `notes` of a source.
+
+    Parameters
+    ----------
+    given : mapping
+        Attributes of any kind.
+    dtype : dtype
+    has_names : bool
+        The axes have names, so that xarray can read the array, and its mask.
+    fill : Any
+        The fill value, if xarray masks it; see `masked_attributes`.
+    """
+    masks = {name: value for name, value in given.items() if has_names and name == MASK}
+    attributes, notes = as_json_attributes({name: given[name] for name in given if name not in masks})
+    if has_names:
+        attributes, more = masked_attributes(as_json_attributes(masks)[0] | attributes, dtype, fill)
+        notes = (*notes, *more)
+    return {"attributes": attributes, "notes": notes}
+
+
+def chunks_of_object(values: Any) -> Ints | None:
+    """Return the shape of a chunk; dask names the sizes of all chunks."""
+    try:
+        given = getattr(values, "chunks", None)
+    except NotImplementedError:  # chunks of different shapes
+        return None
+    if not isinstance(given, Sequence) or len(given) != len(values.shape):
+        return None
+    first = [one[0] if isinstance(one, Sequence) and len(one) else one for one in given]
+    return (
+        tuple(int(n) for n in first)
+        if all(isinstance(n, int | np.integer) and n > 0 for n in first)
+        else None
+    )
+
+
+def _names(values: Any) -> tuple[str | None, ...] | None:
+    """Return the names of the axes of an array of zarr or xarray."""
+    for owner, name in ((getattr(values, "metadata", None), "dimension_names"), (values, "dims")):
+        given = getattr(owner, name, None)
+        if isinstance(given, Sequence) and len(given) == len(values.shape):
+            return tuple(None if one is None else str(one) for one in given)
+    return None
+
+
+# ---------------------------------------------------------------- arrays that zarr decodes, as sources
+#
+# `DecodedSource`: an array with codecs or a grid that the engine does not have. An error of zarr names the object that caused it.
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedSource(ObjectSource):
+    """An array that zarr decodes.
+
+    Attributes
+    ----------
+    folder : Folder
+        Its objects.
+    """
+
+    folder: Folder = field(kw_only=True)
+
+    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
+        parts = None if self.stored is None else self.stored.parts(start, out, self.fill_value)
+        for first, part in [(start, out)] if parts is None else parts:
+            self._check_objects(first, part.shape)
+            super().read(first, part)
+
+    def _check_objects(self, start: Ints, shape: Ints) -> None:
+        """Open the objects of a box; zarr would read a folder or a link to nothing as an object that does not exist."""
+        for coords in self._objects(start, shape):
+            (key,) = self.folder.keys([self.values.metadata.encode_chunk_key(coords)])
+            path = self.folder.store.path(key)
+            if path is not None and (opened := open_file(path)) is not None:
+                opened.close()
+
+    def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
+        """Return the error of the first object of a box that zarr cannot read, with path and position of the object."""
+        for coords in self._objects(start, shape):
+            try:
+                self.values[self._inside(coords)]
+            except MemoryError:
+                break
+            except Exception as found:  # noqa: BLE001 - whatever a codec of zarr raises
+                return self._of_object(found, coords)
+        return super().located(error, start, shape)
+
+    def _of_object(self, error: Exception, coords: Ints) -> Exception:
+        (key,) = self.folder.keys([self.values.metadata.encode_chunk_key(coords)])
+        name = self.folder.store.describe(key)
+        detail = f"object {name!r} at {coords} of the grid: {type(error).__name__}: {error}"
+        if isinstance(error, OSError):
+            return OSError(detail)
+        return CodecError(detail, shard=name, chunk_coords=coords)
+
+    def _objects(self, start: Ints, shape: Ints) -> Iterator[Ints]:
+        """Yield the positions of the objects of a box; none if they have several shapes."""
+        sizes = self.object_shape
+        if sizes is not None:
+            ranges = (range(a // n, -(-(a + k) // n)) for a, k, n in zip(start, shape, sizes, strict=True))
+            yield from itertools.product(*ranges)
+
+    def _inside(self, coords: Ints) -> tuple[slice, ...]:
+        assert self.object_shape is not None
+        sizes = zip(coords, self.object_shape, self.shape, strict=True)
+        return tuple(slice(at * n, min((at + 1) * n, limit)) for at, n, limit in sizes)
+
+    @property
+    def object_shape(self) -> Ints | None:
+        """Shape of the elements of one stored object; None if they have several."""
+        return None if self.chunks is None else self.values.shards or self.chunks
+
+
+def decoded_source(values: Any, name: str, folder: Folder, **known: Any) -> DecodedSource:
+    """Return the source for an array that zarr decodes.
+
+    Parameters
+    ----------
+    values : zarr.Array
+        The opened array.
+    name : str
+        Path of the array in the new hierarchy.
+    folder : Folder
+        Its objects.
+    **known
+        Fields of `SourceArray` that the caller knows better.
+
+    Raises
+    ------
+    UnsupportedError
+        shardcodec does not have the data type.
+    """
+    found = DecodedSource(name, repr(folder), **fields_of(values, **known), folder=folder)
+    size = found.object_shape
+    if size is None or not found.shape:
+        return found
+    try:
+        keys = key_encoding(values.metadata.to_dict())
+    except ShardError:  # zarr may have more encodings
+        return found
+    return replace(found, stored=StoredObjects(folder, keys, found.shape, size))

@@ -1,30 +1,329 @@
-# work.py - the work on one group of shards
+# work.py - write one group of shards: move encoded chunks or encode elements
 # SPDX-License-Identifier: MIT
-"""`GroupWork`: writes the shards of a group, verifies them, and says what is stored. It keeps no state between groups."""
+"""Write one group of shards: move encoded chunks or encode elements.
+
+`GroupWork`: writes the shards of a group, verifies them, and says what is stored. It keeps no state between groups.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ... import native
 from ...errors import ConflictError, ShardError
 from ...options import Options
 from ..chunk_check import ChunkCheck, Level
-from ..monitor import Monitor
+from ..damage.rebuilt_index import sequence
+from ..report import format_nbytes
 from ..stored_bytes import open_object
 from ..survey import survey
+from ..work import Monitor
 from .destination import JobOver, NewArray, NewTree
-from .encode import Written, encode_group, piece_crc, stream_shard
 from .grouping import INDEX_NBYTES, move_nbytes
-from .move import Moved, move_shard
+from .layout import RecodedChunks
 from .plan import ConvertPlan, PlannedArray, Unit
-from .recoded import RecodedChunks
-from .shard_record import ShardFailure, ShardRecord
-from .source import EncodedChunks, Ints, SourceArray, SourceTree
+from .report import ShardFailure, ShardRecord
+from .source import Coords, EncodedChunks, Ints, SourceArray, SourceTree
+from .zarr_source import chunk_places
 
-__all__ = ["Done", "GroupResult", "GroupWork"]
+__all__ = [
+    "Done",
+    "GroupResult",
+    "GroupWork",
+    "Moved",
+    "Written",
+    "WrittenPiece",
+    "chunks_of_shard",
+    "encode_group",
+    "move_shard",
+    "piece_crc",
+    "stream_shard",
+]
+
+
+# ---------------------------------------------------------------- a new shard from encoded chunks of the source
+#
+# `move_shard`: copy encoded chunks to a new shard. Nothing is decoded; the index is computed.
+
+
+class Moved(NamedTuple):
+    """What was moved to one shard.
+
+    Attributes
+    ----------
+    n_chunks, nbytes : int
+        Inner chunks, and their encoded bytes.
+    crc : int or None
+        Checksum of these bytes in the order of the shard, if it was wanted.
+    """
+
+    n_chunks: int
+    nbytes: int
+    crc: int | None
+
+    @property
+    def is_stored(self) -> bool:
+        """False if no object is stored, because there is no chunk."""
+        return self.n_chunks > 0
+
+
+def move_shard(
+    chunks: EncodedChunks, to: NewArray, coords: Ints, chunk_shape: Ints, *, wants_crc: bool, most_nbytes: int
+) -> Moved:
+    """Write one shard.
+
+    Parameters
+    ----------
+    chunks : EncodedChunks
+        Encoded chunks of the source.
+    to : NewArray
+    coords : tuple of int
+        Position of the shard in the grid. Without any chunk, no object is stored.
+    chunk_shape : tuple of int
+        Shape of an inner chunk by axis of the array.
+    wants_crc : bool
+        Compute the checksum of what is written.
+    most_nbytes : int
+        Encoded bytes to hold at a time; at least one chunk is held.
+    """
+    spec = to.spec
+    if spec is None:
+        return _move_object(chunks, to, coords)
+    counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
+    writer = None
+    n = nbytes = crc = 0
+    try:
+        for where, sizes, data in chunks.joined(chunks_of_shard(to, coords, chunk_shape), most_nbytes):
+            if writer is None:
+                writer = to.writer(coords)
+            writer.write_joined(chunk_places(where, counts, spec.chain.perm)[1], sizes, data)
+            n, nbytes = n + len(where), nbytes + sum(sizes)
+            if wants_crc:
+                crc = native.load().crc32c(data, crc)
+        if writer is not None:
+            to.commit(writer)
+        else:
+            to.remove(coords)
+    except BaseException:
+        if writer is not None:
+            writer.abort()
+        raise
+    return Moved(n, nbytes, crc if wants_crc else None)
+
+
+def _move_object(chunks: EncodedChunks, to: NewArray, coords: Ints) -> Moved:
+    """Write the object of an array without axes, which has no shards."""
+    for _, sizes, data in chunks.joined(np.array([coords], dtype=np.int64), 0):
+        to.put(coords, bytes(data))
+        return Moved(len(sizes), sum(sizes), native.load().crc32c(data))
+    to.remove(coords)
+    return Moved(0, 0, None)
+
+
+def chunks_of_shard(to: NewArray, coords: Ints, chunk_shape: Ints) -> Coords:
+    """Return the chunks of the whole array that a shard has, in Morton order; those outside of the array are left out."""
+    spec = to.spec
+    assert spec is not None
+    counts = [a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True)]
+    stored = np.stack(np.unravel_index(sequence(spec, "morton"), spec.grid_shape), axis=1)
+    chunks = np.empty(stored.shape, dtype=np.int64)
+    chunks[:, list(spec.chain.perm)] = stored
+    chunks += np.array(coords, dtype=np.int64) * np.array(counts, dtype=np.int64)
+    limit = [-(-n // size) for n, size in zip(to.shape, chunk_shape, strict=True)]
+    return chunks[(chunks < np.array(limit, dtype=np.int64)).all(axis=1)]
+
+
+# ---------------------------------------------------------------- new shards from elements
+#
+# `encode_group`: read a box of the source once, and encode it as whole shards. `stream_shard`: one shard, piece by piece.
+
+
+class WrittenPiece(NamedTuple):
+    """Elements that were written, and their checksum.
+
+    Attributes
+    ----------
+    start, shape : tuple of int
+        A box of the shard, in elements.
+    crc : int
+        Checksum of its elements, in C order.
+    """
+
+    start: Ints
+    shape: Ints
+    crc: int
+
+
+class Written(NamedTuple):
+    """One shard that was written.
+
+    Attributes
+    ----------
+    pieces : tuple of WrittenPiece
+        Empty if no checksums were wanted.
+    is_stored : bool
+        False if no object is stored, because all elements have the fill value.
+    """
+
+    pieces: tuple[WrittenPiece, ...]
+    is_stored: bool
+
+
+def piece_crc(values: np.ndarray[Any, Any]) -> int:
+    """Return the checksum of elements in C order."""
+    plain = np.ascontiguousarray(values)
+    return int(native.load().crc32c(plain.reshape(-1).view(np.uint8))) if plain.size else 0
+
+
+def encode_group(
+    source: SourceArray,
+    to: NewArray,
+    first: Ints,
+    shape: Ints,
+    wanted: Sequence[Ints],
+    *,
+    wants_crc: bool,
+    is_verified: bool,
+) -> dict[Ints, Written]:
+    """Write shards of a group.
+
+    Parameters
+    ----------
+    source : SourceArray
+    to : NewArray
+    first : tuple of int
+        Position of the first shard of the group.
+    shape : tuple of int
+        Shards of the group along each axis.
+    wanted : sequence of tuple of int
+        The shards that are written.
+    wants_crc : bool
+        Compute checksums of the elements.
+    is_verified : bool
+        The shards will be verified. Otherwise ``is_stored`` of the results is always True.
+
+    Returns
+    -------
+    dict
+        From shards to what was written of them.
+    """
+    size = to.chain.shape
+    values = _elements(
+        source,
+        to,
+        tuple(at * n for at, n in zip(first, size, strict=True)),
+        tuple(k * n for k, n in zip(shape, size, strict=True)),
+    )
+    to.write(first, values, wanted)
+    if not is_verified:
+        return dict.fromkeys(wanted, Written((), True))
+    found: dict[Ints, Written] = {}
+    for coords in wanted:
+        box: tuple[Any, ...] = tuple(
+            slice((c - f) * n, (c - f + 1) * n) for c, f, n in zip(coords, first, size, strict=True)
+        )
+        inside = values[(..., *box)]
+        pieces = (WrittenPiece((0,) * len(size), size, piece_crc(inside)),) if wants_crc else ()
+        found[coords] = Written(pieces, to.is_stored(coords) or not _is_fill(inside, to.chain.fill))
+    return found
+
+
+def _is_fill(values: np.ndarray[Any, Any], fill: bytes) -> bool:
+    """Return True if all elements have the bits of the fill value."""
+    bits = np.dtype((np.void, len(fill)))
+    return bool((values.view(bits) == np.frombuffer(fill, bits)[0]).all())
+
+
+def stream_shard(
+    source: SourceArray, to: NewArray, coords: Ints, piece: Ints, chunk_shape: Ints, *, wants_crc: bool
+) -> Written:
+    """Write one shard piece by piece, so that memory holds one piece.
+
+    Parameters
+    ----------
+    source : SourceArray
+    to : NewArray
+    coords : tuple of int
+        Position of the shard in the grid.
+    piece : tuple of int
+        Inner chunks of a piece along each axis of the array.
+    chunk_shape : tuple of int
+        Shape of an inner chunk by axis of the array.
+    wants_crc : bool
+        Compute checksums of the elements.
+    """
+    spec = to.spec
+    assert spec is not None
+    counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
+    written = []
+    writer = to.writer(coords)
+    try:
+        for begin in itertools.product(*map(range, [0] * len(counts), counts, piece)):
+            n = tuple(min(p, c - b) for p, c, b in zip(piece, counts, begin, strict=True))
+            start = tuple(b * size for b, size in zip(begin, chunk_shape, strict=True))
+            origin = tuple(c * size + s for c, size, s in zip(coords, spec.shard_shape, start, strict=True))
+            if any(a >= limit for a, limit in zip(origin, to.shape, strict=True)):
+                continue
+            shape = tuple(k * size for k, size in zip(n, chunk_shape, strict=True))
+            values = _elements(source, to, origin, shape)
+            if wants_crc:
+                written.append(WrittenPiece(start, shape, piece_crc(values)))
+            where, chunks = _by_chunks(values, begin, n, chunk_shape, spec.chain.perm)
+            del values
+            writer.write_chunks(where, chunks)
+        is_stored = writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0)
+        if is_stored:
+            to.commit(writer)
+        else:
+            to.remove(coords)
+        writer.abort()  # it does nothing after a commit; without inner chunks no object is stored
+    except BaseException:
+        writer.abort()
+        raise
+    return Written(tuple(written), is_stored)
+
+
+def _by_chunks(
+    values: np.ndarray[Any, Any], begin: Ints, counts: Ints, chunk_shape: Ints, perm: Ints
+) -> tuple[list[Ints], np.ndarray[Any, Any]]:
+    """Return the stored positions of the inner chunks of a piece, and their elements, chunk by chunk."""
+    ndim = len(counts)
+    split = values.reshape([n for pair in zip(counts, chunk_shape, strict=True) for n in pair])
+    order = [2 * axis for axis in perm] + [2 * axis + 1 for axis in perm]
+    stored = split.transpose(order)
+    chunks = stored.reshape(math.prod(counts), *stored.shape[ndim:])
+    where = [
+        tuple(begin[axis] + k for axis, k in zip(perm, at, strict=True))
+        for at in itertools.product(*(range(counts[axis]) for axis in perm))
+    ]
+    return where, chunks
+
+
+def _elements(source: SourceArray, to: NewArray, start: Ints, shape: Ints) -> np.ndarray[Any, Any]:
+    """Return a box of the source; cells outside of the array have the fill value."""
+    inside = tuple(max(0, min(n, limit - a)) for a, n, limit in zip(start, shape, to.shape, strict=True))
+    try:
+        values = np.empty(shape, to.dtype)
+    except MemoryError as error:
+        nbytes = math.prod(shape) * to.dtype.itemsize
+        raise MemoryError(f"expected {format_nbytes(nbytes)} of memory for a box of {shape}") from error
+    if inside != shape:
+        fill = np.frombuffer(to.chain.fill, to.dtype)[0]
+        for axis, n in enumerate(inside):
+            values[(slice(None),) * axis + (slice(n, None),)] = fill
+    box: tuple[Any, ...] = (..., *map(slice, inside))  # with the ellipsis also of no axes an array
+    source.read(start, values[box])
+    return values
+
+
+# ---------------------------------------------------------------- the work on one group of shards
 
 # From array and position to what earlier runs have recorded. Several workers may have written one shard.
 Done = Mapping[tuple[str, Ints], Sequence[ShardRecord]]

@@ -31,10 +31,9 @@ from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
 from ...storage.runner import run_blocking
 from ...storage.store import Store
-from ..array_target import ArrayTarget
 from ..foreign_chunks import elements_of
-from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, file_state
-from .stored_objects import StoredObjects
+from ..targets import ArrayTarget
+from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, StoredObjects, file_state
 
 __all__ = ["ZarrSource", "chunk_places", "zarr_source"]
 

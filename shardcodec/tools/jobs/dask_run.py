@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from distributed import Client, WorkerPlugin, as_completed, get_worker
 
 from ...build_info import build_info
-from ..monitor import Monitor
+from ..work import Monitor
 
 __all__ = [
     "MEMORY_SHARE",

@@ -15,16 +15,15 @@ from distributed import Client, LocalCluster, default_client, get_worker
 from distributed.system import MEMORY_LIMIT
 
 from ...options import Options
-from ..array_target import ArrayTarget, ShardTarget
+from ..convert.execute import Totals
 from ..convert.plan import MOST_MEMORY, ConvertPlan, Unit, default_memory
-from ..convert.run import Totals
 from ..convert.work import Done
-from ..monitor import Monitor
-from ..quantities import format_nbytes
-from .dask_convert import ConvertPlugin, ConvertRun
+from ..report import format_nbytes
+from ..targets import ArrayTarget, ShardTarget
+from ..work import Monitor
 from .dask_run import MEMORY_SHARE, PAUSE, Call
-from .dask_shards import ShardPlugin, ShardRun
-from .shard_task import ArrayPlace, ShardTask
+from .dask_work import ConvertPlugin, ConvertRun, ShardPlugin, ShardRun
+from .shard_work import ArrayPlace, ShardTask
 
 __all__ = ["DaskWorkers", "active_client", "dask_workers"]
 

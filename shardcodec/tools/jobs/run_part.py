@@ -1,22 +1,70 @@
-# run_part.py - run one part of a plan
+# run_part.py - run one part of a stored plan; how far a job is
 # SPDX-License-Identifier: MIT
-"""`run_part`: one of the parts of a plan, in a process of its own, such as a task of a cluster's job array."""
+"""Run one part of a stored plan; how far a job is.
+
+`run_part`: one of the parts of a plan, in a process of its own, such as a task of a cluster's job array.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ...arguments import checked
 from ...option_sources import current_options
-from ...options import check
-from ..convert.convert_report import ConvertReport
-from ..convert.execute import Execution, run_report
-from ..monitor import Monitor
-from .open_plan import open_plan
-from .plan_file import PlanFile
+from ...options import Options, check
+from ...storage.kinds import is_url
+from ..convert.destination import NewTree
+from ..convert.execute import Execution, is_finished, recorded_shards, run_report
+from ..convert.open_source import open_source
+from ..convert.plan import check_same_source
+from ..convert.report import ConvertReport
+from ..convert.source import SourceTree
+from ..report import Record, Report
+from ..work import Monitor
+from .job_files import PlanFile, read_ledgers
 
-__all__ = ["run_part"]
+__all__ = [
+    "ArrayProgress",
+    "StatusReport",
+    "open_plan",
+    "run_part",
+    "status",
+]
+
+
+# ---------------------------------------------------------------- the source and the destination of a stored plan
+#
+# `open_plan`: a worker opens what a plan names, and checks that it is what was planned.
+
+
+def open_plan(found: PlanFile, options: Options) -> tuple[SourceTree, NewTree]:
+    """Open source and destination of a plan.
+
+    Raises
+    ------
+    ConflictError
+        The source has changed since the plan was made.
+    FileNotFoundError, SpecError, UnsupportedError, ImportError
+        The source or the destination cannot be opened.
+    """
+    plan = found.plan
+    names = [glob.escape(name) for name in (*(one.name for one in plan.arrays), *plan.verbatim)]
+    tree = open_source(
+        found.source,
+        options,
+        only=names if names != [""] else (),
+        others=plan.others,
+        storage_options=found.storage_options if is_url(found.source) else None,
+    )
+    new = NewTree(found.destination, found.storage_options)
+    check_same_source(plan, tree, new)
+    return tree, new
+
+
+# ---------------------------------------------------------------- run one part of a plan
 
 
 @checked
@@ -83,3 +131,117 @@ def run_part(
     )
     totals, is_complete, n_damaged = execution.run(units, n_shards=n_shards, finishes=False)
     return run_report(plan, options, totals, n_shards, is_complete, n_damaged, ())
+
+
+# ---------------------------------------------------------------- how far a job is
+#
+# `status`: finished shards of each array and part of a plan, from its ledgers. The new hierarchy is not read.
+
+
+@dataclass(frozen=True)
+class ArrayProgress(Record):
+    """How far one array is.
+
+    Attributes
+    ----------
+    name : str
+        Path in the hierarchy.
+    n_shards, n_finished : int
+        Shards of its grid, and those that a ledger shows.
+    nbytes : int
+        Size of the finished ones.
+    """
+
+    name: str
+    n_shards: int
+    n_finished: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StatusReport(Report):
+    """How far a job is.
+
+    Parameters
+    ----------
+    plan, source, destination : str
+        Paths.
+    n_parts : int
+        Parts of the plan.
+    parts_left : tuple of int
+        Parts with shards that no ledger shows.
+    n_shards, n_finished : int
+        Shards of all arrays.
+    n_damaged_lines, n_foreign_ledgers : int
+        Damaged lines; ledgers of another plan, and entries that are not regular files. They show no finished shard.
+    is_complete : bool
+        The job has written the metadata of the new hierarchy, and they are there.
+    arrays : tuple of ArrayProgress
+    """
+
+    schema: ClassVar[str] = "shardcodec.status"
+    schema_version: ClassVar[int] = 1
+
+    plan: str
+    source: str
+    destination: str
+    n_parts: int
+    parts_left: tuple[int, ...]
+    n_shards: int
+    n_finished: int
+    n_damaged_lines: int
+    n_foreign_ledgers: int
+    is_complete: bool
+    arrays: tuple[ArrayProgress, ...]
+
+
+@checked
+def status(file: str | os.PathLike[str]) -> StatusReport:
+    """Say how far a job is.
+
+    Parameters
+    ----------
+    file : path-like
+        The plan.
+
+    Returns
+    -------
+    StatusReport
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is no such file, or it is not a plan.
+    """
+    found = PlanFile.read(file)
+    plan = found.plan
+    lines = read_ledgers(found.path, plan.fingerprint)
+    done = recorded_shards(lines)
+    arrays = []
+    for one in plan.arrays:
+        records = [some[-1] for (name, _), some in done.items() if name == one.name]
+        arrays.append(
+            ArrayProgress(one.name, one.n_shards, len(records), sum(record.nbytes for record in records))
+        )
+    left = tuple(
+        part
+        for part in range(found.n_parts)
+        if any(
+            (plan.arrays[unit.array].name, at) not in done
+            for unit in plan.part(part, found.n_parts)
+            for at in plan.arrays[unit.array].coords(unit.group)
+        )
+    )
+    return StatusReport(
+        found.path,
+        found.source,
+        found.destination,
+        found.n_parts,
+        left,
+        plan.n_shards,
+        sum(one.n_finished for one in arrays),
+        lines.n_damaged,
+        lines.n_foreign,
+        is_finished(lines) and NewTree(found.destination, found.storage_options).is_complete,
+        tuple(arrays),
+    )

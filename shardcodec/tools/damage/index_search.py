@@ -25,11 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import native
-from ..access.inner_chunks import coordinates
-from ..access.placement import ABSENT
-from ..format.spec import ChainSpec, ShardSpec
-from .findings import FindingKind
+from ... import native
+from ...access.inner_chunks import coordinates
+from ...access.placement import ABSENT
+from ...format.spec import ChainSpec, ShardSpec
+from ..report import FindingKind
+from ..stored_bytes import BLOCK_NBYTES, StoredBytes
 from .index_layout import (
     CHECKSUM_NBYTES,
     Entries,
@@ -41,9 +42,13 @@ from .index_layout import (
     is_absent,
     wrong_sizes,
 )
-from .stored_bytes import BLOCK_NBYTES, StoredBytes
 
-__all__ = ["UNKNOWN", "FoundIndex", "How", "find_index"]
+__all__ = [
+    "UNKNOWN",
+    "FoundIndex",
+    "How",
+    "find_index",
+]
 
 # Both numbers of an entry whose bytes are missing; no inner chunk is empty.
 UNKNOWN = np.uint64(0)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import native
-from ..access.chunk_codec import byte_map
-from ..access.placement import ABSENT
-from ..errors import ShardError
-from ..format.spec import ShardSpec
+from ... import native
+from ...access.chunk_codec import byte_map
+from ...access.placement import ABSENT
+from ...errors import ShardError
+from ...format.spec import ShardSpec
 
 __all__ = [
     "bad_entries",

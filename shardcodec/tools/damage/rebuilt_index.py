@@ -29,18 +29,21 @@ from typing import Any
 
 import numpy as np
 
-from .. import native
-from ..access.placement import ABSENT
-from ..format.spec import ShardSpec
-from ..options import ORDERS
-from .chunk_check import ChunkCheck, Level, read_runs
-from .frames import Slot, Slots, recognise
+from ... import native
+from ...access.placement import ABSENT
+from ...format.spec import ShardSpec
+from ...options import ORDERS
+from ..chunk_check import ChunkCheck, Level, read_runs
+from ..stored_bytes import StoredBytes
 from .index_layout import CHECKSUM_NBYTES, Entries, encode_entries, is_absent, wrong_sizes
 from .index_search import FoundIndex
-from .stored_bytes import StoredBytes
+from .recognise import Slot, Slots, recognise
 
-__all__ = ["Rebuilt", "rebuild", "sequence"]
-
+__all__ = [
+    "Rebuilt",
+    "rebuild",
+    "sequence",
+]
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.intp]]

@@ -1,19 +1,89 @@
-# convert_report.py - the results of convert
+# report.py - the results of convert, and of one finished shard
 # SPDX-License-Identifier: MIT
-"""`ConvertReport` and its parts."""
+"""The results of convert, and of one finished shard.
+
+`ConvertReport` and its parts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..left_array import LeftArray
 from ..other_objects import NO_OBJECTS, ObjectCounts
-from ..report import Record, Report
-from .shard_record import ShardFailure
+from ..report import LeftArray, Record, Report
+from .destination import ShardState
 from .source import Ints
 
-__all__ = ["ConvertReport", "ConvertedArray", "Cost"]
+__all__ = [
+    "ConvertReport",
+    "ConvertedArray",
+    "Cost",
+    "ShardFailure",
+    "ShardRecord",
+]
+
+
+# ---------------------------------------------------------------- what is known of one finished shard
+#
+# `ShardRecord`: one line of a ledger.
+
+
+@dataclass(frozen=True)
+class ShardRecord(Record):
+    """One finished shard.
+
+    Attributes
+    ----------
+    array : str
+        Path of the array.
+    coords : tuple of int
+        Position in the grid of shards.
+    nbytes, state, index_crc
+        As in `ShardState`.
+    source : str or None
+        State of the source objects when they were read; None if the source does not tell it.
+    n_moved : int
+        Inner chunks that were moved without decoding.
+    read_nbytes : int
+        Encoded bytes that were moved, or decoded bytes that were read.
+    """
+
+    array: str
+    coords: Ints
+    nbytes: int
+    state: str | None
+    index_crc: int | None
+    source: str | None = None
+    n_moved: int = 0
+    read_nbytes: int = 0
+
+    @property
+    def stored(self) -> ShardState:
+        """What identifies the stored shard."""
+        return ShardState(self.nbytes, self.state, self.index_crc)
+
+
+@dataclass(frozen=True)
+class ShardFailure(Record):
+    """A shard that could not be written, or that was not stored as it was written.
+
+    Attributes
+    ----------
+    array : str
+        Path of the array.
+    shard : str
+        Path or key of the new shard.
+    detail : str
+        Why.
+    """
+
+    array: str
+    shard: str
+    detail: str
+
+
+# ---------------------------------------------------------------- the results of convert
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-# frames.py - recognise encoded inner chunks without an index
+# recognise.py - recognise encoded inner chunks without an index, and where lost or inserted bytes have shifted them
 # SPDX-License-Identifier: MIT
-"""Recognise inner chunks in the bytes of a shard without its index.
+"""Recognise encoded inner chunks without an index, and where lost or inserted bytes have shifted them.
+
+Recognise inner chunks in the bytes of a shard without its index.
 
 Chunks of a fixed size follow one another. A zstd, gzip, zlib or blosc stream says where it ends; a ``crc32c`` behind it has
 4 bytes more. A stream is a chunk only if it decodes to one, so other bytes are not taken for chunks.
@@ -17,14 +19,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
-from ..format.spec import ChainSpec
-from .chunk_check import ChunkCheck, Level
-from .index_layout import Entries, is_absent
-from .memory_budget import MemoryShare
-from .stored_bytes import BLOCK_NBYTES, StoredBytes
+from ...access.placement import ABSENT
+from ...format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
+from ...format.spec import ChainSpec, ShardSpec
+from ..chunk_check import ChunkCheck, Level
+from ..report import FindingKind
+from ..stored_bytes import BLOCK_NBYTES, StoredBytes
+from ..work import MemoryShare
+from .index_layout import Entries, bad_entries, is_absent
+from .index_search import FoundIndex, How
 
-__all__ = ["Slot", "Slots", "can_recognise", "has_chunks_between", "recognise"]
+__all__ = [
+    "Displacement",
+    "Slot",
+    "Slots",
+    "can_recognise",
+    "displacement_of",
+    "drift_of",
+    "has_all_chunks",
+    "has_chunks_between",
+    "prove",
+    "recognise",
+    "shifted",
+]
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _GZIP = b"\x1f\x8b\x08"
@@ -295,3 +312,151 @@ def _end_of_blosc(window: _Window, offset: int, most: int) -> int | None:
     if encoded < _BLOSC_HEAD_NBYTES or size > most + 8 * BLOCK_NBYTES:
         return None
     return offset + encoded
+
+
+# ---------------------------------------------------------------- inner chunks that are not where a whole index says
+#
+# Inner chunks that are all, or from some byte on, shifted against the index.
+#
+# A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
+# lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
+# before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
+# whole chunks are possible; a chunk is proved if all of them put it in the same place.
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """A shift of inner chunks.
+
+    Attributes
+    ----------
+    kind : FindingKind
+    shift : int
+        Add it to an offset; 0 if the bytes are missing and not shifted.
+    detail : str
+    is_packed : bool
+        The entries follow each other without gaps, as a writer lays them out: without checksums the only evidence.
+    moves_all : bool
+        All inner chunks are shifted; if not, those behind an unknown byte.
+    """
+
+    kind: FindingKind
+    shift: int
+    detail: str
+    is_packed: bool
+    moves_all: bool = False
+
+
+def displacement_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> Displacement | None:
+    """Return how inner chunks may be shifted against a whole index; None if nothing suggests it.
+
+    Parameters
+    ----------
+    found : FoundIndex
+        An index with entries.
+    nbytes : int
+        Size of the object in bytes.
+    spec : ShardSpec
+    """
+    assert found.entries is not None
+    live = found.entries[_could_be_written(found.entries)].astype(np.int64)
+    if not len(live):
+        return None
+    ends = live.sum(axis=1)
+    first, end, n = int(live[:, 0].min()), int(ends.max()), spec.index_nbytes
+    is_packed = _is_packed(live)
+    if spec.index_location == "start" and found.offset > 0 and found.how is How.ELSEWHERE:
+        detail = f"{found.offset} bytes were inserted before the index"
+        is_at_end = found.offset == nbytes - n and end <= found.offset
+        return (
+            None
+            if is_at_end
+            else Displacement(FindingKind.SHIFTED_DATA, found.offset, detail, is_packed, True)
+        )
+    if spec.index_location == "start" and found.offset == 0:
+        if first == 0 and end + n <= nbytes and is_packed:
+            detail = f"offsets do not count the {n} bytes of the index at the start"
+            return Displacement(FindingKind.SHIFTED_DATA, n, detail, is_packed, True)
+        if end > nbytes:
+            detail = f"inner chunks end at byte {end}, but the object ends at byte {nbytes}"
+            return Displacement(FindingKind.TRUNCATED_TAIL, 0, detail, is_packed)
+        return None
+    if spec.index_location == "end" and found.offset and end > found.offset:
+        lost = end - found.offset
+        detail = f"{lost} bytes before the index are missing: inner chunks end at byte {end}, the index begins at byte {found.offset}"
+        return Displacement(FindingKind.LOST_HEAD, -lost, detail, is_packed)
+    return None
+
+
+def drift_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> int:
+    """Return how far inner chunks behind a cut or an insertion would be shifted, if there is nothing behind the last one."""
+    assert found.entries is not None
+    live = found.entries[_could_be_written(found.entries)].astype(np.int64)
+    if not len(live):
+        return 0
+    return (nbytes if spec.index_location == "start" else found.offset) - int(live.sum(axis=1).max())
+
+
+def has_all_chunks(entries: Entries, inside: Flags) -> bool:
+    """Return True if every inner chunk of the array is present, and they follow each other without gaps."""
+    live = entries[~is_absent(entries)]
+    could_be = _could_be_written(live)
+    return bool(
+        could_be.all() and _is_packed(live.astype(np.int64)) and not (is_absent(entries) & inside).any()
+    )
+
+
+def _could_be_written(entries: Entries) -> Flags:
+    """Return which entries are pairs of numbers that any file can have."""
+    limit = np.uint64(2**60)
+    return np.asarray((entries[:, 0] < limit) & (entries[:, 1] < limit))
+
+
+def _is_packed(live: np.ndarray[Any, Any]) -> bool:
+    in_order = live[np.argsort(live[:, 0], kind="stable")]
+    return bool((in_order[1:, 0] == in_order[:-1].sum(axis=1)).all())
+
+
+def shifted(entries: Entries, shift: int, found: FoundIndex, nbytes: int) -> Entries:
+    """Return the entries with shifted offsets, absent where these are impossible."""
+    moved = np.full_like(entries, ABSENT)
+    movable = _could_be_written(entries)
+    new = entries[movable, 0].astype(np.int64) + shift
+    movable[movable] = new >= 0
+    moved[movable, 0] = new[new >= 0].astype(np.uint64)
+    moved[movable, 1] = entries[movable, 1]
+    moved[bad_entries(moved, nbytes, found.offset, found.nbytes)] = ABSENT
+    return moved
+
+
+def prove(entries: Entries, shift: int, in_place: Flags, in_other: Flags) -> tuple[Flags, Flags]:
+    """Return which inner chunks are proved in their own place, and which in the shifted place.
+
+    Parameters
+    ----------
+    entries : ndarray of uint64, shape (n, 2)
+        The entries of the index.
+    shift : int
+        Negative: the lost bytes.
+    in_place, in_other : ndarray of bool, shape (n,)
+        Inner chunks that are whole in their own place, and in the shifted place.
+
+    Returns
+    -------
+    tuple of ndarray of bool, shape (n,)
+    """
+    live = _could_be_written(entries) & ~is_absent(entries)
+    offsets = np.zeros(len(entries), dtype=np.int64)
+    ends = np.zeros(len(entries), dtype=np.int64)
+    offsets[live] = entries[live, 0].astype(np.int64)
+    ends[live] = offsets[live] + entries[live, 1].astype(np.int64)
+    cuts = np.unique(np.concatenate([[0], ends[live], np.maximum(offsets[live] + shift, 0)]))
+    before = np.sort(ends[in_place])
+    behind = np.sort(offsets[in_other] + shift)
+    n_whole = (
+        np.searchsorted(before, cuts, side="right") + len(behind) - np.searchsorted(behind, cuts, side="left")
+    )
+    possible = cuts[n_whole == n_whole.max()]
+    return in_place & (ends <= possible.min()), in_other & (offsets + shift >= possible.max())
