@@ -118,7 +118,7 @@ def main() -> int:
     -------
     int
         Exit status. Without a command: 0, or 1 if the extension module cannot be loaded or an option is invalid. With a
-        command: see `shardcodec.cli.exit_codes`.
+        command: see `shardcodec.cli.common`.
     """
     with EarlyStop():
         return _main(sys.argv[1:])

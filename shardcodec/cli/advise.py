@@ -17,18 +17,18 @@ from ..tools.inspect import chunk_shape_of_shards
 from ..tools.report import format_count, format_nbytes, parse_nbytes
 from ..tools.targets import ArrayTarget, find_arrays
 from ..tools.work import Monitor
-from .exit_codes import ExitCode
-from .options import (
+from .common import (
     ArrayOption,
+    ExitCode,
     JsonOption,
     MemoryOption,
+    Output,
     ProgressKind,
     StorageOption,
     ThreadsOption,
+    run_command,
     storage_options_from,
 )
-from .output import Output
-from .session import run_command
 
 __all__ = ["advise"]
 

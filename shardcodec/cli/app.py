@@ -1,6 +1,6 @@
 # app.py - the commands
 # SPDX-License-Identifier: MIT
-"""`run`: parse the arguments and run a command. A command is a function with the types of `cli.options`."""
+"""`run`: parse the arguments and run a command. A command is a function with the types of `cli.common`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import typer
 
 from . import VERSION_LINE
 from .advise import advise
-from .compact import compact
-from .convert import convert, plan
+from .common import ExitCode
+from .convert import convert, plan, run_part, status
 from .doctor import doctor
-from .exit_codes import ExitCode
 from .inspect import inspect
-from .job import run_part, status
-from .repair import repair
+from .rewrite import compact, repair
 from .verify import verify
 
 __all__ = ["app", "run"]

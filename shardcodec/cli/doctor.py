@@ -12,17 +12,17 @@ from typer import Argument
 from ..tools.doctor import Check, DoctorReport, Status
 from ..tools.doctor import doctor as examine
 from ..tools.work import Monitor
-from .exit_codes import ExitCode
-from .options import (
+from .common import (
     DryRunOption,
+    ExitCode,
     JsonLinesOption,
     JsonOption,
+    Output,
     ProgressKind,
     StorageOption,
+    run_command,
     storage_options_from,
 )
-from .output import Output
-from .session import run_command
 
 __all__ = ["doctor"]
 

@@ -13,25 +13,25 @@ from ..tools.array_report import ArrayReport, LayoutRecord, SizeSummary, StoredR
 from ..tools.inspect import inspect as inspect_arrays
 from ..tools.report import format_count, format_nbytes, format_share
 from ..tools.work import Monitor
-from .exit_codes import ExitCode
-from .options import (
+from .common import (
     ArrayOption,
     DaskOption,
+    ExitCode,
     JsonLinesOption,
     JsonOption,
     KeepGoingOption,
     MemoryOption,
     MetadataOption,
+    Output,
     PathArgument,
     ProgressKind,
     ProgressOption,
     StorageOption,
     ThreadsOption,
+    run_command,
     spec_from,
     storage_options_from,
 )
-from .output import Output
-from .session import run_command
 
 __all__ = ["inspect"]
 

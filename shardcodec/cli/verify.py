@@ -14,27 +14,27 @@ from ..tools.report import format_count, format_nbytes, format_share
 from ..tools.verify import ShardFindings, VerifiedArray, VerifyReport
 from ..tools.verify import verify as verify_shards
 from ..tools.work import Monitor
-from .exit_codes import ExitCode
-from .finding_line import finding_line
-from .options import (
+from .common import (
     ArrayOption,
     DaskOption,
+    ExitCode,
     JsonLinesOption,
     JsonOption,
     KeepGoingOption,
     MemoryOption,
     MetadataOption,
+    Output,
     PathArgument,
     ProgressKind,
     ProgressOption,
     StorageOption,
     ThreadsOption,
+    finding_line,
     parse_share,
+    run_command,
     spec_from,
     storage_options_from,
 )
-from .output import Output
-from .session import run_command
 
 __all__ = ["verify"]
 

@@ -1,0 +1,536 @@
+# common.py - what all commands share: options, signals, progress, output, exit codes
+# SPDX-License-Identifier: MIT
+"""What all commands share: options, signals, progress, output, exit codes.
+
+Exit status of `shardcodec COMMAND`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Annotated, Any, NoReturn, Self
+
+from typer import Argument, BadParameter, Exit, Option
+from zarr.errors import BaseZarrError
+
+from ..early_stop import replace_handlers
+from ..errors import ShardError
+from ..format.spec import ShardSpec
+from ..tools.other_objects import ObjectCounts
+from ..tools.report import Finding, LeftArray, Report, format_count, format_nbytes, parse_nbytes
+from ..tools.work import Incomplete, Monitor, Stopped
+
+__all__ = [
+    "ArrayOption",
+    "DaskOption",
+    "DryRunOption",
+    "ExitCode",
+    "JsonLinesOption",
+    "JsonOption",
+    "KeepGoingOption",
+    "MemoryOption",
+    "MetadataOption",
+    "OnlyArraysOption",
+    "Output",
+    "PathArgument",
+    "ProgressKind",
+    "ProgressOption",
+    "StopRequests",
+    "StorageOption",
+    "ThreadsOption",
+    "finding_line",
+    "left_line",
+    "other_lines",
+    "parse_share",
+    "run_command",
+    "shown",
+    "spec_from",
+    "storage_options_from",
+]
+
+
+class ExitCode(enum.IntEnum):
+    """Exit status of a command."""
+
+    CLEAN = 0
+    """Done, and nothing was found."""
+    FINDINGS = 1
+    """Done, and the report has findings."""
+    USAGE = 2
+    """An option or an argument is invalid."""
+    FAILED = 3
+    """The command could not do its work."""
+    INCOMPLETE = 4
+    """A part is left to do, and the command can resume."""
+    INTERRUPTED = 130
+    """Stopped by Ctrl-C or SIGTERM."""
+
+
+# ---------------------------------------------------------------- a finding as one line of text
+#
+# `finding_line`, for the commands that report damage.
+
+
+def finding_line(finding: Finding) -> str:
+    """Return a finding as one line of text."""
+    place = finding.shard
+    if finding.chunk is not None:
+        place += f", inner chunk {finding.chunk}" + "".join(f" > {one}" for one in finding.nested)
+    if finding.offset is not None:
+        place += f", {finding.nbytes} bytes at offset {finding.offset}"
+    notes = {True: " (recoverable)", False: " (needs a copy)", None: ""}
+    sign = "warning: " if finding.is_warning else ""
+    return f"{sign}{finding.kind.value}: {place}: {finding.detail}{notes[finding.recoverable]}"
+
+
+# ---------------------------------------------------------------- lines for the objects that belong to no array
+#
+# `other_lines`: what `convert`, `repair` and `compact` print about the objects beside the arrays.
+
+
+def other_lines(others: ObjectCounts, *, would: bool) -> Iterator[str]:
+    """Yield the lines; none if there are no such objects. `would`: nothing was copied yet."""
+    for one in others.left:
+        yield f"{one.name}: {'would be ' if would else ''}left out: {one.reason}"
+    if others.n_left > len(others.left):
+        yield f"{format_count(others.n_left - len(others.left), 'further object')} left out"
+    if others.n_objects:
+        done = "would be copied" if would else "copied"
+        yield f"{format_count(others.n_objects, 'other object')} ({format_nbytes(others.nbytes)}) {done}"
+
+
+# ---------------------------------------------------------------- one line for an array that a command leaves as it is
+#
+# `left_line`: what `repair` and `compact` print about an array without readable shards.
+
+
+def left_line(one: LeftArray, target: str, to: str | None) -> str:
+    """Return the line.
+
+    Parameters
+    ----------
+    one : LeftArray
+        The array.
+    target : str
+        The path that was given, which names the array at its root.
+    to : str or None
+        The new hierarchy, which has a copy.
+
+    Returns
+    -------
+    str
+    """
+    done = "skipped" if to is None else "copied as it is"
+    return f"{one.name or target}: {'unreadable, ' if one.is_unreadable else ''}{done}: {one.problem}"
+
+
+# ---------------------------------------------------------------- the options that several commands have
+#
+# Types of common options, for the signatures of commands: ``array: ArrayOption = None``.
+
+
+class ProgressKind(enum.StrEnum):
+    """The ways to show progress."""
+
+    AUTO = "auto"
+    PLAIN = "plain"
+    NONE = "none"
+
+
+PathArgument = Annotated[
+    str,
+    Argument(
+        metavar="PATH", help="A group, an array or one shard: a path, a URL, or a path into a zip file."
+    ),
+]
+ArrayOption = Annotated[
+    str | None, Option("--array", metavar="NAME", help="Only this array of the group, by its path.")
+]
+MetadataOption = Annotated[
+    str | None,
+    Option("--metadata", metavar="FILE", help="zarr.json of the array, for a shard outside of its array."),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="Option of the store of a URL, such as region=eu-west-1 or skip_signature=true; may be repeated.",
+    ),
+]
+OnlyArraysOption = Annotated[
+    bool, Option("--only-arrays", help="Leave out objects that belong to no array, such as tables.")
+]
+DryRunOption = Annotated[bool, Option("--dry-run", help="Show what would be done, and change nothing.")]
+MemoryOption = Annotated[
+    int | None,
+    Option("--memory", metavar="SIZE", parser=parse_nbytes, help="Memory to use at most, such as 4GiB."),
+]
+ThreadsOption = Annotated[int | None, Option("--threads", metavar="N", min=1, help="Threads to use.")]
+DaskOption = Annotated[
+    str | None,
+    Option(
+        "--dask",
+        metavar="ADDRESS|local:N",
+        help="Let the workers of this dask scheduler, or N new processes, do the work. --memory and --threads are of one worker.",
+    ),
+]
+JsonOption = Annotated[bool, Option("--json", help="Print the report as one JSON document.")]
+JsonLinesOption = Annotated[
+    bool, Option("--jsonl", help="Print one JSON document a line, as results appear.")
+]
+ProgressOption = Annotated[
+    ProgressKind,
+    Option(
+        "--progress", help="Progress on standard error: a bar, lines, or nothing. auto: only on a terminal."
+    ),
+]
+KeepGoingOption = Annotated[
+    bool, Option("--keep-going/--fail-fast", help="Go on after a finding, or stop at the first one.")
+]
+
+
+def parse_share(text: str | float) -> float:
+    """Return a share from ``1%`` or ``0.01``."""
+    given = str(text).strip()
+    try:
+        share = float(given[:-1]) / 100 if given.endswith("%") else float(given)
+    except ValueError:
+        raise BadParameter(f"expected a share such as 1% or 0.01, got {text!r}") from None
+    if not 0 <= share <= 1:
+        raise BadParameter(f"expected a share from 0 % to 100 %, got {text!r}")
+    return share
+
+
+def storage_options_from(given: list[str] | None) -> dict[str, Any] | None:
+    """Return the options of a store from ``NAME=VALUE``; a value that is JSON, such as ``true`` or ``8``, is parsed."""
+    if not given:
+        return None
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise BadParameter(f"--storage-option: expected NAME=VALUE, got {one!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def spec_from(file: str | None) -> ShardSpec | None:
+    """Return the encoding of a shard from the ``zarr.json`` of its array."""
+    if file is None:
+        return None
+    text = Path(file).read_text(encoding="utf-8")
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--metadata {file}: expected JSON: {error}") from error
+    return ShardSpec.from_metadata(document)
+
+
+# ---------------------------------------------------------------- the report of a command on standard output
+#
+# `Output`: prints results as text, as one JSON document, or as one JSON document a line.
+
+
+class Output:
+    """Prints results in the form that the user chose.
+
+    Parameters
+    ----------
+    as_json : bool
+        One JSON document at the end.
+    as_lines : bool
+        One JSON document a line: each part as soon as it is known, then the report.
+    """
+
+    def __init__(self, *, as_json: bool, as_lines: bool) -> None:
+        if as_json and as_lines:
+            raise BadParameter("expected one of --json and --jsonl, got both")
+        self._as_json = as_json
+        self._as_lines = as_lines
+
+    @property
+    def keeps_parts(self) -> bool:
+        """True if the report at the end has all parts, because none has a line of its own."""
+        return self._as_json
+
+    @property
+    def is_text(self) -> bool:
+        """True if the output is for readers."""
+        return not (self._as_json or self._as_lines)
+
+    def part(self, part: Report) -> None:
+        """Print a part of the result, if each part has a line."""
+        if self._as_lines:
+            self._write(json.dumps(part.to_json()))
+
+    def text(self, lines: Iterable[str]) -> None:
+        """Print lines, if the output is for readers."""
+        if self.is_text:
+            for line in lines:
+                self._write(line)
+
+    def end(self, report: Report) -> None:
+        """Print the whole result, if the output is JSON."""
+        if not self.is_text:
+            self._write(json.dumps(report.to_json(), indent=2 if self._as_json else None))
+
+    def _write(self, line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+# ---------------------------------------------------------------- Ctrl-C and SIGTERM while a command works
+#
+# `StopRequests`: the first Ctrl-C or SIGTERM asks the command to stop after the current shard, the second ends the process.
+#
+# A Python handler runs only between two steps of the main thread, which may wait for a long native call. So a thread reads
+# the numbers of the signals from a pipe, into which the interpreter writes them at once. A process may end at any time: no
+# write leaves a part of a shard (``docs/durability.md``).
+
+_NOTE = b"\nshardcodec: stopping after the current shard; Ctrl-C again to stop at once\n"
+# Written to the pipe to end the thread; not the number of a signal.
+_END = b"\0"
+
+
+class StopRequests:
+    """Handle signals in a with block. Outside of the main thread, which alone may set handlers, it does nothing.
+
+    Attributes
+    ----------
+    requested : bool
+        True if the user asked to stop.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._old: dict[int, Any] = {}
+        self._pipe = (-1, -1)
+        self._old_fd = -1
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        self._pipe = os.pipe()
+        os.set_blocking(self._pipe[1], False)
+        self._old_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="shardcodec-signals", daemon=True)
+        self._thread.start()
+        self._old = replace_handlers(_ignore)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is None:
+            return
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_fd)
+        os.write(self._pipe[1], _END)
+        self._thread.join()
+        for fd in self._pipe:
+            os.close(fd)
+
+    def _listen(self) -> None:
+        while (number := os.read(self._pipe[0], 1)) != _END:
+            if number[0] not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            if self.requested:
+                os._exit(ExitCode.INTERRUPTED)
+            self.requested = True
+            os.write(2, _NOTE)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing: a handler of Python must exist, so that the number of the signal is written to the pipe."""
+
+
+# ---------------------------------------------------------------- progress of a command on standard error
+#
+# The monitors of a command: a bar of rich, plain lines, or nothing. Standard output has the report only.
+
+# Seconds between two plain lines.
+PAUSE = 5.0
+
+
+class _Silent(Monitor):
+    """Shows nothing, and stops a tool when the user asked for it."""
+
+    def __init__(self, stop: StopRequests) -> None:
+        self._stop = stop
+
+    def check(self) -> None:
+        if self._stop.requested:
+            raise Stopped
+
+
+class _Lines(_Silent):
+    """Prints a line now and then."""
+
+    def __init__(self, stop: StopRequests) -> None:
+        super().__init__(stop)
+        self._name = ""
+        self._total: int | None = None
+        self._done = 0
+        self._next = 0.0
+
+    def start(self, name: str, total: int | None) -> None:
+        self._name, self._total, self._done = name, total, 0
+        self._next = time.monotonic() + PAUSE
+
+    def advance(self, n: int = 1) -> None:
+        self._done += n
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PAUSE
+            of = "" if self._total is None else f"{self._done} of "
+            shards = format_count(self._done if self._total is None else self._total, "shard")
+            print(f"{self._name}: {of}{shards}", file=sys.stderr, flush=True)
+
+
+class _Bar(_Silent):
+    """Shows a bar of rich."""
+
+    def __init__(self, stop: StopRequests, bars: Any) -> None:
+        super().__init__(stop)
+        self._bars = bars
+        self._task: Any = None
+
+    def start(self, name: str, total: int | None) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(name, total=total)
+
+    def advance(self, n: int = 1) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, n)
+
+
+@contextlib.contextmanager
+def shown(kind: ProgressKind, stop: StopRequests) -> Iterator[Monitor]:
+    """Show progress in a with block.
+
+    Parameters
+    ----------
+    kind : ProgressKind
+        ``auto`` shows a bar, or lines without rich, if standard error is a terminal.
+    stop : StopRequests
+        Stops the tool.
+
+    Yields
+    ------
+    Monitor
+    """
+    is_terminal = sys.stderr.isatty()
+    if kind is ProgressKind.NONE or (kind is ProgressKind.AUTO and not is_terminal):
+        yield _Silent(stop)
+    elif kind is ProgressKind.PLAIN or importlib.util.find_spec("rich") is None:
+        yield _Lines(stop)
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            yield _Bar(stop, bars)
+
+
+# ---------------------------------------------------------------- run one command: signals, progress, errors, exit code
+#
+# `run_command`: every command ends with it.
+
+_FAILURES = (ShardError, OSError, ImportError, MemoryError, BaseZarrError)
+
+
+def run_command(
+    work: Callable[[Monitor], ExitCode],
+    progress: ProgressKind,
+    show: Callable[[Any], None] | None = None,
+) -> NoReturn:
+    """Run a command and leave with its exit code.
+
+    Parameters
+    ----------
+    work : callable
+        Gets the monitor, prints the report and returns the exit code. `Stopped` and errors are handled here.
+    progress : ProgressKind
+        How progress is shown.
+    show : callable, optional
+        Prints the report of what was done before a stop, if the tool has one.
+
+    Raises
+    ------
+    typer.Exit
+        Always.
+    """
+    with StopRequests() as stop:
+        code = _code_of(_showing(work, show), progress, stop)
+    raise Exit(code)
+
+
+def _showing(
+    work: Callable[[Monitor], ExitCode], show: Callable[[Any], None] | None
+) -> Callable[[Monitor], ExitCode]:
+    def shown_work(monitor: Monitor) -> ExitCode:
+        try:
+            return work(monitor)
+        except Stopped as stop:
+            if show is not None and stop.report is not None:
+                show(stop.report)
+            raise
+
+    return shown_work
+
+
+def _code_of(work: Callable[[Monitor], ExitCode], progress: ProgressKind, stop: StopRequests) -> ExitCode:
+    try:
+        with shown(progress, stop) as monitor:
+            return work(monitor)
+    except (BadParameter, Exit):
+        raise
+    except Stopped:
+        return ExitCode.INTERRUPTED
+    except Incomplete as error:
+        return _told(error, ExitCode.INCOMPLETE)
+    except BrokenPipeError:
+        # the reader of the report is gone; the interpreter must not write to it again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    except _failures() as error:
+        return _told(error, ExitCode.FAILED)
+    except (TypeError, ValueError) as error:
+        return _told(error, ExitCode.USAGE)
+    except Exception:  # noqa: BLE001 - the exit code of an uncaught error, 1, means findings
+        traceback.print_exc()
+        return ExitCode.FAILED
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Return the classes of errors whose message is enough, with those of obstore if it is in use."""
+    obstore = sys.modules.get("obstore.exceptions")
+    return _FAILURES if obstore is None else (*_FAILURES, obstore.BaseError)
+
+
+def _told(error: BaseException, code: ExitCode) -> ExitCode:
+    # obstore appends the structure of its error, which says nothing more
+    message = str(error).partition("\n\nDebug source:")[0] or type(error).__name__
+    print(f"shardcodec: {message}", file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):
+        print(note, file=sys.stderr)
+    return code
