@@ -51,13 +51,13 @@ def questions_of_kind(code: str) -> list[str]:
 
 
 def _imported(tree: ast.Module) -> tuple[dict[str, str], set[str]]:
-    """Return the imported names and what they stand for, and those of `storage.file_system`, whose helpers are about files."""
+    """Return the imported names and what they stand for, and those of `storage.file_systems`, whose helpers are about files."""
     names: dict[str, str] = {}
     of_file_systems = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names.update({alias.asname or alias.name: alias.name for alias in node.names})
-            if (node.module or "").endswith("storage.file_system"):
+            if (node.module or "").endswith("storage.file_systems"):
                 of_file_systems |= {alias.name for alias in node.names}
     return names, of_file_systems
 

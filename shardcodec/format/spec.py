@@ -8,9 +8,10 @@
               (transposes)                             each through `codecs`  (bytes -> bytes)
 
 The inner ``chunk_shape`` divides the *stored* shape, the shape after the transposes, because that is the input of
-the sharding codec. The shard, as a chunk of the array, and each inner chunk have a `ChainSpec`.
+the sharding codec. `ChainSpec` describes any chunk: of an array without shards, a whole shard, or an inner chunk.
+This module reads no data and does not import zarr.
 
-Source: Zarr v3 codec `sharding_indexed` 1.0.
+Sources: Zarr v3 core specification 3.1, "Array metadata"; Zarr v3 codec `sharding_indexed` 1.0.
 """
 
 from __future__ import annotations
@@ -72,15 +73,9 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- the encoding of one chunk, as immutable data
+# ---------------------------------------------------------------- the encoding of one chunk
 #
-# `ChainSpec`: shape, data type, fill value and codecs of one chunk, checked at construction and then immutable.
-#
-# It describes any chunk: a chunk of an array without shards, a whole shard, or an inner chunk of a shard. Two specs are
-# equal if their shapes and codecs are equal and their fill values have the same bits. This module reads no data and does
-# not import zarr.
-#
-# Source: Zarr v3 core specification 3.1, "Array metadata".
+# Two specs are equal if their shapes and codecs are equal and their fill values have the same bits.
 
 
 def element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
@@ -384,7 +379,7 @@ class ChainSpec:
         return spec_repr(self, ("shape", "dtype", "fill_value", "codecs"))
 
 
-# ---------------------------------------------------------------- the encoding of a shard, as immutable data
+# ---------------------------------------------------------------- the encoding of a shard
 
 _SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location", "clip")
 

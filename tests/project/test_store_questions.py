@@ -38,7 +38,7 @@ def test_a_question_for_the_kind_of_a_store_is_found(question: str) -> None:
         "store = sync(LocalStore.open(path))",
         "zarr.storage.MemoryStore()",
         "isinstance(x, Store)",
-        "from ..storage.file_system import is_local\nis_local(fd)",
+        "from ..storage.file_systems import is_local\nis_local(fd)",
         "'a LocalStore in a text'",
     ],
 )

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import struct
 from pathlib import Path
@@ -170,14 +171,17 @@ def test_shard_that_cannot_be_read_is_taken_from_the_copy_or_lost(
     for name in ("a.zarr", "copy.zarr"):
         checked(tmp_path / name)[...] = CONTENT
     before = (tmp_path / "a.zarr/c/0/1").read_bytes()
-    original = repair.open_object
+    module = importlib.import_module(
+        "shardcodec.tools.repair"
+    )  # the package exports the function of this name
+    original = module.open_object
 
     def refusing(store: Any, key: str) -> Any:
         if (store.path(key) or "").endswith("a.zarr/c/0/1"):
             raise OSError(errno.EIO, "Input/output error", key)
         return original(store, key)
 
-    monkeypatch.setattr(repair, "open_object", refusing)
+    monkeypatch.setattr(module, "open_object", refusing)
     ways: dict[str, dict[str, Any]] = {
         "to": {"to": tmp_path / "b.zarr"},
         "in place": {"backup": tmp_path / "old"},

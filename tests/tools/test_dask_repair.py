@@ -331,10 +331,10 @@ def test_command_repairs_with_workers_of_its_own(
 @pytest.mark.parametrize(
     ("kind", "module", "name", "method", "before"),
     [
-        ("in place", "repair_work", "RepairWork", "_look", False),  # repaired, and not answered
+        ("in place", "repair", "RepairWork", "_look", False),  # repaired, and not answered
         pytest.param("in place", "backup", "Backup", "make", False, marks=pytest.mark.nightly),
-        pytest.param("in place", "repair_work", "RepairWork", "_replace", False, marks=pytest.mark.nightly),
-        pytest.param("to", "repair_work", "RepairWork", "_look", False, marks=pytest.mark.nightly),
+        pytest.param("in place", "repair", "RepairWork", "_replace", False, marks=pytest.mark.nightly),
+        pytest.param("to", "repair", "RepairWork", "_look", False, marks=pytest.mark.nightly),
     ],
 )
 def test_kill_of_a_worker_does_not_change_report_and_shards(

@@ -207,8 +207,8 @@ class KillOnce(Monitor):
 @pytest.mark.parametrize(
     ("tool", "module", "name", "method"),
     [
-        (verify, "verify_work", "VerifyWork", "_look"),
-        (compact, "compact_work", "CompactWork", "_treat"),
+        (verify, "verify", "VerifyWork", "_look"),
+        (compact, "compact", "CompactWork", "_treat"),
     ],
 )
 def test_shards_of_a_killed_worker_are_done_again(

@@ -22,6 +22,9 @@ from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN, FileTi
 from shardcodec.tools import doctor
 from shardcodec.tools.doctor import Check, DoctorReport, Status, check_process
 
+# The package exports the function of this name.
+facts = importlib.import_module("shardcodec.tools.doctor")
+
 NFS = Mount(point="/data", file_system="nfs4", source="server:/data", options=("rw", "nolock"))
 DISK = Mount(point="/", file_system="ext4", source="/dev/disk", options=("rw",))
 
@@ -103,7 +106,7 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )  # fmt: skip
 def test_locks(known: Known, status: Status, text: str) -> None:
-    found = doctor._locks(known)
+    found = facts._locks(known)
     assert found.status is status and text in found.text
     assert (found.advice is None) == (status is Status.OK)
 
@@ -119,9 +122,9 @@ def test_locks(known: Known, status: Status, text: str) -> None:
 def test_strategies_and_why_not(
     name: str, works: list[str], missing: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("storage.file_system", "tools.check_folder"):
-        monkeypatch.setattr(f"shardcodec.{module}.name_of", lambda fd: name)
-    found = doctor._strategies(str(tmp_path))
+    for module in (importlib.import_module("shardcodec.storage.file_systems"), facts):
+        monkeypatch.setattr(module, "name_of", lambda fd: name)
+    found = facts._strategies(str(tmp_path))
     assert found.details["works"] == works
     assert set(found.details["reasons"]) == set(missing)
     assert all(text in found.details["reasons"][strategy] for strategy, text in missing.items())
@@ -134,7 +137,7 @@ def test_strategies_and_why_not(
 )
 def test_clock_of_the_server(stamp: float, difference: float, status: Status) -> None:
     """The file was made between 100 s and 101 s of this machine."""
-    found = doctor._clock(Known(NFS, CLUSTER, "", FileTime(stamp, 100, 101)), is_probed=True)
+    found = facts._clock(Known(NFS, CLUSTER, "", FileTime(stamp, 100, 101)), is_probed=True)
     assert found.details["difference_seconds"] == difference and found.status is status
 
 
@@ -142,13 +145,13 @@ def test_clock_of_the_server(stamp: float, difference: float, status: Status) ->
     ("free", "status"), [(50, Status.OK), (9, Status.NOTE), (1, Status.PROBLEM), (0, Status.PROBLEM)]
 )
 def test_free_space(free: int, status: Status) -> None:
-    assert doctor._left("space", "", free, 100, "Free some.").status is status
+    assert facts._left("space", "", free, 100, "Free some.").status is status
 
 
 def test_read_only_mount_and_unknown_mount_are_notes() -> None:
     mount = Mount(point="/", file_system="squashfs", options=("ro",))
-    assert doctor._file_system("/x", Known(mount, UNKNOWN, "")).status is Status.NOTE
-    assert doctor._file_system("/x", Known(None, UNKNOWN, "")).status is Status.NOTE
+    assert facts._file_system("/x", Known(mount, UNKNOWN, "")).status is Status.NOTE
+    assert facts._file_system("/x", Known(None, UNKNOWN, "")).status is Status.NOTE
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
