@@ -64,13 +64,7 @@ from .dtypes import (
 )
 from .metadata import parse_document
 
-__all__ = [
-    "ChainSpec",
-    "ShardSpec",
-    "assign",
-    "element",
-    "spec_repr",
-]
+__all__ = ["ChainSpec", "ShardSpec", "assign", "element", "spec_repr"]
 
 
 # ---------------------------------------------------------------- the encoding of one chunk
