@@ -252,6 +252,11 @@ class Scene:
         """The elements of each inner chunk."""
         return {at: self.elements[box].tobytes() for at, box in self.boxes.items()}
 
+    def cropped(self, at: Coords, to: Coords) -> bytes:
+        """Return the elements that an inner chunk would have in the place of another one, which may reach beyond the array."""
+        sizes = (slice(0, box.stop - box.start) for box in self.boxes[to])
+        return self._chunk(at)[tuple(sizes)].tobytes()
+
     @property
     def index_is_intact(self) -> bool:
         """True if the damage is only in the bytes outside of the index, and has not moved it."""
@@ -416,9 +421,20 @@ def _is_excused(
     if (
         not scene.has_index_checksum
         and any(note.startswith("swap") for note in scene.damages)
-        and any(found[at] == scene.right[b] and found[b] == scene.right[at] for b in found if b != at)
+        and any(
+            found[at] == scene.cropped(b, at) and found[b] == scene.cropped(at, b) for b in found if b != at
+        )
     ):
         return True  # two exchanged entries
+    if (
+        len(scene.damages) > 1
+        and len(scene.data) < len(scene.shard)
+        and scene.spec.inner.fixed_nbytes is not None
+        and not scene.at_start
+        and scene.data.endswith(scene.shard[-scene.spec.index_nbytes :])
+        and any(found[at] == scene.cropped(b, at) for b in found if b != at)
+    ):
+        return True  # a cut of a whole inner chunk and an insertion, before the index, are the same bytes as one shorter cut
     if at in silent and found[at] == damaged[at]:
         # a whole inner chunk is exactly in the place of another one
         n = scene.spec.index_nbytes
