@@ -175,8 +175,9 @@ def _places(one: Original, data: bytes | bytearray) -> dict[int, tuple[bytes, tu
 def known(one: Original, data: bytes) -> set[int]:
     """Return the positions of intact inner chunks that the index proves: it is whole, and they are where it says.
 
-    After a change of the size they may also be shifted by it, if two chunks are. If another chunk is where one is looked for,
-    nothing is proved: the bytes do not say from where bytes were lost.
+    After a change of the size they may also be shifted by it, if two chunks are. Of one size, each of these may be its neighbour
+    if another one behind the first of them is damaged. If another chunk is where one is looked for, nothing is proved: the bytes
+    do not say from where bytes were lost.
     """
     n, is_at_end = one.spec.index_nbytes, one.spec.index_location == "end"
     if (data[-n:] != one.shard[-n:]) if is_at_end else (data[:n] != one.shard[:n]):
@@ -184,9 +185,13 @@ def known(one: Original, data: bytes) -> set[int]:
     if _has_exchanged(one, data):
         return set()
     places = _places(one, data)
+    offsets = {position: one.shard.index(chunk) for position, (chunk, _) in places.items()}
     own = {position for position, (chunk, (here, _)) in places.items() if here == chunk}
     moved = {position for position, (chunk, (_, there)) in places.items() if there == chunk} - own
-    return own | (moved if len(moved) > 1 else set())
+    first = min((offsets[position] for position in moved), default=0)
+    has_others = any(offsets[position] > first for position in set(places) - own - moved)
+    is_proved = not has_others or len({len(places[position][0]) for position in moved}) > 1
+    return own | (moved if len(moved) > 1 and is_proved else set())
 
 
 def _damage(data: bytearray, spec: ShardSpec, rng: random.Random) -> None:

@@ -374,9 +374,9 @@ def _rearranged(n: int) -> Iterator[Numbers]:
     for k in range(1, n // 2 + 1):
         for a in range(n - 2 * k + 1):
             for b in range(a + k, n - k + 1):
-                yield np.r_[
-                    numbers[:a], numbers[b : b + k], numbers[a + k : b], numbers[a : a + k], numbers[b + k :]
-                ]
+                exchanged = numbers.copy()
+                exchanged[a : a + k], exchanged[b : b + k] = numbers[b : b + k], numbers[a : a + k]
+                yield exchanged
         if k == 1:
             for a, b, c in itertools.permutations(range(n), 3):
                 if a < b and a < c:
