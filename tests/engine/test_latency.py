@@ -15,7 +15,7 @@ pytestmark = pytest.mark.threads
 
 
 def run(code: str) -> None:
-    begin = "import os, shardcodec, zarr\nfrom shardcodec import native\nfrom shardcodec.storage import file_system\n"
+    begin = "import os, shardcodec, zarr\nfrom shardcodec import native\nfrom shardcodec.storage import file_systems\n"
     run_checked(begin + textwrap.dedent(code))
 
 
@@ -36,7 +36,7 @@ def test_first_write_to_a_fuse_mount_is_deep(missing_shards: Path) -> None:
     run(
         f"""
         folder = {str(missing_shards)!r}
-        native.load().seed_latency(os.stat(folder).st_dev, file_system.FUSE_SECONDS)
+        native.load().seed_latency(os.stat(folder).st_dev, file_systems.FUSE_SECONDS)
         shardcodec.attach(zarr.open_array(folder), threads=2)[...] = 1
         assert native.load().pool_size() > 2, native.load().pool_size()
         """
@@ -52,7 +52,7 @@ def test_opening_an_array_looks_at_its_file_system(tmp_path: Path, opened: str) 
     run(
         f"""
         folder = {str(tmp_path / "a")!r}
-        file_system.LOCAL_SECONDS = file_system.FUSE_SECONDS = file_system.REMOTE_SECONDS = 3.0
+        file_systems.LOCAL_SECONDS = file_systems.FUSE_SECONDS = file_systems.REMOTE_SECONDS = 3.0
         {opened}
         (seconds,) = native.load().latencies().values()
         assert seconds > 0.5, seconds

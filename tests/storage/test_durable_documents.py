@@ -46,7 +46,7 @@ def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Syncs:
 
 def engine_with(sync_path: Callable[[str], None]) -> Any:
     """Return the module `native` with another function that syncs a path."""
-    engine = SimpleNamespace(sync_path=sync_path, inode_number=native.load().inode_number)
+    engine = SimpleNamespace(**vars(native.load()) | {"sync_path": sync_path})
     return SimpleNamespace(load=lambda: engine)
 
 
