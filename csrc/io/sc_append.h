@@ -7,7 +7,7 @@
  * direct    index at the end, any size; ext4 and XFS
  *           One write past the page cache appends everything. These file systems set the new size when all of it is there.
  *
- *               [old bytes, old index][to the next block][chunks][mark][padding][footer][index]     (sc_write_tail.c)
+ *               [old bytes, old index][to the next block][chunks][mark][padding][footer][index]     (sc_write_commit.c)
  *
  * leap      index at the end, within one page; kills only
  *           1  one write inside a page: a copy of the old index beyond where the new one will end

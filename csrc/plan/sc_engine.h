@@ -163,7 +163,7 @@ struct sc_write_item {
     const uint8_t *footer; /* shard: bytes behind the last new chunk, before an index at the end */
     size_t footer_nbytes;
     uint64_t alignment; /* shard: new chunks begin at a multiple of this; 0: anywhere */
-    bool marks; /* shard: write a mark before the footer that gives the sizes of header and footer (sc_write_tail.c) */
+    bool marks; /* shard: write a mark before the footer that gives the sizes of header and footer (sc_write_commit.c) */
     uint64_t header_nbytes; /* for the mark */
     const struct sc_file_stamp *stamp; /* the state of the old file when the caller inspected it; NULL: unknown */
     /* Shard: update it in its own file. Nothing is carried, no slot is used again, and the new chunks stay in memory

@@ -5,11 +5,8 @@
  *     sc_write.c             a plan: its threads, and one object from begin to commit
  *     sc_write_chunks.c      the inner chunks of one object: claim, encode, place, write
  *     sc_write_carry.c       what a new object keeps of the old one
- *     sc_write_inplace.c     the end of an update that overwrites inner chunks
- *     sc_write_append.c      the end of an update that appends
- *     sc_write_tail.c        layout of the bytes behind the last inner chunk
- *     sc_write_object.c      where the bytes of an object go
- *     sc_write_file.c        its new file, written in pieces where calls wait
+ *     sc_write_commit.c      the end of an update in the shard's own file: append, overwrite; the tail of any shard
+ *     sc_write_file.c        where the bytes of an object go; its new file, written in pieces where calls wait
  *     sc_write_batch.c       encode one batch of inner chunks
  *     sc_write_depth.c       more threads where calls wait
  *
@@ -163,7 +160,7 @@ old_memory(const struct sc_write_item *item)
     return (uint8_t *)(uintptr_t)item->old.data;
 }
 
-/* ---- sc_write_object.c ---- */
+/* ---- sc_write_file.c ---- */
 
 /* True if an earlier object has failed or the plan was cancelled: the result of this object does not count. */
 bool sc_write_object_stopped(const struct sc_write_run *run, const struct sc_write_object *object);
@@ -171,8 +168,6 @@ bool sc_write_object_stopped(const struct sc_write_run *run, const struct sc_wri
 /* Write new bytes to the new file, to the result in memory, or to the list of slots. */
 enum sc_status sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src,
                                    size_t n, uint64_t offset);
-
-/* ---- sc_write_file.c ---- */
 
 /* Begin the new file, if it is not begun. This happens with its first byte, so an object that becomes empty leaves
  * no trace. */
@@ -233,19 +228,6 @@ uint64_t sc_write_piece_nbytes(struct sc_write_run *run, int fd);
 /* True if the pieces of the run have as many bytes as may be in memory. */
 bool sc_write_pieces_full(const struct sc_write_run *run);
 
-/* ---- sc_write_tail.c ---- */
-
-/* The bytes between the last new inner chunk and the index. */
-#define SC_MARK_NBYTES 56u
-struct sc_tail {
-    size_t mark_nbytes; /* 0: no mark */
-    uint8_t mark[SC_MARK_NBYTES];
-    uint64_t mark_at, footer_at, end;
-};
-
-/* Lay out the tail. False: the update puts no index behind the last inner chunk, so the tail stays where it is. */
-bool sc_write_object_tail(const struct sc_write_object *object, struct sc_tail *tail);
-
 /* ---- sc_write_batch.c ---- */
 
 /* Return a batch with room for run->batch_capacity chunks, from the free ones; NULL: no memory. */
@@ -262,7 +244,18 @@ void sc_write_batch_encode(struct sc_writer *writer, struct sc_write_object *obj
 enum sc_status sc_write_batch_encode_whole(struct sc_writer *writer, struct sc_write_object *object,
                                            struct sc_write_batch *batch, uint64_t *nbytes);
 
-/* ---- sc_write_append.c and sc_write_inplace.c ---- */
+/* ---- sc_write_commit.c ---- */
+
+/* The bytes between the last new inner chunk and the index. */
+#define SC_MARK_NBYTES 56u
+struct sc_tail {
+    size_t mark_nbytes; /* 0: no mark */
+    uint8_t mark[SC_MARK_NBYTES];
+    uint64_t mark_at, footer_at, end;
+};
+
+/* Lay out the tail. False: the update puts no index behind the last inner chunk, so the tail stays where it is. */
+bool sc_write_object_tail(const struct sc_write_object *object, struct sc_tail *tail);
 
 /* Append object->result and the new index, object->index, to the file of the shard. */
 enum sc_status sc_write_object_append(struct sc_writer *writer, struct sc_write_object *object, bool is_marked);

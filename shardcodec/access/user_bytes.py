@@ -7,7 +7,7 @@
 
 The *header* precedes the first inner chunk, the *footer* follows the last one. Nothing in the format marks them. So every
 write of shardcodec that stores or keeps a header, a footer or an alignment leaves a mark that describes them
-(csrc/plan/sc_write_tail.c); readers ignore it. Without a mark they can only be guessed: the bytes of an inner chunk that was
+(csrc/plan/sc_write_commit.c); readers ignore it. Without a mark they can only be guessed: the bytes of an inner chunk that was
 erased at the start or at the end look the same.
 """
 
@@ -51,7 +51,7 @@ __all__ = [
 
 MAX_ALIGNMENT = 1 << 30
 
-# csrc/plan/sc_write_tail.c
+# csrc/plan/sc_write_commit.c
 MAGIC = b"shardcodec tail\1"
 MARK = struct.Struct("<16s4QLL")
 
