@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/sc_alloc.h"
+#include "base/sc_fork.h"
 #include "io/sc_file.h"
 
 static struct {
@@ -160,4 +161,18 @@ sc_fault_disarm_memory(void)
 {
     sc_alloc_set_hook(NULL);
     return (struct sc_fault_memory){ memory.n_asked, memory.n_live, memory.live_nbytes, memory.peak_nbytes };
+}
+
+SC_HOLD_ACROSS_FORK(memory.mutex)
+
+static void
+after_fork_in_child(void)
+{
+    pthread_mutex_init(&memory.mutex, NULL);
+}
+
+enum sc_status
+sc_fault_init(void)
+{
+    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }

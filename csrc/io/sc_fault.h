@@ -21,6 +21,9 @@ enum sc_fault_action {
 
 #define SC_FAULT_LOG 1024u
 
+/* Install the fork handlers. Once, at import. */
+enum sc_status sc_fault_init(void);
+
 /* Act at the n-th call, counted from 0. */
 void sc_fault_arm(uint64_t n, enum sc_fault_action action, uint64_t value);
 

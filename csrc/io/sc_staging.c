@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/sc_alloc.h"
+#include "base/sc_fork.h"
 #include "io/sc_file.h"
 #include "io/sc_lock.h"
 
@@ -65,32 +66,47 @@ struct identity {
 };
 
 /* Determined once in each process: a forked child is another process. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct identity this_process;
+
 static struct identity
 identity(void)
 {
-    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    static struct identity own;
     struct identity result;
     long pid = (long)getpid();
 
     pthread_mutex_lock(&mutex);
-    if (own.pid != pid) {
+    if (this_process.pid != pid) {
         char text[256];
         ssize_t n;
 
-        own.host = 0xcbf29ce484222325u;
+        this_process.host = 0xcbf29ce484222325u;
         read_text("/proc/sys/kernel/random/boot_id", text, sizeof text);
-        own.host = hash_more(own.host, text, strlen(text));
+        this_process.host = hash_more(this_process.host, text, strlen(text));
         n = readlink("/proc/self/ns/pid", text, sizeof text);
-        own.host = hash_more(own.host, text, n > 0 ? (size_t)n : 0);
+        this_process.host = hash_more(this_process.host, text, n > 0 ? (size_t)n : 0);
         if (gethostname(text, sizeof text) == 0)
-            own.host = hash_more(own.host, text, strnlen(text, sizeof text));
-        own.start = start_of(pid);
-        own.pid = pid;
+            this_process.host = hash_more(this_process.host, text, strnlen(text, sizeof text));
+        this_process.start = start_of(pid);
+        this_process.pid = pid;
     }
-    result = own;
+    result = this_process;
     pthread_mutex_unlock(&mutex);
     return result;
+}
+
+SC_HOLD_ACROSS_FORK(mutex)
+
+static void
+after_fork_in_child(void)
+{
+    pthread_mutex_init(&mutex, NULL);
+}
+
+enum sc_status
+sc_staging_init(void)
+{
+    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 /* ---- the folder ---- */

@@ -21,6 +21,9 @@
 
 #include "base/sc_status.h"
 
+/* Install the fork handlers. Once, at import. */
+enum sc_status sc_staging_init(void);
+
 /* Open a staging folder, and make it first if it is missing. Return a descriptor, or -1 and errno; EPERM: the folder is not
  * safe. A safe one is a folder and no link to one, belongs to the caller, to the owner of the hierarchy or to root, and nobody
  * else may write it who may not write the hierarchy. Names in it are used through this descriptor only: after the folder was

@@ -31,6 +31,7 @@ cdef extern from "io/sc_lock.h" nogil:
 
 
 cdef extern from "io/sc_staging.h" nogil:
+    sc_status sc_staging_init()
     void sc_staging_leave(const char *folder)
 
 
@@ -119,6 +120,7 @@ cdef extern from "io/sc_fault.h" nogil:
         SC_FAULT_TORN
         SC_FAULT_STOP
 
+    sc_status sc_fault_init()
     void sc_fault_arm(uint64_t n, sc_fault_action action, uint64_t value)
     uint64_t sc_fault_disarm()
     const char *sc_fault_call(uint64_t n)

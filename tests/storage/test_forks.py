@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +146,40 @@ def test_zip_file_that_a_child_opens_itself_is_its_own(enabled: None, tmp_path: 
 
     forks.note(MemoryStore())
     in_child(work)
+
+
+@pytest.mark.slow
+def test_child_writes_although_another_thread_named_the_process_at_the_fork(tmp_path: Path) -> None:
+    """Temporary names contain facts of the process, which its first write determines under a mutex; strace makes this slow.
+
+    A child that was forked meanwhile waited for ever at its own first write.
+    """
+    strace = shutil.which("strace") or pytest.skip("strace is not installed")
+    log = tmp_path / "log"
+    code = f"""
+import sys, threading, time
+from pathlib import Path
+sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
+from helpers import create, in_child
+
+array = create(Path({str(tmp_path / "a")!r}))
+array[...] = 1
+thread = threading.Thread(target=array.__setitem__, args=((0, 0), 2), daemon=True)
+thread.start()
+while thread.is_alive() and "ns/pid" not in Path({str(log)!r}).read_text():
+    time.sleep(0.01)
+assert thread.is_alive()
+in_child(lambda: array.__setitem__((9, 0), 3))
+thread.join()
+assert (array[0, 0], array[9, 0]) == (2, 3)
+"""
+    inject = ["-f", "-o", str(log), "-P", "/proc/self/ns/pid", "-e", "trace=readlink,readlinkat"]
+    inject += ["-e", "inject=readlink,readlinkat:delay_enter=1000000:when=1"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([strace, *inject, sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    if "ptrace" in done.stderr and "not permitted" in done.stderr:
+        pytest.skip("strace has no permission to delay calls here")
+    assert done.returncode == 0, done.stderr
 
 
 def object_store(prefix: Path) -> Any:
