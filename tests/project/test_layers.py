@@ -236,8 +236,8 @@ def test_calls_between_c_files_have_no_cycle() -> None:
 
 def test_c_files_hold_their_mutexes_across_a_fork() -> None:
     """A child waits for ever for a mutex that another thread of its parent held at the fork (`base/sc_fork.h`)."""
-    with_mutex = {name for name, code in C_FILES.items() if "PTHREAD_MUTEX_INITIALIZER" in code}
-    assert with_mutex == {name for name, code in C_FILES.items() if "return sc_fork_handlers(" in code}
+    with_mutex = {name for name, code in C_CODE.items() if "PTHREAD_MUTEX_INITIALIZER" in code}
+    assert with_mutex == {name for name, code in C_CODE.items() if "return sc_fork_handlers(" in code}
 
 
 def test_each_folder_of_c_has_one_pxd_that_declares_its_headers() -> None:
