@@ -15,6 +15,7 @@ from typer import Option
 from ..options import Order
 from ..tools.compact import CompactAction, CompactedShard, CompactReport
 from ..tools.compact import compact as compact_shards
+from ..tools.repair import IN_PLACE_ON_DASK
 from ..tools.repair import repair as repair_shards
 from ..tools.report import format_count, format_nbytes
 from ..tools.shard_repair import RepairAction, RepairedShard, RepairReport
@@ -106,6 +107,8 @@ def repair(
         output.end(report)
 
     def work(monitor: Monitor) -> ExitCode:
+        if in_place and dask is not None:
+            raise ValueError(IN_PLACE_ON_DASK)
         if in_place != (backup is not None) and not dry_run:
             raise ValueError("--in-place needs --backup DIR, and --backup needs --in-place")
         report = repair_shards(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -34,9 +33,7 @@ from .new_hierarchy import NewHierarchy, NewObjects, NewPlace, holds_whole_shard
 from .other_objects import NO_OBJECTS, count_objects, other_objects
 from .run_over_arrays import RunOverArrays, check_only_arrays
 from .shard_repair import (
-    RepairAction,
     RepairedShard,
-    RepairNotes,
     RepairReport,
     ShardRepair,
     as_unreadable,
@@ -57,9 +54,9 @@ __all__ = [
 #
 # `RepairWork`: repairs shards of an array, in threads. `RepairTask`: the same as plain data, for other processes.
 #
-# A task may be repeated after a worker was lost, and two workers may run it at the same time. A new hierarchy gets the same
-# bytes again. In place, the task that finds a backup compares: if the shard is as the backup, it is repaired; if it is the
-# result of the repair of the backup, the report is made from the backup; anything else is an error, and nothing is changed.
+# A task of dask may be repeated after a worker was lost, and two workers may run it at the same time: a new hierarchy gets the
+# same bytes again. In place that would need proof that a shard is the result of the same run, so only one process does it: if a
+# shard is as its backup, it is repaired; anything else is an error, and nothing is changed.
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,6 @@ class RepairTask(ShardTask[RepairedShard | None]):
         As for `repair`.
     to : NewPlace or None
         Where new shards are written.
-    run : str or None
-        Name of a run in place whose tasks may be repeated; None for one process.
     """
 
     backup: str | None
@@ -82,7 +77,6 @@ class RepairTask(ShardTask[RepairedShard | None]):
     dry_run: bool
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     to: NewPlace | None = None
-    run: str | None = None
 
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> RepairWork:
         return RepairWork(array, self, options, budget)
@@ -91,13 +85,7 @@ class RepairTask(ShardTask[RepairedShard | None]):
         return 1 if result is None else 1 + len(result.findings) + len(result.lost)
 
     def failed(self, shard: ShardTarget, detail: str) -> RepairedShard:
-        backup = None if self.backup is None or self.dry_run else Backup(shard, self.backup)
-        path = None if backup is None or not backup.exists else backup.path
-        return as_unreadable(shard, OSError(detail), path, is_lost=self.backup is None)
-
-    def notes(self) -> RepairNotes | None:
-        """Return the notes of the run; None for one process, and if nothing is changed in place."""
-        return None if self.run is None or self.backup is None else RepairNotes(self.backup, self.run)
+        return as_unreadable(shard, OSError(detail), None, is_lost=True)
 
 
 class RepairWork:
@@ -108,9 +96,6 @@ class RepairWork:
             budget = MemoryBudget(max(1, budget.nbytes // 2))  # the other half is for the copy
         self._task = task
         self._to = None if task.to is None else NewObjects(task.to, budget, options)
-        self._notes = task.notes()
-        if self._notes is not None:
-            self._notes.check()
         self._options = replace(options, threads=1)
         source, wanted = None, options.threads
         if task.copy is not None:
@@ -130,22 +115,9 @@ class RepairWork:
             yield 1, done
 
     def _treat(self, shard: ShardTarget) -> RepairedShard | None:
-        """Repair one shard; return None if it is whole, and this run has not repaired it before."""
+        """Repair one shard; return None if it is whole."""
         with in_force(self._options):
-            return self._settle(shard)
-
-    def _settle(self, shard: ShardTarget) -> RepairedShard | None:
-        done = self._look(shard)
-        is_over = done is None or done.action is RepairAction.UNREADABLE
-        if self._notes is None or not is_over or not self._notes.has(shard):
-            return done
-        backup = self._backup(shard)
-        if not backup.exists:
-            return done
-        repaired = self._done_before(shard, backup)
-        if repaired is None and done is None and not backup.is_equal():
-            raise _another(shard, backup)
-        return repaired or done
+            return self._look(shard)
 
     def _look(self, shard: ShardTarget) -> RepairedShard | None:
         try:
@@ -193,27 +165,20 @@ class RepairWork:
 
     # ---- in place
 
-    def _backup(self, shard: ShardTarget) -> Backup:
-        assert self._task.backup is not None
-        return Backup(shard, self._task.backup)
-
     def _in_place(self, shard: ShardTarget) -> RepairedShard | None:
-        backup = self._backup(shard)
-        if self._notes is not None:
-            self._notes.add(shard)
+        assert self._task.backup is not None
+        backup = Backup(shard, self._task.backup)
         if not backup.make():
             if not backup.is_equal():
-                repaired = self._done_before(shard, backup)
-                if repaired is None:
-                    raise _another(shard, backup)
-                return repaired
+                raise FileExistsError(
+                    f"{shard.name}: expected a shard as its backup {backup.path}, but it is another; nothing was changed: look at both "
+                    "files, and choose an empty folder for the backup"
+                )
             backup.sync()
         try:
             done = self._replace(shard, backup)
         except ShardError as error:
             return as_unreadable(shard, error, backup.path)
-        if done is None and self._notes is not None:  # another worker runs the same task, and has repaired it
-            return self._done_before(shard, backup)
         return None if done is None else replace(done, backup=backup.path)
 
     def _replace(self, shard: ShardTarget, backup: Backup) -> RepairedShard | None:
@@ -225,7 +190,7 @@ class RepairWork:
         try:
             found = self._repair.survey(shard, view)
             if found.is_whole:
-                return settled(shard) if has_journal and self._notes is None else None
+                return settled(shard) if has_journal else None
             check_state = partial(self._check_state, shard, backup)
             check_state(view)
             return self._repair.write_in_place(shard, view, found, check_state)
@@ -241,40 +206,14 @@ class RepairWork:
                 shard=shard.name,
             )
 
-    def _done_before(self, shard: ShardTarget, backup: Backup) -> RepairedShard | None:
-        """Return the report of a shard that another task of this run has repaired; None if none has."""
-        for _ in range(2):  # the other worker may have replaced the shard between two reads
-            done = None if self._notes is None else self._repeated(shard, backup)
-            if done is not None:
-                return replace(done, backup=backup.path)
-        return None
-
-    def _repeated(self, shard: ShardTarget, backup: Backup) -> RepairedShard | None:
-        try:
-            now = open_object(shard.array.store, shard.key)
-            if now is None:
-                return None
-            old = backup.open()
-        except ShardError:
-            return None
-        try:
-            return self._repair.repeated(shard, old, now)
-        except ShardError:
-            return None
-        finally:
-            now.close()
-            old.close()
-
-
-def _another(shard: ShardTarget, backup: Backup) -> FileExistsError:
-    """Return the error of a shard that is neither as its backup, nor the result of the repair of it."""
-    return FileExistsError(
-        f"{shard.name}: expected a shard as its backup {backup.path}, or the repaired one, but it is another; nothing was changed: "
-        "look at both files, and choose an empty folder for the backup"
-    )
-
 
 # ---------------------------------------------------------------- repair damaged shards, to a new array or in place with a backup
+
+# Why a repair in place takes no workers.
+IN_PLACE_ON_DASK = (
+    "dask: expected `to` (--to), a new place, because a repair in place is done by one process: dask repeats the work of a worker "
+    "that it has lost, and the repeated work would meet shards that were repaired already. Use `to`, or leave out dask (--dask)"
+)
 
 OnRepair = Callable[[RepairedShard], None]
 
@@ -335,9 +274,9 @@ def repair(
         Memory for indexes and data, in bytes; fewer threads are used if it is short. By default a few MiB, an index and an
         inner chunk for each thread, and whole shards where a store needs them.
     dask : str, distributed.Client or bool, optional
-        The workers of a cluster of dask repair the shards, see `convert`; `target`, `to` and `copy` must be paths or URLs, and all
-        workers must reach the folder `backup`. `memory` and `threads` are then those of one worker, by default half of its
-        memory limit and all its threads.
+        The workers of a cluster of dask write the new hierarchy `to`, see `convert`; `target`, `to` and `copy` must be paths or
+        URLs. `memory` and `threads` are then those of one worker, by default half of its memory limit and all its threads. A
+        repair in place takes no workers.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -380,6 +319,8 @@ def repair(
     )
     check_only_arrays(only_arrays, to)
     _check_arguments(target, to, backup, dry_run)
+    if dask and backup is not None:
+        raise ValueError(IN_PLACE_ON_DASK)
     arrays: Iterable[ArrayTarget] = find_arrays(
         target, array=array, spec=spec, storage_options=storage_options
     )
@@ -398,12 +339,8 @@ def repair(
         if to is not None and dry_run:
             pool.check_new_place(to)
         new = None if to is None or dry_run else pool.new_hierarchy(to)
-        folder = None if backup is None else os.path.abspath(backup) if pool.is_remote else os.fspath(backup)
-        run_name = uuid.uuid4().hex if pool.is_remote and backup is not None and not dry_run else None
-        place = None if new is None else new.place
-        task = RepairTask(folder, copy, order, dry_run, storage_options, place, run_name)
-        if (notes := task.notes()) is not None:
-            stack.enter_context(notes)
+        folder = None if backup is None else os.fspath(backup)
+        task = RepairTask(folder, copy, order, dry_run, storage_options, None if new is None else new.place)
         run = _RepairRun(new, task, pool, monitor, on_shard)
         run.others = counts
         try:

@@ -8,15 +8,10 @@ In place, the new object replaces the old one in one step, and only if no other 
 from __future__ import annotations
 
 import enum
-import hashlib
-import os
-import shutil
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,11 +21,10 @@ from ..access.placement import ABSENT
 from ..access.shard_change import Change, Found, change
 from ..errors import ConflictError, ShardError
 from ..options import Options
-from .backup import same_bytes, sync_folders
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
-from .damage.index_layout import Entries, is_absent
-from .damage.index_search import FoundIndex, How, find_index
+from .damage.index_layout import is_absent
+from .damage.index_search import FoundIndex, How
 from .new_hierarchy import NewObjects
 from .other_objects import NO_OBJECTS, ObjectCounts
 from .report import Finding, FindingKind, LeftArray, Report
@@ -54,131 +48,12 @@ from .work import MemoryBudget
 
 __all__ = [
     "RepairAction",
-    "RepairNotes",
     "RepairReport",
     "RepairedShard",
-    "ShardComparison",
     "ShardRepair",
     "as_unreadable",
     "settled",
 ]
-
-
-# ---------------------------------------------------------------- is a stored shard the one that a repair would write?
-#
-# `ShardComparison`: takes the inner chunks of a new shard as a writer does, and compares them with a stored shard.
-
-
-class ShardComparison:
-    """Compares a stored shard with the one that is written to this object. Memory holds one inner chunk of it.
-
-    Parameters
-    ----------
-    view : StoredBytes
-        The stored shard.
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        Its index.
-    grid_shape : tuple of int
-        Number of inner chunks along each axis.
-    """
-
-    def __init__(self, view: StoredBytes, entries: Entries, grid_shape: tuple[int, ...]) -> None:
-        self.grid_shape = grid_shape
-        self._view, self._entries = view, entries
-        self._left = int((~is_absent(entries)).sum())
-        self._end = 0
-        self._is_equal = True
-
-    @property
-    def is_equal(self) -> bool:
-        """True if the stored shard has the inner chunks that were written, in their order, and no others."""
-        return self._is_equal and not self._left
-
-    def write_joined(self, coords: Sequence[Sequence[int]], sizes: Any, data: Any) -> None:
-        """Compare inner chunks that lie one after the other in a buffer."""
-        view, at = memoryview(data).cast("B"), 0
-        for where, size in zip(coords, sizes, strict=True):
-            self.write_encoded(where, view[at : at + int(size)])
-            at += int(size)
-
-    def write_encoded(self, coords: Sequence[int], data: Any) -> None:
-        """Compare one inner chunk."""
-        new = memoryview(data).cast("B")
-        offset, nbytes = map(int, self._entries[np.ravel_multi_index(tuple(coords), self.grid_shape)])
-        self._left -= 1
-        self._is_equal = (
-            self._is_equal
-            and nbytes == new.nbytes
-            and self._end <= offset
-            and offset + nbytes <= self._view.nbytes
-            and memoryview(self._view.range(offset, nbytes)) == new
-        )
-        self._end = offset + nbytes
-
-
-# ---------------------------------------------------------------- which shards a run with several workers has begun to repair in place
-#
-# `RepairNotes`: notes of one run in the folder of its backups, which all its workers see.
-#
-# A worker may end after it has replaced a shard and before its answer. The task is repeated then, and the shard is whole. Its
-# backup alone does not tell whether this run has repaired it, or an earlier one with the same folder; the note does.
-
-# How the name of the folder begins, in the folder of the backups.
-NAME = ".shardcodec-repair-"
-
-
-class RepairNotes:
-    """The notes of one run. The main process uses it in a ``with`` statement: they exist as long as the run.
-
-    Parameters
-    ----------
-    backup : str
-        Folder of the backups.
-    run : str
-        Name of the run, which no other run has.
-    """
-
-    def __init__(self, backup: str, run: str) -> None:
-        self._backup = backup
-        self._folder = os.path.join(backup, NAME + run)
-
-    def __enter__(self) -> Self:
-        os.makedirs(self._folder)
-        sync_folders(self._backup)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def check(self) -> None:
-        """Check that this machine sees the folder.
-
-        Raises
-        ------
-        FileNotFoundError
-            It does not, or the run is over.
-        """
-        if not os.path.isdir(self._folder):
-            raise FileNotFoundError(
-                f"{self._backup}: expected the folder of the backups on the worker at {socket.gethostname()}, but it is another one; all "
-                "workers must reach it under the same path"
-            )
-
-    def add(self, shard: ShardTarget) -> None:
-        """Note a shard before it is backed up and changed; raise `FileNotFoundError` if the run is over."""
-        with open(self._file(shard), "ab"):
-            pass
-
-    def has(self, shard: ShardTarget) -> bool:
-        """Return True if a task of this run has noted a shard."""
-        return os.path.exists(self._file(shard))
-
-    def _file(self, shard: ShardTarget) -> str:
-        # keys of shards in one folder: a key may be a part of another one
-        name = f"{shard.array.name}\0{shard.relative}".encode()
-        return os.path.join(self._folder, hashlib.blake2b(name, digest_size=16).hexdigest())
 
 
 # ---------------------------------------------------------------- the results of repair
@@ -416,27 +291,6 @@ class ShardRepair:
                     self._replace_file(shard, view, plan, chunks, user)
                 self._check_result(shard)
             return self._report(shard, plan)
-
-    def repeated(self, shard: ShardTarget, old: StoredBytes, now: StoredBytes) -> RepairedShard | None:
-        """Return the report of the repair that has made a shard from an old object; None if none has. Nothing is changed.
-
-        A repair is deterministic, so the inner chunks that it would write are compared with those that are stored.
-        """
-        found = self.survey(shard, old)
-        if found.is_whole:  # all that was wrong is an unfinished update, which the old object is without
-            return settled(shard) if same_bytes(old, now) else None
-        with ExitStack() as stack:
-            chunks = self._chunks_of_copy(shard, stack)
-            plan = self._plan(shard, found, chunks)
-            index = find_index(now, self._spec, self._check.share.block_nbytes)
-            if not plan.has_any or index.entries is None or index.how is not How.IN_PLACE:
-                return None
-            share = self._check.share
-            user = user_parts(old, found.found, self._spec, shard, share)
-            comparison = ShardComparison(now, index.entries, self._spec.grid_shape)
-            self._write(comparison, shard, old, plan, chunks)
-            is_result = comparison.is_equal and user == user_parts(now, index, self._spec, shard, share)
-            return self._report(shard, plan) if is_result else None
 
     # ---- the plan
 

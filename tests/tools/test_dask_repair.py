@@ -8,8 +8,6 @@ import json
 import os
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,14 +28,13 @@ from shardcodec.tools.jobs.shard_pool import ShardPool
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
 from shardcodec.tools.new_hierarchy import NewHierarchy, NewObjects
 from shardcodec.tools.repair import RepairTask
-from shardcodec.tools.shard_repair import NAME, RepairAction, RepairNotes
+from shardcodec.tools.shard_repair import RepairAction
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.work import MemoryBudget
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")
 import cloudpickle  # noqa: E402 - dask needs it
-from dask_clusters import cluster_process  # noqa: E402
 
 VALUES = np.random.default_rng(5).integers(0, 50, (64, 48)).astype("int32")
 N_SHARDS = 12
@@ -69,16 +66,6 @@ from shardcodec.tools.{module} import {name} as Work
 if hasattr(Work, "restore"):
     Work.restore()
     del Work.restore
-"""
-SLOW = """
-import time
-from collections.abc import Iterator
-from shardcodec.tools.repair import RepairWork as Work
-def slowly(self, shard):
-    time.sleep(0.3)
-    return Work.original(self, shard)
-if not hasattr(Work, "original"):
-    Work.original, Work._look = Work._look, slowly
 """
 
 
@@ -115,9 +102,7 @@ def group(sound: Path, tmp_path: Path) -> Path:
 
 
 def arguments(kind: str, folder: Path, sound: Path) -> dict[str, Any]:
-    if kind == "to":
-        return {"to": folder / "new.zarr"}
-    return {"backup": folder / "old"} | ({"copy": sound} if kind == "from copy" else {})
+    return {"to": folder / "new.zarr"} | ({"copy": sound} if kind == "from copy" else {})
 
 
 def of_one_process(work: Any, group: Path, **how: Any) -> tuple[Any, dict[str, bytes]]:
@@ -129,7 +114,7 @@ def of_one_process(work: Any, group: Path, **how: Any) -> tuple[Any, dict[str, b
     return report, stored
 
 
-@pytest.mark.parametrize("kind", ["to", "in place", "from copy"])
+@pytest.mark.parametrize("kind", ["to", "from copy"])
 def test_workers_repair_as_one_process_does(
     kind: str, client: Any, group: Path, sound: Path, tmp_path: Path, small_batches: None
 ) -> None:
@@ -141,9 +126,9 @@ def test_workers_repair_as_one_process_does(
     assert report == expected and report.to_json() == expected.to_json()
     assert bytes_of_files(tmp_path) == stored
     assert report.n_damaged == 6 and (report.n_restored == 6) == (kind == "from copy")
-    left = {one.shard for one in report.shards if one.action is RepairAction.LEFT}
-    found = {one.shard for one in verify(how.get("to", group), level="decode").shards}
-    assert found == (left if kind == "in place" else set()) and bool(left) == (kind != "from copy")
+    assert verify(how["to"], level="decode").n_findings == 0
+    left = [one for one in report.shards if one.action is RepairAction.LEFT]
+    assert bool(left) == (kind != "from copy")
 
 
 def test_workers_pack_to_a_new_hierarchy_as_one_process_does(
@@ -166,7 +151,7 @@ def run_all(place: ArrayPlace, task: ShardTask[Any], names: Any) -> ShardBatch:
     return ShardWorker(place, task, resolve(), n_threads=1, memory=1 << 30).run(names, 60.0)
 
 
-@pytest.mark.parametrize("kind", ["to", "in place", "from copy", "compact"])
+@pytest.mark.parametrize("kind", ["to", "from copy", "compact"])
 def test_two_workers_run_the_same_shards_at_the_same_time(
     kind: str, client: Any, group: Path, sound: Path, tmp_path: Path
 ) -> None:
@@ -183,20 +168,15 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
     place = ArrayPlace.of(array, str(group), None, None)
     names = [(one.relative, one.coords) for one in shards]
     task: Any
-    if "to" in how:
-        new = NewHierarchy(how["to"], None, MemoryBudget(None), group, resolve(), "job")
-        new.add(array)
-        if kind == "compact":
-            task = CompactTask(0.1, "lexicographic", False, False, new.place)
-        else:
-            task = RepairTask(None, None, None, False, to=new.place)
-        found = client.run(run_all, place, task, names)
-        if kind != "compact":  # which writes no documents after a failed shard
-            new.finish(())
+    new = NewHierarchy(how["to"], None, MemoryBudget(None), group, resolve(), "job")
+    new.add(array)
+    if kind == "compact":
+        task = CompactTask(0.1, "lexicographic", False, False, new.place)
     else:
-        task = RepairTask(str(how["backup"]), how.get("copy"), None, False, run="run")
-        with RepairNotes(task.backup, "run"):
-            found = client.run(run_all, place, task, names)
+        task = RepairTask(None, how.get("copy"), None, False, to=new.place)
+    found = client.run(run_all, place, task, names)
+    if kind != "compact":  # which writes no documents after a failed shard
+        new.finish(())
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert len(found) == 2, "both workers run"
     assert without_mark(tmp_path) == stored
@@ -252,8 +232,24 @@ def test_places_that_workers_cannot_open_are_refused(tool: Any, group: Path, tmp
         tool(group, to=zarr.storage.MemoryStore(), dask="local:2")
     if tool is repair:
         with pytest.raises(TypeError, match="copy: expected a path or a URL"):
-            repair(group, backup=tmp_path / "old", copy=zarr.storage.MemoryStore(), dask="local:2")
+            repair(group, to=tmp_path / "new", copy=zarr.storage.MemoryStore(), dask="local:2")
     assert os.listdir(tmp_path) == ["g.zarr"]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_repair_in_place_takes_no_workers(
+    dry_run: bool, group: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """dask repeats the work of a worker that it has lost, and only one process may change the only copy of a shard."""
+    before = bytes_of_files(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"dask: expected `to` \(--to\).* a repair in place is done by one process"
+    ):
+        repair(group, backup=tmp_path / "old", dry_run=dry_run, dask="local:2")
+    command = ["repair", str(group), "--in-place", "--dask", "local:2"]
+    assert run([*command, *(["--dry-run"] if dry_run else ["--backup", str(tmp_path / "old")])]) == 2
+    assert "a repair in place is done by one process" in capsys.readouterr().err
+    assert bytes_of_files(tmp_path) == before
 
 
 def test_new_hierarchy_in_the_memory_of_this_process_is_an_error(client: Any, group: Path) -> None:
@@ -267,8 +263,8 @@ def test_new_hierarchy_in_the_memory_of_this_process_is_an_error(client: Any, gr
 def test_single_shard_needs_no_workers_for_a_new_object(client: Any, group: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="to: expected a group or an array with dask, got one shard"):
         repair(group / "a/c/1/2", to=tmp_path / "shard", dask=client)
-    report = repair(group / "a/c/1/2", backup=tmp_path / "old", dask=client)
-    assert report.n_damaged == 1 and os.listdir(tmp_path / "old") == ["c"]
+    report = repair(group / "a/c/1/2", dry_run=True, dask=client)
+    assert report.n_damaged == 1
 
 
 def test_lost_scheduler_has_the_exit_code_of_the_other_tools(
@@ -285,40 +281,11 @@ def test_lost_scheduler_has_the_exit_code_of_the_other_tools(
 
 
 @pytest.mark.nightly
-def test_repair_goes_on_after_a_lost_scheduler(group: Path, sound: Path, tmp_path: Path) -> None:
-    expected, stored = of_one_process(repair, group, **arguments("from copy", tmp_path, sound))
-    old = tmp_path / "old"
-    command = ["repair", str(group), "--in-place", "--backup", str(old), "--from", str(sound), "--json"]
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
-        cluster_process(2, SLOW) as (process, address),
-    ):
-        killer = threading.Thread(target=kill_when_begun, args=(process, old))
-        killer.start()
-        assert run([*command, "--dask", address]) == 3
-        killer.join()
-    assert not list(old.glob(f"{NAME}*"))
-    time.sleep(1)  # the workers end with the scheduler
-    assert run(command) == 0
-    assert bytes_of_files(tmp_path) == stored and expected.n_restored == 6
-
-
-def kill_when_begun(process: Any, old: Path) -> None:
-    end = time.monotonic() + 60
-    while (
-        not any(file.is_file() and NAME not in str(file) for file in old.rglob("*"))
-        and time.monotonic() < end
-    ):
-        time.sleep(0.02)
-    process.kill()
-
-
-@pytest.mark.nightly
 def test_command_repairs_with_workers_of_its_own(
     group: Path, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected, stored = of_one_process(repair, group, **arguments("in place", tmp_path, sound))
-    command = ["repair", str(group), "--in-place", "--backup", str(tmp_path / "old"), "--json"]
+    expected, stored = of_one_process(repair, group, **arguments("to", tmp_path, sound))
+    command = ["repair", str(group), "--to", str(tmp_path / "new.zarr"), "--json"]
     assert run([*command, "--dask", "local:1"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document == {**json.loads(json.dumps(expected.to_json())), "shards": document["shards"]}
@@ -331,10 +298,7 @@ def test_command_repairs_with_workers_of_its_own(
 @pytest.mark.parametrize(
     ("kind", "module", "name", "method", "before"),
     [
-        ("in place", "repair", "RepairWork", "_look", False),  # repaired, and not answered
-        pytest.param("in place", "backup", "Backup", "make", False, marks=pytest.mark.nightly),
-        pytest.param("in place", "repair", "RepairWork", "_replace", False, marks=pytest.mark.nightly),
-        pytest.param("to", "repair", "RepairWork", "_look", False, marks=pytest.mark.nightly),
+        ("to", "repair", "RepairWork", "_look", False),  # written, and not answered
     ],
 )
 def test_kill_of_a_worker_does_not_change_report_and_shards(
