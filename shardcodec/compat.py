@@ -13,6 +13,7 @@ import copy
 import functools
 import inspect
 import json
+import os
 import sys
 import threading
 import time
@@ -669,3 +670,29 @@ def _is_document_of_array(value: Any) -> bool:
         return "shape" in json.loads(value.to_bytes())
     except (AttributeError, TypeError, ValueError):
         return False
+
+
+# ---------------------------------------------------------------- locks of Python in a forked child
+
+
+def _renew_locks_of_properties() -> None:
+    """Make the locks of all `functools.cached_property` of this package and of zarr again in a forked child.
+
+    Python 3.11 holds a lock of the class while it computes such a property of any object, so a child that was forked at this
+    moment would wait for ever.
+    """
+    classes = {
+        found
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in ("shardcodec", "zarr")
+        for found in list(vars(module).values())
+        if isinstance(found, type)
+    }
+    for of in classes:
+        for found in vars(of).values():
+            if isinstance(found, functools.cached_property):
+                vars(found)["lock"] = threading.RLock()
+
+
+if sys.version_info < (3, 12):
+    os.register_at_fork(after_in_child=_renew_locks_of_properties)

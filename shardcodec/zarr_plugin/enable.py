@@ -8,6 +8,7 @@ Select shardcodec's pipeline for all arrays (`enable`, `disable`) or for one arr
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, Unpack
@@ -209,9 +210,15 @@ class _Setting:
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        # A fork waits for it: under it a thread may hold the lock of zarr's configuration, which is not made again in a child.
+        self._mutex = threading.RLock()
         self._calls: list[Any] = []
         self._active: Any = None  # a context of zarr's `config.set`
+        os.register_at_fork(
+            before=self._mutex.acquire,
+            after_in_parent=self._mutex.release,
+            after_in_child=self._mutex.release,
+        )
 
     def add(self, call: Any) -> None:
         """Add a call."""

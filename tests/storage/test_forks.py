@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec.asyn  # type: ignore[import-untyped]
@@ -22,8 +25,10 @@ from zarr.codecs.numcodecs import BZ2
 from zarr.storage import FsspecStore, LoggingStore, MemoryStore, ObjectStore, ZipStore
 
 import shardcodec
+from shardcodec.format import spec as spec_module
 from shardcodec.storage import forks, locks
 from shardcodec.storage.kinds import store_of
+from shardcodec.zarr_plugin import enable as enable_module
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 
@@ -181,6 +186,57 @@ assert (array[0, 0], array[9, 0]) == (2, 3)
     if "ptrace" in done.stderr and "not permitted" in done.stderr:
         pytest.skip("strace has no permission to delay calls here")
     assert done.returncode == 0, done.stderr
+
+
+def test_child_computes_a_property_that_another_thread_computed_at_the_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python 3.11 holds a lock of the class while a thread computes a cached property."""
+    specs = [shardcodec.ShardSpec((8, 8), (4, 4), "uint16", 0) for _ in range(2)]
+    entered, leave = threading.Event(), threading.Event()
+    make = spec_module.ChainSpec
+
+    def slow(*arguments: Any) -> Any:
+        entered.set()
+        leave.wait()
+        return make(*arguments)
+
+    monkeypatch.setattr(spec_module, "ChainSpec", slow)
+    thread = threading.Thread(target=lambda: specs[0].chain)
+    thread.start()
+    entered.wait()
+    monkeypatch.undo()
+    try:
+        in_child(lambda: specs[1].chain)
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_child_enables_although_another_thread_did_at_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of zarr's configuration was held for ever in the child."""
+    entered = threading.Event()
+    lock = enable_module.config.config_lock
+
+    def slow(values: dict[str, Any]) -> Any:
+        with lock:
+            entered.set()
+            time.sleep(0.2)
+        return contextlib.nullcontext()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(enable_module, "config", SimpleNamespace(set=slow))
+        thread = threading.Thread(target=shardcodec.enable)
+        thread.start()
+        entered.wait()
+
+        def work() -> None:
+            patched.undo()
+            shardcodec.enable()
+
+        in_child(work)
+        thread.join()
+        shardcodec.disable()
 
 
 def object_store(prefix: Path) -> Any:
