@@ -33,6 +33,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
+from shardcodec.storage import budget
 
 ABSENT = 2**64 - 1
 WORDS = (b"zero", b"one.", b"two.", b"tres")
@@ -272,10 +273,20 @@ class OtherMemoryStore(MemoryStore):
 @contextmanager
 def gap_of(nbytes: int) -> Iterator[None]:
     """Set the value of a request to remote stores in bytes. With 0, small shards are read like large ones."""
-    from shardcodec.storage import store as requests
-
-    with mock.patch.object(requests, "coalescing", return_value=(nbytes, 16 << 20)):
+    with mock.patch.object(budget, "coalescing", return_value=(nbytes, 16 << 20)):
         yield
+
+
+@contextmanager
+def merging(gap_nbytes: int, nbytes: int) -> Iterator[None]:
+    """Set zarr's largest gap and largest merged range. Before 3.3 zarr had no such settings: then set what stands for them."""
+    names = "array.sharding_coalesce_max_gap_bytes", "array.sharding_coalesce_max_bytes"
+    if zarr.config.get(names[0], None) is not None:
+        with zarr.config.set(dict(zip(names, (gap_nbytes, nbytes), strict=True))):
+            yield
+    else:
+        with mock.patch.object(budget, "coalescing", return_value=(gap_nbytes, nbytes)):
+            yield
 
 
 class RecordingStore(WrapperStore):  # type: ignore[type-arg]

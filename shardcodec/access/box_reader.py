@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import native
-from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
+from ..compat import StorePath, default_buffer_prototype, on_zarrs_loop
 from ..errors import ShardError, ShardFileError, SpecError
 from ..format.checks import as_mapping, bounded_depth
 from ..format.metadata import KeyEncoding
 from ..options import Options
+from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.files import FileStore, check_name
 from ..storage.indexes import IndexCache
 from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, original
 from ..storage.runner import run_blocking
-from ..storage.store import MAX_GAP_NBYTES, Store
+from ..storage.store import Store
 from ..storage.waiting import Patience
 from .array_io import Part
 from .read import ReadItem, read, slice_reader
@@ -280,7 +281,7 @@ class BoxReader:
             from .read_remote import fetch  # here, because most processes read files or memory
 
             items = [ReadItem(part.chain, None, part.box, part.key) for part in parts]
-            limits, names = store.limits(default_spec()), store.index_names([part.key for part in parts])
+            limits, names = store.limits(), store.index_names([part.key for part in parts])
             on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))
             return
         if self._objects.chain.stage is None and patience is None:

@@ -23,7 +23,7 @@ from ..compat import on_zarrs_loop
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.store import Store, n_concurrent
+from ..storage.store import Store
 from ..storage.waiting import Patience, all_of
 from .chunk_codec import compiled
 from .encode_decode import parse_selection
@@ -313,7 +313,7 @@ def scan_requests(
     ShardFormatError, ChecksumError
         As for `scan_files`.
     """
-    limited = LimitedRemote(store, n_concurrent())
+    limited = LimitedRemote(store, store.limits().n_requests)
 
     async def fill(key: str, out: Any) -> str | None:
         index = await IndexLoader(limited, key, chain, options).load_sizes(out)

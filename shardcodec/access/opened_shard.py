@@ -10,7 +10,6 @@ belong together, also if another writer replaces the object meanwhile.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,10 +21,12 @@ from ..compat import sync
 from ..errors import ShardFormatError
 from ..options import Options
 from ..storage import locks
+from ..storage.budget import NEAR, Limits
 from ..storage.indexes import IndexCache, RemoteIndex
 from ..storage.kinds import object_at
+from ..storage.ranges import coalesced, cut_out
 from ..storage.replace import replace_blocking
-from ..storage.store import NO_OBJECT, UNKNOWN, Answer, Changed, Maker, Store, n_concurrent, state_bytes
+from ..storage.store import NO_OBJECT, UNKNOWN, Answer, Changed, Maker, Store, state_bytes
 from ..storage.waiting import all_of
 from .placement import ABSENT
 from .remote_index import (
@@ -36,6 +37,7 @@ from .remote_index import (
     checked_data,
     checked_entries,
     minimum_nbytes,
+    with_proof,
 )
 
 if TYPE_CHECKING:
@@ -52,17 +54,11 @@ __all__ = [
     "ShardObject",
     "StoreObject",
     "content_generation",
-    "cut_out",
     "generation_of_answer",
-    "joined",
     "shard_object",
 ]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
-
-# zarr's limits: a gap up to this size costs less than another request, and the largest merged range.
-MAX_GAP_NBYTES = 1 << 20
-MAX_RANGE_NBYTES = 16 << 20
 
 
 class OpenObject(Protocol):
@@ -224,7 +220,10 @@ class NativeShard:
         return bytes(self._shard.range(offset, nbytes))
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
-        return [self.range(offset, nbytes) for offset, nbytes in wanted]
+        if len(wanted) == 1:
+            return [self.range(*wanted[0])]
+        merged = coalesced([one for one in wanted if one[1]], NEAR)
+        return cut_out(wanted, merged, [memoryview(self.range(*one)) for one in merged])
 
     def confirm(self) -> None:
         """Do nothing: an open file or buffer is one state."""
@@ -238,42 +237,6 @@ def content_generation(data: Any) -> bytes:
     import hashlib  # here, because it loads OpenSSL
 
     return NO_OBJECT if data is None else hashlib.blake2b(data, digest_size=20).digest()
-
-
-def joined(entries: Any) -> list[tuple[int, int]]:
-    """Return ascending ranges that cover inner chunks; near ones are merged. Each inner chunk lies in the last range that begins before it.
-
-    `entries` are pairs (offset, nbytes), in an array or any other collection.
-    """
-    if isinstance(entries, np.ndarray):
-        entries = entries.tolist()
-    ranges: list[tuple[int, int]] = []
-    for offset, nbytes in sorted(entries):
-        if ranges:
-            first, size = ranges[-1]
-            end = max(first + size, offset + nbytes)
-            near = offset - (first + size) <= MAX_GAP_NBYTES and end - first <= MAX_RANGE_NBYTES
-            if near or end == first + size:
-                ranges[-1] = first, end - first
-                continue
-        ranges.append((offset, nbytes))
-    return ranges
-
-
-def cut_out(
-    wanted: Iterable[tuple[int, int]], ranges: Sequence[tuple[int, int]], data: Sequence[Any]
-) -> list[Any]:
-    """Return the bytes of each wanted range (offset, nbytes).
-
-    `ranges` are those of `joined` that cover all wanted ranges with bytes, and `data` has their bytes.
-    """
-    firsts = [offset for offset, _ in ranges]
-    found = []
-    for offset, nbytes in wanted:
-        which = bisect.bisect_right(firsts, offset) - 1
-        start = offset - firsts[which] if nbytes else 0
-        found.append(data[which][start : start + nbytes] if nbytes else b"")
-    return found
 
 
 # ---------------------------------------------------------------- opened shards in stores of requests
@@ -313,17 +276,22 @@ class RemoteShard:
     ----------
     loader : IndexLoader
         Loads the index of the shard.
+    limits : callable
+        Returns the limits of the store at present.
     size : callable
         Returns the size of the object in bytes, if answers do not report it.
     lock : str
         Name of the object in the lock table.
     """
 
-    def __init__(self, loader: IndexLoader, size: Callable[[], int], lock: str) -> None:
+    def __init__(
+        self, loader: IndexLoader, limits: Callable[[], Limits], size: Callable[[], int], lock: str
+    ) -> None:
         if locks.table().holds(lock):
             loader = replace(loader, name=None)  # the caller is about to change the object
         self._loader = loader
         self._chain = loader.chain
+        self._limits = limits
         self._ask_size = size
         self._lock = lock
         self._watch = WriterWatch([lock])
@@ -351,7 +319,7 @@ class RemoteShard:
         return sync(replace(self._loader, remote=self._limited()).load(check=False))
 
     def _limited(self) -> LimitedRemote:
-        return LimitedRemote(self._loader.remote, n_concurrent())
+        return LimitedRemote(self._loader.remote, self._limits().n_requests)
 
     @property
     def nbytes(self) -> int:
@@ -405,8 +373,7 @@ class RemoteShard:
         sizes = np.where(wanted[:, 0] == ABSENT, 0, wanted[:, 1])
         n = max(1, int(np.searchsorted(np.cumsum(sizes), max_nbytes, side="right")))
         wanted, sizes = wanted[:n], sizes[:n]
-        ranges = joined(wanted[sizes > 0])
-        data = self._get_ranges(ranges, where[:n])
+        ranges, data = self._get_merged(map(tuple, wanted[sizes > 0].tolist()), where[:n])
         bases = np.cumsum([0, *(len(part) for part in data)]).astype(np.uint64)
         places[:n] = wanted
         places[:n, 0][(sizes == 0) & (wanted[:, 0] != ABSENT)] = 0
@@ -421,19 +388,24 @@ class RemoteShard:
         return bytes(data)
 
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
-        whole = joined([part for part in wanted if part[1]])
-        return cut_out(wanted, whole, self._get_ranges(whole, ()))
+        return cut_out(wanted, *self._get_merged([one for one in wanted if one[1]], ()))
 
-    def _get_ranges(self, ranges: Sequence[tuple[int, int]], positions: Any) -> list[Any]:
-        """Return ranges of inner chunks; the first time, prove that the object is as long as all entries require."""
+    def _get_merged(
+        self, wanted: Iterable[tuple[int, int]], positions: Any
+    ) -> tuple[list[tuple[int, int]], list[Any]]:
+        """Return merged ranges that cover inner chunks, and their bytes.
+
+        The first time, they prove that the object is as long as all entries require.
+        """
         loader, index = self._loader, self._index
+        ranges = coalesced(wanted, self._limits())
         must_prove = bool(ranges) and loader.must_be_sound and not index.is_sound
         end = minimum_nbytes(loader, index, 0) if must_prove else 0
-        if not end:
-            return self._get_bytes(ranges, positions)
-        *data, _ = self._get_bytes([*ranges, (end - 1, 1)], positions)
-        self._index = replace(self._index, is_sound=True)
-        return data
+        ranges = [(offset, nbytes + n_more) for offset, nbytes, n_more in with_proof(ranges, end)]
+        data = self._get_bytes(ranges, positions)
+        if end:
+            self._index = replace(self._index, is_sound=True)
+        return ranges, data
 
     def _get_bytes(self, ranges: Sequence[tuple[int, int]], positions: Any) -> list[Any]:
         """Return ranges; `positions` are those of the requested inner chunks, if they are known, for errors."""
@@ -530,7 +502,8 @@ class StoreObject:
             return NativeShard(chain, self.data, options, None if self.path is None else cache)
         name = None if cache is None else self.store.index_names([self._object_key])[0]
         loader = IndexLoader(self.store, self._object_key, chain, options, name, cache)
-        return RemoteShard(loader, lambda: sync(self.store.size(self._object_key)), self.identity)
+        size = lambda: sync(self.store.size(self._object_key))  # noqa: E731
+        return RemoteShard(loader, self.store.limits, size, self.identity)
 
     def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
         """Open what is stored now, with one request for all of it."""

@@ -19,7 +19,7 @@ from .. import native
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes
-from ..storage.store import MAX_GAP_NBYTES
+from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.waiting import Patience
 from .inner_chunks import coordinates
 from .regions import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched

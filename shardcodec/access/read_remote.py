@@ -30,13 +30,22 @@ from .. import native
 from ..errors import ShardError
 from ..options import Options
 from ..storage import budget
+from ..storage.budget import Budget, Limits
 from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
-from ..storage.store import Limits, Remote
+from ..storage.store import Remote
 from ..storage.waiting import all_of, in_thread
 from .read import INLINE_NBYTES, ReadItem, decoded_nbytes, read, with_key
 from .regions import n_touched, outline, touched
-from .remote_index import IndexLoader, LimitedRemote, checked_data, confirm, consistent_read, minimum_nbytes
+from .remote_index import (
+    IndexLoader,
+    LimitedRemote,
+    checked_data,
+    confirm,
+    consistent_read,
+    minimum_nbytes,
+    with_proof,
+)
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -182,9 +191,6 @@ WHOLE_SHARE = 0.8
 # not be in memory all at once.
 WHOLE_NBYTES = 64 << 20
 
-# Most bytes by which the last range is extended, to prove the minimum size of an object of unknown size.
-PROOF_NBYTES = 64 << 10
-
 # Number of coroutines per concurrent request. Each reads one object at a time; more of them fetch indexes earlier.
 OBJECTS_PER_REQUEST = 2
 
@@ -285,12 +291,16 @@ class _Call:
         self.remote = LimitedRemote(remote, limits.n_requests)
         self.limits = limits
         self.n_objects = len(items)
-        self.objects = asyncio.Semaphore(limits.n_objects or limits.n_requests)
-        self._bytes = budget.bytes_of(remote.budget_name)
+        self._whole_objects = Budget()
+        self._reads = budget.of_store(remote.budget_name).reads
 
     def hold(self, nbytes: int) -> AbstractAsyncContextManager[None]:
-        """Wait until this many bytes may be requested; held until they are decoded."""
-        return self._bytes.hold(nbytes, self.limits.budget_nbytes)
+        """Reserve bytes until they are decoded; wait until they are free."""
+        return self._reads.hold(nbytes, self.limits.read_nbytes)
+
+    def hold_object(self) -> AbstractAsyncContextManager[None]:
+        """Wait until another whole object may be requested."""
+        return self._whole_objects.hold(1, self.limits.n_objects)
 
     async def work_off(self, queue: Iterator[tuple[int, tuple[ReadItem, str | None]]]) -> list[int]:
         """Take objects from the queue that all workers share; return the positions of missing ones."""
@@ -327,7 +337,7 @@ class _Object:
         nbytes = max(math.prod(self.chain.shape) * int(self.chain.itemsize), int(self.chain.index_nbytes))
         since = self.loader.ticket()
         async with self.call.hold(nbytes):
-            async with self.call.objects:
+            async with self.call.hold_object():
                 answer = await self.call.remote.get(self.key)
             if answer is None:
                 return False
@@ -357,7 +367,9 @@ class _Object:
         except ShardError as error:
             raise with_key(error, self.chain, self.key) from None
         confirm(loader, index, ranges)
-        wanted = self.with_proof(index, coalesced(ranges, limits, self.call.n_objects))
+        merged = coalesced(ranges, limits, self.call.n_objects)
+        end = minimum_nbytes(loader, index, sum(merged[-1])) if merged else 0
+        wanted = with_proof(merged, end)
         if len(wanted) == 1:
             await self.read_range(index, *wanted[0], fill_absent=True)
         else:
@@ -381,21 +393,6 @@ class _Object:
                     self.chain, index.entries, data[:nbytes], offset, fill_absent=fill_absent
                 )
                 await self.decode(fetched, nbytes)
-
-    def with_proof(self, index: RemoteIndex, ranges: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-        """Add bytes that prove the minimum size of an object of unknown size.
-
-        If that is little more, the last range is longer by it; else one more byte is requested.
-        """
-        wanted = [(offset, nbytes, 0) for offset, nbytes in ranges]
-        if not ranges:
-            return wanted
-        offset, nbytes = ranges[-1]
-        last = offset + nbytes
-        end = minimum_nbytes(self.loader, index, last)
-        if end - last <= PROOF_NBYTES:
-            return [*wanted[:-1], (offset, nbytes, max(0, end - last))]
-        return [*wanted, (end - 1, 0, 1)]
 
     def positions(self) -> np.ndarray[Any, Any]:
         """Return the positions of the wanted inner chunks."""

@@ -43,6 +43,7 @@ __all__ = [
     "minimum_nbytes",
     "must_be_sound",
     "reach",
+    "with_proof",
 ]
 
 # Upper limit of the size of an object; used if its size is unknown.
@@ -345,6 +346,9 @@ def reach(chain: Chain, entries: Entries) -> int:
 # Requests to a store do not always show a change: in stores without entity tags, a replaced object may fit the old index.
 # `WriterWatch` detects the writers of this process; writers in other processes cannot be seen.
 
+# Most bytes by which the last range is extended, to prove the minimum size of an object of unknown size.
+PROOF_NBYTES = 64 << 10
+
 # Number of attempts to read a shard by index and ranges.
 MAX_TRIES = 3
 
@@ -427,6 +431,32 @@ def minimum_nbytes(loader: IndexLoader, index: RemoteIndex, end: int) -> int:
     if loader.must_be_sound and not index.is_sound:
         return reach(loader.chain, index.entries)
     return end + loader.nbytes if _leaves_room(loader) else 0
+
+
+def with_proof(ranges: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int, int]]:
+    """Add the bytes that prove the minimum size of an object.
+
+    Parameters
+    ----------
+    ranges : sequence of (offset, nbytes)
+        Merged ranges in ascending order.
+    end : int
+        From `minimum_nbytes`; 0 if nothing has to be proved.
+
+    Returns
+    -------
+    list of (offset, nbytes, n_more)
+        Each range, and the bytes to request behind it. The last range is longer if that is little more; else one more byte
+        is requested, as a range without bytes of its own.
+    """
+    asked = [(offset, nbytes, 0) for offset, nbytes in ranges]
+    if not ranges:
+        return asked
+    offset, nbytes = ranges[-1]
+    n_more = max(0, end - offset - nbytes)
+    if n_more <= PROOF_NBYTES:
+        return [*asked[:-1], (offset, nbytes, n_more)]
+    return [*asked, (end - 1, 0, 1)]
 
 
 def checked_data(
@@ -586,7 +616,7 @@ class LimitedRemote:
 
     async def _ask(self, request: Callable[..., Awaitable[Answer | None]], *arguments: Any) -> Answer | None:
         if self._budget is None:  # here an event loop runs
-            self._budget = budget.requests_of(self._remote.budget_name)
+            self._budget = budget.of_store(self._remote.budget_name).requests
         async with self._budget.hold(1, self._most):
             answer = await request(*arguments)
         native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))

@@ -21,7 +21,7 @@ import numpy as np
 from .. import native
 from ..access.buffer import buffered_chunks
 from ..access.inner_chunks import coordinates
-from ..access.opened_shard import OpenObject, ShardObject, cut_out, joined
+from ..access.opened_shard import OpenObject, ShardObject
 from ..access.placement import ABSENT, Gone
 from ..access.read import INLINE_NBYTES, with_key
 from ..access.shard_change import Change, Found, change
@@ -319,9 +319,7 @@ class Entries:
             None if entry is None else self._part(position, entry, part)
             for entry, (position, part) in zip(entries, wanted, strict=True)
         ]
-        asked = joined({place for place in places if place is not None and place[1]})
-        data = [memoryview(part).cast("B") for part in shard.ranges(asked)]
-        found = iter(cut_out([place for place in places if place is not None], asked, data))
+        found = iter(shard.ranges([place for place in places if place is not None]))
         return [None if place is None else bytes(next(found)) for place in places]
 
     def cut(self, position: int, value: bytes, wanted: ByteRange | None) -> bytes:

@@ -1,6 +1,9 @@
-# budget.py - limits that all calls to one store share
+# budget.py - the limits of requests: how many, how large, how much memory
 # SPDX-License-Identifier: MIT
-"""Limits of concurrent requests, and of the bytes that they bring, for all calls of an event loop to one store.
+"""The limits of requests to a store, and who holds how much of them.
+
+`Store.limits` tells the limits (`Limits`), from zarr's configuration. `of_store` tells what all calls of an event loop to one
+store hold of them at present. A limit of one call alone is a `Budget` of its own.
 
 Nearly all calls of a process run on one event loop, that of zarr. Eight threads of dask then make as many requests, and need as
 much memory, as one. A store may itself use another store of the same name. Its requests are part of the one that they serve
@@ -16,11 +19,98 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..compat import on_zarrs_loop
+from ..compat import coalescing, config, default_spec, on_zarrs_loop
 
-__all__ = ["Budget", "HeldFromThread", "bytes_of", "memory_of_writes", "requests_of"]
+__all__ = [
+    "MAX_GAP_NBYTES",
+    "NEAR",
+    "Budget",
+    "HeldFromThread",
+    "Limits",
+    "StoreBudgets",
+    "limits_of_zarr",
+    "of_store",
+]
+
+# Local files: bytes that cost less to read than another system call.
+MAX_GAP_NBYTES = 16 << 10
+
+# zarr works on `async.concurrency` objects at a time, and requests this number of ranges of each.
+RANGES_PER_OBJECT = 10
+
+# Memory for writes to a store: this for each object that zarr permits at a time.
+OBJECT_NBYTES = 32 << 20
+
+
+class Limits(NamedTuple):
+    """The limits of requests, and the value of a request in bytes.
+
+    Attributes
+    ----------
+    n_requests : int
+        Maximum number of concurrent requests of all calls to one store in this process.
+    max_gap_nbytes : int
+        Extra bytes that are worth one round trip less.
+    max_nbytes : int
+        Maximum size of a merged range.
+    read_nbytes : int
+        Maximum bytes that all calls to one store request or have not decoded; a single larger request runs alone.
+    free_gap_nbytes : int
+        Extra bytes that are worth one concurrent request less.
+    most_objects : int or None
+        Maximum number of objects that one call works on at a time; `n_requests` by default.
+    write_nbytes : int
+        Maximum bytes of old and new objects that all writes to one store hold; a single larger object is alone.
+    """
+
+    n_requests: int
+    max_gap_nbytes: int = 1 << 20
+    max_nbytes: int = 16 << 20
+    read_nbytes: int = 256 << 20
+    free_gap_nbytes: int = 16 << 10
+    most_objects: int | None = None
+    write_nbytes: int = 10 * OBJECT_NBYTES
+
+    @property
+    def n_objects(self) -> int:
+        """Maximum number of objects that one call works on at a time."""
+        return self.most_objects or self.n_requests
+
+    def share_nbytes(self, n_objects: int) -> int:
+        """Return the extra bytes that are worth a round trip of one object, if this many objects are read together."""
+        share = self.max_gap_nbytes // max(1, min(n_objects, self.n_requests))
+        return max(share, min(self.free_gap_nbytes, self.max_gap_nbytes))
+
+
+# The limits of a file or of bytes in memory, where a request is a system call.
+NEAR = Limits(1, MAX_GAP_NBYTES, free_gap_nbytes=MAX_GAP_NBYTES)
+
+
+def limits_of_zarr(spec: Any = None, *, near: bool) -> Limits:
+    """Return the limits of zarr's configuration.
+
+    Parameters
+    ----------
+    spec : ArraySpec, optional
+        Its configuration has zarr's bounds of merged ranges; without it those of new arrays are used.
+    near : bool
+        A request costs as little as one to a local file, so few extra bytes are worth another request.
+    """
+    max_gap_nbytes, max_nbytes = coalescing(default_spec() if spec is None else spec)
+    n_objects = max(1, int(config.get("async.concurrency")))
+    free_gap_nbytes = MAX_GAP_NBYTES
+    if near:
+        max_gap_nbytes = free_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
+    return Limits(
+        RANGES_PER_OBJECT * n_objects,
+        max_gap_nbytes,
+        max_nbytes,
+        free_gap_nbytes=free_gap_nbytes,
+        most_objects=n_objects,
+        write_nbytes=n_objects * OBJECT_NBYTES,
+    )
 
 
 class _Hold:
@@ -159,32 +249,36 @@ class HeldFromThread(AbstractContextManager[None]):
             _within.reset(self._token)
 
 
-# For each event loop the budgets of the stores, by name.
-_Budgets = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Budget]]
-_requests: _Budgets = weakref.WeakKeyDictionary()
-_bytes: _Budgets = weakref.WeakKeyDictionary()
-_memory: _Budgets = weakref.WeakKeyDictionary()
+class StoreBudgets(NamedTuple):
+    """What all calls of one event loop to one store hold.
 
-
-def requests_of(name: str | None) -> Budget:
-    """Return the budget of concurrent requests to a store; one of its own for None."""
-    return _of(_requests, name)
-
-
-def bytes_of(name: str | None) -> Budget:
-    """Return the budget of bytes that are requested from a store or wait for decoding; one of its own for None."""
-    return _of(_bytes, name)
-
-
-def memory_of_writes(name: str | None) -> Budget:
-    """Return the budget of bytes of old and new objects that are held by writes to a store; one of its own for None.
-
-    It is not that of reads: a read would wait until a large object is encoded and stored.
+    Attributes
+    ----------
+    requests : Budget
+        Concurrent requests; at most `Limits.n_requests`.
+    reads : Budget
+        Bytes that are requested or wait for decoding; at most `Limits.read_nbytes`.
+    writes : Budget
+        Bytes of old and new objects; at most `Limits.write_nbytes`. They do not count as `reads`: a read would wait until a
+        large object is encoded and stored.
     """
-    return _of(_memory, name)
+
+    requests: Budget
+    reads: Budget
+    writes: Budget
 
 
-def _of(budgets: _Budgets, name: str | None) -> Budget:
+# For each event loop the budgets of the stores, by name.
+_budgets: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, StoreBudgets]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def of_store(name: str | None) -> StoreBudgets:
+    """Return the budgets of a store (`Store.budget_name`) on the running event loop; new ones for None."""
     if name is None:
-        return Budget()
-    return budgets.setdefault(asyncio.get_running_loop(), {}).setdefault(name, Budget())
+        return StoreBudgets(Budget(), Budget(), Budget())
+    of_loop = _budgets.setdefault(asyncio.get_running_loop(), {})
+    if name not in of_loop:
+        of_loop[name] = StoreBudgets(Budget(), Budget(), Budget())
+    return of_loop[name]

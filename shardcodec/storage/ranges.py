@@ -1,6 +1,6 @@
-# ranges.py - coalescing of the ranges of an object
+# ranges.py - which ranges of an object share a request
 # SPDX-License-Identifier: MIT
-"""Coalescing: fewer requests, or fewer bytes.
+"""Coalescing: fewer requests, or fewer bytes. All ways to read a shard merge ranges here.
 
 A request for several ranges also transfers the bytes between them. Concurrent requests share a round trip, so merging two
 ranges saves much less than a round trip, but the extra bytes cost their full time:
@@ -10,28 +10,38 @@ ranges saves much less than a round trip, but the extra bytes cost their full ti
 So the narrowest gaps are closed first, while the extra bytes stay within a tenth of the wanted bytes, or within the value
 of one round trip of the call (`Limits.max_gap_nbytes`) if that is more. A small read then needs the fewest requests, and a
 plane across a large array does not transfer many times its bytes.
+
+The native plan of a read (`sc_plan_ranges`) closes the free gaps before: there may be a million inner chunks, and the few
+ranges that are left are compared here, because only the sorted gaps of all of them show which ones are worth a round trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from .store import Limits
+import numpy as np
 
-__all__ = ["coalesced"]
+from .budget import Limits
+
+__all__ = ["coalesced", "cut_out", "runs"]
+
+# Offset and size in bytes.
+Range = tuple[int, int]
 
 # Wanted bytes per extra byte.
 WANTED_PER_VAIN = 10
 
 
-def coalesced(ranges: Sequence[tuple[int, int]], limits: Limits, n_objects: int = 1) -> list[tuple[int, int]]:
+def coalesced(ranges: Iterable[Range], limits: Limits, n_objects: int = 1) -> list[Range]:
     """Merge ranges of one object.
 
     Parameters
     ----------
-    ranges : sequence of (offset, nbytes)
-        Ranges in ascending order of offset.
+    ranges : iterable of (offset, nbytes)
+        They may be in any order and may overlap.
     limits : Limits
         Gaps wider than ``max_gap_nbytes`` stay open; gaps up to ``free_gap_nbytes`` are always closed. No merged range
         exceeds ``max_nbytes``.
@@ -41,18 +51,58 @@ def coalesced(ranges: Sequence[tuple[int, int]], limits: Limits, n_objects: int 
     Returns
     -------
     list of (offset, nbytes)
-        Merged ranges in the same order.
+        Merged ranges in ascending order of offset. Each given range lies in the last one that begins at its offset or before.
     """
-    gaps = [after - offset - nbytes for (offset, nbytes), (after, _) in pairwise(ranges)]
-    closed = _closed(gaps, sum(nbytes for _, nbytes in ranges), limits, n_objects)
-    merged = list(ranges[:1])
-    for i, (offset, nbytes) in enumerate(ranges[1:]):
-        first = merged[-1][0]
-        if i in closed and offset + nbytes - first <= limits.max_nbytes:
-            merged[-1] = first, offset + nbytes - first
+    ordered = sorted(ranges)
+    ends = list(itertools.accumulate((offset + nbytes for offset, nbytes in ordered), max))
+    gaps = [
+        offset - end for (offset, _), end in zip(ordered[1:], ends, strict=False)
+    ]  # negative in an overlap
+    closed = _closed(gaps, sum(nbytes for _, nbytes in ordered), limits, n_objects)
+    merged = ordered[:1]
+    for i, (offset, nbytes) in enumerate(ordered[1:]):
+        first, size = merged[-1]
+        end = max(first + size, offset + nbytes)
+        if end == first + size or (i in closed and end - first <= limits.max_nbytes):
+            merged[-1] = first, end - first
         else:
             merged.append((offset, nbytes))
     return merged
+
+
+def cut_out(wanted: Iterable[Range], merged: Sequence[Range], data: Sequence[Any]) -> list[Any]:
+    """Return the bytes of each wanted range; `merged` are those of `coalesced` for them, and `data` has their bytes.
+
+    A wanted range without bytes need not be one of those that were merged.
+    """
+    firsts = [offset for offset, _ in merged]
+    found = []
+    for offset, nbytes in wanted:
+        which = bisect.bisect_right(firsts, offset) - 1
+        start = offset - firsts[which] if nbytes else 0
+        found.append(data[which][start : start + nbytes] if nbytes else b"")
+    return found
+
+
+def runs(places: np.ndarray[Any, Any], max_nbytes: int) -> Iterator[slice]:
+    """Yield runs of consecutive ranges that follow one another without a gap.
+
+    Parameters
+    ----------
+    places : ndarray of int, shape (n, 2)
+        Offsets and sizes in bytes, in any order, which is kept.
+    max_nbytes : int
+        Bytes of a run; a larger range is a run of its own.
+    """
+    ends = places.sum(axis=1, dtype=places.dtype)
+    breaks = np.flatnonzero(places[1:, 0] != ends[:-1]) + 1
+    for low, high in itertools.pairwise([0, *breaks.tolist(), len(places)]):
+        first = low
+        while first < high:
+            most = places.dtype.type(int(places[first, 0]) + max_nbytes)
+            last = first + max(1, int(np.searchsorted(ends[first:high], most, side="right")))
+            yield slice(first, last)
+            first = last
 
 
 def _closed(gaps: Sequence[int], n_wanted: int, limits: Limits, n_objects: int) -> set[int]:

@@ -1,6 +1,6 @@
-# store.py - the base class of stores, its records and answers, and the limits of requests
+# store.py - the base class of stores, its records and its answers
 # SPDX-License-Identifier: MIT
-"""The base class of stores, its records and answers, and the limits of requests.
+"""The base class of stores, its records and its answers.
 
 The base class of stores of shards.
 
@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from ..compat import IN_MEMORY, buffer_from, coalescing, config
+from ..compat import IN_MEMORY, buffer_from
 from ..errors import LockError
 from ..options import Options
 from . import locks, object_names
+from .budget import Limits, limits_of_zarr
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -37,14 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROUP_NBYTES",
-    "MAX_GAP_NBYTES",
     "NO_OBJECT",
     "UNCHANGED",
     "UNKNOWN",
     "Answer",
     "Changed",
     "Contest",
-    "Limits",
     "Made",
     "Maker",
     "Outcome",
@@ -56,26 +55,15 @@ __all__ = [
     "StreamedObject",
     "check_store_writable",
     "group_of",
-    "limits_of_zarr",
-    "max_requests",
-    "n_concurrent",
     "state_bytes",
 ]
 
 
-# ---------------------------------------------------------------- answers of stores, and limits of concurrent requests
-#
-# Answers to requests, and the limits of callers.
+# ---------------------------------------------------------------- answers to requests
 #
 # Besides its bytes, an `Answer` may have the size of the object and the name of its state (an entity tag). A later request can
 # be bound to that state, so a reader detects an object that was replaced between two requests, instead of mixing old and new
 # bytes.
-
-# Local files: bytes that cost less to read than another system call.
-MAX_GAP_NBYTES = 16 << 10
-
-# zarr works on `async.concurrency` objects at a time, and requests this number of ranges of each.
-RANGES_PER_OBJECT = 10
 
 
 class OwnBytes(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -129,70 +117,6 @@ class Remote(Protocol):
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object, or all of a shorter one."""
-
-
-class Limits(NamedTuple):
-    """The limits of concurrent requests, and the value of a request in bytes.
-
-    `n_requests` and `budget_nbytes` count the requests and bytes of all calls to one store (`Remote.budget_name`) in this
-    process; `n_objects` those of one call.
-
-    Attributes
-    ----------
-    n_requests : int
-        Maximum number of concurrent requests.
-    max_gap_nbytes : int
-        Extra bytes that are worth one round trip less.
-    max_nbytes : int
-        Maximum size of a merged range.
-    budget_nbytes : int
-        Maximum bytes that are requested or wait for decoding at a time; a single larger request runs alone.
-    free_gap_nbytes : int
-        Extra bytes that are worth one concurrent request less.
-    n_objects : int, optional
-        Maximum number of concurrent requests for whole objects; ``n_requests`` by default.
-    """
-
-    n_requests: int
-    max_gap_nbytes: int = 1 << 20
-    max_nbytes: int = 16 << 20
-    budget_nbytes: int = 256 << 20
-    free_gap_nbytes: int = 16 << 10
-    n_objects: int | None = None
-
-    def share_nbytes(self, n_objects: int) -> int:
-        """Return the extra bytes that are worth a round trip of one object, if this many objects are read together."""
-        share = self.max_gap_nbytes // max(1, min(n_objects, self.n_requests))
-        return max(share, min(self.free_gap_nbytes, self.max_gap_nbytes))
-
-
-def n_concurrent() -> int:
-    """Return the number of objects that zarr's configuration permits to be requested at a time."""
-    return max(1, int(config.get("async.concurrency")))
-
-
-def max_requests() -> int:
-    """Return the maximum number of concurrent requests of all calls to one store."""
-    return RANGES_PER_OBJECT * n_concurrent()
-
-
-def limits_of_zarr(spec: Any, *, near: bool) -> Limits:
-    """Return the limits of zarr's configuration.
-
-    Parameters
-    ----------
-    spec : ArraySpec
-        Its configuration has zarr's bounds of merged ranges.
-    near : bool
-        A request costs as little as one to a local file, so few extra bytes are worth another request.
-    """
-    max_gap_nbytes, max_nbytes = coalescing(spec)
-    n_objects = n_concurrent()
-    limits = Limits(max_requests(), max_gap_nbytes, max_nbytes, n_objects=n_objects)
-    if near:
-        max_gap_nbytes = min(max_gap_nbytes, MAX_GAP_NBYTES)
-        limits = limits._replace(max_gap_nbytes=max_gap_nbytes, free_gap_nbytes=max_gap_nbytes)
-    return limits
 
 
 # ---------------------------------------------------------------- the base class of stores, and the records that pass through it
@@ -458,8 +382,8 @@ class Store(ABC):
         """Raise `ValueError` if the store is read-only."""
         check_store_writable(self._base)
 
-    def limits(self, spec: Any) -> Limits:
-        """Return the limits of concurrent requests for an array."""
+    def limits(self, spec: Any = None) -> Limits:
+        """Return the limits of requests; `spec` is that of a chunk of an array, if there is one."""
         return limits_of_zarr(spec, near=self.is_near)
 
     # ---- where an object is

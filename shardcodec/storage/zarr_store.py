@@ -10,7 +10,6 @@ Nothing identifies a state of an object. Writers of this process exclude each ot
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -36,7 +35,6 @@ from .store import (
     UNKNOWN,
     Answer,
     Contest,
-    Limits,
     Made,
     Maker,
     Outcome,
@@ -45,9 +43,6 @@ from .store import (
     Stored,
     StreamedObject,
     group_of,
-    limits_of_zarr,
-    max_requests,
-    n_concurrent,
     state_bytes,
 )
 from .waiting import all_of
@@ -57,9 +52,6 @@ __all__ = [
     "Upload",
     "ZarrStore",
 ]
-
-# Memory for old and new objects, for each object that zarr's configuration permits at a time; of all writes to one store.
-OBJECT_NBYTES = 32 << 20
 
 LACKS_CONDITIONS = (
     "fsspec (s3fs, gcsfs, adlfs) has no conditional writes; use obstore (a URL, or zarr.storage.ObjectStore) for objects that "
@@ -162,9 +154,9 @@ class ZarrStore(Store):
         """True for a service that has conditional writes, but not through this store."""
         return type(self._given) is FsspecStore and not self.is_cheap
 
-    def limits(self, spec: Any) -> Limits:
-        """Return the limits of concurrent requests."""
-        return limits_of_zarr(spec, near=self.is_cheap)
+    def limits(self, spec: Any = None) -> budget.Limits:
+        """Return the limits of requests."""
+        return budget.limits_of_zarr(spec, near=self.is_cheap)
 
     async def get(self, key: str) -> Answer | None:
         """Return all of an object."""
@@ -194,9 +186,9 @@ class ZarrStore(Store):
         if self._lacks_conditions and any(maker.needs_old(one.position) for one in wanted):
             conditions.warn_of(self.describe("").encode(), self.describe(""), LACKS_CONDITIONS)
         n = group_of(wanted, maker)
-        memory = functools.partial(budget.memory_of_writes, self.budget_name)
+        memory = lambda: budget.of_store(self.budget_name).writes  # noqa: E731
         asked = time.monotonic()
-        async with runner.hold(memory, held_nbytes(wanted[:n], maker), n_concurrent() * OBJECT_NBYTES):
+        async with runner.hold(memory, held_nbytes(wanted[:n], maker), self.limits().write_nbytes):
             contest.postpone(time.monotonic() - asked)
             return await self._exchange(wanted[:n], wanted[n:], maker, options, runner, contest)
 
@@ -209,19 +201,19 @@ class ZarrStore(Store):
         runner: Runner,
         contest: Contest,
     ) -> Outcome:
-        limit = asyncio.Semaphore(n_concurrent())
+        limits, objects = self.limits(), budget.Budget()
 
         def request() -> AbstractAsyncContextManager[None]:
-            return budget.requests_of(self.budget_name).hold(1, max_requests())
+            return budget.of_store(self.budget_name).requests.hold(1, limits.n_requests)
 
         async def old(one: Replacement) -> Answer | None:
-            async with limit, request():
+            async with objects.hold(1, limits.n_objects), request():
                 return await self._old(one.key, is_update=maker.needs_old(one.position))
 
         async def put(one: Replacement, new: Any, answer: Answer | None) -> tuple[bool, bytes | None]:
             if new is UNCHANGED:
                 return True, None
-            async with limit, request():
+            async with objects.hold(1, limits.n_objects), request():
                 return await self._put(one.key, new, answer, is_update=maker.needs_old(one.position))
 
         answers = await runner.request(all_of(old(one) for one in group))

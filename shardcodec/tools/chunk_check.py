@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, Self
 
@@ -19,6 +20,8 @@ from ..format.byte_document import ByteDocument
 from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
+from ..storage.budget import NEAR
+from ..storage.ranges import coalesced
 from .damage.index_layout import CHECKSUM_NBYTES
 from .foreign_chunks import ForeignChunks
 from .report import FindingKind
@@ -32,6 +35,8 @@ Decode = Callable[[Any], object]
 
 # Unused bytes that are read to save another read.
 _MAX_GAP_NBYTES = 64 << 10
+# Inner chunks whose ranges are compared at a time.
+_TOGETHER = 4096
 
 
 LevelName = Literal["index", "checksum", "decode"]
@@ -295,26 +300,29 @@ def read_runs(
     """
     where = np.asarray(positions, dtype=np.intp)
     where = where[np.argsort(entries[where, 0], kind="stable")]
-    chosen = entries[where].tolist()
-    i = 0
-    while i < len(where):
-        low, end, j = chosen[i][0], sum(chosen[i]), i + 1
-        while j < len(where):
-            offset, nbytes = chosen[j]
-            if offset - end > _MAX_GAP_NBYTES or max(end, offset + nbytes) - low > block_nbytes:
-                break
-            end, j = max(end, offset + nbytes), j + 1
-        run = _read(view, low, end - low)
-        if isinstance(run, OSError):
-            for k in range(i, j):
-                yield int(where[k]), _read(view, *chosen[k])
-        else:
-            with run:  # frees its memory before the next read, even if the caller keeps a chunk
+    limits = NEAR._replace(
+        max_gap_nbytes=_MAX_GAP_NBYTES, free_gap_nbytes=_MAX_GAP_NBYTES, max_nbytes=block_nbytes
+    )
+    for some in range(0, len(where), _TOGETHER):
+        group = where[some : some + _TOGETHER]
+        chosen = entries[group].tolist()
+        merged = coalesced(map(tuple, chosen), limits)
+        i = 0
+        for (low, size), following in itertools.zip_longest(merged, merged[1:]):
+            j = i
+            while j < len(group) and (following is None or chosen[j][0] < following[0]):
+                j += 1
+            run = _read(view, low, size)
+            if isinstance(run, OSError):
                 for k in range(i, j):
-                    offset, nbytes = chosen[k]
-                    with run[offset - low : offset - low + nbytes] as chunk:
-                        yield int(where[k]), chunk
-        i = j
+                    yield int(group[k]), _read(view, *chosen[k])
+            else:
+                with run:  # frees its memory before the next read, even if the caller keeps a chunk
+                    for k in range(i, j):
+                        offset, nbytes = chosen[k]
+                        with run[offset - low : offset - low + nbytes] as chunk:
+                            yield int(group[k]), chunk
+            i = j
 
 
 def _read(view: StoredBytes, offset: int, nbytes: int) -> memoryview | OSError:

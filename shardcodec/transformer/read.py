@@ -13,7 +13,6 @@ a trace. If a writer of this process held the lock of a shard meanwhile, all sha
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..access.opened_shard import NativeShard, cut_out, joined
+from ..access.opened_shard import NativeShard
 from ..access.placement import ABSENT
 from ..access.read import ATTEMPTS, is_changing, with_key
 from ..access.remote_index import (
@@ -33,14 +32,17 @@ from ..access.remote_index import (
     confirm,
     consistent_read,
     minimum_nbytes,
+    with_proof,
 )
 from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..errors import ShardError
 from ..options import Options
-from ..storage import locks
+from ..storage import budget, locks
 from ..storage.indexes import RemoteIndex
 from ..storage.kinds import store_of
-from ..storage.store import Answer, Changed, Remote, n_concurrent
+from ..storage.ranges import coalesced, cut_out
+from ..storage.store import Answer, Changed
+from ..storage.store import Store as AnyStore
 from ..storage.waiting import all_of, retried
 from .keys import cut
 from .nested_shard import Entries, OpenedShard
@@ -231,8 +233,8 @@ Ask = Callable[[Sequence[Request]], Awaitable[list[Answer | Changed | None]]]
 class StoreRequests:
     """An `Ask` that sends requests to the store below, and some other requests with its first call.
 
-    If the store identifies states, each request is a call of its own, at most zarr's ``async.concurrency`` at the same
-    time, and the other requests are sent by `others`.
+    If the store identifies states, each request is a call of its own, within the limits of the store, and the other requests
+    are sent by `others`.
 
     Parameters
     ----------
@@ -273,10 +275,11 @@ class StoreRequests:
         try:
             return list(await self._store.get_partial_values(self.prototype, wanted))
         except (NotImplementedError, FileNotFoundError):  # LocalStore raises for an absent key
-            limit = asyncio.Semaphore(n_concurrent())
+            store = store_of(self._store)
+            requests, most = budget.of_store(store.budget_name).requests, store.limits().n_requests
 
             async def get(key: str, request: Any) -> Any:
-                async with limit:
+                async with requests.hold(1, most):
                     return await self._store.get(key, self.prototype, request)
 
             return await all_of(get(*each) for each in wanted)
@@ -383,9 +386,9 @@ def _resume(reader: Coroutine[Any, Any, Any], answers: list[Any] | None) -> list
     return reader.send(answers) if changed is None else reader.throw(changed)  # type: ignore[no-any-return]
 
 
-async def _ask_bound(remote: Remote, requests: Sequence[Request]) -> list[Answer | Changed | None]:
+async def _ask_bound(store: AnyStore, requests: Sequence[Request]) -> list[Answer | Changed | None]:
     """Send each request on its own, bound to its state; return the answers as `Ask` does."""
-    limited = LimitedRemote(remote, n_concurrent())
+    limited = LimitedRemote(store, store.limits().n_requests)
 
     async def get(key: str, request: Any, version: Any) -> Answer | Changed | None:
         if request is None:
@@ -407,6 +410,7 @@ LIST_SHARDS = 512
 LIST_NBYTES = 32 << 20
 
 Sizes = np.ndarray[Any, np.dtype[np.uint64]]
+Merge = Callable[[Sequence[tuple[int, int]]], list[tuple[int, int]]]
 
 
 async def read(
@@ -452,8 +456,11 @@ async def read(
     async def read_all() -> dict[int, Any]:
         remote = BatchedRemote()
         objects = store_of(store).index_names(list(shards))
+        merge = functools.partial(coalesced, limits=store_of(store).limits(), n_objects=len(shards))
         readers = [
-            _ShardRead(IndexLoader(remote, shard, chain, options, name), remote, wanted).run(whole=whole)
+            _ShardRead(IndexLoader(remote, shard, chain, options, name), remote, wanted, merge).run(
+                whole=whole
+            )
             for (shard, wanted), name in zip(shards.items(), objects, strict=True)
         ]
         found: dict[int, Any] = {}
@@ -493,12 +500,17 @@ class _ShardRead:
     loader : IndexLoader
     remote : BatchedRemote
     wanted : sequence of ChunkRequest
+    merge : callable
+        Merges ranges: `coalesced` with the limits of the store.
     """
 
-    def __init__(self, loader: IndexLoader, remote: BatchedRemote, wanted: Sequence[ChunkRequest]) -> None:
+    def __init__(
+        self, loader: IndexLoader, remote: BatchedRemote, wanted: Sequence[ChunkRequest], merge: Merge
+    ) -> None:
         self._loader = loader
         self._remote = remote
         self._wanted = wanted
+        self._merge = merge
         self._positions = [part.position for part in wanted]
 
     async def run(self, *, whole: bool) -> dict[int, Any]:
@@ -532,10 +544,9 @@ class _ShardRead:
         spans, end = self._spans(index)
         parts = [(span.offset, span.nbytes) for span in spans]
         asked = [part for part in parts if part[1]]
-        if asked and (minimum := minimum_nbytes(loader, index, end)):
-            asked.append((minimum - 1, 1))
         confirm(loader, index, asked)
-        ranges = joined(asked)
+        proved = with_proof(self._merge(asked), minimum_nbytes(loader, index, end))
+        ranges = [(offset, nbytes + n_more) for offset, nbytes, n_more in proved]
         answers = await self._remote.get_ranges(loader.key, ranges, index.version)
         data = [
             checked_data(loader, index, lambda: np.array(self._positions), offset, nbytes, answer)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,12 @@ from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options
 from ..storage import forks, indexes, waiting
+from ..storage.budget import Budget
 from ..storage.kinds import store_of
 from ..storage.replace import replace
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
-from ..storage.store import check_store_writable, n_concurrent
+from ..storage.store import check_store_writable
 from ..storage.waiting import all_of, in_thread
 from .keys import ArrayKeys, as_request, cut, request_to_send
 from .nested_shard import OpenedShard, Window
@@ -298,10 +298,10 @@ class Shards:
     async def change(self, changes: Mapping[str, Edit]) -> None:
         """Change shards concurrently; shards in one object are changed one after the other."""
         options = self._options
-        limit = asyncio.Semaphore(n_concurrent())
+        objects, limits = Budget(), store_of(self.below).limits()
 
         async def change(shard: str, one: Edit) -> None:
-            async with limit:
+            async with objects.hold(1, limits.n_objects):
                 if not await self._buffer(shard, one, options):
                     await self._writer.change(shard, one, options)
 

@@ -21,7 +21,8 @@ from shardcodec.access.read_remote import fetch, wants_whole
 from shardcodec.access.regions import Box
 from shardcodec.options import Options
 from shardcodec.storage import indexes
-from shardcodec.storage.store import Answer, Changed, Limits
+from shardcodec.storage.budget import Limits
+from shardcodec.storage.store import Answer, Changed
 
 FAR = Limits(n_requests=4, max_gap_nbytes=0)
 CHAIN = compiled(letters_spec().chain)
@@ -194,7 +195,7 @@ def test_concurrent_calls_share_the_limit_of_their_store() -> None:
 def test_limit_of_one_request_is_kept() -> None:
     keys = [f"{i}" for i in range(6)]
     store = Store({key: letters() for key in keys})
-    out, _ = read(store, keys, limits=Limits(n_requests=1, budget_nbytes=1))
+    out, _ = read(store, keys, limits=Limits(n_requests=1, read_nbytes=1))
     assert all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(6))
     assert store.n_most == 1
 
@@ -207,7 +208,7 @@ def test_whole_shard_counts_in_the_budget_as_the_larger_of_data_and_index() -> N
     keys = [f"{i}" for i in range(8)]
     for n_together in (8, 7):
         store = Store({key: letters() for key in keys})
-        out, _ = read(store, keys, limits=Limits(n_requests=8, budget_nbytes=n_together * 68))
+        out, _ = read(store, keys, limits=Limits(n_requests=8, read_nbytes=n_together * 68))
         assert all(text_of(out[4 * i : 4 * i + 4]) == LETTERS for i in range(8))
         assert store.n_most == n_together and len(store.requests) == 8
 

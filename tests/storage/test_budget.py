@@ -9,7 +9,7 @@ import random
 import pytest
 
 from shardcodec.storage import budget
-from shardcodec.storage.budget import Budget
+from shardcodec.storage.budget import Budget, of_store
 
 
 async def test_holders_stay_within_the_limit_and_in_order() -> None:
@@ -92,15 +92,15 @@ async def test_task_that_outlives_the_block_is_counted() -> None:
 
 
 async def test_calls_to_one_store_share_a_budget() -> None:
-    assert budget.requests_of("a") is budget.requests_of("a") is not budget.requests_of("b")
-    assert budget.bytes_of("a") is not budget.requests_of("a")
-    assert budget.bytes_of(None) is not budget.bytes_of(None)
+    assert of_store("a").requests is of_store("a").requests is not of_store("b").requests
+    assert of_store("a").reads is not of_store("a").requests
+    assert of_store(None).reads is not of_store(None).reads
 
 
 def test_each_event_loop_has_its_own_budgets() -> None:
     async def find() -> Budget:
-        return budget.requests_of("a")
+        return of_store("a").requests
 
     assert asyncio.run(find()) is not asyncio.run(find())
     gc.collect()
-    assert len(budget._requests) <= 2
+    assert len(budget._budgets) <= 2

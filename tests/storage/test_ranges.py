@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardcodec.storage.ranges import WANTED_PER_VAIN, coalesced
-from shardcodec.storage.store import Limits
+from shardcodec.storage.budget import Limits
+from shardcodec.storage.ranges import WANTED_PER_VAIN, coalesced, cut_out, runs
 
 KIB = 1 << 10
 Ranges = list[tuple[int, int]]
@@ -100,3 +101,45 @@ def test_merged_ranges_are_minimal(
     if limits.max_nbytes > 300:  # without another bound no more gaps could be merged
         left = [gap for gap, (offset, _) in zip(gaps, ranges[1:], strict=False) if offset in starts]
         assert all(gap > limits.max_gap_nbytes or sum(in_vain) + gap > most for gap in left)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), max_size=20),
+    st.builds(
+        Limits, n_requests=st.just(4), max_gap_nbytes=st.integers(0, 100), max_nbytes=st.integers(1, 200)
+    ),
+)
+def test_ranges_in_any_order_are_cut_out_of_the_merged_ones(wanted: Ranges, limits: Limits) -> None:
+    """Ranges may overlap, repeat and lie inside of each other."""
+    stored = np.random.default_rng(0).bytes(460)
+    merged = coalesced([one for one in wanted if one[1]], limits)
+    assert merged == sorted(merged)
+    data = [stored[offset : offset + nbytes] for offset, nbytes in merged]
+    assert cut_out(wanted, merged, data) == [stored[offset : offset + nbytes] for offset, nbytes in wanted]
+
+
+def test_range_inside_of_another_one_is_never_requested_again() -> None:
+    assert coalesced([(0, 100), (20, 5), (0, 100)], Limits(1, max_nbytes=1)) == [(0, 100)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=20),
+    st.integers(1, 30),
+    st.sampled_from([np.uint64, np.int64]),
+)
+def test_runs_have_all_ranges_in_order_and_no_gap(
+    gaps_and_sizes: Ranges, max_nbytes: int, dtype: type
+) -> None:
+    at, places = 2**60, []
+    for gap, nbytes in gaps_and_sizes:
+        places.append((at + max(0, gap - 2), nbytes))  # half of the gaps are empty
+        at = sum(places[-1])
+    found = list(runs(np.array(places, dtype).reshape(-1, 2), max_nbytes))
+    assert [one for run in found for one in places[run]] == places
+    for run in found:
+        some = places[run]
+        assert all(sum(before) == after[0] for before, after in itertools.pairwise(some))
+        assert len(some) == 1 or sum(some[-1]) - some[0][0] <= max_nbytes
+    for before, after in itertools.pairwise(found):  # none could be longer
+        first, last, following = places[before.start], places[before.stop - 1], places[after.start]
+        assert sum(last) != following[0] or sum(following) - first[0] > max_nbytes

@@ -19,7 +19,7 @@ from helpers import OtherMemoryStore, create, ours
 
 import shardcodec
 from shardcodec.compat import on_zarrs_loop
-from shardcodec.storage import budget, zarr_store
+from shardcodec.storage import budget
 from shardcodec.storage.budget import Budget, HeldFromThread
 
 N_SHARDS = 8
@@ -76,7 +76,7 @@ def test_objects_of_all_writes_fit_into_one_limit(way: str, length: int, n_at_a_
     array_in(store)
     array = ours(store) if way == "pipeline" else shardcodec.attach(zarr.open_array(store, mode="r+"))
     store.most = 0
-    with zarr.config.set({"async.concurrency": 1}), mock.patch.object(zarr_store, "OBJECT_NBYTES", 4 * SHARD):
+    with zarr.config.set({"async.concurrency": 1}), mock.patch.object(budget, "OBJECT_NBYTES", 4 * SHARD):
         write_in_threads(array, length)
     assert 1 <= store.most <= n_at_a_time
     for i in range(N_SHARDS):
@@ -90,14 +90,14 @@ def test_requests_of_all_writes_fit_into_one_limit() -> None:
     store.most = 0
     with (
         zarr.config.set({"async.concurrency": 2}),
-        mock.patch("shardcodec.storage.store.RANGES_PER_OBJECT", 1),
+        mock.patch("shardcodec.storage.budget.RANGES_PER_OBJECT", 1),
     ):
         write_in_threads(array, SHARD)
     assert store.most == 2
 
 
 def shared() -> Budget:
-    return budget.memory_of_writes("test_write_budget")
+    return budget.of_store("test_write_budget").writes
 
 
 async def held() -> int:

@@ -1,0 +1,60 @@
+# test_one_function.py - each job is done by one function
+# SPDX-License-Identifier: MIT
+"""The table "One function for one job" of docs/architecture.md: what a job is made of stands in the file of its function only.
+
+A row of `ONLY_IN` has the job, a pattern, and the files that may contain it. A job that no pattern shows has a test of its own,
+whose docstring is the job.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "shardcodec"
+
+# fmt: off
+ONLY_IN: list[tuple[str, str, set[str]]] = [
+    ("merge near ranges of an object", r"(?i)[<>]=? (limits\.)?_?(max|free)_gap", {"storage/ranges.py"}),
+    ("find inner chunks that lie one after the other", r"offset (==|!=) end\b|0\] != ends\[", {"storage/ranges.py", "tools/convert/zarr_source.py", "tools/rewrite.py", "transformer/legacy_2022/convert.py"}),
+    ("the limits of requests", r"async\.concurrency\"|sharding_coalesce|\bcoalescing\(", {"storage/budget.py", "compat.py"}),
+    ("hold a part of a limit that calls to one store share", r"asyncio\.(Bounded)?Semaphore\(|Budget\(\), Budget\(", {"storage/budget.py", "access/buffer/process_buffer.py"}),
+    ("prove the size of an object", r"end - 1, (0, )?1\)|minimum - 1, 1", {"access/remote_index.py"}),
+]
+# fmt: on
+
+
+def jobs_of_page() -> list[str]:
+    """Return the first column of the table."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    section = page.split("## One function for one job", 1)[1].split("\n## ", 1)[0]
+    return [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")][1:]
+
+
+def files_with(pattern: str) -> set[str]:
+    """Return the Python and Cython files of the package with a line that matches."""
+    sources = [path for path in PACKAGE.rglob("*.p*") if path.suffix in (".py", ".pyx", ".pxi")]
+    return {
+        path.relative_to(PACKAGE).as_posix()
+        for path in sources
+        if any(re.search(pattern, line) for line in path.read_text().splitlines())
+    }
+
+
+def test_each_job_of_the_table_has_a_check() -> None:
+    own = {value.__doc__ for name, value in globals().items() if name.startswith("test_")}
+    checked = {job for job, _, _ in ONLY_IN} | {text.strip().rstrip(".") for text in own if text}
+    jobs = jobs_of_page()
+    assert len(set(jobs)) == len(jobs) > 0
+    assert not set(jobs) - checked, "add a check"
+    assert not {job for job, _, _ in ONLY_IN} - set(jobs), "add a row to docs/architecture.md"
+
+
+@pytest.mark.parametrize(("job", "pattern", "files"), ONLY_IN, ids=[job for job, _, _ in ONLY_IN])
+def test_job_is_done_in_its_file_only(job: str, pattern: str, files: set[str]) -> None:
+    found = files_with(pattern)
+    assert found, f"nothing matches {pattern!r}, so this checks nothing"
+    assert not found - files, f"{job}: use the function in the table of docs/architecture.md"
