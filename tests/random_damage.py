@@ -239,13 +239,22 @@ class Scene:
 
     def read(self, data: bytes | None) -> dict[Coords, bytes | None]:
         """Return the elements of each inner chunk as the reference reads them; None for an error."""
-        found: dict[Coords, bytes | None] = {}
-        for at, box in self.boxes.items():
-            try:
-                found[at] = decode_shard(data, self.meta, box).tobytes()
-            except Exception:  # a decoder of numcodecs may raise anything
+        return {at: self._read_box(data, box) for at, box in self.boxes.items()}
+
+    def read_whole(self, data: bytes) -> dict[Coords, bytes | None]:
+        """Do as `read`; None also for an error in a part of an inner chunk beyond the array."""
+        found = self.read(data)
+        for at in found:
+            box = tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, self.spec.chunk_shape, strict=True))
+            if self._read_box(data, box) is None:
                 found[at] = None
         return found
+
+    def _read_box(self, data: bytes | None, box: tuple[slice, ...]) -> bytes | None:
+        try:
+            return decode_shard(data, self.meta, box).tobytes()
+        except Exception:  # a decoder of numcodecs may raise anything
+            return None
 
     @property
     def right(self) -> dict[Coords, bytes]:
@@ -272,13 +281,16 @@ class Scene:
         return self.data[n:] == self.shard[n:] if self.at_start else self.data.startswith(self.shard[:-n])
 
     def read_with_true_index(self) -> dict[Coords, bytes | None]:
-        """Return the elements of each inner chunk of the damaged bytes under the index before the damage, of equal size."""
+        """Return the elements of each inner chunk of the damaged bytes under the index before the damage, if it has not moved."""
         n = self.spec.index_nbytes
-        if len(self.data) != len(self.shard):
-            return {}
-        return self.read(
-            self.shard[:n] + self.data[n:] if self.at_start else self.data[:-n] + self.shard[-n:]
-        )
+        low = len(self.shard) - n
+        if len(self.data) == len(self.shard):
+            return self.read(
+                self.shard[:n] + self.data[n:] if self.at_start else self.data[:low] + self.shard[low:]
+            )
+        if not self.at_start and len(self.data) > low and self.shard[low:].startswith(self.data[low:]):
+            return self.read(self.data[:low] + self.shard[low:])  # only its end is missing
+        return {}
 
     def is_untouched(self, at: Coords) -> bool:
         """Return True if the bytes of an inner chunk are in their place: decoders differ in what they accept."""
@@ -331,7 +343,7 @@ def _copy(
         case "damaged":
             data = scene.damaged(scene.shard, [])
             scene.write(folder, data)
-            return folder, scene.read(data)
+            return folder, scene.read_whole(data)
     with quiet():
         made = zarr.create_array(
             folder, shape=scene.array_shape, chunks=(3, 5), dtype="uint16", fill_value=FILL
