@@ -68,6 +68,7 @@ include "binding/open_shard.pxi"
 include "binding/write.pxi"
 include "binding/files.pxi"
 include "binding/lock_table.pxi"
+include "binding/faults.pxi"
 
 
 def pool_size():
