@@ -174,7 +174,9 @@ def test_class_names_are_unique_in_the_package() -> None:
 def test_only_one_file_of_the_binding_has_faults_for_tests() -> None:
     """A reader of the path of a write meets no hook that only tests call."""
     paths = (PACKAGE / "binding").glob("*.pxi")
-    assert [path.name for path in paths if re.search(r"\bsc_fault_(?!init)", path.read_text())] == ["faults.pxi"]
+    assert [path.name for path in paths if re.search(r"\bsc_fault_(?!init)", path.read_text())] == [
+        "faults.pxi"
+    ]
 
 
 # ---------------------------------------------------------------- C
