@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,59 +20,25 @@ from ..options import Options
 from ..storage.replace import replace, replace_blocking
 from ..storage.runner import Runner
 from ..storage.store import Made, Store, Stored, StreamedObject
-from ..storage.store import StreamedObject as ObjectParts
 from ..storage.waiting import Patience, in_thread
 from .placement import ABSENT
-from .read import INLINE_NBYTES, INLINE_OBJECTS, ReadItem, read, read_nbytes
+from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, read, read_nbytes
 from .records import Flags
-from .regions import Box, Boxes, Parts, covers, pack_boxes
+from .regions import Box, Boxes, pack_boxes
 from .write import WriteItem, moved_nbytes, write
 
 if TYPE_CHECKING:
-    from .._native import Chain
+    pass
 
 
 __all__ = [
     "PARTS_NBYTES",
-    "Part",
     "Request",
     "new_shard_parts",
     "read_request",
     "write_request",
     "write_request_blocking",
 ]
-
-
-class Part(NamedTuple):
-    """The part of a request in one object. A tuple, because a small read would notice the time to make a dataclass.
-
-    Attributes
-    ----------
-    key : str
-        Key of the object.
-    chain : Chain
-        Compiled chain of the object.
-    box : Box, Boxes, Lists or Points
-        The elements of the object.
-    ends_at_edge : bool
-        For a write: the box has all elements of the object that lie within the array, and elements beyond its shape, from
-        before the array was made smaller, are not kept. So zarr writes chunks without shards.
-    """
-
-    key: str
-    chain: Chain
-    box: Parts
-    ends_at_edge: bool = False
-
-    @property
-    def covers(self) -> bool:
-        """True if the box is the whole chunk."""
-        return covers(self.box, self.chain.shape)
-
-    @property
-    def replaces(self) -> bool:
-        """True if a write does not depend on the stored object."""
-        return self.ends_at_edge or self.covers
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # two stores are never compared
@@ -83,7 +49,7 @@ class Request:
     ----------
     store : Store
         The store of the objects.
-    parts : sequence of Part
+    parts : sequence of ObjectSelection
         Parts with at least one element.
     positions : sequence of int
         Their positions in zarr's batch.
@@ -96,7 +62,7 @@ class Request:
     """
 
     store: Store
-    parts: Sequence[Part]
+    parts: Sequence[ObjectSelection]
     positions: Sequence[int]
     axes: tuple[int, ...]
     array: np.ndarray[Any, Any]
@@ -157,12 +123,11 @@ async def read_request(request: Request, options: Options, patience: Patience | 
     if not store.is_near:
         from .read_remote import fetch  # here, because most processes read files or memory
 
-        items = [ReadItem(part.chain, None, part.box, part.key) for part in parts]
         names = store.index_names([part.key for part in parts])
         limits = store.limits(request.spec)
-        missing = await fetch(items, request.array, request.axes, options, store, limits, names=names)
+        missing = await fetch(parts, request.array, request.axes, options, store, limits, names=names)
     else:
-        items = [ReadItem(part.chain, store.source(part.key), part.box, part.key) for part in parts]
+        items = [ObjectSelection(part.key, part.chain, part.box, store.source(part.key)) for part in parts]
         work = items, request.array, request.axes, options
         inline = patience is None and store.is_prompt
         if inline and (request.is_small or _may_stay(request, options)):
@@ -200,7 +165,7 @@ PIECE_NBYTES = 8 << 20
 INDEXES_PER_PIECE = 4
 
 
-def new_shard_parts(request: Request, part: Part, options: Options) -> ObjectParts | None:
+def new_shard_parts(request: Request, part: ObjectSelection, options: Options) -> StreamedObject | None:
     """Return the new object of a part that covers its shard; None if it is to be encoded at once.
 
     Small shards are encoded at once, and those whose index is at their start, because its content is known last.
@@ -216,7 +181,7 @@ def new_shard_parts(request: Request, part: Part, options: Options) -> ObjectPar
         return None
     piece_nbytes = max(PIECE_NBYTES, INDEXES_PER_PIECE * int(chain.index_nbytes))
     shard = _NewShard(request, part, options, max(1, piece_nbytes // int(chain.inner.nbytes)))
-    return ObjectParts(shard.pieces, decoded + int(chain.index_nbytes))
+    return StreamedObject(shard.pieces, decoded + int(chain.index_nbytes))
 
 
 class _NewShard:
@@ -226,14 +191,14 @@ class _NewShard:
     ----------
     request : Request
         Has the array.
-    part : Part
+    part : ObjectSelection
         Has the shard; its box is the whole shard.
     options : Options
     n_together : int
         Number of inner chunks in a piece.
     """
 
-    def __init__(self, request: Request, part: Part, options: Options, n_together: int) -> None:
+    def __init__(self, request: Request, part: ObjectSelection, options: Options, n_together: int) -> None:
         self._request = request
         self._part = part
         self._options = options
@@ -411,6 +376,6 @@ class _Elements:
         return Made(news, result.appeared, is_stored=are_files)
 
 
-def _item(store: Store, part: Part, old: Stored) -> WriteItem:
+def _item(store: Store, part: ObjectSelection, old: Stored) -> WriteItem:
     path = store.path(part.key)
     return WriteItem(part.chain, path, old.data, part.box, part.key, old.fd, complete=part.ends_at_edge)

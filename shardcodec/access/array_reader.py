@@ -31,13 +31,13 @@ from ..storage import indexes as index_caches
 from ..storage.indexes import IndexCache
 from ..storage.kinds import readable_at
 from ..storage.waiting import Patience
-from .array_io import Part
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
 from .index_scan import ShardGrid, Sizes, scan_files, scan_requests
 from .placement import ABSENT
+from .read import ObjectSelection
 from .regions import Boxes, as_coordinates, box_rows
 
 if TYPE_CHECKING:
@@ -399,7 +399,11 @@ class ArrayReader:
         return out
 
     def _read(
-        self, parts: list[Part], out: np.ndarray[Any, Any], axes: Ints, patience: Patience | None = None
+        self,
+        parts: list[ObjectSelection],
+        out: np.ndarray[Any, Any],
+        axes: Ints,
+        patience: Patience | None = None,
     ) -> None:
         if buffered_chunks.is_any_buffered():
             store = self._objects.folder.store

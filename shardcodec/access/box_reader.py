@@ -29,8 +29,7 @@ from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, orig
 from ..storage.runner import run_blocking
 from ..storage.store import Store
 from ..storage.waiting import Patience
-from .array_io import Part
-from .read import ReadItem, read, slice_reader
+from .read import ObjectSelection, read, slice_reader
 from .regions import Box, as_void, box_parts
 
 if TYPE_CHECKING:
@@ -143,11 +142,11 @@ class ArrayObjects:
     chain: Chain
     dtype: np.dtype[Any]
 
-    def part(self, coords: Ints, elements: Any) -> Part:
+    def part(self, coords: Ints, elements: Any) -> ObjectSelection:
         """Return elements of the object at a grid position as a part of a request."""
-        return Part(self.folder.keys([self.keys.key(coords)])[0], self.chain, elements)
+        return ObjectSelection(self.folder.keys([self.keys.key(coords)])[0], self.chain, elements)
 
-    def parts(self, box: Box, *, drops_rest: bool = False) -> list[Part]:
+    def parts(self, box: Box, *, drops_rest: bool = False) -> list[ObjectSelection]:
         """Return the parts of a box of the array; `box` has at least one element.
 
         With `drops_rest`, for a write, elements of an object beyond the shape of the array need not be kept.
@@ -156,7 +155,7 @@ class ArrayObjects:
         found = list(box_parts(box, chain.shape))
         keys = self.folder.keys([key(coords) for coords, _ in found])
         return [
-            Part(name, chain, elements, drops_rest and self._has_all(coords, elements))
+            ObjectSelection(name, chain, elements, None, drops_rest and self._has_all(coords, elements))
             for name, (coords, elements) in zip(keys, found, strict=True)
         ]
 
@@ -226,7 +225,7 @@ class BoxReader:
             cache=cache,
         )
 
-    def locate(self, selection: Any) -> tuple[Part, Ints, Ints] | None:
+    def locate(self, selection: Any) -> tuple[ObjectSelection, Ints, Ints] | None:
         """Return a basic selection within one local file as a part of a request; None for any other.
 
         Parameters
@@ -236,7 +235,7 @@ class BoxReader:
 
         Returns
         -------
-        part : Part
+        part : ObjectSelection
             The selected elements.
         axes, shape : tuple of int
             As from `parse_selection`.
@@ -247,11 +246,11 @@ class BoxReader:
         name, axes, shape, start, count, step = found
         objects = self._objects
         key = f"{objects.folder.prefix}{objects.keys.prefix}{name}"
-        return Part(key, objects.chain, Box(start, count, step, (0,) * len(start))), axes, shape
+        return ObjectSelection(key, objects.chain, Box(start, count, step, (0,) * len(start))), axes, shape
 
     def read(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[ObjectSelection],
         out: np.ndarray[Any, Any],
         axes: Ints,
         patience: Patience | None = None,
@@ -260,8 +259,8 @@ class BoxReader:
 
         Parameters
         ----------
-        parts : sequence of Part
-            Parts of `ArrayObjects.part`; each object once.
+        parts : sequence of ObjectSelection
+            From `ArrayObjects.part`; each object once.
         out : ndarray
             Destination, any strides.
         axes : tuple of int
@@ -280,9 +279,8 @@ class BoxReader:
         if not store.is_near:
             from .read_remote import fetch  # here, because most processes read files or memory
 
-            items = [ReadItem(part.chain, None, part.box, part.key) for part in parts]
             limits, names = store.limits(), store.index_names([part.key for part in parts])
-            on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))
+            on_zarrs_loop(fetch(parts, out, axes, self._options, store, limits, names=names))
             return
         if self._objects.chain.stage is None and patience is None:
             plan = [(part.chain, store.source(part.key), part.box) for part in parts]
@@ -294,7 +292,7 @@ class BoxReader:
             except OSError as error:
                 patience = Patience.after(error)
         items = [
-            ReadItem(part.chain, store.source(part.key), part.box, store.path(part.key) or part.key)
+            ObjectSelection(store.path(part.key) or part.key, part.chain, part.box, store.source(part.key))
             for part in parts
         ]
         read(items, out, axes, self._options, patience)

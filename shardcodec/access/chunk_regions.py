@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .regions import Box, Boxes, Lists, Parts, Points
+from .regions import Box, Boxes, Lists, Points, Selection
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -107,29 +107,29 @@ class _AxisPart(NamedTuple):
 class _AxisCuts(Cuts):
     """A box or lists: all combinations of the elements that are selected along each axis."""
 
-    def __init__(self, chain: Chain, parts: Box | Lists, axes: Sequence[int], ndim: int) -> None:
+    def __init__(self, chain: Chain, selection: Box | Lists, axes: Sequence[int], ndim: int) -> None:
         super().__init__(chain)
         self._axes = tuple(axes)
         self._ndim = ndim
-        self._has_lists = isinstance(parts, Lists)
-        self._by_axis = [self._cut(parts, axis) for axis in range(len(self._axes))]
-        self._all = [self._in_array(parts, axis) for axis in range(len(self._axes))]
+        self._has_lists = isinstance(selection, Lists)
+        self._by_axis = [self._cut(selection, axis) for axis in range(len(self._axes))]
+        self._all = [self._in_array(selection, axis) for axis in range(len(self._axes))]
 
-    def _cut(self, parts: Box | Lists, axis: int) -> dict[int, _AxisPart]:
+    def _cut(self, selection: Box | Lists, axis: int) -> dict[int, _AxisPart]:
         extent = self._extents[axis]
-        if isinstance(parts, Lists) and (froms := parts.froms[axis]) is not None:
-            return _cut_list(froms, self._in_array(parts, axis), extent)
-        step = 1 if parts.step is None else parts.step[axis]
-        return _cut_steps(parts.start[axis], parts.count[axis], step, extent, parts.at[axis])
+        if isinstance(selection, Lists) and (froms := selection.froms[axis]) is not None:
+            return _cut_list(froms, self._in_array(selection, axis), extent)
+        step = 1 if selection.step is None else selection.step[axis]
+        return _cut_steps(selection.start[axis], selection.count[axis], step, extent, selection.at[axis])
 
     @staticmethod
-    def _in_array(parts: Box | Lists, axis: int) -> Any:
+    def _in_array(selection: Box | Lists, axis: int) -> Any:
         """Return the positions in the array of all selected elements along one axis of the object."""
-        at = parts.at[axis]
-        if isinstance(parts, Lists) and parts.froms[axis] is not None:
-            to = parts.tos[axis]
-            return at + (np.arange(parts.count[axis]) if to is None else to.astype(np.intp))
-        return slice(at, at + parts.count[axis])
+        at = selection.at[axis]
+        if isinstance(selection, Lists) and selection.froms[axis] is not None:
+            to = selection.tos[axis]
+            return at + (np.arange(selection.count[axis]) if to is None else to.astype(np.intp))
+        return slice(at, at + selection.count[axis])
 
     def positions(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         positions = np.zeros(1, dtype=np.uint64)
@@ -315,14 +315,14 @@ class _ManyCuts(Cuts):
             cuts.fill(position, view, value)
 
 
-def cuts_of(chain: Chain, parts: Parts, axes: Sequence[int], ndim: int) -> Cuts:
+def cuts_of(chain: Chain, selection: Selection, axes: Sequence[int], ndim: int) -> Cuts:
     """Split a selection of an object along its inner chunks.
 
     Parameters
     ----------
     chain
         The compiled chain of the object.
-    parts : Box, Boxes, Lists or Points
+    selection : Box, Boxes, Lists or Points
         The selection.
     axes : sequence of int
         For each axis of the object the axis of the array, -1 if the array does not have it.
@@ -333,8 +333,8 @@ def cuts_of(chain: Chain, parts: Parts, axes: Sequence[int], ndim: int) -> Cuts:
     -------
     Cuts
     """
-    if isinstance(parts, Points):
-        return _PointCuts(chain, parts)
-    if isinstance(parts, Boxes):
-        return _ManyCuts(chain, parts, axes, ndim)
-    return _AxisCuts(chain, parts, axes, ndim)
+    if isinstance(selection, Points):
+        return _PointCuts(chain, selection)
+    if isinstance(selection, Boxes):
+        return _ManyCuts(chain, selection, axes, ndim)
+    return _AxisCuts(chain, selection, axes, ndim)

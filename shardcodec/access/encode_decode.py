@@ -16,7 +16,7 @@ from ..option_sources import current_options
 from ..options import Order, check
 from .chunk_codec import compiled, output_array
 from .inner_chunks import as_elements
-from .read import ReadItem, read
+from .read import ObjectSelection, read
 from .regions import Box, whole
 from .write import WriteItem, write
 
@@ -166,7 +166,7 @@ def decode(
         buffer, "buffer"
     )  # raises for None and str, which the engine takes for an absent object and a path
     if 0 not in box.count:
-        read([ReadItem(compiled(chain, native_order), buffer, box, "")], out, axes, options)
+        read([ObjectSelection("", compiled(chain, native_order), box, buffer)], out, axes, options)
     return out
 
 

@@ -22,7 +22,7 @@ from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.waiting import Patience
 from .inner_chunks import coordinates
-from .regions import PLAIN_KINDS, Box, Parts, Points, as_void, n_touched
+from .regions import PLAIN_KINDS, Box, Points, Selection, as_void, covers, n_touched
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -31,7 +31,7 @@ __all__ = [
     "ATTEMPTS",
     "INLINE_NBYTES",
     "INLINE_OBJECTS",
-    "ReadItem",
+    "ObjectSelection",
     "decoded_nbytes",
     "explain",
     "index_too_short",
@@ -60,25 +60,40 @@ MANY_POINTS = 1 << 14
 SLICES_NBYTES = 256 << 10
 
 
-class ReadItem(NamedTuple):
-    """Parts of one object.
+class ObjectSelection(NamedTuple):
+    """The elements of one object that a call reads or writes. A tuple, because a small read would notice the time to make a dataclass.
 
     Attributes
     ----------
+    key : str
+        Key of the object in its store, or its name in errors.
     chain : Chain
         The compiled chain of the object.
-    source : str, int, buffer or None
-        The path of a local file, or the descriptor of an open one; the bytes of the object; None for a missing object.
     box : Box, Boxes, Lists or Points
-        The elements to read.
-    key : str
-        The name of the object in errors.
+        The elements.
+    source : str, int, buffer or None
+        For `read`: the path of a local file, or the descriptor of an open one; the bytes of the object; None for a missing
+        object.
+    ends_at_edge : bool
+        For a write: the box has all elements of the object that lie within the array, and elements beyond its shape, from
+        before the array was made smaller, are not kept. So zarr writes chunks without shards.
     """
 
-    chain: Chain
-    source: Any
-    box: Parts
     key: str
+    chain: Chain
+    box: Selection
+    source: Any = None
+    ends_at_edge: bool = False
+
+    @property
+    def covers(self) -> bool:
+        """True if the box is the whole chunk."""
+        return covers(self.box, self.chain.shape)
+
+    @property
+    def replaces(self) -> bool:
+        """True if a write does not depend on the stored object."""
+        return self.ends_at_edge or self.covers
 
 
 def is_staged(items: Sequence[Any]) -> bool:
@@ -91,7 +106,7 @@ def leaves_the_thread(chain: Chain) -> bool:
     return chain.stage is not None and not chain.stage.one_by_one
 
 
-def decoded_nbytes(chain: Chain, parts: Parts) -> int:
+def decoded_nbytes(chain: Chain, selection: Selection) -> int:
     """Return the number of bytes that are decoded for parts of an object: whole inner chunks, and the index.
 
     The result is an upper bound for very many points, and more than `INLINE_NBYTES` if the codecs need an event loop.
@@ -101,23 +116,23 @@ def decoded_nbytes(chain: Chain, parts: Parts) -> int:
     if not chain.is_shard:
         return int(math.prod(chain.shape) * chain.itemsize)
     inner = int(math.prod(chain.inner.shape) * chain.itemsize)
-    many = isinstance(parts, Points) and len(parts.froms[0]) > MANY_POINTS
-    n = int(chain.n_chunks) if many else n_touched(parts, chain)
+    many = isinstance(selection, Points) and len(selection.froms[0]) > MANY_POINTS
+    n = int(chain.n_chunks) if many else n_touched(selection, chain)
     return n * inner + int(chain.index_nbytes)
 
 
-def read_nbytes(chain: Chain, parts: Parts) -> int:
+def read_nbytes(chain: Chain, selection: Selection) -> int:
     """Return the bytes that a read decodes, as `decoded_nbytes`; of raw inner chunks only the rows within the box count."""
     inner: Any = chain.inner if chain.is_shard else chain
     plain = chain.is_shard and inner.fixed_nbytes == inner.nbytes
-    if not plain or not isinstance(parts, Box) or inner.perm != tuple(range(len(inner.shape))):
-        return decoded_nbytes(chain, parts)
+    if not plain or not isinstance(selection, Box) or inner.perm != tuple(range(len(inner.shape))):
+        return decoded_nbytes(chain, selection)
     shape = list(inner.shape)
     for i, axis in enumerate(chain.perm):
-        shape[i] = min(shape[i], parts.count[axis])
+        shape[i] = min(shape[i], selection.count[axis])
         if shape[i] > 1:
             break
-    return int(n_touched(parts, chain) * math.prod(shape) * chain.itemsize + chain.index_nbytes)
+    return int(n_touched(selection, chain) * math.prod(shape) * chain.itemsize + chain.index_nbytes)
 
 
 def explain(error: ShardError, items: Sequence[Any]) -> ShardError:
@@ -150,7 +165,7 @@ def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatErro
 
 
 def read(
-    items: Sequence[ReadItem],
+    items: Sequence[ObjectSelection],
     out: np.ndarray[Any, Any],
     axes: Sequence[int],
     options: Options,
@@ -160,7 +175,7 @@ def read(
 
     Parameters
     ----------
-    items : sequence of ReadItem
+    items : sequence of ObjectSelection
         Each object once, so that it is opened once and each of its inner chunks is decoded once. The parts must not overlap
         in the array.
     out : ndarray
@@ -248,7 +263,7 @@ def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_arra
     return module.ArraySlices(chain, dtype=dtype, **how) if of_array else module.SliceReader(chain, **how)
 
 
-def _is_changing(error: ShardError, items: Sequence[ReadItem]) -> bool:
+def _is_changing(error: ShardError, items: Sequence[ObjectSelection]) -> bool:
     position = error.shard
     source = items[position].source if isinstance(position, int) and position < len(items) else None
     return isinstance(source, str) and is_changing(source)

@@ -35,7 +35,7 @@ from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.store import Remote
 from ..storage.waiting import all_of, in_thread
-from .read import INLINE_NBYTES, ReadItem, decoded_nbytes, read, with_key
+from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read, with_key
 from .regions import n_touched, outline, touched
 from .remote_index import (
     IndexLoader,
@@ -74,7 +74,7 @@ BATCH_NBYTES = 8 << 20
 class _Queued(NamedTuple):
     """A queued item, the size of its answer in bytes, and the future that `DecodeQueue.decode` awaits."""
 
-    item: ReadItem
+    item: ObjectSelection
     nbytes: int
     done: asyncio.Future[None]
 
@@ -98,12 +98,12 @@ class DecodeQueue:
         self._queue: deque[_Queued] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def decode(self, item: ReadItem, nbytes: int) -> None:
+    async def decode(self, item: ObjectSelection, nbytes: int) -> None:
         """Decode one answer into the array of the queue; return when its elements are there.
 
         Parameters
         ----------
-        item : ReadItem
+        item : ObjectSelection
             The wanted elements. Its source is the answer: the bytes of the object, a native ``Fetched`` with a range of
             it, or None for an object that does not exist.
         nbytes : int
@@ -224,7 +224,7 @@ def wants_whole(
 
 
 async def fetch(
-    items: Sequence[ReadItem],
+    items: Sequence[ObjectSelection],
     out: np.ndarray[Any, Any],
     axes: Sequence[int],
     options: Options,
@@ -237,7 +237,7 @@ async def fetch(
 
     Parameters
     ----------
-    items : sequence of ReadItem
+    items : sequence of ObjectSelection
         Parts to read; each key is that of the store, and sources are ignored.
     out, axes, options
         As for `read`.
@@ -276,7 +276,7 @@ class _Call:
 
     def __init__(
         self,
-        items: Sequence[ReadItem],
+        items: Sequence[ObjectSelection],
         out: np.ndarray[Any, Any],
         axes: Sequence[int],
         options: Options,
@@ -302,7 +302,7 @@ class _Call:
         """Wait until another whole object may be requested."""
         return self._whole_objects.hold(1, self.limits.n_objects)
 
-    async def work_off(self, queue: Iterator[tuple[int, tuple[ReadItem, str | None]]]) -> list[int]:
+    async def work_off(self, queue: Iterator[tuple[int, tuple[ObjectSelection, str | None]]]) -> list[int]:
         """Take objects from the queue that all workers share; return the positions of missing ones."""
         return [position for position, (item, name) in queue if not await _Object(self, item, name).run()]
 
@@ -310,7 +310,7 @@ class _Call:
 class _Object:
     """The read of one object."""
 
-    def __init__(self, call: _Call, item: ReadItem, name: str | None) -> None:
+    def __init__(self, call: _Call, item: ObjectSelection, name: str | None) -> None:
         self.n_wanted = n_touched(item.box, item.chain) if item.chain.is_shard else 1
         self.call = call
         self.item = item

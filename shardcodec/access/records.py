@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .placement import Entries, Gone, NewSizes, new_sizes
-from .regions import Parts, Positions, covered, covers, is_filled, touched
+from .regions import Positions, Selection, covered, covers, is_filled, touched
 from .user_bytes import HeaderFooter, UserBytes
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class WriteItem(NamedTuple):
     chain: Chain
     path: str | None
     old: Any
-    box: Parts
+    box: Selection
     key: str
     old_fd: int | None = None
     chunks: Positions | None = None
@@ -293,6 +293,6 @@ class PlanItem(NamedTuple):
 
     chain: Chain
     path: str | None
-    parts: Parts | None
+    parts: Selection | None
     chunks: ChunkBytes | None = None
     update: Update | None = None

@@ -4,7 +4,7 @@
 
 Selections of one object, in the form that the engine takes.
 
-A selection (`Parts`) says which elements of an object are read or written, and where they are in the array of the
+A selection (`Selection`) says which elements of an object are read or written, and where they are in the array of the
 caller. It is a `Box`, several `Boxes`, `Lists` of positions along axes, or `Points`. Positions are arrays of uint64. The
 engine does not copy them, so they must not change while it works.
 """
@@ -28,9 +28,9 @@ __all__ = [
     "Box",
     "Boxes",
     "Lists",
-    "Parts",
     "Points",
     "Positions",
+    "Selection",
     "as_coordinates",
     "as_void",
     "box_parts",
@@ -126,7 +126,7 @@ class Points(NamedTuple):
     to: Positions | None
 
 
-Parts: TypeAlias = Box | Boxes | Lists | Points
+Selection: TypeAlias = Box | Boxes | Lists | Points
 
 
 def pack_boxes(start: Any, count: Any, step: Any, at: Any) -> Boxes:
@@ -189,22 +189,22 @@ def outline(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.lib.stride_tricks.as_strided(element, array.shape, (0,) * array.ndim)
 
 
-def is_empty(parts: Parts) -> bool:
+def is_empty(selection: Selection) -> bool:
     """Return True if a selection has no elements; the engine does not accept such a selection."""
-    if isinstance(parts, Points):
-        return len(parts.froms[0]) == 0
-    return len(parts.rows) == 0 if isinstance(parts, Boxes) else 0 in parts.count
+    if isinstance(selection, Points):
+        return len(selection.froms[0]) == 0
+    return len(selection.rows) == 0 if isinstance(selection, Boxes) else 0 in selection.count
 
 
-def covers(parts: Parts, shape: Sequence[int]) -> bool:
+def covers(selection: Selection, shape: Sequence[int]) -> bool:
     """Return True if a selection is one box with all elements of an object, so that its old content is not needed.
 
     For other selections the result is False, also if they contain all elements; the old content is then read first.
     """
-    return isinstance(parts, Box) and parts.count == tuple(shape)
+    return isinstance(selection, Box) and selection.count == tuple(shape)
 
 
-def is_filled(box: Parts, array: np.ndarray[Any, Any], axes: Sequence[int], fill: bytes) -> bool:
+def is_filled(box: Selection, array: np.ndarray[Any, Any], axes: Sequence[int], fill: bytes) -> bool:
     """Return True if all elements that a box takes from an array equal the fill value bit by bit.
 
     For other selections the whole array is compared. The result may then be False although the selected elements are
@@ -225,28 +225,28 @@ def is_filled(box: Parts, array: np.ndarray[Any, Any], axes: Sequence[int], fill
     return all(native.load().all_equal(np.ascontiguousarray(row), fill) for row in rows)
 
 
-def n_touched(parts: Parts, chain: Chain) -> int:
+def n_touched(selection: Selection, chain: Chain) -> int:
     """Return the number of inner chunks that a selection of a compiled shard touches.
 
     An inner chunk that several boxes touch is counted once for each box.
     """
-    if isinstance(parts, Points):
-        return _n_touched_by_points(parts, chain)
-    if isinstance(parts, Boxes):
-        return min(int(_n_touched_by_rows(parts.rows, chain)), int(chain.n_chunks))
+    if isinstance(selection, Points):
+        return _n_touched_by_points(selection, chain)
+    if isinstance(selection, Boxes):
+        return min(int(_n_touched_by_rows(selection.rows, chain)), int(chain.n_chunks))
     n = 1
     for axis, extent in zip(chain.perm, chain.inner.shape, strict=True):
-        if (positions := _list_of(parts, axis)) is not None:
+        if (positions := _list_of(selection, axis)) is not None:
             n *= 1 + int(np.count_nonzero(np.diff(positions.view(np.int64) // extent)))
             continue
-        step = 1 if parts.step is None else parts.step[axis]
-        last = parts.start[axis] + (parts.count[axis] - 1) * step
-        n *= min(last // extent - parts.start[axis] // extent + 1, parts.count[axis])
+        step = 1 if selection.step is None else selection.step[axis]
+        last = selection.start[axis] + (selection.count[axis] - 1) * step
+        n *= min(last // extent - selection.start[axis] // extent + 1, selection.count[axis])
     return n
 
 
-def _list_of(parts: Box | Lists, axis: int) -> Positions | None:
-    return parts.froms[axis] if isinstance(parts, Lists) else None
+def _list_of(selection: Box | Lists, axis: int) -> Positions | None:
+    return selection.froms[axis] if isinstance(selection, Lists) else None
 
 
 def _n_touched_by_points(points: Points, chain: Chain) -> int:
@@ -272,13 +272,13 @@ def _n_touched_by_rows(rows: Positions, chain: Chain) -> Any:
 
 
 def touched(
-    parts: Parts, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
+    selection: Selection, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
 ) -> np.ndarray[Any, Any]:
     """Return a mask of the inner chunks that a selection touches.
 
     Parameters
     ----------
-    parts : Box, Boxes, Lists or Points
+    selection : Box, Boxes, Lists or Points
         The selection.
     perm : tuple of int
         Stored axis i is axis ``perm[i]`` of the object.
@@ -291,22 +291,22 @@ def touched(
         One flag for each inner chunk, in C order over the stored grid.
     """
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
-    if isinstance(parts, Points):
+    if isinstance(selection, Points):
         mask[
             tuple(
-                parts.froms[axis].view(np.int64) // extent
+                selection.froms[axis].view(np.int64) // extent
                 for axis, extent in zip(perm, chunk_shape, strict=True)
             )
         ] = True
-    elif isinstance(parts, Boxes):
+    elif isinstance(selection, Boxes):
         ndim = len(perm)
-        for row in parts.rows.tolist():
+        for row in selection.rows.tolist():
             box = Box(tuple(row[:ndim]), tuple(row[ndim : 2 * ndim]), tuple(row[2 * ndim : 3 * ndim]), ())
             mask[np.ix_(*_touched_coordinates(box, perm, chunk_shape))] = True
-    elif isinstance(parts, Box) and (ranges := _touched_ranges(parts, perm, chunk_shape)) is not None:
+    elif isinstance(selection, Box) and (ranges := _touched_ranges(selection, perm, chunk_shape)) is not None:
         mask[ranges] = True
     else:
-        mask[np.ix_(*_touched_coordinates(parts, perm, chunk_shape))] = True
+        mask[np.ix_(*_touched_coordinates(selection, perm, chunk_shape))] = True
     return mask.reshape(-1)
 
 
@@ -323,37 +323,37 @@ def _touched_ranges(box: Box, perm: Ints, chunk_shape: Sequence[int]) -> tuple[s
 
 
 def _touched_coordinates(
-    parts: Box | Lists, perm: Ints, chunk_shape: Sequence[int]
+    selection: Box | Lists, perm: Ints, chunk_shape: Sequence[int]
 ) -> list[np.ndarray[Any, Any]]:
     """Return the grid coordinates of touched inner chunks along each stored axis."""
     axes = []
     for axis, extent in zip(perm, chunk_shape, strict=True):
-        if (positions := _list_of(parts, axis)) is not None:
+        if (positions := _list_of(selection, axis)) is not None:
             axes.append(np.unique(positions.view(np.int64) // extent))
             continue
-        step = 1 if parts.step is None else parts.step[axis]
-        last = parts.start[axis] + (parts.count[axis] - 1) * step
+        step = 1 if selection.step is None else selection.step[axis]
+        last = selection.start[axis] + (selection.count[axis] - 1) * step
         if step <= extent:
-            axes.append(np.arange(parts.start[axis] // extent, last // extent + 1))
+            axes.append(np.arange(selection.start[axis] // extent, last // extent + 1))
         else:
-            axes.append(np.unique(np.arange(parts.start[axis], last + 1, step) // extent))
+            axes.append(np.unique(np.arange(selection.start[axis], last + 1, step) // extent))
     return axes
 
 
 def covered(
-    parts: Parts, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
+    selection: Selection, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return a mask of the inner chunks that a box contains completely; False for all with another selection.
 
     Parameters and shape of the result are those of `touched`.
     """
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
-    if not isinstance(parts, Box):
+    if not isinstance(selection, Box):
         return mask.reshape(-1)
     ranges = []
     for axis, extent in zip(perm, chunk_shape, strict=True):
-        step = 1 if parts.step is None else parts.step[axis]
-        start, end = parts.start[axis], parts.start[axis] + (parts.count[axis] - 1) * step + 1
+        step = 1 if selection.step is None else selection.step[axis]
+        start, end = selection.start[axis], selection.start[axis] + (selection.count[axis] - 1) * step + 1
         if extent == 1:
             ranges.append(slice(start, end, step))
         elif step == 1:

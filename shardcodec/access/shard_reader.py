@@ -30,7 +30,7 @@ from .encode_decode import parse_selection
 from .inner_chunks import coordinates, decode_chunks, positions
 from .opened_shard import OpenObject, ShardObject
 from .placement import ABSENT
-from .read import ATTEMPTS, ReadItem, is_changing, read, with_key
+from .read import ATTEMPTS, ObjectSelection, is_changing, read, with_key
 from .regions import Box, touched
 from .user_bytes import HeaderFooter, find
 
@@ -190,7 +190,7 @@ class Snapshot:
         """Read a box of elements into `out`; `chain` is that of the shard."""
 
         def fill(source: Any) -> None:
-            read([ReadItem(chain, source, box, self._object.key)], out, axes, options)
+            read([ObjectSelection(self._object.key, chain, box, source)], out, axes, options)
 
         view = self._opened()
         if view.missing:

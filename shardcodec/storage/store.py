@@ -203,7 +203,7 @@ class Made(NamedTuple):
     ----------
     objects : sequence
         A buffer, or a tuple of buffers to concatenate; None to delete the object; `UNCHANGED`. If the store `takes_parts`,
-        also `Parts` for an object that does not depend on the stored one.
+        also a `StreamedObject` for an object that does not depend on the stored one.
     appeared : sequence of int
         Indices of files that were missing when their locks were taken, and that another writer has created since.
     is_stored : bool

@@ -556,7 +556,7 @@ class BufferedEdits:
 #
 # Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; ST-10.
 
-Parts = Sequence[tuple[int, memoryview]]
+ByteRanges = Sequence[tuple[int, memoryview]]
 
 
 def as_bytes(value: Any) -> memoryview:
@@ -564,7 +564,7 @@ def as_bytes(value: Any) -> memoryview:
     return memoryview(value.as_numpy_array() if is_buffer(value) else value).cast("B")
 
 
-def put_parts(chunks: Mapping[int, tuple[str, Parts]]) -> Edit:
+def put_parts(chunks: Mapping[int, tuple[str, ByteRanges]]) -> Edit:
     """Return the change that overwrites parts of chunks; `chunks` maps a position to the key and the parts."""
 
     def apply(draft: Draft) -> Mapping[int, Any]:
@@ -588,7 +588,7 @@ def put_parts(chunks: Mapping[int, tuple[str, Parts]]) -> Edit:
     return Edit(apply, (), nbytes, part=some)
 
 
-def overwrite_parts(key: str, old: Any, parts: Parts) -> bytearray:
+def overwrite_parts(key: str, old: Any, parts: ByteRanges) -> bytearray:
     """Return a value with parts overwritten.
 
     Parameters

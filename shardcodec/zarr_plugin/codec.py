@@ -15,9 +15,9 @@ import numpy as np
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
 from zarr.registry import register_codec
 
-from ..access.array_io import Part, Request, read_request, write_request, write_request_blocking
+from ..access.array_io import Request, read_request, write_request, write_request_blocking
 from ..access.chunk_codec import compiled, memory_order
-from ..access.read import ReadItem, read
+from ..access.read import ObjectSelection, read
 from ..access.regions import Box, whole
 from ..access.write import WriteItem, WriteResult, write
 from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_order
@@ -234,10 +234,12 @@ class _Job:
     def request(self, part: _Part, array: np.ndarray[Any, Any]) -> Request:
         """Return the request that reads a part into an array, or writes it from one."""
         axes = part.axes if array.ndim else (-1,) * self.chain_rank  # a scalar stands for every element
-        return Request(part.store, [Part(part.key, self.chain, part.box)], [0], axes, array, self.shard_spec)
+        return Request(
+            part.store, [ObjectSelection(part.key, self.chain, part.box)], [0], axes, array, self.shard_spec
+        )
 
     def read(self, source: Any, box: Box, out: Any, axes: tuple[int, ...], key: str = "") -> bool:
-        return not read([ReadItem(self.chain, source, box, key)], out, axes, self.options)
+        return not read([ObjectSelection(key, self.chain, box, source)], out, axes, self.options)
 
     def read_part(self, part: _Part) -> Any:
         """Read the elements of a part into a new buffer of zarr (`NDBuffer`); None if the object does not exist.

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..access.array_io import Part, Request, write_request_blocking
+from ..access.array_io import Request, write_request_blocking
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import open_buffer
 from ..access.chunk_codec import memory_order
 from ..access.encode_decode import parse_selection
+from ..access.read import ObjectSelection
 from ..access.regions import PLAIN_KINDS, Box
 from ..compat import (
     IN_MEMORY,
@@ -282,7 +283,7 @@ class DirectAccess:
             self._guard = ArrayGuard(self._metadata, folder.store, folder.prefix.rstrip("/"))
         return self._guard
 
-    def _find(self, selection: Any) -> tuple[list[Part], Ints, Ints] | None:
+    def _find(self, selection: Any) -> tuple[list[ObjectSelection], Ints, Ints] | None:
         """Return the parts of a basic selection, and axes and shape as `parse_selection`; None if it has no elements."""
         objects = self._objects
         if (found := self._reader.locate(selection)) is not None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..access.array_io import Part, Request
+from ..access.array_io import Request
 from ..access.chunk_codec import memory_order
-from ..access.regions import Box, Lists, Parts, Points, Positions, is_empty, sorted_list
+from ..access.read import ObjectSelection
+from ..access.regions import Box, Lists, Points, Positions, Selection, is_empty, sorted_list
 from ..compat import StorePath, as_numpy
 from ..storage.kinds import is_zarr_store, store_of
 from ..storage.store import Store
@@ -36,7 +37,7 @@ __all__ = [
 
 # ---------------------------------------------------------------- from zarr's selections to those of the engine
 #
-# Translate the pair of selections that zarr passes for a chunk to `Parts`.
+# Translate the pair of selections that zarr passes for a chunk to a `Selection`.
 #
 # For each chunk, zarr passes a selection of the chunk and a selection of the array. In this module, *the array* is the array
 # in memory that a read fills or a write stores.
@@ -180,7 +181,7 @@ def selected_axes(
 
 def to_parts(
     chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]
-) -> Parts | None:
+) -> Selection | None:
     """Translate the two selections that zarr passes for one chunk to one selection of the engine.
 
     The table at the top of this file lists the forms that zarr uses. Positions outside the chunk raise nothing here: the
@@ -215,7 +216,7 @@ def to_parts(
     return _to_points(chunk_selection, array_selection)
 
 
-def fits(parts: Parts, axes: Sequence[int], array_shape: Sequence[int]) -> bool:
+def fits(parts: Selection, axes: Sequence[int], array_shape: Sequence[int]) -> bool:
     """Return True if the array has an element for each selected one; if not, numpy would broadcast the array."""
     if isinstance(parts, Points):
         end = len(parts.froms[0]) if parts.to is None else int(parts.to.max(initial=0)) + 1
@@ -418,7 +419,7 @@ def prepare(
         if not scalar and not fits(box, axes, array.shape):
             raise Declined(f"an array of shape {array.shape} would have to be broadcast")
         if not is_empty(box):
-            parts.append(Part(target.path, chain, box, is_plain and bool(is_complete)))
+            parts.append(ObjectSelection(target.path, chain, box, None, is_plain and bool(is_complete)))
             positions.append(position)
     return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array, batch[0][1])
 

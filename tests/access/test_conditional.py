@@ -20,8 +20,9 @@ import zarr
 from helpers import bits, checked, create, letters, letters_spec, random_array, zarrs_view
 
 import shardcodec
-from shardcodec.access.array_io import Part, Request, write_request
+from shardcodec.access.array_io import Request, write_request
 from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.read import ObjectSelection
 from shardcodec.access.regions import Box
 from shardcodec.compat import default_spec
 from shardcodec.options import Options
@@ -84,7 +85,7 @@ def put_word(
     store: Store, word: str, *keys: str, at: tuple[int, int] = (0, 0), timeout: float = 60.0
 ) -> None:
     value = np.frombuffer(word.encode(), "u1").reshape(2, 2)
-    parts = [Part(key, CHAIN, Box(at, (2, 2), None, (0, 0))) for key in keys]
+    parts = [ObjectSelection(key, CHAIN, Box(at, (2, 2), None, (0, 0))) for key in keys]
     request = Request(store, parts, range(len(parts)), (0, 1), value, default_spec())
     asyncio.run(write_request(request, Options(threads=1, lock_timeout=timeout)))
 

@@ -16,7 +16,7 @@ from helpers import LETTERS, letters, letters_spec, text_of
 
 from shardcodec.access import read_remote
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.access.read import ReadItem
+from shardcodec.access.read import ObjectSelection
 from shardcodec.access.read import read as read_now
 from shardcodec.access.read_remote import DecodeQueue
 from shardcodec.access.regions import Box
@@ -29,14 +29,14 @@ DAMAGED = letters()[:-1] + b"?"
 Read = Callable[..., Any]
 
 
-def item(i: int, data: Any) -> ReadItem:
-    return ReadItem(CHAIN, data, Box((0, 0), (4, 4), None, (4 * i, 0)), f"shard {i}")
+def item(i: int, data: Any) -> ObjectSelection:
+    return ObjectSelection(f"shard {i}", CHAIN, Box((0, 0), (4, 4), None, (4 * i, 0)), data)
 
 
 def counting(sizes: list[int]) -> Read:
     """Return a read function that records how many items each call decodes."""
 
-    def read(items: list[ReadItem], *into: Any) -> Any:
+    def read(items: list[ObjectSelection], *into: Any) -> Any:
         sizes.append(len(items))
         return read_now(items, *into)
 

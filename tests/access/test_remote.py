@@ -16,7 +16,7 @@ from spec_json import LITTLE
 
 import shardcodec
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.access.read import ReadItem
+from shardcodec.access.read import ObjectSelection
 from shardcodec.access.read_remote import fetch, wants_whole
 from shardcodec.access.regions import Box
 from shardcodec.options import Options
@@ -82,7 +82,7 @@ def read(store: Store, keys: list[str], rows: slice = np.s_[:4], limits: Limits 
     n = stop - start
     out = np.zeros((len(keys) * n, 4), "u1")
     items = [
-        ReadItem(CHAIN, None, Box((start, 0), (n, 4), None, (i * n, 0)), key) for i, key in enumerate(keys)
+        ObjectSelection(key, CHAIN, Box((start, 0), (n, 4), None, (i * n, 0))) for i, key in enumerate(keys)
     ]
     missing = asyncio.run(
         fetch(items, out, (0, 1), Options(threads=2, **options), store, limits, names=names_in(store, keys))
@@ -151,7 +151,7 @@ def test_index_at_the_start_takes_a_range_request(tells: bool) -> None:
     chain = compiled(letters_spec(at_start=True).chain)
     store = Store({"a": letters(at_start=True)}, tells=tells)
     out = np.zeros((2, 4), "u1")
-    item = ReadItem(chain, None, Box((2, 0), (2, 4), None, (0, 0)), "a")
+    item = ObjectSelection("a", chain, Box((2, 0), (2, 4), None, (0, 0)))
     assert asyncio.run(fetch([item], out, (0, 1), Options(threads=1), store, FAR)) == []
     assert out.tobytes() == text_as_rows("two.", "tres")
     assert store.requests == [("a", (0, 68)), ("a", (76, 84))]
@@ -180,7 +180,7 @@ def test_concurrent_calls_share_the_limit_of_their_store() -> None:
     async def one() -> str:
         out = np.zeros((16, 4), "u1")
         items = [
-            ReadItem(CHAIN, None, Box((0, 0), (4, 4), None, (4 * i, 0)), key) for i, key in enumerate(keys)
+            ObjectSelection(key, CHAIN, Box((0, 0), (4, 4), None, (4 * i, 0))) for i, key in enumerate(keys)
         ]
         await fetch(items, out, (0, 1), Options(threads=2), store, FAR)
         return " ".join(text_of(out[4 * i : 4 * i + 4]) for i in range(4))

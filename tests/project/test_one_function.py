@@ -23,6 +23,7 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("the limits of requests", r"async\.concurrency\"|sharding_coalesce|\bcoalescing\(", {"storage/budget.py", "compat.py"}),
     ("hold a part of a limit that calls to one store share", r"asyncio\.(Bounded)?Semaphore\(|Budget\(\), Budget\(", {"storage/budget.py", "access/buffer/process_buffer.py"}),
     ("prove the size of an object", r"end - 1, (0, )?1\)|minimum - 1, 1", {"access/remote_index.py"}),
+    ("say which elements of an object a call reads or writes", r"class (ReadItem|Part|ObjectSelection)\b|^Parts\b", {"access/read.py"}),
 ]
 # fmt: on
 

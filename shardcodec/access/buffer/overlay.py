@@ -27,7 +27,7 @@ from ...options import Options
 from ...storage.locks import NO_FILE
 from ...storage.runner import Runner
 from ...storage.store import Made, Stored
-from ..read import ReadItem, read
+from ..read import ObjectSelection, read
 from ..regions import PLAIN_KINDS, Box, Boxes, Positions, pack_boxes, whole
 from ..write import WriteItem, write
 
@@ -418,7 +418,7 @@ class OverlayMaker:
         chain, path, key = self._overlay.chain, self._path, self._key
 
         def read_old(boxes: Boxes, out: Array) -> None:
-            read([ReadItem(chain, self._source(old), boxes, key)], out, range(out.ndim), self._options)
+            read([ObjectSelection(key, chain, boxes, self._source(old))], out, range(out.ndim), self._options)
 
         positions, chunks = self._overlay.chunks(read_old)
         if chain.is_shard:

@@ -35,9 +35,9 @@ from ...storage.object_names import lies_below, lies_in
 from ...storage.runner import BLOCKING, run_blocking
 from ...storage.store import Store
 from ...storage.waiting import all_of, in_thread
-from ..array_io import Part, Request, read_request, write_request
+from ..array_io import Request, read_request, write_request
 from ..opened_shard import ShardObject
-from ..read import INLINE_NBYTES, decoded_nbytes
+from ..read import INLINE_NBYTES, ObjectSelection, decoded_nbytes
 from ..regions import Box
 from .buffered_object import (
     BufferedElements,
@@ -149,7 +149,7 @@ class ProcessBuffer:
     async def _names_of(self, request: Request) -> list[LockName]:
         return await self._names.of(request.store, [part.key for part in request.parts])
 
-    def _may_buffer(self, name: LockName, part: Part) -> bool:
+    def _may_buffer(self, name: LockName, part: ObjectSelection) -> bool:
         """Return True if a part of a request is buffered.
 
         A write of a whole object gains nothing. A selection by indices is rare. Codecs without native code have no
@@ -176,7 +176,7 @@ class ProcessBuffer:
                     self._drop(names[i].name)
 
     async def _buffer(
-        self, name: str, part: Part, request: Request, options: Options, guard: LayoutGuard | None
+        self, name: str, part: ObjectSelection, request: Request, options: Options, guard: LayoutGuard | None
     ) -> bool:
         """Buffer a part of a request; return False if the buffer is closed. The caller holds the object's lock."""
         found = self._objects.get(name)
@@ -419,7 +419,7 @@ class ProcessBuffer:
             await in_thread(_copy_overlays, found.values(), request)
         return missing - {request.positions[i] for i in found}
 
-    def _fits(self, name: str, part: Part) -> bool:
+    def _fits(self, name: str, part: ObjectSelection) -> bool:
         """Return True if an object has buffered elements of the layout of a part; another process may have made it anew."""
         elements = self._elements(name)
         if elements is None:
@@ -591,7 +591,7 @@ def _target_of(writes: BufferedWrites) -> Target | None:
     return writes.target if isinstance(writes, BufferedElements) else None
 
 
-def _box_of(part: Part) -> Box | None:
+def _box_of(part: ObjectSelection) -> Box | None:
     """Return the elements of a part if they are a box of rank 1 or more, the only ones that an overlay takes."""
     return part.box if isinstance(part.box, Box) and len(part.box.count) > 0 else None
 

@@ -20,7 +20,7 @@ from ...storage.files import open_file
 from ...storage.runner import WorkerThreads
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
-from ..regions import Parts
+from ..regions import Selection
 
 if TYPE_CHECKING:
     from ..._native import Chain
@@ -374,7 +374,7 @@ class _Reader:
         self.pieces: list[Piece] = []
         self.waiting_nbytes = 0
 
-    def add(self, item: int, chain: Chain, source: Any, parts: Parts, limits: dict[str, Any]) -> None:
+    def add(self, item: int, chain: Chain, source: Any, parts: Selection, limits: dict[str, Any]) -> None:
         """Fetch the selected chunks of an object, and decode the collected pieces if there are enough."""
         if self.waiting_nbytes > self.half_nbytes or len(self.pieces) >= MAX_POSITIONS:
             self.decode_all()

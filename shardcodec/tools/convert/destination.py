@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from ... import native
-from ...access.array_io import PARTS_NBYTES, Part, Request, write_request_blocking
+from ...access.array_io import PARTS_NBYTES, Request, write_request_blocking
 from ...access.box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from ...access.chunk_codec import compiled
+from ...access.read import ObjectSelection
 from ...access.regions import Box, box_parts, whole
 from ...access.shard_writer import ShardWriter
 from ...compat import (
@@ -359,7 +360,7 @@ class NewArray:
         box = Box(start, values.shape, None, (0,) * values.ndim)
         chosen = set(wanted)
         parts = [
-            Part(self.key(coords), self._native, part)
+            ObjectSelection(self.key(coords), self._native, part)
             for coords, part in (box_parts(box, self.chain.shape) if values.ndim else [((), whole(()))])
             if coords in chosen
         ]
@@ -441,7 +442,7 @@ class NewArray:
         reader = BoxReader(
             ArrayObjects(self.folder, self.keys, self.shape, self._native, self.dtype), self._options, None
         )
-        part = Part(self.key(coords), self._native, Box(start, shape, None, (0,) * len(shape)))
+        part = ObjectSelection(self.key(coords), self._native, Box(start, shape, None, (0,) * len(shape)))
         reader.read([part], out, tuple(range(out.ndim)))
         return out
 
