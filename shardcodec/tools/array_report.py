@@ -20,8 +20,7 @@ from ..access.read import with_key
 from ..access.remote_index import check_entries
 from ..errors import ShardError
 from ..options import Options
-from ..storage.runner import WorkerThreads
-from ..storage.waiting import retried
+from ..storage.waiting import WorkerThreads, retried
 from .report import Record, Report
 from .targets import ArrayTarget, ShardTarget
 from .work import Monitor

@@ -19,7 +19,7 @@ from typing import SupportsIndex, TypeVar
 from ..access.array_reader import ArrayReader
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
-from ..storage.runner import ThreadCall, WorkerThreads
+from ..storage.waiting import ThreadCall, WorkerThreads
 from .report import Report, format_nbytes
 from .stored_bytes import BLOCK_NBYTES
 

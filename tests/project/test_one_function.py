@@ -24,6 +24,8 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("hold a part of a limit that calls to one store share", r"asyncio\.(Bounded)?Semaphore\(|Budget\(\), Budget\(", {"storage/budget.py", "access/buffer/process_buffer.py"}),
     ("prove the size of an object", r"end - 1, (0, )?1\)|minimum - 1, 1", {"access/remote_index.py"}),
     ("say which elements of an object a call reads or writes", r"class (ReadItem|Part|ObjectSelection)\b|^Parts\b", {"access/read.py"}),
+    ("run a function in a thread from a coroutine", r"asyncio\.to_thread\(|run_in_executor\(", {"storage/waiting.py"}),
+    ("start threads that work on shards or files", r"threading\.Thread\(|\bThreadPoolExecutor(\(|\):)|start_new_thread", {"storage/waiting.py", "cli/common.py", "tools/jobs/dask_run.py"}),
 ]
 # fmt: on
 

@@ -18,7 +18,7 @@ import zarr
 from helpers import files_below
 
 from shardcodec import tools
-from shardcodec.storage.runner import WorkerThreads
+from shardcodec.storage.waiting import WorkerThreads
 from shardcodec.tools.work import Monitor, in_order
 
 NAME = "shardcodec-"

@@ -17,7 +17,7 @@ import numpy as np
 from ... import native
 from ...errors import CodecError, ShardError
 from ...storage.files import open_file
-from ...storage.runner import WorkerThreads
+from ...storage.waiting import WorkerThreads
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
 from ..regions import Selection

@@ -17,7 +17,7 @@ from ...format.dtypes import swap_fields
 from ...format.metadata import key_encoding
 from ...format.spec import ShardSpec
 from ...options import Options
-from ...storage.runner import ThreadCall, WorkerThreads
+from ...storage.waiting import ThreadCall, WorkerThreads
 from ..backup import holds_whole
 from ..jobs.job_files import FoundLines, Ledger, ledger_folder, read_ledgers
 from ..other_objects import NO_OBJECTS, ObjectCounts, OtherObject, copy_objects

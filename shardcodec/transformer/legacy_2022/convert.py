@@ -39,8 +39,8 @@ from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...storage.files import open_file, staging_for
 from ...storage.kinds import store_of
-from ...storage.runner import WorkerThreads
 from ...storage.store import check_store_writable
+from ...storage.waiting import WorkerThreads
 from ...storage.whole_file import put_file, sync_documents
 from ...zarr_plugin.enable import attach
 from .metadata import LegacyArray, array_key, data_prefix, normalized, parse_json
