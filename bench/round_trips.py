@@ -261,6 +261,7 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "ROUND_TRIP_FOLDER": str(slow),
             "ROUND_TRIP_US": str(delay),
             "RAYON_NUM_THREADS": str(RUST_THREADS),
+            "ROUND_TRIP_STATS": "1",
             "ROUND_TRIP_WRITES": str(int(arguments.delay_writes)),
             **({"ROUND_TRIP_COLD": "1"} if arguments.cold else {}),
         }
@@ -327,7 +328,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--delay-writes",
         action="store_true",
-        help="delay locks, writes, syncs, changes of names, closes and stat too",
+        help="delay locks, writes, syncs, changes of names and closes too",
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

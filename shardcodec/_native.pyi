@@ -290,7 +290,13 @@ class ArraySlices(SliceReader):
     def locate(self, selection: Any) -> tuple[str, Ints, Ints, Ints, Ints, Ints] | None: ...
 
 def read_index(
-    chain: Chain, source: Any, out: Buffer, *, replaced: Buffer | None = None, allow_in_index: bool = False
+    chain: Chain,
+    source: Any,
+    out: Buffer,
+    *,
+    nbytes: int = 0,
+    replaced: Buffer | None = None,
+    allow_in_index: bool = False,
 ) -> tuple[int | None, int]: ...
 def plan_ranges(
     chain: Chain,
@@ -335,6 +341,7 @@ def write(
     write_empty: bool = False,
     keep_empty: bool = False,
     sync: bool = False,
+    tells_versions: bool = False,
     allow_in_index: bool = False,
     staging: str | None = None,
     n_threads: int = 1,
@@ -365,7 +372,7 @@ class FileLock:
     @property
     def fd(self) -> int: ...
     @property
-    def n_links(self) -> int: ...
+    def seen(self) -> tuple[int, int, int, int, int, int]: ...
     @property
     def mount(self) -> tuple[int, int]: ...
 

@@ -38,10 +38,12 @@ def run_delayed(code: str, library: str, folder: Path, us: float) -> str:
     return _run(code, library, folder, us).stdout
 
 
-def count_delayed(code: str, library: str, folder: Path, us: float) -> dict[str, tuple[int, int]]:
-    """Run code as `run_delayed`, where the other calls of a writer take so long, too; return for each kind of call their number
-    and how many of them waited at the same time."""
-    done = _run(code, library, folder, us, ROUND_TRIP_WRITES="1", ROUND_TRIP_COUNTS="1")
+def count_delayed(
+    code: str, library: str, folder: Path, us: float, *, more: str = "WRITES"
+) -> dict[str, tuple[int, int]]:
+    """Run code as `run_delayed`, where the other calls of a writer ("WRITES"), or looks at files alone ("STATS"), take so long,
+    too; return for each kind of call their number and how many of them waited at the same time."""
+    done = _run(code, library, folder, us, **{f"ROUND_TRIP_{more}": "1"}, ROUND_TRIP_COUNTS="1")
     found = re.findall(r"^(\w+) (\d+) at most (\d+)$", done.stderr, re.MULTILINE)
     return {name: (int(n), int(most)) for name, n, most in found}
 

@@ -50,7 +50,8 @@ sc_append_is_odd(int fd)
 #endif
 }
 
-/* Open the shard for writing; it must be the file that was looked at, and have no other name. */
+/* Open the shard for writing; it must be as it was seen, and have no other name. This is the look that proves that no program
+ * without a lock has changed it. The journal of an update in place has changed its times, and has proved it before. */
 static enum sc_status
 open_same(const struct sc_append *append, int flags, int *fd, bool *refused, struct sc_where *where)
 {
@@ -62,7 +63,7 @@ open_same(const struct sc_append *append, int flags, int *fd, bool *refused, str
         *refused = means_refused(errno);
         return *refused ? SC_OK : sc_file_open_failed(append->path, where);
     }
-    status = sc_file_check_same(*fd, append->old_fd, append->old_nbytes, &st, where);
+    status = sc_file_check_seen(*fd, append->seen, !append->is_marked, &st, where);
     if (!status)
         *refused = st.st_nlink != (append->is_marked ? 2 : 1) || sc_append_is_odd(*fd);
     return status;
@@ -112,8 +113,8 @@ cut_back(int fd, const struct sc_append *append)
 {
     struct sc_where ignored;
 
-    if (sc_file_truncate(fd, append->path, append->old_nbytes, &ignored))
-        sc_file_truncate(fd, append->path, append->old_nbytes, &ignored);
+    if (sc_file_truncate(fd, append->path, append->seen->nbytes, &ignored))
+        sc_file_truncate(fd, append->path, append->seen->nbytes, &ignored);
 }
 
 /* ---- direct ---- */
@@ -191,7 +192,7 @@ append_leap(int fd, const struct sc_append *append, struct sc_where *where)
     uint8_t copy[SC_BLOCK_NBYTES];
     size_t n = (size_t)append->index_nbytes;
     uint64_t end = to_block(append->data_offset + append->data_nbytes + n);
-    enum sc_status status = sc_file_read_exactly(fd, copy, n, append->old_nbytes - n, where);
+    enum sc_status status = sc_file_read_exactly(fd, copy, n, append->seen->nbytes - n, where);
 
     if (status)
         return status;

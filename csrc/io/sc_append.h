@@ -23,7 +23,7 @@
 #ifndef SC_APPEND_H
 #define SC_APPEND_H
 
-#include "base/sc_status.h"
+#include "io/sc_file.h"
 
 /* No file system has larger blocks, and no machine has smaller pages. */
 #define SC_BLOCK_NBYTES 4096u
@@ -37,13 +37,12 @@ enum sc_append_way {
 
 struct sc_append {
     const char *path;
-    int old_fd;          /* the shard as the caller has inspected it: `path` must still name that file */
-    uint64_t old_nbytes;
+    const struct sc_file_id *seen; /* the shard as the caller has inspected it: `path` must still name it, unchanged */
     const uint8_t *data; /* new inner chunks */
-    uint64_t data_offset, data_nbytes; /* at or behind old_nbytes; on a block boundary for `direct` */
+    uint64_t data_offset, data_nbytes; /* at or behind seen->nbytes; on a block boundary for `direct` */
     const uint8_t *index;
     uint64_t index_nbytes;
-    bool sync;           /* on disk when this returns; not with `leap` */
+    bool sync; /* on disk when this returns; not with `leap` */
     bool is_marked; /* an undo journal (sc_undo.h) protects the update; its marker is a second name of the file */
 };
 

@@ -12,7 +12,7 @@
 #include "base/sc_pool.h"
 
 /* Pages of smaller files are freed in less time than a thread needs to start. */
-#define WORTH_NBYTES (1 << 20)
+#define WORTH_NBYTES ((uint64_t)1 << 20)
 
 /* As many files as one request locks; the caller closes any further file itself. */
 #define MAX_WAITING 64
@@ -43,19 +43,20 @@ run(void *arg)
 
 /* True for a large file without a name. */
 static bool
-is_worth_it(int fd)
+is_worth_it(int fd, uint64_t nbytes)
 {
     struct stat st;
 
-    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 0 && st.st_size >= WORTH_NBYTES;
+    return nbytes >= WORTH_NBYTES && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 0 &&
+           st.st_size >= (off_t)WORTH_NBYTES;
 }
 
 void
-sc_close_aside(int fd)
+sc_close_aside(int fd, uint64_t nbytes)
 {
     bool taken = false;
 
-    if (is_worth_it(fd)) {
+    if (is_worth_it(fd, nbytes)) {
         pthread_mutex_lock(&mutex);
         running = running || sc_thread_begin(run, NULL); /* it cannot look before the mutex is released */
         taken = running && n_waiting < MAX_WAITING;

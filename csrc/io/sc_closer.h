@@ -18,8 +18,9 @@
 /* Install the fork handlers. Once, at import. */
 enum sc_status sc_closer_init(void);
 
-/* Close a file: at once if that is quick or no thread can be started, else in the closer. */
-void sc_close_aside(int fd);
+/* Close a file: at once if that is quick or no thread can be started, else in the closer. nbytes: its size when it was looked at;
+ * of a smaller one it is not asked whether it has lost its name. */
+void sc_close_aside(int fd, uint64_t nbytes);
 
 /* Wait until all files that were passed to sc_close_aside() are closed. */
 void sc_closer_wait(void);

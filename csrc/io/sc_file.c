@@ -70,9 +70,8 @@ ns_of(struct timespec t)
     return (int64_t)((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec); /* wraps in 2262 */
 }
 
-/* Read the clock before the file: a later change then has a later time stamp. */
-static int64_t
-now_ns(void)
+int64_t
+sc_file_now_ns(void)
 {
     struct timespec now;
 
@@ -80,8 +79,8 @@ now_ns(void)
     return ns_of(now);
 }
 
-static void
-id_of(const struct stat *st, int64_t seen_ns, struct sc_file_id *id)
+void
+sc_file_id_of(const struct stat *st, int64_t seen_ns, struct sc_file_id *id)
 {
     id->device = (uint64_t)st->st_dev;
     id->inode = (uint64_t)st->st_ino;
@@ -107,24 +106,24 @@ sc_file_id_equal(const struct sc_file_id *a, const struct sc_file_id *b)
 bool
 sc_file_identify(const char *path, struct sc_file_id *id)
 {
-    int64_t seen_ns = now_ns();
+    int64_t seen_ns = sc_file_now_ns();
     struct stat st;
 
     if (stat(path, &st) || !S_ISREG(st.st_mode))
         return false;
-    id_of(&st, seen_ns, id);
+    sc_file_id_of(&st, seen_ns, id);
     return true;
 }
 
 enum sc_status
 sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where)
 {
-    int64_t seen_ns = now_ns();
+    int64_t seen_ns = sc_file_now_ns();
     struct stat st;
 
     if (fstat(fd, &st))
         return handle_error(where, "fstat");
-    id_of(&st, seen_ns, id);
+    sc_file_id_of(&st, seen_ns, id);
     return SC_OK;
 }
 
@@ -263,7 +262,7 @@ sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_wher
     }
     if (*fd < 0)
         return sc_file_means_missing(errno) ? SC_OK : sc_file_open_failed(path, where);
-    seen_ns = now_ns();
+    seen_ns = sc_file_now_ns();
     status = fstat(*fd, &st) ? handle_error(where, "fstat") : sc_file_check_kind(&st, where);
     if (!status && S_ISDIR(st.st_mode)) {
         where->detail = "folder";
@@ -274,7 +273,7 @@ sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_wher
         *fd = -1;
         return status;
     }
-    id_of(&st, seen_ns, id);
+    sc_file_id_of(&st, seen_ns, id);
     return SC_OK;
 }
 
@@ -289,23 +288,21 @@ sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where
 }
 
 enum sc_status
-sc_file_share(int given, int *fd, uint64_t *nbytes, struct sc_where *where)
+sc_file_share(int given, int *fd, struct sc_where *where)
 {
-    struct stat st;
-
-    *nbytes = 0;
     *fd = fcntl(given, F_DUPFD_CLOEXEC, 0);
-    if (*fd < 0)
-        return sc_file_error(where, "fcntl");
-    if (fstat(*fd, &st)) {
-        enum sc_status status = handle_error(where, "fstat");
+    return *fd < 0 ? sc_file_error(where, "fcntl") : SC_OK;
+}
 
-        sc_file_close(*fd);
-        *fd = -1;
-        return status;
-    }
-    *nbytes = st.st_size > 0 ? (uint64_t)st.st_size : 0;
-    return SC_OK;
+enum sc_status
+sc_file_size(int fd, uint64_t *nbytes, struct sc_where *where)
+{
+    struct sc_file_id id;
+    enum sc_status status = sc_file_identify_open(fd, &id, where);
+
+    if (!status)
+        *nbytes = id.nbytes;
+    return status;
 }
 
 void
@@ -351,32 +348,21 @@ sc_file_read_exactly(int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_
 }
 
 enum sc_status
-sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, struct sc_where *where)
+sc_file_check_seen(int fd, const struct sc_file_id *seen, bool times, struct stat *st, struct sc_where *where)
 {
+    struct stat found;
     struct sc_file_id id;
-    struct stat st;
 
-    if (fstat(fd, &st))
+    if (fstat(fd, &found))
         return handle_error(where, "fstat");
-    id_of(&st, 0, &id);
-    if (id.nbytes == stamp->nbytes && id.mtime_ns == stamp->mtime_ns && id.ctime_ns == stamp->ctime_ns)
+    if (st)
+        *st = found;
+    sc_file_id_of(&found, 0, &id);
+    if (times ? sc_file_id_equal(&id, seen)
+              : id.inode == seen->inode && id.device == seen->device && id.nbytes == seen->nbytes)
         return SC_OK;
     where->nbytes = id.nbytes;
-    where->limit = stamp->nbytes;
-    return SC_CHANGED;
-}
-
-enum sc_status
-sc_file_check_same(int fd, int old_fd, uint64_t old_nbytes, struct stat *st, struct sc_where *where)
-{
-    struct stat old;
-
-    if (fstat(fd, st) || fstat(old_fd, &old))
-        return sc_file_error(where, "fstat");
-    if (st->st_ino == old.st_ino && st->st_dev == old.st_dev && (uint64_t)st->st_size == old_nbytes)
-        return SC_OK;
-    where->nbytes = (uint64_t)st->st_size;
-    where->limit = old_nbytes;
+    where->limit = seen->nbytes;
     return SC_CHANGED;
 }
 

@@ -53,6 +53,12 @@ bool sc_file_identify(const char *path, struct sc_file_id *id);
 /* Find the device of a path whose file is missing: that of the nearest folder above it which exists. False: it cannot be told. */
 bool sc_file_device_of(const char *path, uint64_t *device);
 
+/* Return the time for `seen_ns`. Read the clock before the file: a later change then has a later time stamp. */
+int64_t sc_file_now_ns(void);
+
+/* Identify an open file by the result of fstat(). */
+void sc_file_id_of(const struct stat *st, int64_t seen_ns, struct sc_file_id *id);
+
 /* Identify an open file. */
 enum sc_status sc_file_identify_open(int fd, struct sc_file_id *id, struct sc_where *where);
 
@@ -97,8 +103,11 @@ enum sc_status sc_file_open_id(const char *path, int *fd, struct sc_file_id *id,
  * folder, and for a link to nothing: a listing shows the name, so data may be lost or not fetched yet. */
 enum sc_status sc_file_open(const char *path, int *fd, uint64_t *nbytes, struct sc_where *where);
 
-/* Return a second descriptor of an open file, which the caller closes, and the size of the file. */
-enum sc_status sc_file_share(int given, int *fd, uint64_t *nbytes, struct sc_where *where);
+/* Return a second descriptor of an open file, which the caller closes. */
+enum sc_status sc_file_share(int given, int *fd, struct sc_where *where);
+
+/* Find the size of an open file. */
+enum sc_status sc_file_size(int fd, uint64_t *nbytes, struct sc_where *where);
 
 /* Close a file that was only read, or whose bytes are not needed. For one that was written see sc_file_flush(). */
 void sc_file_close(int fd);
@@ -109,18 +118,10 @@ enum sc_status sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, siz
 /* Read exactly n bytes. SC_CHANGED: the file ends before, because it was truncated after its size was read. */
 enum sc_status sc_file_read_exactly(int fd, uint8_t *dst, size_t n, uint64_t offset, struct sc_where *where);
 
-/* Size and times of a file when its index was read. Each change in place changes one of them. */
-struct sc_file_stamp {
-    uint64_t nbytes;
-    int64_t mtime_ns, ctime_ns;
-};
-
-/* Return SC_CHANGED if the open file no longer has this stamp. */
-enum sc_status sc_file_check_stamp(int fd, const struct sc_file_stamp *stamp, struct sc_where *where);
-
-/* SC_CHANGED unless both descriptors are of one file, and this file has the size that it had when it was looked at. *st
- * describes `fd`. */
-enum sc_status sc_file_check_same(int fd, int old_fd, uint64_t old_nbytes, struct stat *st, struct sc_where *where);
+/* SC_CHANGED unless this is the file that was seen, with the same size, and with `times` in the same state: each change in place
+ * changes its size or its times. *st (or NULL) describes it. */
+enum sc_status sc_file_check_seen(int fd, const struct sc_file_id *seen, bool times, struct stat *st,
+                                  struct sc_where *where);
 
 /* ---- changing ---- */
 

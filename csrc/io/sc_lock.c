@@ -189,23 +189,38 @@ mount_id_of(const struct statx *now)
 }
 #endif
 
+#if defined(__linux__) && defined(STATX_BASIC_STATS)
+static struct timespec
+time_of(struct statx_timestamp t)
+{
+    return (struct timespec){ .tv_sec = (time_t)t.tv_sec, .tv_nsec = (long)t.tv_nsec };
+}
+#endif
+
 /* fstat(), or stat() of a path, without the cache of a network file system, so that a replaced file is detected.
  *
- * @mount_id: set to the number of the mount, 0: unknown. */
+ * @mount_id: set to the number of the mount, 0: unknown. NULL: only device, inode and kind are wanted. */
 static int
 stat_now(int fd, const char *path, struct stat *st, uint64_t *mount_id)
 {
-    *mount_id = 0;
+    if (mount_id)
+        *mount_id = 0;
 #if defined(__linux__) && defined(STATX_BASIC_STATS)
     struct statx now;
-    unsigned mask = STATX_TYPE | STATX_NLINK | STATX_INO | MOUNT_ID | MOUNT_ID_UNIQUE;
+    unsigned mask = STATX_TYPE | STATX_INO;
 
+    if (mount_id)
+        mask |= STATX_NLINK | STATX_SIZE | STATX_MTIME | STATX_CTIME | MOUNT_ID | MOUNT_ID_UNIQUE;
     if (statx(fd, path, AT_STATX_FORCE_SYNC | AT_EMPTY_PATH, mask, &now) == 0) {
-        *mount_id = mount_id_of(&now);
         *st = (struct stat){ .st_dev = makedev(now.stx_dev_major, now.stx_dev_minor) };
         st->st_ino = now.stx_ino;
         st->st_mode = now.stx_mode;
         st->st_nlink = now.stx_nlink;
+        st->st_size = (off_t)now.stx_size;
+        st->st_mtim = time_of(now.stx_mtime);
+        st->st_ctim = time_of(now.stx_ctime);
+        if (mount_id)
+            *mount_id = mount_id_of(&now);
         return 0;
     }
     if (errno != ENOSYS && errno != EPERM) /* EPERM: sandboxes that do not know this call */
@@ -214,21 +229,21 @@ stat_now(int fd, const char *path, struct stat *st, uint64_t *mount_id)
     return *path ? stat(path, st) : fstat(fd, st);
 }
 
-/* Check that the locked file is a regular file and still the one at `path`. */
+/* Check that the locked file is a regular file and still the one at `path`. These two looks are not answered by any earlier one:
+ * another writer may have replaced the file before it gave up the lock. All later steps use lock->id. */
 static enum sc_status
 is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
 {
+    int64_t seen_ns = sc_file_now_ns();
     struct stat ours, named;
-    uint64_t ignored;
 
     *current = false;
     if (stat_now(lock->fd, "", &ours, &lock->mount_id))
         return means_replaced(errno) ? SC_OK : sc_file_error(where, "fstat");
     if (sc_file_check_kind(&ours, where))
         return SC_NOT_A_FILE;
-    lock->n_links = (uint64_t)ours.st_nlink;
-    lock->device = (uint64_t)ours.st_dev;
-    if (stat_now(AT_FDCWD, path, &named, &ignored))
+    sc_file_id_of(&ours, seen_ns, &lock->id);
+    if (stat_now(AT_FDCWD, path, &named, NULL))
         return sc_file_means_missing(errno) || means_replaced(errno) ? SC_OK : sc_file_error(where, "stat");
     *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
     return SC_OK;
@@ -271,6 +286,6 @@ sc_lock_release(struct sc_lock *lock)
     strike(lock);
     if (sc_file_allows("unlock", "", NULL))
         set_lock(lock->fd, F_UNLCK); /* if this fails, the close unlocks */
-    sc_close_aside(lock->fd);
+    sc_close_aside(lock->fd, lock->id.nbytes);
     lock->fd = -1;
 }

@@ -19,7 +19,7 @@
 #ifndef SC_LOCK_H
 #define SC_LOCK_H
 
-#include "base/sc_status.h"
+#include "io/sc_file.h"
 
 enum sc_lock_outcome {
     SC_LOCK_HELD = 0,
@@ -33,9 +33,8 @@ enum sc_lock_outcome {
  * the lock after the parent has died. The caller must not move the struct meanwhile. */
 struct sc_lock {
     int fd;
-    uint64_t n_links;  /* number of names of the file when it was locked */
-    uint64_t mount_id; /* number of its mount, 0: unknown; from 2^31 on it is never used again (Linux 6.8) */
-    uint64_t device;   /* number of its device */
+    struct sc_file_id id; /* the file when it was locked, or at the last attempt that found one */
+    uint64_t mount_id;    /* number of its mount, 0: unknown; from 2^31 on it is never used again (Linux 6.8) */
     struct sc_lock *next, **link;
 };
 

@@ -166,23 +166,32 @@ open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
     return file->fd < 0 ? sc_file_error(where, "open") : SC_OK;
 }
 
-static enum sc_status
-open_in(struct sc_newfile *file, char *folder, bool shared, struct sc_where *where)
+/* Make the folder, unless it is there. */
+static int
+make_missing(struct sc_newfile *file, char *folder)
 {
     struct stat st;
 
-    /* Make the folder first: an open that fails costs a call, and the staging folder has to be on the same file system. The
-     * writer that made the folder may remove it again. */
-    for (int attempt = 0; attempt < 8; attempt++) {
-        if (stat(folder, &st) && errno == ENOENT && sc_file_make_folders(folder, &file->n_made))
-            return sc_file_error(where, "mkdir");
-        file->fd = shared ? -1 : open_nameless(folder);
+    return stat(folder, &st) && errno == ENOENT ? sc_file_make_folders(folder, &file->n_made) : 0;
+}
+
+static enum sc_status
+open_in(struct sc_newfile *file, char *folder, bool shared, struct sc_where *where)
+{
+    /* An open that fails tells that the folder is missing. The writer that made the folder may remove it again. */
+    for (int attempt = 0; !shared && attempt < 8; attempt++) {
+        file->fd = open_nameless(folder);
         if (file->fd >= 0)
             return SC_OK;
-        if (shared || errno != ENOENT)
+        if (errno != ENOENT)
             break;
+        if (sc_file_make_folders(folder, &file->n_made))
+            return sc_file_error(where, "mkdir");
     }
-    return shared || nameless_unsupported(errno) ? open_named(file, folder, where) : sc_file_error(where, "open");
+    if (!shared && !nameless_unsupported(errno))
+        return sc_file_error(where, "open");
+    /* the staging folder has to be on the same file system, so the folder must be there */
+    return make_missing(file, folder) ? sc_file_error(where, "mkdir") : open_named(file, folder, where);
 }
 
 static enum sc_status

@@ -195,6 +195,9 @@ sc_staging_name(const char *folder)
 
 /* ---- names of dead writers ---- */
 
+/* A folder of shards of at most this size is searched for journals of shards that are gone. */
+#define SMALL_FOLDER_NBYTES ((off_t)1 << 16)
+
 static bool
 is_old(int folder, const char *name)
 {
@@ -304,14 +307,31 @@ sweep(const char *path)
         closedir(folder);
 }
 
+/* True if this process has not asked before, for this purpose. */
+static bool
+is_first(const char *folder, unsigned purpose)
+{
+    /* a folder is forgotten if another one takes its slot; that costs time only */
+    static _Atomic uint64_t known[2][256];
+    uint64_t hash = hash_more(identity().host ^ (uint64_t)getpid(), folder, strlen(folder));
+
+    return atomic_exchange(&known[purpose][hash % 256], hash) != hash;
+}
+
 void
 sc_staging_sweep_once(const char *folder)
 {
-    static _Atomic uint64_t swept[256]; /* a folder is forgotten if another one takes its slot; that costs time only */
-    uint64_t hash = hash_more(identity().host ^ (uint64_t)getpid(), folder, strlen(folder));
-
-    if (atomic_exchange(&swept[hash % 256], hash) != hash)
+    if (is_first(folder, 0))
         sweep(folder);
+}
+
+void
+sc_staging_sweep_small_once(const char *folder, int fd)
+{
+    struct stat st;
+
+    if (is_first(folder, 1) && fstat(fd, &st) == 0 && st.st_size <= SMALL_FOLDER_NBYTES)
+        sc_staging_sweep_once(folder);
 }
 
 void

@@ -37,6 +37,10 @@ char *sc_staging_name(const char *folder);
  * folder. The folder may hold many files, so each process does this once. */
 void sc_staging_sweep_once(const char *folder);
 
+/* The same for the undo journals of shards that are gone, but only where the search costs nothing: in a small folder, which is
+ * open as `fd`. Its size is asked once. */
+void sc_staging_sweep_small_once(const char *folder, int fd);
+
 /* Names that are not temporary: undo journals of shards, and their markers (sc_undo.h). A journal gets its name when it is
  * complete. */
 #define SC_UNDO_PREFIX ".shardcodec-undo-"

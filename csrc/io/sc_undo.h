@@ -83,8 +83,7 @@ struct sc_undo_place {
 /* An update of a shard in place. */
 struct sc_undo_change {
     const char *path;
-    int old_fd;      /* the shard as the caller has inspected it: `path` must still name that file */
-    uint64_t nbytes; /* of it */
+    const struct sc_file_id *seen; /* the shard as the caller has inspected it: `path` must still name it, unchanged */
     const struct sc_undo_run *runs; /* what is overwritten: ascending, inside the shard; bytes are the new ones */
     size_t n_runs;
     bool sync;

@@ -115,9 +115,6 @@
 #include "io/sc_attributes.h"
 #include "io/sc_undo_impl.h"
 
-/* A folder of shards of at most this size is searched for journals of shards that are gone, once in each process. */
-#define SMALL_FOLDER_NBYTES ((off_t)1 << 16)
-
 /* Milliseconds to wait for the clock of a file to pass a time: several of its ticks. */
 #define MAX_WAIT_MS 50
 
@@ -181,19 +178,10 @@ open_place(struct sc_undo_place *place, const char *folder, uint64_t inode)
     return place->folder < 0 ? -1 : 0;
 }
 
-/* Remove what dead writers have left in a small folder, where the search costs nothing. */
-static void
-sweep_small(const struct sc_undo_place *place, const char *folder)
-{
-    struct stat st;
-
-    if (fstat(place->folder, &st) == 0 && st.st_size <= SMALL_FOLDER_NBYTES)
-        sc_staging_sweep_once(folder);
-}
-
 /* ---- begin ---- */
 
-/* Open the shard for writing. It must be the file that the caller has inspected, with no other name. */
+/* Open the shard for writing. It must be as the caller has inspected it, with no other name: this look proves that no program
+ * without a lock has changed it. */
 static enum sc_status
 open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct sc_where *where)
 {
@@ -205,7 +193,7 @@ open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct
         *refused = means_refused(errno);
         return *refused ? SC_OK : sc_file_open_failed(change->path, where);
     }
-    status = sc_file_check_same(change->fd, change->old_fd, change->nbytes, st, where);
+    status = sc_file_check_seen(change->fd, change->seen, true, st, where);
     if (status)
         return status;
     if (st->st_nlink != 1 || sc_append_is_odd(change->fd)) {
@@ -214,8 +202,7 @@ open_shard(struct sc_undo_change *change, struct stat *st, bool *refused, struct
     }
     /* set an mtime that no state of the file had, and read it back: the clock of the file may be coarser, or the
      * call may have no effect */
-    if (sc_file_identify_open(change->fd, &id, where))
-        return SC_IO;
+    sc_file_id_of(st, sc_file_now_ns(), &id);
     change->begun_ns = id.seen_ns > id.mtime_ns ? id.seen_ns : id.mtime_ns + 1;
     if (id.mtime_ns < 0 || id.mtime_ns > INT64_MAX - 4 ||
         sc_file_set_mtime(change->fd, change->path, change->begun_ns)) {
@@ -247,7 +234,7 @@ make_journal(struct sc_undo_change *change, uint64_t inode, size_t *n, struct sc
         return SC_NO_MEMORY;
     memcpy(p, SC_UNDO_MAGIC, 8);
     store_le64(p + 8, inode);
-    store_le64(p + 16, change->nbytes);
+    store_le64(p + 16, change->seen->nbytes);
     store_le64(p + 24, (uint64_t)change->begun_ns);
     store_le64(p + 32, change->n_runs);
     bytes = p + SC_UNDO_HEAD_NBYTES + 16 * change->n_runs;
@@ -271,7 +258,7 @@ static enum sc_status
 mark(struct sc_undo_change *change, const char *base, const struct stat *shard, bool *refused, struct sc_where *where)
 {
     const struct sc_undo_place *place = &change->place;
-    struct stat st, now;
+    struct stat st;
 
     if (fstatat(place->folder, place->names.journal, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
         remove_name(place, place->names.journal)) {
@@ -284,9 +271,10 @@ mark(struct sc_undo_change *change, const char *base, const struct stat *shard, 
         return *refused ? SC_OK : sc_file_error(where, "link");
     }
     change->is_marked = true;
-    /* a program that knows no locks may have replaced the shard: then this name is that of another file */
+    /* a program that knows no locks may have replaced the shard: then this name is that of another file; or it may have given
+     * the shard a third name */
     *refused = fstatat(place->folder, place->names.marker, &st, AT_SYMLINK_NOFOLLOW) || st.st_ino != shard->st_ino ||
-               fstat(change->fd, &now) || now.st_nlink != 2;
+               st.st_nlink != 2;
     return SC_OK;
 }
 
@@ -352,7 +340,7 @@ begin_in(struct sc_undo_change *change, const char *folder, const char *base, co
         *refused = means_refused(errno);
         return *refused ? SC_OK : sc_file_error(where, "open");
     }
-    sweep_small(&change->place, folder);
+    sc_staging_sweep_small_once(folder, change->place.folder);
     status = make_journal(change, (uint64_t)shard->st_ino, &n, where);
     if (!status)
         status = mark(change, base, shard, refused, where);

@@ -36,7 +36,8 @@ struct sc_source {
     const char *path;    /* a local file; NULL: in memory */
     const uint8_t *data; /* in memory; NULL with path NULL: the object does not exist */
     uint64_t nbytes;
-    /* fd is the file, even if it was renamed. It belongs to the caller; path only names it in errors. */
+    /* fd is the file, even if it was renamed. It belongs to the caller; path only names it in errors. nbytes: its size, as the
+     * caller has seen it; 0: it is asked. */
     bool is_open;
     int fd;
 
@@ -163,9 +164,10 @@ struct sc_write_item {
     const uint8_t *footer; /* shard: bytes behind the last new chunk, before an index at the end */
     size_t footer_nbytes;
     uint64_t alignment; /* shard: new chunks begin at a multiple of this; 0: anywhere */
-    bool marks; /* shard: write a mark before the footer that gives the sizes of header and footer (sc_write_commit.c) */
+    bool
+        marks; /* shard: write a mark before the footer that gives the sizes of header and footer (sc_write_commit.c) */
     uint64_t header_nbytes; /* for the mark */
-    const struct sc_file_stamp *stamp; /* the state of the old file when the caller inspected it; NULL: unknown */
+    const struct sc_file_id *seen; /* the old file when the caller inspected it; NULL: unknown */
     /* Shard: update it in its own file. Nothing is carried, no slot is used again, and the new chunks stay in memory
      * until all are encoded. */
     enum sc_append_way append;
@@ -184,7 +186,8 @@ struct sc_write_item {
     uint8_t *result; /* malloc'ed; NULL: the object is empty, and was or has to be deleted */
     uint64_t result_nbytes;
     bool empty;
-    struct sc_file_version made; /* the state of the file after this write; inode 0: the file is missing */
+    struct sc_file_version
+        made; /* tells_versions: the state of the file after this write; inode 0: the file is missing */
 };
 
 struct sc_write_plan {
@@ -197,6 +200,7 @@ struct sc_write_plan {
     uint64_t batch_nbytes; /* decoded bytes encoded at a time, about */
     struct sc_io_rules io; /* max_nbytes bounds the threads of a deep run; half of it bounds its pieces */
     bool sync;
+    bool tells_versions; /* look at each new file, for `made` */
     bool allow_in_index; /* for nested shards that are decoded; the caller checks the outermost entries */
     struct sc_cancel *cancel; /* may be NULL; finished items stay, the others are unchanged */
     struct sc_stats stats;

@@ -11,8 +11,11 @@ sc_input_open(struct sc_input *input, const struct sc_chain *chain, const struct
     enum sc_status status;
 
     *input = (struct sc_input){ .source = source, .chain = chain, .cache = cache, .fd = -1 };
-    if (source->is_open)
-        return sc_file_share(source->fd, &input->fd, &input->nbytes, where);
+    if (source->is_open) {
+        input->nbytes = source->nbytes;
+        status = sc_file_share(source->fd, &input->fd, where);
+        return status || input->nbytes ? status : sc_file_size(input->fd, &input->nbytes, where);
+    }
     if (!source->path) {
         input->nbytes = source->nbytes;
         input->missing = !source->data && !source->entries;

@@ -15,28 +15,37 @@
 
 /* ---- one object, from begin to commit ---- */
 
+/* Open the old object. A file that the caller has inspected is not looked at: reads past its end fail, and its state is compared
+ * before the commit. */
 static enum sc_status
 open_old(struct sc_writer *writer, struct sc_write_object *object)
 {
     const struct sc_source *old = &object->item->old;
-    uint64_t nbytes;
     enum sc_status status = SC_OK;
 
     object->old_fd = -1;
-    if (old->path || old->is_open) {
-        writer->stats.opens += !old->is_open;
-        status = old->is_open ? sc_file_share(old->fd, &object->old_fd, &nbytes, &writer->where)
-                              : sc_file_open(old->path, &object->old_fd, &nbytes, &writer->where);
-        if (!status && !sc_chain_is_shard(object->item->chain)) {
-            object->item->old.nbytes = nbytes;
-        } else if (!status && nbytes != object->item->old.nbytes) {
-            /* the caller holds the lock and has read the size before */
-            writer->where.nbytes = nbytes;
-            writer->where.limit = object->item->old.nbytes;
-            return SC_CHANGED;
-        }
+    if (!old->path && !old->is_open)
+        return SC_OK;
+    if (!old->is_open) {
+        writer->stats.opens++;
+        status = sc_file_open_id(old->path, &object->old_fd, &object->old_id, &writer->where);
+    } else if (!(status = sc_file_share(old->fd, &object->old_fd, &writer->where))) {
+        if (object->item->seen)
+            object->old_id = *object->item->seen;
+        else
+            status = sc_file_identify_open(object->old_fd, &object->old_id, &writer->where);
     }
-    return status;
+    if (status)
+        return status;
+    if (!sc_chain_is_shard(object->item->chain)) {
+        object->item->old.nbytes = object->old_id.nbytes;
+    } else if (object->old_id.nbytes != object->item->old.nbytes) {
+        /* the caller holds the lock and has read the size before */
+        writer->where.nbytes = object->old_id.nbytes;
+        writer->where.limit = object->item->old.nbytes;
+        return SC_CHANGED;
+    }
+    return SC_OK;
 }
 
 /* Find the range of inner chunks that the box or selection touches. */
@@ -105,7 +114,7 @@ begin_shard(struct sc_writer *writer, struct sc_write_object *object)
         status = sc_order_begin(&object->order, plan->rules.order, shard->ndim, shard->grid, first, last);
     object->batch_chunks = (size_t)min_u64(most ? most : 1, writer->run->batch_capacity);
     if (!status && item->old_entries && object->old_fd >= 0)
-        status = sc_write_expect_reads(writer, object, n_between(shard->ndim, first, last));
+        sc_write_expect_reads(writer, object, n_between(shard->ndim, first, last));
     return status;
 }
 
@@ -190,8 +199,10 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
         object->result = (struct sc_buffer){ 0 };
         return SC_OK;
     }
-    if (item->stamp && object->old_fd >= 0)
-        status = sc_file_check_stamp(object->old_fd, item->stamp, &writer->where);
+    /* This look proves that no program without a lock has changed the file whose bytes were carried. An update in its own file
+     * makes its own. */
+    if (item->seen && object->old_fd >= 0 && (item->empty || !in_own_file(item)))
+        status = sc_file_check_seen(object->old_fd, item->seen, true, NULL, &writer->where);
     if (status)
         return status;
     if (item->empty) {
@@ -201,13 +212,13 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
     if (item->in_place || item->append) {
         status =
             item->in_place ? sc_write_object_overwrite(writer, object) : sc_write_object_append(writer, object, false);
-        if (status || item->declined)
+        if (status || item->declined || !writer->run->plan->tells_versions)
             return status;
         /* The caller holds the lock of the file, so no other writer has changed it since. */
         return sc_file_version_now(object->old_fd, &item->made, &writer->where);
     }
-    return sc_newfile_commit(&object->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL, &item->made,
-                             &writer->where);
+    return sc_newfile_commit(&object->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL,
+                             writer->run->plan->tells_versions ? &item->made : NULL, &writer->where);
 }
 
 static enum sc_status

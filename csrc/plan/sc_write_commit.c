@@ -104,13 +104,19 @@ changes_nothing(const struct sc_write_object *object)
     return !item->result_nbytes && item->old_entries && memcmp(item->old_entries, object->entries, nbytes) == 0;
 }
 
+/* Nothing is to be written. Make sure that this was decided on the shard as it is. */
+static enum sc_status
+check_old(struct sc_writer *writer, const struct sc_write_object *object)
+{
+    return sc_file_check_seen(object->old_fd, &object->old_id, true, NULL, &writer->where);
+}
+
 enum sc_status
 sc_write_object_append(struct sc_writer *writer, struct sc_write_object *object, bool is_marked)
 {
     struct sc_write_item *item = object->item;
     struct sc_append append = { .path = item->path,
-                                .old_fd = object->old_fd,
-                                .old_nbytes = item->old.nbytes,
+                                .seen = &object->old_id,
                                 .data = object->result.data,
                                 .data_offset = item->data_offset,
                                 .data_nbytes = item->result_nbytes,
@@ -120,7 +126,7 @@ sc_write_object_append(struct sc_writer *writer, struct sc_write_object *object,
                                 .is_marked = is_marked };
 
     if (!is_marked && changes_nothing(object))
-        return SC_OK;
+        return check_old(writer, object);
     return sc_append(&append, item->append, &item->declined, &writer->where);
 }
 
@@ -197,12 +203,9 @@ overwrite(struct sc_writer *writer, struct sc_write_object *object, const struct
 {
     struct sc_write_item *item = object->item;
     const struct sc_write_plan *plan = writer->run->plan;
-    struct sc_undo_change change = { .path = item->path,
-                                     .old_fd = object->old_fd,
-                                     .nbytes = item->old.nbytes,
-                                     .runs = runs,
-                                     .n_runs = n,
-                                     .sync = plan->sync };
+    struct sc_undo_change change = {
+        .path = item->path, .seen = &object->old_id, .runs = runs, .n_runs = n, .sync = plan->sync
+    };
     bool done = false;
     enum sc_status status = sc_undo_begin(&change, &item->declined, &writer->where);
 
@@ -232,7 +235,7 @@ sc_write_object_overwrite(struct sc_writer *writer, struct sc_write_object *obje
     }
     changes_index = memcmp(item->old_entries, object->entries, index_nbytes) != 0;
     if (!object->slots.n && !changes_index)
-        return SC_OK;
+        return check_old(writer, object);
     /* an append writes the index itself: it keeps an old index at the end, and adds a new one */
     guards_index = changes_index && (!appends || shard->index.at_start);
     runs = runs_of(object, guards_index, &n);

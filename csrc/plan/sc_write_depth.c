@@ -157,23 +157,17 @@ sc_write_expect_objects(struct sc_writer *writer, struct sc_timed_step *step, ui
         expect(run, latency_ns, run->base.team.n_members + n_left * (run->n_calls / run->plan->n_items));
 }
 
-enum sc_status
+void
 sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, uint64_t n)
 {
     const struct sc_io_rules *rules = &writer->run->plan->io;
-    uint64_t latency_ns;
-    struct sc_file_id id;
-    enum sc_status status = sc_file_identify_open(object->old_fd, &id, &writer->where);
+    uint64_t latency_ns = sc_depth_latency(rules, &object->old_id);
 
-    if (status)
-        return status;
-    latency_ns = sc_depth_latency(rules, &id);
     if (SC_LIKELY(latency_ns < SC_LATENCY_DEEP_NS))
-        return SC_OK;
+        return;
     expect(writer->run, latency_ns, n);
     if (sc_depth_is_deep(&writer->run->depth)) /* a flat run would write each inner chunk by itself */
         object->batch_chunks = 1; /* so that each is read by another thread */
-    return SC_OK;
 }
 
 /* ---- pieces ---- */

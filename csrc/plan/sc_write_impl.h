@@ -74,6 +74,7 @@ struct sc_write_object {
     struct sc_write_item *item;
     struct sc_newfile file;
     int old_fd;
+    struct sc_file_id old_id; /* of old_fd, if it is not -1 */
     struct sc_walk walk; /* of the box */
     struct sc_touches touches; /* of the selection */
     struct sc_order_iter order;
@@ -217,7 +218,7 @@ void sc_write_expect_plan(struct sc_write_run *run);
 void sc_write_expect_objects(struct sc_writer *writer, struct sc_timed_step *step, uint64_t ns);
 
 /* The object needs the old bytes of up to n inner chunks. If reading waits, let more threads help with it. */
-enum sc_status sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, uint64_t n);
+void sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, uint64_t n);
 
 /* True if an object whose writing begins now is written in pieces. */
 bool sc_write_uses_pieces(const struct sc_write_run *run);

@@ -378,4 +378,4 @@ class _Elements:
 
 def _item(store: Store, part: ObjectSelection, old: Stored) -> WriteItem:
     path = store.path(part.key)
-    return WriteItem(part.chain, path, old.data, part.box, part.key, old.fd, complete=part.ends_at_edge)
+    return WriteItem(part.chain, path, old.data, part.box, part.key, old.file, complete=part.ends_at_edge)

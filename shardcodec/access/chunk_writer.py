@@ -27,6 +27,7 @@ from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Durability, Options, Order, check
 from ..storage import file_systems, locks
+from ..storage.file_systems import OpenFile
 from ..storage.files import check_name, staging_for
 from ..storage.whole_file import sync_documents
 from .chunk_codec import compiled
@@ -255,10 +256,10 @@ class ChunkWriter:
         path = os.path.realpath(sink.place[0])  # the file that is replaced, also if a link has changed since
         sync = self._options.durability == "fsync"
 
-        def commit(fd: int | None) -> bool:
+        def commit(file: OpenFile | None) -> bool:
             if confirm is not None:
                 confirm()
-            return bool(sink.commit(sync=sync, only_new=fd == locks.NO_FILE))
+            return bool(sink.commit(sync=sync, only_new=file is locks.NO_FILE))
 
         with locks.table().hold([path]):
             locks.update(path, self._options, commit)

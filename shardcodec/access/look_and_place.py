@@ -27,7 +27,7 @@ from .. import native
 from ..errors import ShardError, ShardFileError, UnsupportedError
 from ..options import Options
 from ..statistics import stats
-from ..storage.file_systems import appends, appends_directly, is_local, name_of
+from ..storage.file_systems import OpenFile, appends, appends_directly, is_local, name_of
 from ..storage.locks import NO_FILE
 from ..storage.store import OwnBytes
 from ..storage.waiting import call_each
@@ -52,7 +52,6 @@ from .records import (
     ChunkChange,
     Elements,
     EncodedItem,
-    FileStamp,
     Item,
     PlanItem,
     Update,
@@ -78,13 +77,13 @@ class OldObject(NamedTuple):
     source : int, buffer or None
         Descriptor of the file, or the bytes of the object. None for a missing object.
     nbytes : int
-    stamp : FileStamp or None
-        None: the object is not in a file.
+    file : OpenFile or None
+        The file as it was looked at under its lock. None: the object is not in a file.
     """
 
     source: Any
     nbytes: int
-    stamp: FileStamp | None
+    file: OpenFile | None
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return a range of the object."""
@@ -98,8 +97,8 @@ class OldShard(NamedTuple):
 
     Attributes
     ----------
-    source, nbytes, stamp
-        As for `OldObject`. The stamp is older than the index.
+    source, nbytes, file
+        As for `OldObject`. The file was looked at before its index was read.
     entries : ndarray of uint64, shape (n_chunks, 2)
         The index, checked.
     change : ChunkChange
@@ -112,7 +111,7 @@ class OldShard(NamedTuple):
 
     source: Any
     nbytes: int
-    stamp: FileStamp | None
+    file: OpenFile | None
     entries: Entries
     change: ChunkChange
     user: HeaderFooter | None
@@ -159,29 +158,32 @@ def look(
 
 def _look_at(item: Item, options: Options, files: contextlib.ExitStack, has_declined: bool) -> Old:
     if not item.keeps_old:
-        return MISSING if item.old_fd == NO_FILE else None
-    old = _open(item, files)
+        return MISSING if item.old_file is NO_FILE else None
+    old = _open(item, files, has_declined)
     if old.source is None or not item.chain.is_shard:
         return old
     return _load(item, old, options, has_declined)
 
 
-def _open(item: Item, files: contextlib.ExitStack) -> OldObject:
+def _open(item: Item, files: contextlib.ExitStack, has_declined: bool) -> OldObject:
     """Find the old object of an item, and open it if the caller has not."""
     if item.path is None:
         return MISSING if item.old is None else OldObject(item.old, memoryview(item.old).nbytes, None)
-    fd = item.old_fd
-    if fd == NO_FILE:
+    file = item.old_file
+    if file is NO_FILE:
         return MISSING
-    if fd is None:
+    if file is None:
         fd = _open_file(item.path)
         if fd < 0:
             return MISSING
         files.callback(os.close, fd)
-        if os.fstat(fd).st_nlink > 1:  # a caller with a lock has settled the file already
+        file = OpenFile.seen(fd)
+        if file.n_links > 1:  # a caller with a lock has settled the file already
             native.load().settle(item.path, fd)
-    found = os.fstat(fd)
-    return OldObject(fd, found.st_size, FileStamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+            file = OpenFile.seen(fd)
+    elif has_declined:  # the attempt may have changed the times of the file
+        file = OpenFile.seen(file.fd, file.mount_id)
+    return OldObject(file.fd, file.nbytes, file)
 
 
 def _open_file(path: str) -> int:
@@ -204,7 +206,12 @@ def _load(item: Item, old: OldObject, options: Options, has_declined: bool) -> O
     change = item.change()
     try:
         nbytes, n_bad = native.load().read_index(
-            chain, old.source, stored, replaced=change.covered, allow_in_index=options.allow_in_index
+            chain,
+            old.source,
+            stored,
+            nbytes=old.nbytes,
+            replaced=change.covered,
+            allow_in_index=options.allow_in_index,
         )
     except ShardError as error:
         error.shard = 0
@@ -215,36 +222,36 @@ def _load(item: Item, old: OldObject, options: Options, has_declined: bool) -> O
     if is_laid_out or is_in_file:
         user = find(entries, nbytes, chain.index_nbytes, chain.index_at_start, old.read)
     # the engine cannot compare what it writes with what is stored if entries are bad: absent in `entries` only
-    if is_in_file and not is_laid_out and not has_declined and not n_bad:
+    if is_in_file and old.file is not None and not is_laid_out and not has_declined and not n_bad:
         n_new = int(np.count_nonzero(change.replaced)) - len(change.gone)
-        facts = _facts_under_lock(item, options, old.source, n_new * chain.inner.nbytes)
-    return OldShard(old.source, nbytes, old.stamp, entries, change, user, facts)
+        facts = _facts_under_lock(item, options, old.file, n_new * chain.inner.nbytes)
+    return OldShard(old.source, nbytes, old.file, entries, change, user, facts)
 
 
-def _facts_under_lock(item: Item, options: Options, fd: int, new_nbytes: int) -> Facts | None:
+def _facts_under_lock(item: Item, options: Options, file: OpenFile, new_nbytes: int) -> Facts | None:
     """Collect the facts of `facts_of`, and whether other writers are excluded; count what the file system refuses."""
-    facts = facts_of(item, options, fd, new_nbytes)
+    facts = facts_of(item, options, file, new_nbytes)
     if facts is None:
         return None
     if options.write_strategy == "append" and not facts.appends:
-        stats.refused("append", name_of(fd))
+        stats.refused("append", name_of(file))
     if options.write_strategy == "in_place" and may_overwrite(facts):
-        is_locked = item.old_fd is not None or options.locking == "thread"
-        if is_locked and is_local(fd):
+        is_locked = item.old_file is not None or options.locking == "thread"
+        if is_locked and is_local(file):
             return facts
         if is_locked:
-            stats.refused("in_place", name_of(fd))
+            stats.refused("in_place", name_of(file))
         return facts._replace(is_exclusive=False)
     return facts
 
 
-def facts_of(item: Item, options: Options, fd: int, new_nbytes: int) -> Facts | None:
+def facts_of(item: Item, options: Options, file: OpenFile, new_nbytes: int) -> Facts | None:
     """Collect the facts that decide how a shard, an open file, is updated in its own file; None: it must be replaced.
 
     Parameters
     ----------
-    fd : int
-        Descriptor of the shard.
+    file : OpenFile
+        The shard.
     new_nbytes : int
         Decoded bytes of the inner chunks that are to be written.
     """
@@ -255,27 +262,27 @@ def facts_of(item: Item, options: Options, fd: int, new_nbytes: int) -> Facts | 
         index_at_start=item.chain.index_at_start,
         index_checksum=item.chain.index_checksums > 0,
         new_nbytes=new_nbytes,
-        n_links=os.fstat(fd).st_nlink,
-        appends=appends(fd),
-        direct=appends_directly(item.path, fd),  # type: ignore[arg-type]  # an open file has a path
+        n_links=file.n_links,
+        appends=appends(file),
+        direct=appends_directly(item.path, file),  # type: ignore[arg-type]  # an open file has a path
         sync=options.durability == "fsync",
     )
 
 
 def copied_nbytes(item: Item, options: Options) -> int:
     """Estimate how many bytes are copied when a part of an object is written. No index is read for that."""
-    if item.old_fd == NO_FILE or (item.path is None and item.old is None):
+    if item.old_file is NO_FILE or (item.path is None and item.old is None):
         return 0
     if item.path is None:
         return memoryview(item.old).nbytes
-    if item.old_fd is None:  # not opened yet
+    if item.old_file is None:  # not opened yet
         return int(math.prod(item.chain.shape) * item.chain.itemsize)
-    facts = facts_of(item, options, item.old_fd, 0) if item.chain.is_shard else None
+    facts = facts_of(item, options, item.old_file, 0) if item.chain.is_shard else None
     if facts is not None:
         overwrites = options.write_strategy == "in_place" and may_overwrite(facts)
         if overwrites or way_to_append(facts) is not None:
             return 0
-    return os.fstat(item.old_fd).st_size
+    return item.old_file.nbytes
 
 
 def explain_error(error: ShardError, items: Sequence[Item], olds: Sequence[Old]) -> ShardError | OSError:
@@ -287,7 +294,7 @@ def explain_error(error: ShardError, items: Sequence[Item], olds: Sequence[Old])
     position, is_changed = error.shard, getattr(error, "changed", False)
     old = olds[position] if is_changed and isinstance(position, int) else None
     error = explain(error, items)
-    if old is None or not isinstance(old.source, int) or is_local(old.source):
+    if old is None or old.file is None or is_local(old.file):
         return error
     return OSError(errno.ESTALE, str(error), items[position].path)  # type: ignore[index]
 
@@ -365,7 +372,7 @@ def _plan_update(item: Item, old: Old, options: Options, elements: Elements | No
     if old.source is None:
         return None if item.path is None else NO_OBJECT
     if isinstance(old, OldObject):
-        return Update(old.source, stamp=old.stamp, data_offset=0)
+        return Update(old.source, file=old.file, data_offset=0)
     dead_share = DEAD_SHARE if options.compact else math.inf
     if old.facts is not None:
         update = _update_in_file(item, old, options, dead_share)
@@ -416,7 +423,7 @@ def _update(
     return Update(
         old.source,
         old.nbytes,
-        old.stamp,
+        old.file,
         old.entries,
         placement.entries,
         carries,

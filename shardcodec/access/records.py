@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..storage.file_systems import OpenFile
 from .placement import Entries, Gone, NewSizes, new_sizes
 from .regions import Positions, Selection, covered, covers, is_filled, touched
 from .user_bytes import HeaderFooter, UserBytes
@@ -31,7 +32,6 @@ __all__ = [
     "ChunkChange",
     "Elements",
     "EncodedItem",
-    "FileStamp",
     "Item",
     "PlanItem",
     "Update",
@@ -94,9 +94,9 @@ class WriteItem(NamedTuple):
         If several elements of the array go to the same element of the object, the last one is stored.
     key : str
         The name of the object in errors.
-    old_fd : int or None
-        Descriptor of the old file, opened (and locked) by the caller. `file_locks.NO_FILE`: the caller found no file, and
-        a file that exists by now must not be replaced. None: the write opens the file.
+    old_file : OpenFile or None
+        The old file, opened, locked and looked at by the caller. `locks.NO_FILE`: the caller found no file, and a file that
+        exists by now must not be replaced. None: the write opens the file.
     chunks : ndarray of uint64 or None
         Positions of whole inner chunks: `box` consists of exactly these, each as a box of its own.
     complete : bool
@@ -108,7 +108,7 @@ class WriteItem(NamedTuple):
     old: Any
     box: Selection
     key: str
-    old_fd: int | None = None
+    old_file: OpenFile | None = None
     chunks: Positions | None = None
     complete: bool = False
 
@@ -159,7 +159,7 @@ class EncodedItem(NamedTuple):
         Positions of inner chunks that become absent: each once, and none that `chunks` names.
     user : UserBytes or None
         New header, footer and alignment. None: header and footer are treated as dead bytes.
-    old_fd : int or None
+    old_file : OpenFile or None
         As for `WriteItem`.
     complete : bool
         All inner chunks that are not named become absent. The old object is not looked at.
@@ -172,7 +172,7 @@ class EncodedItem(NamedTuple):
     key: str
     gone: Gone = NOTHING
     user: UserBytes | None = None
-    old_fd: int | None = None
+    old_file: OpenFile | None = None
     complete: bool = False
 
     @property
@@ -211,14 +211,6 @@ Item: TypeAlias = WriteItem | EncodedItem
 ONTO = "onto"
 
 
-class FileStamp(NamedTuple):
-    """Size and times of a file when it was looked at."""
-
-    nbytes: int
-    mtime_ns: int
-    ctime_ns: int
-
-
 class Update(NamedTuple):
     """How the engine makes the new object from the old one.
 
@@ -228,7 +220,7 @@ class Update(NamedTuple):
         Descriptor or bytes of the old object; None: there was none, and the write must not replace one that exists now.
     nbytes : int or None
         Size of an old shard.
-    stamp : FileStamp or None
+    file : OpenFile or None
         The old file as it was looked at; the engine compares before it commits.
     old_entries, entries : ndarray of uint64, shape (n_chunks, 2), or None
         The old index, and the new one as far as it is known. The engine completes `entries`.
@@ -244,7 +236,7 @@ class Update(NamedTuple):
 
     source: Any
     nbytes: int | None = None
-    stamp: FileStamp | None = None
+    file: OpenFile | None = None
     old_entries: Entries | None = None
     entries: Entries | None = None
     carries: Entries | None = None

@@ -107,9 +107,9 @@ class Found:
         """
         if self._shard is None:
             source = self._old.data
-            if self._target.path is not None and self._old.fd != NO_FILE:
+            if self._target.path is not None and self._old.file is not NO_FILE:
                 # without a descriptor the file is locked in this process only
-                source = self._target.path if self._old.fd is None else self._old.fd
+                source = self._target.path if self._old.file is None else self._old.file.fd
             try:
                 self._shard = NativeShard(self._chain, source, self._options)
             except ShardError as error:
@@ -198,7 +198,7 @@ class ShardMaker:
             target.key,
             wanted.gone,
             wanted.user,
-            old_fd=old.fd,
+            old_file=old.file,
             complete=wanted.complete,
         )
         keep_empty = old.keeps_empty or wanted.keep_empty
@@ -244,7 +244,7 @@ class Settlement:
         return 0
 
     async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
-        if stored[0].fd is None:  # no lock was taken, which would have rolled it back
+        if stored[0].file is None:  # no lock was taken, which would have rolled it back
             await runner.call(settle, self._path, inline=False)
         return Made([UNCHANGED], is_stored=True)
 

@@ -119,6 +119,7 @@ def write_objects(
         "write_empty": elements is not None and elements.write_empty,
         "keep_empty": keep_empty,
         "sync": options.durability == "fsync",
+        "tells_versions": elements is None,  # only callers of `write_encoded` use them
         "allow_in_index": options.allow_in_index,
         "staging": staging,
         "n_threads": options.threads,

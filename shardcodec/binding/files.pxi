@@ -43,14 +43,15 @@ cdef class FileLock:
         return self.lock.fd
 
     @property
-    def n_links(self):
-        """Number of hard links of the file when it was locked; with more than one, there may be an update to `settle`."""
-        return self.lock.n_links
+    def seen(self):
+        """The file at the last attempt that found one: (nbytes, mtime_ns, ctime_ns, device, inode, n_links)."""
+        cdef sc_file_id *seen = &self.lock.id
+        return seen.nbytes, seen.mtime_ns, seen.ctime_ns, seen.device, seen.inode, seen.n_links
 
     @property
     def mount(self):
         """(mount id, device) of the file of the last attempt that found one, as the kernel numbers them; id 0: unknown."""
-        return self.lock.mount_id, self.lock.device
+        return self.lock.mount_id, self.lock.id.device
 
 
 def seed_latency(uint64_t device, double seconds):

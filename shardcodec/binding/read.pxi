@@ -102,9 +102,10 @@ cdef class PlanReader:
         run_read(&plan, items, out, axes, cancel)
 
 
-def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=False):
+def read_index(Chain chain, source, out, *, uint64_t nbytes=0, replaced=None, bint allow_in_index=False):
     """Read and check the index of a shard into `out`: n_chunks pairs, followed by room for its checksums.
 
+    nbytes: size of an open file as the caller has seen it; 0: it is asked.
     replaced: n_chunks flags. If one is set, an invalid entry becomes absent instead of an error.
     Returns (size of the object or None if it does not exist, number of invalid entries).
     """
@@ -122,6 +123,8 @@ def read_index(Chain chain, source, out, *, replaced=None, bint allow_in_index=F
         raise ValueError(f"out: expected {chain.chain.index.nbytes} bytes, aligned to 8, got {to.nbytes()} bytes")
     entries = <sc_entry *>to.data()
     batch.read_source(source, &place_)
+    if place_.is_open:
+        place_.nbytes = nbytes
     if replaced is not None:
         flags = View(replaced)
         if flags.nbytes() != chain.chain.n_chunks:

@@ -27,11 +27,14 @@ def file_system_magic(int fd):
     return magic
 
 
-cdef class Stamp:
-    cdef sc_file_stamp stamp
+cdef class Seen:
+    """An `OpenFile` for the engine."""
 
-    def __cinit__(self, uint64_t nbytes, int64_t mtime_ns, int64_t ctime_ns):
-        self.stamp.nbytes, self.stamp.mtime_ns, self.stamp.ctime_ns = nbytes, mtime_ns, ctime_ns
+    cdef sc_file_id id
+
+    def __cinit__(self, file):
+        self.id.nbytes, self.id.mtime_ns, self.id.ctime_ns = file.nbytes, file.mtime_ns, file.ctime_ns
+        self.id.device, self.id.inode, self.id.n_links = file.device, file.inode, file.n_links
 
 
 cdef int read_update(Batch batch, object update, sc_write_item *item, size_t number) except -1:
@@ -39,8 +42,8 @@ cdef int read_update(Batch batch, object update, sc_write_item *item, size_t num
     cdef View view
     cdef uint64_t n = item.chain.n_chunks
     cdef size_t i
-    cdef Stamp seen
-    source, nbytes, stamp, way, user = update.source, update.nbytes, update.stamp, update.way, update.user
+    cdef Seen seen
+    source, nbytes, file, way, user = update.source, update.nbytes, update.file, update.way, update.user
     old_entries, entries, carries = update.old_entries, update.entries, update.carries
     data_offset = update.data_offset
     batch.read_source(source, &item.old)
@@ -62,10 +65,10 @@ cdef int read_update(Batch batch, object update, sc_write_item *item, size_t num
         raise ValueError("expected an open file as the old object of a file, got one in memory")
     if item.old.is_open:
         item.old.nbytes = 0 if nbytes is None else nbytes
-    if stamp is not None:
-        seen = Stamp(stamp.nbytes, stamp.mtime_ns, stamp.ctime_ns)
+    if file is not None:
+        seen = Seen(file)
         batch.keep.append(seen)
-        item.stamp = &seen.stamp
+        item.seen = &seen.id
     if user is not None:
         item.marks = True
         item.header_nbytes, item.alignment = user.header_nbytes, user.alignment
@@ -158,8 +161,8 @@ WriteOutcome = namedtuple("WriteOutcome", "objects counters appeared declined st
 
 
 def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=False, bint keep_empty=False,
-          bint sync=False, bint allow_in_index=False, staging=None, unsigned n_threads=1, uint64_t batch_nbytes=524288,
-          Cancel cancel=None, unsigned io_depth=0, io_latency=None):
+          bint sync=False, bint tells_versions=False, bint allow_in_index=False, staging=None, unsigned n_threads=1,
+          uint64_t batch_nbytes=524288, Cancel cancel=None, unsigned io_depth=0, io_latency=None):
     """Write parts of one array, or encoded inner chunks, into many objects.
 
     items: sequence of `access.records.PlanItem`; `parts` as for `read`. With a path, the file is replaced, updated as
@@ -205,6 +208,7 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
         plan.rules.write_empty = write_empty
         plan.rules.keep_empty = keep_empty
         plan.sync = sync
+        plan.tells_versions = tells_versions
         plan.allow_in_index = allow_in_index
         plan.staging = batch.read_folder(staging)
         plan.n_threads = n_threads

@@ -10,6 +10,16 @@ cdef extern from "io/sc_closer.h" nogil:
     sc_status sc_closer_init()
 
 
+cdef extern from "io/sc_file.h" nogil:
+    struct sc_file_id:
+        uint64_t device
+        uint64_t inode
+        uint64_t nbytes
+        int64_t mtime_ns
+        int64_t ctime_ns
+        uint64_t n_links
+
+
 cdef extern from "io/sc_lock.h" nogil:
     enum sc_lock_outcome:
         SC_LOCK_HELD
@@ -20,9 +30,8 @@ cdef extern from "io/sc_lock.h" nogil:
 
     struct sc_lock:
         int fd
-        uint64_t n_links
+        sc_file_id id
         uint64_t mount_id
-        uint64_t device
 
     sc_status sc_lock_init()
     sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
@@ -41,15 +50,6 @@ cdef extern from "io/sc_undo.h" nogil:
 
 
 cdef extern from "io/sc_file.h" nogil:
-    struct sc_file_id:
-        uint64_t device
-        uint64_t inode
-
-    struct sc_file_stamp:
-        uint64_t nbytes
-        int64_t mtime_ns
-        int64_t ctime_ns
-
     struct sc_file_version:
         uint64_t inode
         uint64_t nbytes

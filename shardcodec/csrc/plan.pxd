@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from shardcodec.csrc.base cimport sc_cancel, sc_status, sc_where
 from shardcodec.csrc.kernels cimport sc_carry, sc_entry, sc_index_extent
 from shardcodec.csrc.chain cimport sc_box, sc_chain, sc_selection, sc_write_rules
-from shardcodec.csrc.io cimport sc_append_way, sc_device_hint, sc_file_id, sc_file_stamp, sc_file_version
+from shardcodec.csrc.io cimport sc_append_way, sc_device_hint, sc_file_id, sc_file_version
 
 
 cdef extern from "plan/sc_cache.h" nogil:
@@ -136,7 +136,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         uint64_t alignment
         bint marks
         uint64_t header_nbytes
-        const sc_file_stamp *stamp
+        const sc_file_id *seen
         sc_append_way append
         bint in_place
         bint onto_old
@@ -158,6 +158,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         uint64_t batch_nbytes
         sc_io_rules io
         bint sync
+        bint tells_versions
         bint allow_in_index
         sc_cancel *cancel
         sc_stats stats

@@ -4,12 +4,14 @@
 
 The table of file systems: which of them permit an update of a shard in its own file, and how far a lock reaches there.
 
-A file system is identified by its name in ``/proc/self/mountinfo``. The name is memoised by device number and ``statfs``
-type, because btrfs, tmpfs, FUSE and NFS reuse the device number of an unmounted file system.
+A file system is identified by its name in ``/proc/self/mountinfo``. The name is memoised by the number of the mount, if the
+kernel never uses it again (Linux 6.8), so a locked file needs no further call. Elsewhere it is memoised by device number and
+``statfs`` type, because btrfs, tmpfs, FUSE and NFS reuse the device number of an unmounted file system.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import warnings
@@ -29,6 +31,7 @@ __all__ = [
     "UNKNOWN",
     "Known",
     "LockScope",
+    "OpenFile",
     "appends",
     "appends_directly",
     "check_absent",
@@ -63,6 +66,33 @@ MAGIC_NAMES = {0x01021994: "tmpfs", 0x58465342: "xfs", 0x9123683E: "btrfs"}
 
 # How far a lock reaches: to other nodes, to the processes of this node, to no other process, or it cannot be told.
 CLUSTER, NODE, NONE, UNKNOWN = "cluster", "node", "none", "unknown"
+
+
+# The kernel counts mounts from here on, and never uses such a number again; smaller ones it does.
+LASTING_MOUNTS = 2**31
+
+
+class OpenFile(NamedTuple):
+    """An open file as it was when it was looked at: under its lock, once. The steps of a write hand this on.
+
+    `mount_id` is 0 if it is unknown.
+    """
+
+    fd: int
+    nbytes: int = 0
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+    device: int = 0
+    inode: int = 0
+    n_links: int = 0
+    mount_id: int = 0
+
+    @classmethod
+    def seen(cls, fd: int, mount_id: int = 0) -> OpenFile:
+        """Look at an open file."""
+        found = os.fstat(fd)
+        times = found.st_mtime_ns, found.st_ctime_ns
+        return cls(fd, found.st_size, *times, found.st_dev, found.st_ino, found.st_nlink, mount_id)
 
 
 class LockRule(NamedTuple):
@@ -187,14 +217,14 @@ def is_on_this_machine(mount: Mount | None) -> bool:
     return mount is not None and mount.file_system in DISK_TYPES
 
 
-def appends(fd: int) -> bool:
+def appends(file: int | OpenFile) -> bool:
     """Return True if shards on the file system of this open file may be appended to."""
-    return name_of(fd) in APPEND_TYPES
+    return name_of(file) in APPEND_TYPES
 
 
-def is_local(fd: int) -> bool:
+def is_local(file: int | OpenFile) -> bool:
     """Return True if only processes of this machine use this open file, and all of them see the same state."""
-    return name_of(fd) in LOCAL_TYPES
+    return name_of(file) in LOCAL_TYPES
 
 
 def is_prompt(path: str) -> bool:
@@ -210,8 +240,7 @@ def is_prompt(path: str) -> bool:
             return False
         else:
             with opened as fd:
-                seed_latency(fd)
-                return is_local(fd)
+                return seed_latency(fd) in LOCAL_TYPES
 
 
 def call_seconds(path: str) -> float:
@@ -239,42 +268,59 @@ def _device_of(path: str) -> int | None:
             return None
 
 
-def seed_latency(fd: int) -> None:
-    """Set the estimated cost of a call by the type of the file system of an open file, unless calls have been timed."""
-    name = name_of(fd)
+def seed_latency(fd: int) -> str:
+    """Set the estimated cost of a call by the type of the file system of an open file, unless calls have been timed.
+
+    Return the name of the file system.
+    """
+    file = OpenFile.seen(fd)
+    name = name_of(file)
     seconds = FUSE_SECONDS if name.startswith("fuse") else REMOTE_SECONDS
-    native.load().seed_latency(os.fstat(fd).st_dev, LOCAL_SECONDS if name in LOCAL_TYPES else seconds)
+    native.load().seed_latency(file.device, LOCAL_SECONDS if name in LOCAL_TYPES else seconds)
+    return name
 
 
-def appends_directly(path: str, fd: int) -> bool:
+def appends_directly(path: str, file: int | OpenFile) -> bool:
     """Return True if one write appends to this open file atomically, also when the process is killed."""
-    key = _key(fd)
+    key = _key(file)
     known = _known.get(key)
     if known is None:
-        known = name_of(fd) in DIRECT_TYPES and native.load().direct_append_works(
+        known = name_of(file) in DIRECT_TYPES and native.load().direct_append_works(
             os.path.dirname(path) or "."
         )
         _known[key] = known
     return known
 
 
-def name_of(fd: int) -> str:
+def name_of(file: int | OpenFile) -> str:
     """Return the name of the file system of an open file, such as ``"ext4"`` or ``"fuse.glusterfs"``."""
-    key = _key(fd)
+    key = _key(file)
     name = _names.get(key)
     if name is None:
-        mount, magic = mount_of(fd), key[1]
+        fd = file if isinstance(file, int) else file.fd
+        mount, magic = mount_of(fd), native.load().file_system_magic(fd)
         name = mount.file_system if mount else MAGIC_NAMES.get(magic) or f"statfs type {magic:#x}"
         _names[key] = name
     return name
 
 
-_known: dict[tuple[int, int], bool] = {}
-_names: dict[tuple[int, int], str] = {}
+# By device, `statfs` type, and number of the mount; the one of the last two that is not known or not needed is 0.
+_known: dict[tuple[int, int, int], bool] = {}
+_names: dict[tuple[int, int, int], str] = {}
 
 
-def _key(fd: int) -> tuple[int, int]:
-    return os.fstat(fd).st_dev, native.load().file_system_magic(fd)
+def _key(file: int | OpenFile) -> tuple[int, int, int]:
+    if isinstance(file, int):
+        file = OpenFile.seen(file)
+    if file.mount_id >= LASTING_MOUNTS:
+        return file.device, 0, file.mount_id
+    return file.device, _magic(file), 0
+
+
+@functools.lru_cache(maxsize=64)
+def _magic(file: OpenFile) -> int:
+    """Return the `statfs` type; it is asked once for each state of a file."""
+    return int(native.load().file_system_magic(file.fd))
 
 
 # ---------------------------------------------------------------- how far the locks of this process reach, for each mount

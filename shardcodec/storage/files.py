@@ -23,6 +23,7 @@ from .. import native
 from ..compat import LocalStore, buffer_from
 from ..options import Options
 from . import file_systems, locks, object_names
+from .file_systems import OpenFile
 from .object_names import ByIdentity
 from .runner import Runner
 from .store import UNCHANGED, Answer, Contest, Maker, Outcome, Replacement, Store, Stored, group_of
@@ -268,6 +269,7 @@ class FileStore(Store):
     def __init__(self, root: str | LocalStore) -> None:
         super().__init__(root)
         self._known_root = self.place, str(self.place)
+        self._is_prompt: bool | None = None
 
     def __repr__(self) -> str:
         return self.root
@@ -291,7 +293,11 @@ class FileStore(Store):
     @property
     def is_prompt(self) -> bool:
         """True if files are reached without network round trips."""
-        return file_systems.is_prompt(self.root) if isinstance(self._base, str) else _prompt.of(self._base)
+        if not isinstance(self._base, str):
+            return _prompt.of(self._base)
+        if self._is_prompt is None:
+            self._is_prompt = file_systems.is_prompt(self.root)
+        return self._is_prompt
 
     def source(self, key: str) -> str:
         """Return the path of a file."""
@@ -403,7 +409,7 @@ class FileStore(Store):
                     contest.check_file(paths[held.index(locks.MOVED)])
                     return Outcome(wanted, has_moved=True)
                 locked, rest = group[: len(held)], wanted[len(held) :]
-                stored = [Stored(one.position, fd=fd) for one, fd in zip(locked, held, strict=True)]
+                stored = [Stored(one.position, file) for one, file in zip(locked, held, strict=True)]
                 maker.begin()
                 made = await maker.make(stored, runner)
                 appeared = made.appeared
@@ -423,12 +429,12 @@ class FileStore(Store):
         return Outcome([*(locked[i] for i in appeared), *rest], contended=locked[appeared[0]].name)
 
 
-def _put_all(work: Sequence[tuple[str, Any, int | None]], options: Options) -> list[int]:
+def _put_all(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options) -> list[int]:
     """Store or delete files under their locks, several at the same time where a call waits.
 
     Parameters
     ----------
-    work : sequence of (str, object, int or None)
+    work : sequence of (str, object, OpenFile or None)
         Path, new bytes (None: delete, `UNCHANGED`: do nothing) and entry in `file_locks.FileLocks.held`.
     options : Options
         ``durability`` and ``io_latency`` are used.
@@ -445,13 +451,13 @@ def _put_all(work: Sequence[tuple[str, Any, int | None]], options: Options) -> l
     return [i for i, is_stored in zip(changed, are_stored, strict=True) if not is_stored]
 
 
-def _put(path: str, data: Any, fd: int | None, sync: bool) -> bool:
+def _put(path: str, data: Any, file: OpenFile | None, sync: bool) -> bool:
     """Store or delete a file; return False if it is new here, but another process has created it."""
     if data is None:
-        if fd != locks.NO_FILE:
+        if file is not locks.NO_FILE:
             native.load().remove_file(path, sync=sync)
         return True
-    return put_file(path, [data], sync=sync, may_replace=fd != locks.NO_FILE)
+    return put_file(path, [data], sync=sync, may_replace=file is not locks.NO_FILE)
 
 
 # True if the files of a LocalStore are reached without round trips.

@@ -30,6 +30,7 @@ from .. import native
 from ..errors import LockError
 from ..options import Options
 from . import file_systems
+from .file_systems import OpenFile
 from .waiting import COSTLY_SECONDS, MAX_CALLS, Patience, call_all, call_each, finish_each, in_thread
 
 if TYPE_CHECKING:
@@ -205,11 +206,11 @@ os.register_at_fork(after_in_child=_tables.clear)
 
 T = TypeVar("T")
 
-# In place of the file descriptor of a file that does not exist: the writer must create it exclusively.
-NO_FILE = -1
+# In place of a file that does not exist: the writer must create it exclusively.
+NO_FILE = OpenFile(-1)
 
-# In place of the file descriptor if the name now leads to another file: the caller must resolve and lock that one.
-MOVED = -2
+# In place of the file if the name now leads to another one: the caller must resolve and lock that one.
+MOVED = OpenFile(-2)
 
 # Most locks of one write; each keeps a file open. When the process has reached `_most_locks`, a write takes one lock.
 MAX_LOCKS = 256
@@ -246,9 +247,9 @@ class FileLocks:
 
     Attributes
     ----------
-    held : list of (int or None)
-        For each file the file descriptor that holds its lock; `NO_FILE` if there is no file; None if the file cannot be
-        locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
+    held : list of (OpenFile or None)
+        For each file the descriptor that holds its lock, and the file as it was then; `NO_FILE` if there is no file; None if
+        the file cannot be locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
     """
 
     def __init__(self, paths: Sequence[str], options: Options, names: Sequence[str] | None = None) -> None:
@@ -260,7 +261,7 @@ class FileLocks:
         self._timeout = options.lock_timeout
         self._begun = time.monotonic()
         self._has_tried = False
-        self.held: list[int | None] = []
+        self.held: list[OpenFile | None] = []
         self._locks: list[Any] = []  # of the same files as `held`, and of those that are being tried
         self._attempts_wait = self._is_cost_known = False
         self._waited = 0.0  # seconds of the attempts before, if their cost was not known
@@ -321,13 +322,15 @@ class FileLocks:
             last += 1
         return self._paths[first:last]
 
-    def _taken(self, engine: Any, lock: Any, path: str, outcome: str) -> int | None:
+    def _taken(self, engine: Any, lock: Any, path: str, outcome: str) -> OpenFile | None:
         """Return the entry of `held` for a file, after an attempt to lock it."""
         if outcome == "held":
             file_systems.check_held(lock, path, wants_cluster=self._wants_cluster)
-            if lock.n_links > 1:  # roll back an unfinished update before the first read
+            file = OpenFile._make((lock.fd, *lock.seen, lock.mount[0]))
+            if file.n_links > 1:  # roll back an unfinished update before the first read
                 engine.settle(path, lock.fd)
-            return int(lock.fd)
+                return OpenFile.seen(lock.fd, file.mount_id)
+            return file
         if outcome == "no file":
             if self._wants_cluster:
                 file_systems.check_absent(path)
@@ -335,14 +338,14 @@ class FileLocks:
         file_systems.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
         return None
 
-    def _add(self, fds: list[int | None]) -> None:
+    def _add(self, files: list[OpenFile | None]) -> None:
         """Append entries to `held`; `MOVED` for a file whose link was erased or changed during the wait."""
-        these = slice(len(self.held), len(self.held) + len(fds))
+        these = slice(len(self.held), len(self.held) + len(files))
         names, paths = self._names[these], self._paths[these]
         if names != paths:
-            work = list(zip(names, paths, fds, strict=True))
-            fds = call_each(lambda one: _checked(*one), work, waits=self._attempts_wait)
-        self.held += fds
+            work = list(zip(names, paths, files, strict=True))
+            files = call_each(lambda one: _checked(*one), work, waits=self._attempts_wait)
+        self.held += files
 
     def _enough(self, engine: Any) -> bool:
         n = len(self.held)
@@ -390,20 +393,23 @@ class FileLocks:
         del self._locks[first:]
 
 
-def _checked(name: str, path: str, fd: int | None) -> int | None:
+def _checked(name: str, path: str, file: OpenFile | None) -> OpenFile | None:
     """Return an entry of `FileLocks.held` again, or `MOVED` if the name does not lead to the path any longer."""
     if name == path:  # no link
-        return fd
+        return file
     try:
         found = os.stat(name)
         if stat.S_ISDIR(found.st_mode):  # no shard; the engine refuses to write there
             return NO_FILE
-        is_there = fd != NO_FILE and os.path.samestat(found, os.stat(path) if fd is None else os.fstat(fd))
+        if file is None:
+            is_there = os.path.samestat(found, os.stat(path))
+        else:
+            is_there = (found.st_dev, found.st_ino) == (file.device, file.inode)
     except FileNotFoundError:  # both names of a dangling link lead to nothing
-        is_there = fd == NO_FILE or (fd is None and not os.path.lexists(path))
+        is_there = file is NO_FILE or (file is None and not os.path.lexists(path))
     except OSError:  # the write itself will raise it
-        return fd
-    return fd if is_there else MOVED
+        return file
+    return file if is_there else MOVED
 
 
 def _timed(lock: Any, path: str) -> tuple[str, float]:
@@ -431,7 +437,7 @@ def calls_wait(path: str, options: Options) -> bool:
 @contextlib.contextmanager
 def hold(
     paths: Sequence[str], options: Options, names: Sequence[str] | None = None
-) -> Iterator[list[int | None]]:
+) -> Iterator[list[OpenFile | None]]:
     """Hold the locks of the first of several files. Threads that run an event loop must not call this.
 
     Yields
@@ -467,7 +473,7 @@ class AsyncFileHold:
         self._prompt = prompt
         self._few = len(paths) <= INLINE_LOCKS
 
-    async def __aenter__(self) -> list[int | None]:
+    async def __aenter__(self) -> list[OpenFile | None]:
         try:
             while not await _run(self._locks.advance, inline=self._prompt and self._few):
                 await asyncio.sleep(self._locks.wait())
@@ -496,7 +502,7 @@ async def _run(work: Callable[[], T], *, inline: bool) -> T:
     return work() if inline else await in_thread(work)
 
 
-def update(path: str, options: Options, work: Callable[[int | None], bool]) -> None:
+def update(path: str, options: Options, work: Callable[[OpenFile | None], bool]) -> None:
     """Update one file under its lock, for a caller that cannot repeat its work after ESTALE.
 
     Threads that run an event loop must not call this.

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from ..compat import on_zarrs_loop
 from ..options import Options
 from . import budget, locks
+from .file_systems import OpenFile
 from .waiting import in_thread
 
 __all__ = [
@@ -50,8 +51,8 @@ class Runner(Protocol):
 
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
-    ) -> AbstractAsyncContextManager[list[int | None]]:
-        """Hold locks of files between processes; see `file_locks.hold`."""
+    ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
+        """Hold locks of files between processes; see `locks.hold`."""
 
 
 class _OnLoop:
@@ -73,7 +74,7 @@ class _OnLoop:
 
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
-    ) -> AbstractAsyncContextManager[list[int | None]]:
+    ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
         return locks.hold_async(paths, options, names, prompt=prompt)
 
 
@@ -96,7 +97,7 @@ class _Blocking:
 
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
-    ) -> AbstractAsyncContextManager[list[int | None]]:
+    ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
         return _Entered(locks.hold(paths, options, names))
 
 

@@ -31,6 +31,7 @@ from ..errors import LockError
 from ..options import Options
 from . import locks, object_names
 from .budget import Limits, limits_of_zarr
+from .file_systems import OpenFile
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -163,8 +164,8 @@ class Stored(NamedTuple):
     ----------
     position : int
         Its position among the objects of the write.
-    fd : int or None
-        For a file, its entry in `file_locks.FileLocks.held`; the engine reads and replaces the file itself.
+    file : OpenFile or None
+        For a file, its entry in `locks.FileLocks.held`; the engine reads and replaces the file itself.
     data : buffer or None
         Its bytes, if it is not a file; None if it does not exist or the new object does not depend on it.
     state : bytes or None
@@ -174,7 +175,7 @@ class Stored(NamedTuple):
     """
 
     position: int
-    fd: int | None = None
+    file: OpenFile | None = None
     data: Any = None
     state: bytes | None = None
     keeps_empty: bool = False

@@ -16,7 +16,6 @@ loses no update.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -27,7 +26,6 @@ from ..compat import is_buffer
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.locks import NO_FILE
 from ..storage.runner import Runner
 from ..storage.store import UNCHANGED, Made, Stored
 from .nested_shard import OpenedShard
@@ -367,9 +365,9 @@ class Batch:
             return Made([UNCHANGED], is_stored=self._is_file)
 
     def _old_nbytes(self, old: Stored) -> int:
-        if old.fd is None or old.fd == NO_FILE or not self._is_prompt:
-            return 0 if old.data is None else memoryview(old.data).nbytes
-        return os.fstat(old.fd).st_size
+        if old.file is not None:
+            return old.file.nbytes
+        return 0 if old.data is None else memoryview(old.data).nbytes
 
     def renewed(self, stored: Stored) -> Any:
         return self._maker.make_all([stored]).objects[0]

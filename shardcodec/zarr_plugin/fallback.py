@@ -138,7 +138,7 @@ class _Captured:
         there = {
             item[0].path: self._store.source(item[0].path)
             for item, old in zip(some, stored, strict=True)
-            if old.fd is not None and old.fd != NO_FILE
+            if old.file is not None and old.file is not NO_FILE
         }
         captured = CapturedStore(some[0][0].store, there)
         await self._write([(StorePath(captured, target.path), *rest) for target, *rest in some])

@@ -17,18 +17,19 @@ from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.look_and_place import MISSING, OldObject, OldShard, look, place_item
 from shardcodec.access.placement import Facts
-from shardcodec.access.records import NO_OBJECT, ONTO, Elements, FileStamp
+from shardcodec.access.records import NO_OBJECT, ONTO, Elements
 from shardcodec.access.regions import Box, whole
 from shardcodec.access.user_bytes import Extents, HeaderFooter, UserBytes
 from shardcodec.access.write import EncodedItem, WriteItem, write, write_encoded
 from shardcodec.options import resolve
-from shardcodec.storage.locks import NO_FILE
+from shardcodec.storage.file_systems import OpenFile
+from shardcodec.storage.locks import NO_FILE, hold
 from shardcodec.storage.store import OwnBytes
 
 CHAIN = compiled(letters_spec().chain)
 ONE_CHUNK = Box((0, 0), (2, 2), None, (0, 0))
 ELEMENTS = Elements(np.full((2, 2), ord("x"), "u1"), (0, 1), write_empty=False)
-STAMP = FileStamp(84, 1, 2)
+FILE = OpenFile(7, 84, 1, 2)
 FACTS = Facts(
     index_nbytes=68,
     index_at_start=False,
@@ -51,7 +52,7 @@ def item(path: str | None = "c/0", box: Any = ONE_CHUNK, **fields: Any) -> Write
 
 def old_shard(source: Any = 7, facts: Facts | None = None, user: HeaderFooter | None = None) -> OldShard:
     return OldShard(
-        source, len(letters()), STAMP, np.array(entries_of(letters(), 4), "u8"), item().change(), user, facts
+        source, len(letters()), FILE, np.array(entries_of(letters(), 4), "u8"), item().change(), user, facts
     )
 
 
@@ -65,15 +66,15 @@ def test_missing_object_must_still_be_missing_at_commit() -> None:
     assert update_of(None) is None
 
 
-def test_object_of_one_chunk_is_compared_with_its_stamp() -> None:
-    update = update_of(OldObject(7, 84, STAMP))
-    assert (update.source, update.stamp, update.data_offset, update.entries) == (7, STAMP, 0, None)
+def test_object_of_one_chunk_is_compared_with_what_was_seen() -> None:
+    update = update_of(OldObject(7, 84, FILE))
+    assert (update.source, update.file, update.data_offset, update.entries) == (7, FILE, 0, None)
 
 
 def test_shard_without_facts_is_replaced() -> None:
     update = update_of(old_shard(), write_strategy="append")
     assert update.way is None
-    assert update.stamp == STAMP
+    assert update.file == FILE
     assert update.carries.tolist() == [[0, 16, 0]]
 
 
@@ -123,7 +124,7 @@ def test_complete_item_is_not_looked_at(tmp_path: Path) -> None:
     with contextlib.ExitStack() as files:
         items = [
             item(path, whole((4, 4))),
-            item(path, whole((4, 4)), old_fd=NO_FILE),
+            item(path, whole((4, 4)), old_file=NO_FILE),
             item(path),
             EncodedItem(CHAIN, path, None, {}, "c/0", complete=True),
         ]
@@ -140,15 +141,29 @@ def test_flags_are_not_allocated_for_an_object_without_room_for_its_index(
         look([short], options(), files)
 
 
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+def test_change_by_a_program_without_locks_is_noticed_from_the_lock_on(tmp_path: Path, strategy: str) -> None:
+    """Also before the index is read: the state that is compared before the commit is that under the lock."""
+    path = tmp_path / "shard"
+    path.write_bytes(letters())
+    with hold([str(path)], options()) as (file,):
+        with path.open("r+b") as other:
+            other.write(b"?")
+        changed = path.read_bytes()
+        with pytest.raises(shardcodec.ShardError, match="changed") as raised:
+            write([item(str(path), old_file=file)], *ELEMENTS[:2], options(write_strategy=strategy))
+    assert raised.value.changed
+    assert path.read_bytes() == changed
+
+
 def test_result_names_appeared_objects_and_states_of_files(tmp_path: Path) -> None:
     there, absent = tmp_path / "there", tmp_path / "absent"
     there.write_bytes(letters())
-    items = [item(str(there), old_fd=NO_FILE), item(str(absent), old_fd=NO_FILE)]
+    items = [item(str(there), old_file=NO_FILE), item(str(absent), old_file=NO_FILE)]
     result = write(items, ELEMENTS.value, ELEMENTS.axes, options(), retry_appeared=False)
     assert result.objects == [None, None]
     assert result.appeared == [0]
     assert there.read_bytes() == letters()
-    assert [bool(state) for state in result.states] == [False, True]
     (state,) = write_encoded([EncodedItem(CHAIN, str(there), None, {0: b"wxyz"}, "c/0")], options()).states
     shard = native.load().OpenShard(CHAIN, str(there))
     assert state == shard.version

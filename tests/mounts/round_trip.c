@@ -3,8 +3,9 @@
  *     gcc -O2 -shared -fPIC -o round_trip.so round_trip.c -ldl
  *     ROUND_TRIP_FOLDER=/data ROUND_TRIP_US=200 LD_PRELOAD=./round_trip.so python ...
  *
- * With ROUND_TRIP_WRITES=1 the other calls of a writer wait, too: locks (fcntl, flock), writes and copies, fsync, changes of
- * names, closes, and stat of a name. fstat does not wait, because a client knows the attributes of an open file.
+ * With ROUND_TRIP_STATS=1 each stat and statfs waits, too, of a name and of an open file: on a cluster each may be a round trip.
+ * With ROUND_TRIP_WRITES=1 they wait, and so do the other calls of a writer: locks (fcntl, flock), writes and copies, fsync,
+ * changes of names, and closes.
  *
  * ROUND_TRIP_COUNTS=1 prints the number of calls of each kind, and how many of them waited at the same time, to standard error
  * at exit. Calls wait independently of each other, and bytes cost nothing. io_uring, ioctl and listings are not seen.
@@ -42,19 +43,20 @@ static atomic_bool is_slow[MAX_FDS];
 static char folder[4096];
 static size_t folder_nbytes;
 static long delay_ns;
-static bool delays_writes;
+static bool delays_writes, delays_stats;
 
 __attribute__((constructor)) static void
 begin(void)
 {
     const char *where = getenv("ROUND_TRIP_FOLDER"), *us = getenv("ROUND_TRIP_US"),
-               *writes = getenv("ROUND_TRIP_WRITES");
+               *writes = getenv("ROUND_TRIP_WRITES"), *stats = getenv("ROUND_TRIP_STATS");
 
     if (where)
         snprintf(folder, sizeof folder, "%s", where);
     folder_nbytes = strlen(folder);
     delay_ns = us ? (long)(1e3 * atof(us)) : 0;
     delays_writes = writes && !strcmp(writes, "1");
+    delays_stats = delays_writes || (stats && !strcmp(stats, "1"));
     prctl(PR_SET_TIMERSLACK, 1000L); /* all threads inherit it: a short sleep is not rounded up by 50 us */
 }
 
@@ -113,26 +115,33 @@ before_read(int fd)
         wait_for_it(READS);
 }
 
-/* A call that only a writer makes, on an open file. */
+/* True if calls of this kind, which a reader need not make, wait. */
+static bool
+delays(int which)
+{
+    return which == STATS ? delays_stats : delays_writes;
+}
+
+/* A call on an open file. */
 static void
 before_write(int fd, int which)
 {
-    if (delays_writes && is_slow_fd(fd))
+    if (delays(which) && is_slow_fd(fd))
         wait_for_it(which);
 }
 
-/* The same for a name, which may be relative to an open folder. */
+/* The same for a name, which may be relative to an open folder, or empty: then it is that of the open file. */
 static void
 before_name(int at, const char *path, int which)
 {
-    if (delays_writes && (is_below(path) || (path && *path && *path != '/' && is_slow_fd(at))))
+    if (delays(which) && (is_below(path) || (path && *path != '/' && is_slow_fd(at))))
         wait_for_it(which);
 }
 
 static int
 duplicated(int fd, int from)
 {
-    if (delays_writes && fd >= 0 && fd < MAX_FDS)
+    if (delays_stats && fd >= 0 && fd < MAX_FDS)
         atomic_store(&is_slow[fd], is_slow_fd(from));
     return fd;
 }
@@ -272,6 +281,14 @@ ON_NAME_AT(__fxstatat64, (int version, int at, const char *path, void *found, in
            (version, at, path, found, flags), STATS)
 ON_NAME_AT(statx, (int at, const char *path, int flags, unsigned mask, void *found), (at, path, flags, mask, found),
            STATS)
+ON_FD(int, fstat, (int fd, void *found), (fd, found), STATS)
+ON_FD(int, fstat64, (int fd, void *found), (fd, found), STATS)
+ON_FD(int, __fxstat, (int version, int fd, void *found), (version, fd, found), STATS)
+ON_FD(int, __fxstat64, (int version, int fd, void *found), (version, fd, found), STATS)
+ON_FD(int, fstatfs, (int fd, void *found), (fd, found), STATS)
+ON_FD(int, fstatfs64, (int fd, void *found), (fd, found), STATS)
+ON_NAME(statfs, (const char *path, void *found), (path, found), STATS)
+ON_NAME(statfs64, (const char *path, void *found), (path, found), STATS)
 ON_NAME(access, (const char *path, int mode), (path, mode), STATS)
 
 int

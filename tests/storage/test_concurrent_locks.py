@@ -106,11 +106,12 @@ def test_locks_are_tried_at_the_same_time(shards: list[str], monkeypatch: pytest
     monkeypatch.setattr(_native, "FileLock", WatchedLock)
     monkeypatch.setattr(WatchedLock, "attempt", threading.Barrier(6, timeout=60).wait)
     with file_locks.hold(shards, resolve()) as held:
-        assert [fd == file_locks.NO_FILE for fd in held] == [False] * 4 + [True, False]
+        assert [file is file_locks.NO_FILE for file in held] == [False] * 4 + [True, False]
         assert all(
-            os.path.samestat(os.fstat(fd), os.stat(path))
-            for fd, path in zip(held, shards, strict=True)
-            if fd != file_locks.NO_FILE
+            file == file_locks.OpenFile.seen(file.fd, file.mount_id)
+            and os.path.samestat(os.fstat(file.fd), os.stat(path))
+            for file, path in zip(held, shards, strict=True)
+            if file is not file_locks.NO_FILE
         )
         monkeypatch.undo()
         assert [take(path) for path in shards] == ["busy"] * 4 + ["no file", "busy"]
@@ -252,7 +253,7 @@ def test_interrupt_leaves_no_lock_that_another_thread_was_taking(
 
 
 def test_names_are_compared_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each comparison asks the file system twice."""
+    """Each comparison asks the file system."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     real, names = ([str(tmp_path / folder / str(i)) for i in range(6)] for folder in ("real", "link"))
@@ -260,7 +261,10 @@ def test_names_are_compared_at_the_same_time(tmp_path: Path, monkeypatch: pytest
         Path(path).touch()
     monkeypatch.setattr(file_locks, "_checked", Together(file_locks._checked, 6, alone=0))
     with file_locks.hold(real, resolve(argument={"io_latency": 1.0}), names) as held:
-        assert all(os.path.samestat(os.fstat(fd), os.stat(path)) for fd, path in zip(held, real, strict=True))
+        assert all(
+            file is not None and os.path.samestat(os.fstat(file.fd), os.stat(path))
+            for file, path in zip(held, real, strict=True)
+        )
 
 
 def test_names_are_resolved_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,8 +259,8 @@ def test_many_files_are_locked_a_few_at_a_time(tmp_path: Path, monkeypatch: pyte
     for path in paths[::2]:
         Path(path).touch()
     with file_locks.hold(paths, resolve()) as held:
-        assert [fd is not None and fd >= 0 for fd in held] == [True, False, True]
-        assert held[1] == file_locks.NO_FILE
+        assert [file is not None and file.fd >= 0 for file in held] == [True, False, True]
+        assert held[1] is file_locks.NO_FILE
     with file_locks.hold(paths, resolve(argument={"locking": "thread"})) as held:
         assert held == [None] * 3
     array = create(tmp_path / "array", shape=(32, 24))

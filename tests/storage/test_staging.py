@@ -109,8 +109,8 @@ def test_shard_made_by_another_writer_meanwhile_is_updated(
     look = look_and_place._open
     looks: list[str] = []
 
-    def slow_look(item: Any, files: Any) -> Any:
-        found = look(item, files)
+    def slow_look(item: Any, *rest: Any) -> Any:
+        found = look(item, *rest)
         if not looks:
             shard_path(array).parent.mkdir(parents=True)
             shard_path(array).write_bytes(ready)
@@ -133,8 +133,8 @@ def test_erase_of_a_missing_shard_keeps_one_made_meanwhile(
     ready = ready_made(tmp_path)
     look = look_and_place._open
 
-    def slow_look(item: Any, files: Any) -> Any:
-        found = look(item, files)
+    def slow_look(item: Any, *rest: Any) -> Any:
+        found = look(item, *rest)
         shard_path(array).parent.mkdir(parents=True)
         shard_path(array).write_bytes(ready)
         return found
@@ -152,8 +152,8 @@ def test_shard_overwritten_during_an_update_is_kept(tmp_path: Path, monkeypatch:
     array[...] = 1
     look = look_and_place._open
 
-    def slow_look(item: Any, files: Any) -> Any:
-        found = look(item, files)
+    def slow_look(item: Any, *rest: Any) -> Any:
+        found = look(item, *rest)
         shard_path(array).write_bytes(shard_path(array).read_bytes())
         os.utime(shard_path(array), ns=(1, 1))
         return found

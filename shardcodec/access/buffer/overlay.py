@@ -422,9 +422,9 @@ class OverlayMaker:
 
         positions, chunks = self._overlay.chunks(read_old)
         if chain.is_shard:
-            item = WriteItem(chain, path, old.data, self._overlay.boxes(positions), key, old.fd, positions)
+            item = WriteItem(chain, path, old.data, self._overlay.boxes(positions), key, old.file, positions)
         else:
-            item = WriteItem(chain, path, None, whole(chain.shape), key, old.fd)
+            item = WriteItem(chain, path, None, whole(chain.shape), key, old.file)
         result = write(
             [item],
             chunks,
@@ -441,6 +441,6 @@ class OverlayMaker:
         """Return the stored object for a read: a buffer, the descriptor of the locked file, or the path of the file."""
         if self._path is None:
             return old.data
-        if old.fd is None:
+        if old.file is None:
             return self._path
-        return None if old.fd == NO_FILE else old.fd
+        return None if old.file is NO_FILE else old.file.fd

@@ -81,6 +81,7 @@ def write(
     write_empty: bool = False,
     keep_empty: bool = False,
     sync: bool = False,
+    tells_versions: bool = False,
     allow_in_index: bool = False,
     staging: str | None = None,
     n_threads: int = 1,
@@ -98,6 +99,7 @@ def write(
     outcome: WriteOutcome = native.load().WriteOutcome([], {}, [], [], [])
     how = {
         "sync": sync,
+        "tells_versions": tells_versions,
         "staging": staging,
         "cancel": cancel,
         "io_depth": io_depth,
