@@ -1,6 +1,6 @@
 # chunk_map.py - which inner chunks of an array exist and how large they are, on a plane
 # SPDX-License-Identifier: MIT
-"""`ChunkMap`: the numbers of a picture. It has at most 400 x 400 cells, whatever the size of the array.
+"""`ChunkMap`: the numbers of a picture of at most 400 x 400 cells, whatever the size of the array.
 
 A cell covers some inner chunks of the two shown axes, and all inner chunks along the other axes.
 """
@@ -73,7 +73,7 @@ class ChunkMap:
         self.n_grid = np.full(cells, hidden, np.int64)
         for k, (axis, step) in enumerate(zip(self.axes, self._steps, strict=True)):
             along = np.diff(np.minimum(np.arange(cells[k] + 1) * step, grid_shape[axis]))
-            self.n_grid *= along.reshape([-1 if k == other else 1 for other in range(len(cells))])
+            self.n_grid *= along.reshape([-1 if k == i else 1 for i in range(len(cells))])
 
     def add(self, place: Ints, sizes: Numbers) -> None:
         """Add a block of inner chunks.
@@ -138,7 +138,7 @@ class ChunkMap:
         return f"{name or f'axis {self.axes[k]}'} (elements)"
 
     def hidden(self) -> str:
-        """Return what the picture says about the axes that are not shown."""
+        """Return the words of the title about the axes that are not shown; empty if there are none."""
         axes = [axis for axis, n in enumerate(self.grid_shape) if axis not in self.axes and n > 1]
         if not axes:
             return ""

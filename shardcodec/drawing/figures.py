@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Pictures with matplotlib: maps of inner chunks, the bytes of a shard.
 
-Make and save figures. `pyplot` is not used, so no window opens and no backend is chosen.
+`pyplot` is not used, so no window opens and no backend is chosen.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_file(file: str | os.PathLike[str]) -> Path:
     path = Path(file)
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(
-            f"expected the name of a picture that ends with {' or '.join(SUFFIXES)}, got {str(file)!r}"
+            f"file: expected the name of a picture that ends with {' or '.join(SUFFIXES)}, got {str(file)!r}"
         )
     return path
 
@@ -85,20 +85,18 @@ def new_figure(width: float, height: float, layout: Any = "compressed") -> Any:
 
 
 def save(figure: Any, file: str | os.PathLike[str] | None) -> Any:
-    """Save a figure, if there is a file, and return it."""
+    """Save a figure if `file` is not None; return the figure."""
     if file is not None:
         # a long title may be wider than the figure
         figure.savefig(check_file(file), dpi=150, bbox_inches="tight", pad_inches=0.1)
     return figure
 
 
-# ---------------------------------------------------------------- numbers of bytes as text, and along an axis of a picture
-#
-# Numbers of bytes in units of 1024, the same in texts and in pictures.
+# ---------------------------------------------------------------- numbers of bytes in units of 1024, in texts and pictures
 
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
-# Most steps between the ticks of an axis.
-MOST_STEPS = 8
+# Maximum number of steps between the ticks of an axis.
+MAX_STEPS = 8
 
 
 def format_nbytes(nbytes: float, digits: int = 3) -> str:
@@ -117,16 +115,14 @@ def byte_scale(low: float, high: float) -> tuple[Any, Any]:
     """Return locator and formatter of matplotlib for an axis of bytes: ticks at round numbers in units of 1024."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-    step = 2 ** max(0, math.ceil(math.log2(max(high - low, 1) / MOST_STEPS)))
+    step = 2 ** max(0, math.ceil(math.log2(max(high - low, 1) / MAX_STEPS)))
     digits = max(3, math.ceil(math.log10(max(high, 1) / step)) + 1)  # enough to tell two ticks apart
     return MultipleLocator(step), FuncFormatter(lambda nbytes, _: format_nbytes(nbytes, digits))
 
 
-# ---------------------------------------------------------------- the picture of the bytes of a shard
-#
-# Draw what each byte of a shard holds, and in which order its inner chunks are stored.
+# ---------------------------------------------------------------- the bytes of a shard, and the order of its inner chunks
 
-# Up to this number, each range is drawn; of more, the share of each kind in columns of bytes.
+# Up to this number, each range is drawn; above it, the share of each kind in columns of bytes.
 MAX_RANGES = 300
 N_COLUMNS = 1000
 N_ROWS = 200
@@ -169,7 +165,7 @@ def draw_layout(
     from matplotlib.ticker import MaxNLocator
 
     kinds, order = panels
-    shown = {kind: own for kind, own in ranges.items() if len(own)}
+    shown = {kind: spans for kind, spans in ranges.items() if len(spans)}
     if sum(map(len, shown.values())) <= MAX_RANGES:
         _draw_ranges(kinds, shown)
     else:
@@ -180,9 +176,9 @@ def draw_layout(
         Patch(
             facecolor=COLORS[kind],
             edgecolor="#666666",
-            label=f"{kind} ({format_nbytes(int(own[:, 1].sum()))})",
+            label=f"{kind} ({format_nbytes(int(spans[:, 1].sum()))})",
         )
-        for kind, own in shown.items()
+        for kind, spans in shown.items()
     ]
     kinds.legend(
         handles=handles, loc="lower center", bbox_to_anchor=(0.5, -0.55), ncols=7, frameon=False, fontsize=8
@@ -198,8 +194,8 @@ def draw_layout(
 
 
 def _draw_ranges(panel: Any, shown: Mapping[str, Numbers]) -> None:
-    for kind, own in shown.items():
-        ordered = own[np.argsort(own[:, 0])]
+    for kind, spans in shown.items():
+        ordered = spans[np.argsort(spans[:, 0])]
         if kind != "inner chunks":
             panel.broken_barh(ordered.tolist(), (0, 1), facecolor=COLORS[kind])
             continue
@@ -211,7 +207,7 @@ def _draw_ranges(panel: Any, shown: Mapping[str, Numbers]) -> None:
 def _draw_shares(panel: Any, shown: Mapping[str, Numbers], nbytes: int) -> None:
     """Draw for each column of bytes the share of each kind, one above the other."""
     edges = np.linspace(0, nbytes, min(N_COLUMNS, nbytes) + 1)
-    shares = [_covered(own, edges) / np.diff(edges) for own in shown.values()]
+    shares = [_covered(spans, edges) / np.diff(edges) for spans in shown.values()]
     colors = [COLORS[kind] for kind in shown]
     tops = np.cumsum(shares, axis=0)
     below = np.zeros(len(edges) - 1)
@@ -248,9 +244,7 @@ def _draw_order(panel: Any, places: Numbers, n_chunks: int, nbytes: int) -> None
     )
 
 
-# ---------------------------------------------------------------- the picture of a `ChunkMap`
-#
-# Draw which inner chunks exist and how large they are, over the elements of the array.
+# ---------------------------------------------------------------- which inner chunks exist, and how large they are
 
 # Lines between inner chunks, or between shards, are drawn up to this number along an axis.
 MAX_LINES = 40
@@ -258,43 +252,43 @@ MAX_LINES = 40
 LOG_FACTOR = 50
 
 
-def map_figure(found: ChunkMap, title: str) -> Any:
+def map_figure(chunks: ChunkMap, title: str) -> Any:
     """Return a figure with the sizes of the inner chunks and, if a cell exists in part, the share that exists."""
-    n = n_panels(found)
-    figure = new_figure(12 if n > 1 else 7, 5.2 if len(found.axes) > 1 else 2.6)
-    draw_map(figure, figure.subplots(1, n, squeeze=False)[0], found, title)
+    n = n_panels(chunks)
+    figure = new_figure(12 if n > 1 else 7, 5.2 if len(chunks.axes) > 1 else 2.6)
+    draw_map(figure, figure.subplots(1, n, squeeze=False)[0], chunks, title)
     return figure
 
 
-def n_panels(found: ChunkMap) -> int:
+def n_panels(chunks: ChunkMap) -> int:
     """Return the number of panels of a map: 2 if a cell exists in part, else 1."""
-    return 2 if ((found.share > 0) & (found.share < 1)).any() else 1
+    return 2 if ((chunks.share > 0) & (chunks.share < 1)).any() else 1
 
 
-def draw_map(figure: Any, panels: Any, found: ChunkMap, title: str) -> None:
+def draw_map(figure: Any, panels: Any, chunks: ChunkMap, title: str) -> None:
     """Draw a map into one panel or two: sizes, and the share that exists."""
-    n, total = found.total_stored, int(found.n_grid.sum())
-    text = f"{title}\n{n:,} of {total:,} inner chunks exist{found.hidden()}"
+    n, total = chunks.total_stored, int(chunks.n_grid.sum())
+    text = f"{title}\n{n:,} of {total:,} inner chunks exist{chunks.hidden()}"
     panels[0].set_title(text, fontsize=10, pad=22)
-    if not found.n_grid.size:
-        _empty_panel(panels[0], found)
+    if not chunks.n_grid.size:
+        _empty_panel(panels[0], chunks)
         return
-    sizes = _panel(panels[0], found, found.mean_nbytes, _norm(found.mean_nbytes))
+    sizes = _panel(panels[0], chunks, chunks.mean_nbytes, _norm(chunks.mean_nbytes))
     if n:
         _size_bar(figure, panels[0], sizes)
     if len(panels) > 1:
         from matplotlib.colors import Normalize
         from matplotlib.ticker import PercentFormatter
 
-        share = np.where(found.n_stored > 0, found.share, np.nan)
-        mesh = _panel(panels[1], found, share, Normalize(0, 1))
+        share = np.where(chunks.n_stored > 0, chunks.share, np.nan)
+        mesh = _panel(panels[1], chunks, share, Normalize(0, 1))
         panels[1].set_title("Share of the inner chunks that exists", fontsize=10, pad=22)
         figure.colorbar(mesh, cax=_beside(panels[1]), format=PercentFormatter(1))
 
 
-def _empty_panel(panel: Any, found: ChunkMap) -> None:
+def _empty_panel(panel: Any, chunks: ChunkMap) -> None:
     panel.set(xticks=[], yticks=[], facecolor=COLORS["absent"])
-    text = f"the array has no elements: its shape is {found.shape}"
+    text = f"the array has no elements: its shape is {chunks.shape}"
     panel.text(0.5, 0.5, text, ha="center", va="center", transform=panel.transAxes)
 
 
@@ -312,7 +306,7 @@ def _size_bar(figure: Any, panel: Any, sizes: Any) -> None:
 
 
 def _beside(panel: Any) -> Any:
-    """Return new axes for a scale, which stay beside a panel wherever its aspect places it."""
+    """Return new axes for a scale, which stay beside a panel whatever its aspect."""
     (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
     is_square = panel.get_aspect() != "auto"
     tall = max(1.0, abs((top - bottom) / (right - left))) if is_square else 0.5
@@ -329,12 +323,12 @@ def _norm(sizes: Any) -> Any:
     return LogNorm(low, high) if low > 0 and high > LOG_FACTOR * low else Normalize(low, high)
 
 
-def _panel(panel: Any, found: ChunkMap, values: Any, norm: Any) -> Any:
+def _panel(panel: Any, chunks: ChunkMap, values: Any, norm: Any) -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    is_plane = len(found.axes) > 1
-    x = found.edges(len(found.axes) - 1) if found.axes else np.array([0, 1])
-    y = found.edges(0) if is_plane else np.array([0, 1])
+    is_plane = len(chunks.axes) > 1
+    x = chunks.edges(len(chunks.axes) - 1) if chunks.axes else np.array([0, 1])
+    y = chunks.edges(0) if is_plane else np.array([0, 1])
     cells = np.asarray(values).reshape(len(y) - 1, len(x) - 1)
     panel.set_facecolor(COLORS["absent"])
     # a pattern tells absent inner chunks from light colours, also in print
@@ -350,9 +344,9 @@ def _panel(panel: Any, found: ChunkMap, values: Any, norm: Any) -> Any:
     )
     panel.set_xlim(x[0], x[-1])
     panel.set_ylim(y[-1], y[0])
-    panel.set_xlabel(found.label(len(found.axes) - 1) if found.axes else "one element")
+    panel.set_xlabel(chunks.label(len(chunks.axes) - 1) if chunks.axes else "one element")
     if is_plane:
-        panel.set_ylabel(found.label(0))
+        panel.set_ylabel(chunks.label(0))
         panel.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         long, short = max(np.ptp(x), np.ptp(y)), min(np.ptp(x), np.ptp(y))
         # at the top of its place, because the layout reserves the room of the title before the aspect is applied
@@ -361,27 +355,27 @@ def _panel(panel: Any, found: ChunkMap, values: Any, norm: Any) -> Any:
         panel.set_aspect("auto")
         panel.set_yticks([])
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    has_borders = _borders(panel, found)
+    has_borders = _borders(panel, chunks)
     _legend(panel, has_absent=bool(np.isnan(cells).any()), has_borders=has_borders)
     return mesh
 
 
-def _borders(panel: Any, found: ChunkMap) -> bool:
-    """Draw the borders of inner chunks, and of shards, where there are few; return True if there are some of shards."""
+def _borders(panel: Any, chunks: ChunkMap) -> bool:
+    """Draw the borders of inner chunks and of shards, where there are few; return True if a border of a shard is drawn."""
     is_shown = False
     for shape, color, width in (
-        (found.chunk_shape, "white", 0.5),
-        (found.shard_shape, COLORS["shard border"], 1.2),
+        (chunks.chunk_shape, "white", 0.5),
+        (chunks.shard_shape, COLORS["shard border"], 1.2),
     ):
         if shape is None:
             continue
-        for k, axis in enumerate(found.axes):
-            at = found.lines(k, shape[axis])
+        for k, axis in enumerate(chunks.axes):
+            at = chunks.lines(k, shape[axis])
             if len(at) < MAX_LINES:
-                draw = panel.axhline if k == 0 and len(found.axes) > 1 else panel.axvline
-                for one in at.tolist():
-                    draw(one, color=color, linewidth=width if len(at) < 10 else width / 2)
-                is_shown |= shape is found.shard_shape and len(at) > 0
+                draw = panel.axhline if k == 0 and len(chunks.axes) > 1 else panel.axvline
+                for position in at.tolist():
+                    draw(position, color=color, linewidth=width if len(at) < 10 else width / 2)
+                is_shown |= shape is chunks.shard_shape and len(at) > 0
     return is_shown
 
 
@@ -399,25 +393,23 @@ def _legend(panel: Any, *, has_absent: bool, has_borders: bool) -> None:
         panel.legend(handles=handles, ncols=2, frameon=False, fontsize=8, **where)
 
 
-# ---------------------------------------------------------------- the picture of an array and of one of its shards
-#
-# Draw a `ChunkMap` above the bytes of one shard.
+# ---------------------------------------------------------------- an array above the bytes of one of its shards
 
 
 def array_figure(
-    found: ChunkMap,
+    chunks: ChunkMap,
     title: str,
     shard: tuple[int, Mapping[str, Any], Any, int, str] | None,
 ) -> Any:
     """Return a figure; `shard` has the arguments of `draw_layout` after the panels, or is None if no shard exists."""
-    is_plane = len(found.axes) > 1
-    n = n_panels(found)
+    is_plane = len(chunks.axes) > 1
+    n = n_panels(chunks)
     heights = [5.2 if is_plane else 2.6, 4.4]
     figure = new_figure(12 if n > 1 else 9, sum(heights) if shard is not None else heights[0], "constrained")
     if shard is None:
-        draw_map(figure, figure.subplots(1, n, squeeze=False)[0], found, title)
+        draw_map(figure, figure.subplots(1, n, squeeze=False)[0], chunks, title)
         return figure
     above, below = figure.subfigures(2, 1, height_ratios=heights)
-    draw_map(above, above.subplots(1, n, squeeze=False)[0], found, title)
+    draw_map(above, above.subplots(1, n, squeeze=False)[0], chunks, title)
     draw_layout(below.subplots(2, 1, sharex=True, height_ratios=[1, 3]), *shard)
     return figure

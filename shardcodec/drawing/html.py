@@ -1,6 +1,6 @@
 # html.py - a table of facts and a small map, for notebooks
 # SPDX-License-Identifier: MIT
-"""HTML for ``_repr_html_``, without matplotlib: it must be quick, and it must work in every notebook."""
+"""HTML for ``_repr_html_``. It does not use matplotlib, so it is fast and works in every notebook."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def facts_table(title: str, rows: Iterable[tuple[str, str]], picture: str = "") 
     return f"<div style='display:flex;gap:1.5em;align-items:flex-start'>{table}{picture}</div>"
 
 
-def map_svg(found: ChunkMap) -> str:
+def map_svg(chunks: ChunkMap) -> str:
     """Return a map of the inner chunks: absent ones are grey, others have a colour for their size.
 
     Parameters
     ----------
-    found : ChunkMap
+    chunks : ChunkMap
         With at most `MAX_SVG_CELLS` cells along an axis.
 
     Returns
     -------
     str
     """
-    cells = np.atleast_2d(found.mean_nbytes)
+    cells = np.atleast_2d(chunks.mean_nbytes)
     n_rows, n_columns = cells.shape
     height = max(12.0, min(2.0 * _WIDTH, _WIDTH * n_rows / n_columns))
     present = cells[~np.isnan(cells)]
@@ -72,13 +72,13 @@ def map_svg(found: ChunkMap) -> str:
             rectangles.append(f"<rect x='{x}' y='{y}' width='{1 + len(more)}' height='1' fill='{color}'/>")
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height:.0f}' viewBox='0 0 {n_columns} {n_rows}' "
-        f"preserveAspectRatio='none' shape-rendering='crispEdges'><title>{html.escape(_told(found))}</title>"
+        f"preserveAspectRatio='none' shape-rendering='crispEdges'><title>{html.escape(_map_title(chunks))}</title>"
         f"{''.join(rectangles)}</svg>"
     )
 
 
-def _told(found: ChunkMap) -> str:
-    shown = " and ".join(f"axis {axis}" for axis in found.axes) or "the only one"
+def _map_title(chunks: ChunkMap) -> str:
+    shown = " and ".join(f"axis {axis}" for axis in chunks.axes) or "the only one"
     return f"inner chunks along {shown}; grey: absent; blue to yellow: small to large"
 
 

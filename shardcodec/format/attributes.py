@@ -1,6 +1,6 @@
 # attributes.py - attributes as JSON has them, and as xarray reads them
 # SPDX-License-Identifier: MIT
-"""`as_json_attributes`: values of numpy and HDF5 as JSON. `masked_attributes`: xarray's mask as an attribute of Zarr v3.
+"""Attributes: numpy's and HDF5's values as JSON, and xarray's mask in the form of Zarr v3.
 
 xarray takes the mask of Zarr v2 from the fill value, and that of Zarr v3 from the attribute ``_FillValue``, which it encodes by
 data type, because JSON has no NaN (xarray 2026.9, ``backends/zarr.py:FillValueCoder``).
@@ -30,7 +30,7 @@ MISSING = "missing_value"
 
 Attributes = dict[str, Any]
 
-# How an attribute changes that JSON has no value for.
+# Changes of values that JSON cannot hold.
 _SPECIAL = "NaN and infinity are written as text, because JSON has no such numbers"
 _COMPLEX = "complex numbers are written as pairs of numbers"
 _LATIN = "text that is not UTF-8 is read as Latin-1"
@@ -38,17 +38,17 @@ _OPAQUE = "bytes without a type are written as base64"
 
 
 def as_json_attributes(given: Mapping[str, Any]) -> tuple[Attributes, tuple[str, ...]]:
-    """Return attributes as JSON has them, and sentences on those that change by it.
+    """Return the JSON form of attributes, and one sentence for each lossy change.
 
-    Numbers and arrays of numpy become plain ones, and structs objects with their fields.
+    Numbers and arrays of numpy become plain ones, and structs become objects.
     """
-    found: Attributes = {}
+    attributes: Attributes = {}
     notes: list[str] = []
     for name, value in given.items():
         changes: dict[str, None] = {}
-        found[_text(str(name), changes)] = _as_json(value, changes)
+        attributes[_text(str(name), changes)] = _as_json(value, changes)
         notes += [f"attribute {name!r}: {change}" for change in changes]
-    return found, tuple(notes)
+    return attributes, tuple(notes)
 
 
 def _as_json(value: Any, changes: dict[str, None]) -> Any:
@@ -68,18 +68,18 @@ def _as_json(value: Any, changes: dict[str, None]) -> Any:
             changes[_COMPLEX] = None
             return [_as_json(float(value.real), changes), _as_json(float(value.imag), changes)]
         case Mapping():
-            return {_text(str(name), changes): _as_json(one, changes) for name, one in value.items()}
+            return {_text(str(name), changes): _as_json(item, changes) for name, item in value.items()}
         case np.ndarray() | np.generic():
-            return _of_numpy(value, changes)
+            return _numpy_as_json(value, changes)
         case Sequence() | set() | frozenset():
-            return [_as_json(one, changes) for one in value]
+            return [_as_json(item, changes) for item in value]
     changes[f"a {type(value).__name__} is written as text"] = None
     return _text(str(value), changes)
 
 
-def _of_numpy(value: Any, changes: dict[str, None]) -> Any:
+def _numpy_as_json(value: Any, changes: dict[str, None]) -> Any:
     if value.shape:
-        return [_as_json(one, changes) for one in value]
+        return [_as_json(item, changes) for item in value]
     if value.dtype.names is not None:
         return {name: _as_json(value[name], changes) for name in value.dtype.names}
     match value[()]:
@@ -97,7 +97,7 @@ def _of_numpy(value: Any, changes: dict[str, None]) -> Any:
 
 
 def _text(value: str, changes: dict[str, None]) -> str:
-    """Return text that is valid in JSON; Python shows bytes that are not UTF-8 as halves of surrogate pairs."""
+    """Return valid JSON text; a lone surrogate, which stands for a byte that is not UTF-8, is read as Latin-1."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -109,40 +109,29 @@ def _text(value: str, changes: dict[str, None]) -> str:
 def masked_attributes(
     attributes: Mapping[str, Any], dtype: DType, fill: Any
 ) -> tuple[Attributes, tuple[str, ...]]:
-    """Return attributes with which xarray finds the same elements missing in Zarr v3, and sentences on what changes.
+    """Return attributes with which xarray masks the same elements in Zarr v3, and one sentence for each change.
 
-    Parameters
-    ----------
-    attributes : mapping
-        Those of an array whose mask is not in the form of Zarr v3.
-    dtype : dtype
-    fill : Any
-        The value that xarray masks: the fill value of Zarr v2, a scalar; None if there is none. A mask among the attributes is
-        kept instead, in the form of Zarr v3.
-
-    Returns
-    -------
-    attributes : dict
-    notes : tuple of str
+    `fill` is the scalar that xarray masks, the fill value of Zarr v2; None if there is none. A mask among the attributes
+    wins over it.
     """
-    found = dict(attributes)
-    if MASK not in found:
-        return _with_mask(found, dtype, fill)
-    given = found.pop(MASK)
+    result = dict(attributes)
+    if MASK not in result:
+        return _with_mask(result, dtype, fill)
+    given = result.pop(MASK)
     if isinstance(given, list) and len(given) == 1:  # as HDF5 and netCDF have attributes
         given = given[0]
     if _is_encoded(given, dtype):
-        return {**found, MASK: given}, ()
+        return {**result, MASK: given}, ()
     try:
         value = fill_scalar(dtype, fill_from_json(dtype, given)) if dtype.kind in "biufcU" else None
     except ShardError as error:
-        return found, (f"left out: the attribute {MASK} of {given!r}: {error.message}",)
+        return result, (f"left out: the attribute {MASK} of {given!r}: {error.message}",)
     if value is None:
-        return found, (
+        return result, (
             f"left out: the attribute {MASK} of {given!r}: xarray has no mask of {dtype} in Zarr v3",
         )
-    masked, notes = _with_mask(found, dtype, value)
-    if fill is not None and masked != _with_mask(found, dtype, fill)[0]:
+    masked, notes = _with_mask(result, dtype, value)
+    if fill is not None and masked != _with_mask(result, dtype, fill)[0]:
         notes = (
             f"xarray masks {given!r}, the attribute {MASK}; in Zarr v2 it masked the fill value, {fill}",
         )
@@ -175,7 +164,7 @@ def _base64(value: float) -> str:
 
 
 def _is_encoded(value: Any, dtype: DType) -> bool:
-    """Return True for what xarray can decode as a mask of Zarr v3."""
+    """Return True if xarray can decode the value as a mask of Zarr v3."""
     match dtype.kind:
         case "b":
             return isinstance(value, bool)

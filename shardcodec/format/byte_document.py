@@ -1,9 +1,9 @@
 # byte_document.py - arrays whose inner chunks the engine moves as bytes
 # SPDX-License-Identifier: MIT
-"""Metadata with a data type or codecs that the engine does not have, as far as the engine goes.
+"""A document for the engine in place of one with a data type or codecs that the engine does not have.
 
-Shards, indexes and checksums have no data type. So a document of such an array is replaced by one with the same shards, the
-same index and the same keys, and with elements and codecs of inner chunks that the engine has:
+Shards, indexes and checksums have no data type. So the new document has the same shards, index and keys, and elements and
+codecs of inner chunks that the engine has:
 
     bfloat16, int4, float8 ...      raw elements of the same size; the codecs stay, and are checked by decoding
     string, variable_length_bytes   raw elements, and codecs that permit inner chunks of any size
@@ -47,12 +47,12 @@ _SIZES = {
     **dict.fromkeys(("complex_float32",), 8),
     **dict.fromkeys(("complex_float64",), 16),
 }
-# What an element of any other type is taken for, to estimate sizes in memory.
+# Assumed bytes of an element of any other type, to estimate sizes in memory.
 _USUAL_NBYTES = 16
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _ZSTD = {"name": "zstd", "configuration": {"level": 0}}
-# Codecs whose encoded chunks have any size: behind one of these, nothing says how long an inner chunk is.
+# Codecs whose encoded chunks have any size.
 _COMPRESSORS = frozenset({"zstd", "gzip", "blosc", *(f"numcodecs.{name}" for name in NUMCODECS)})
 _FLOAT32: DType = np.dtype("float32")
 _CHECKSUMS = frozenset({"crc32c", "numcodecs.crc32c"})
@@ -60,12 +60,12 @@ _CHECKSUMS = frozenset({"crc32c", "numcodecs.crc32c"})
 
 @dataclass(frozen=True)
 class ByteDocument:
-    """The metadata of an array as far as the engine goes.
+    """The metadata of an array, and a document that the engine can use.
 
     Attributes
     ----------
     stored : mapping
-        The ``zarr.json`` of the array; of an array of Zarr v2, one that describes the same chunks, or its ``.zarray`` if Zarr v3
+        The ``zarr.json`` of the array. For an array of Zarr v2, a ``zarr.json`` of the same chunks, or the ``.zarray`` if Zarr v3
         may not have its data type and filters.
     document : mapping
         The document for the engine; `stored` itself if the engine has the data type and all codecs.
@@ -95,11 +95,11 @@ class ByteDocument:
 
     @property
     def serializer(self) -> Any:
-        """The codec that stores elements as bytes, as the metadata spell it; None if it is not known which one does."""
+        """The array -> bytes codec, as the metadata spell it; None if it is unknown."""
         codecs = inner_codecs(self.stored["codecs"])
         while any(map(_is_sharding, codecs)):
             codecs = inner_codecs(codecs)
-        first = next((one for one in codecs if _codec_name(one) != "transpose"), None)
+        first = next((codec for codec in codecs if _codec_name(codec) != "transpose"), None)
         return first if _codec_name(first) in ("bytes", "vlen-utf8", "vlen-bytes") else None
 
     def restored(self, document: Document, codecs: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class ByteDocument:
         Parameters
         ----------
         document : mapping
-            That of new shards for the engine.
+            The engine's document of the new shards.
         codecs : sequence, optional
             Codecs of the new inner chunks. By default those of this array, whose encoded chunks are moved.
         """
@@ -118,7 +118,7 @@ class ByteDocument:
 
 
 def byte_document(document: Document) -> ByteDocument:
-    """Return the metadata of an array as far as the engine goes.
+    """Return the metadata of an array with a document that the engine can use.
 
     Raises
     ------
@@ -130,29 +130,28 @@ def byte_document(document: Document) -> ByteDocument:
     stored, name, has_fill = document, None, True
     if document.get("zarr_format") == 2:
         try:
-            found = document_in_v3(document, _SIZES)
-            if found is None:
+            in_v3 = document_in_v3(document, _SIZES)
+            if in_v3 is None:
                 parse_document(document)
                 return ByteDocument(document, document)
         except UnsupportedError as error:
             return _grid_of_v2(document, error)
-        stored = found
+        stored = in_v3
     try:
         with_data_type = stored
         parse_data_type(stored.get("data_type"))
     except UnsupportedError:
         name = _name_of(stored.get("data_type"))
-        element = _SIZES.get(name)
-        nbytes = element or _USUAL_NBYTES
+        itemsize = _SIZES.get(name)
+        nbytes = itemsize or _USUAL_NBYTES
         fill = _fill(name, nbytes, stored.get("fill_value"))
-        with_data_type = {
-            **stored,
-            "data_type": f"r{8 * nbytes}",
-        }
+        with_data_type = {**stored, "data_type": f"r{8 * nbytes}"}
         if "fill_value" in stored:
             with_data_type["fill_value"] = [0] * nbytes if fill is None else list(fill)
-        if element is None:
-            return ByteDocument(stored, _any_size(with_data_type), name, _first_codec(stored), has_fill=False)
+        if itemsize is None:
+            return ByteDocument(
+                stored, _with_any_size(with_data_type), name, _first_codec(stored), has_fill=False
+            )
         has_fill = fill is not None
     except ShardError:
         pass  # the parser of the document says where
@@ -161,7 +160,7 @@ def byte_document(document: Document) -> ByteDocument:
         ChainSpec.from_metadata(with_data_type)
     except UnsupportedError as error:
         codec = str(error.codec or error.message)
-        return ByteDocument(stored, _any_size(with_data_type), name, codec, has_fill)
+        return ByteDocument(stored, _with_any_size(with_data_type), name, codec, has_fill)
     return ByteDocument(stored, with_data_type, name, has_fill=has_fill)
 
 
@@ -179,15 +178,15 @@ def _grid_of_v2(document: Document, error: UnsupportedError) -> ByteDocument:
 
 
 def _fill(name: str, nbytes: int, value: object) -> bytes | None:
-    """Return the fill value of a type that numpy does not have, as one element in the byte order of this machine.
+    """Return one element of a type that numpy does not have, in native byte order.
 
-    None if its bits are not known here: of a number in fewer than 16 bits, except zero.
+    None for a nonzero number of fewer than 16 bits, whose bits are not known here.
     """
     if isinstance(value, str) and re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * nbytes}}}", value):
         return int(value, 16).to_bytes(nbytes, sys.byteorder)
     if name.startswith("complex_") and isinstance(value, list | tuple) and len(value) == 2:
-        parts = [_fill(name.removeprefix("complex_"), nbytes // 2, part) for part in value]
-        return None if None in parts else b"".join(part or b"" for part in parts)
+        halves = [_fill(name.removeprefix("complex_"), nbytes // 2, half) for half in value]
+        return None if None in halves else b"".join(half or b"" for half in halves)
     if isinstance(value, int) and name.startswith(("int", "uint")) and -128 <= value < 256:
         return (value & 0xFF).to_bytes(1, sys.byteorder)
     try:
@@ -208,27 +207,28 @@ def _bits_of_bfloat16(single: bytes) -> int:
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
-def _any_size(document: Document) -> Document:
-    """Return the document with codecs that permit any size of an inner chunk; the last ones stay, as far as the engine has them."""
+def _with_any_size(document: Document) -> Document:
+    """Return the document with codecs that permit inner chunks of any size; the last codecs stay if the engine has them."""
     codecs = document.get("codecs")
     if not isinstance(codecs, Sequence) or isinstance(codecs, str):
         return document
-    found = {**document, "codecs": _replaced(codecs, _last_codecs)}
+    lenient = {**document, "codecs": _replaced(codecs, _last_codecs)}
     try:
-        ChainSpec.from_metadata(found)
+        ChainSpec.from_metadata(lenient)
     except UnsupportedError:
         return {**document, "codecs": _replaced(codecs, _last_checksum)}
-    return found
+    return lenient
 
 
 def _replaced(codecs: Sequence[Any], kept: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
-    for place, one in enumerate(codecs):
-        if not _is_sharding(one):
+    """Return codecs whose innermost list is `bytes` and those that `kept` returns of it."""
+    for place, codec in enumerate(codecs):
+        if not _is_sharding(codec):
             continue
-        configuration = one.get("configuration")
+        configuration = codec.get("configuration")
         if isinstance(configuration, Mapping) and isinstance(configuration.get("codecs"), Sequence):
             inner = {**configuration, "codecs": _replaced(configuration["codecs"], kept)}
-            return [*codecs[:place], {**one, "configuration": inner}, *codecs[place + 1 :]]
+            return [*codecs[:place], {**codec, "configuration": inner}, *codecs[place + 1 :]]
     return [_BYTES, *kept(codecs)]
 
 
@@ -238,12 +238,12 @@ def _last_codecs(codecs: Sequence[Any]) -> list[Any]:
     while n < len(names) and names[-1 - n] in _COMPRESSORS | _CHECKSUMS:
         n += 1
     last = list(codecs[len(codecs) - n :])
-    is_compressed = any(_codec_name(one) not in _CHECKSUMS for one in last)
+    is_compressed = any(_codec_name(codec) not in _CHECKSUMS for codec in last)
     return last if is_compressed else [_ZSTD, *last]
 
 
 def _last_checksum(codecs: Sequence[Any]) -> list[Any]:
-    return [_ZSTD, *(one for one in codecs[-1:] if _codec_name(one) in _CHECKSUMS)]
+    return [_ZSTD, *(codec for codec in codecs[-1:] if _codec_name(codec) in _CHECKSUMS)]
 
 
 def _is_sharding(codec: Any) -> bool:
@@ -256,9 +256,9 @@ def _codec_name(codec: Any) -> str:
 
 def _first_codec(document: Document) -> str:
     """Return the name of the codec that encodes elements of a data type without a size."""
-    for one in inner_codecs(document.get("codecs") or ()):
-        if _codec_name(one) not in ("transpose", "sharding_indexed"):
-            return _codec_name(one)
+    for codec in inner_codecs(document.get("codecs") or ()):
+        if _codec_name(codec) not in ("transpose", "sharding_indexed"):
+            return _codec_name(codec)
     return "of an unknown name"
 
 
@@ -270,20 +270,20 @@ def _name_of(data_type: Any) -> str:
 
 
 def inner_codecs(codecs: Sequence[Any]) -> list[Any]:
-    """Return the codecs of an inner chunk; those of a chunk without sharding."""
-    for one in codecs:
-        if _is_sharding(one):
-            return list(one["configuration"]["codecs"])
+    """Return the codecs of an inner chunk; without sharding, all codecs."""
+    for codec in codecs:
+        if _is_sharding(codec):
+            return list(codec["configuration"]["codecs"])
     return list(codecs)
 
 
 def with_inner_codecs(codecs: Sequence[Any], inner: Sequence[Any]) -> list[Any]:
-    """Return codecs with others for the inner chunks; without sharding, all of them are others."""
+    """Return codecs with those of the inner chunks replaced; without sharding, all are replaced."""
     if not any(map(_is_sharding, codecs)):
         return list(inner)
     return [
-        {**one, "configuration": {**one["configuration"], "codecs": list(inner)}}
-        if _is_sharding(one)
-        else one
-        for one in codecs
+        {**codec, "configuration": {**codec["configuration"], "codecs": list(inner)}}
+        if _is_sharding(codec)
+        else codec
+        for codec in codecs
     ]

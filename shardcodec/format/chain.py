@@ -66,7 +66,7 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bo
         True if the arrays that the chain reads and fills are in native byte order. If False, they are in the
         opposite order, and the chain swaps exactly the elements that it otherwise would not swap.
     any_nan : bool
-        Of floats with a fill value that is NaN, a chunk with any NaN in each element equals the fill value.
+        If the fill value of floats is NaN, a chunk of NaNs with any payload equals the fill value.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def _check_limit(value: int, limit: int, what: str) -> None:
 
 
 def _nan_order(chain: ChainSpec) -> str | None:
-    """Return the byte order of stored floats if their fill value is NaN; None for all others."""
+    """Return the byte order of stored floats if the fill value is NaN; None otherwise."""
     serializer = chain.serializer
     if isinstance(serializer, Sharding) or chain.dtype.kind != "f" or not np.isnan(chain.fill_value):
         return None

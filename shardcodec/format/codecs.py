@@ -199,7 +199,7 @@ class Lz4(Codec):
 
 @dataclass(frozen=True)
 class Blosc(Codec):
-    """A Blosc 1 container; ``typesize`` and ``shuffle`` of None follow from the itemsize, as in zarr."""
+    """A Blosc 1 container; a ``typesize`` or ``shuffle`` of None follows from the itemsize, as in zarr."""
 
     json_name: ClassVar[str] = "blosc"
 
@@ -237,8 +237,7 @@ class Sharding(Codec):
     """Inner chunks and an index in one object.
 
     With `clip`, `chunk_shape` need not divide the shard (draft 1.1 of the codec): the last inner chunks along an axis are
-    clipped to the shard. `clip` is a permission and no part of the JSON or of equality, because the shapes define the
-    stored bytes.
+    clipped to the shard. `clip` is a permission. JSON and equality ignore it, because the shapes define the stored bytes.
     """
 
     json_name: ClassVar[str] = "sharding_indexed"

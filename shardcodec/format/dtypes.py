@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: MIT
 """Data types and fill values: from JSON or Python to numpy and to exact bytes.
 
-Data types: the size of an element, and the units of it that a byte order reverses.
+Zarr v3 keeps the byte order in the `bytes` codec, so a dtype here is always in native order. Types of variable length
+(`string`, `variable_length_bytes`) and unknown names raise `UnsupportedError`.
 
-Zarr v3 keeps the byte order in the `bytes` codec, not in the data type, so a dtype here is always in native
-order. Types of variable length (`string`, `variable_length_bytes`) have no fixed itemsize. They and all unknown
-names raise `UnsupportedError`.
+An absent inner chunk reads as the fill value, and a write drops an inner chunk that equals it, so every bit of a fill
+value counts: -0.0 differs from 0.0, and NaNs differ in their payloads. The functions avoid numpy's casts, which may change
+a NaN.
 
-Source: Zarr v3 core specification, "Data types"; zarr-extensions, ``data-types``; the output of zarr-python 3.1
+Source: Zarr v3 core specification, "Data types" and "Fill value"; zarr-extensions, ``data-types``; the output of zarr-python 3.1
 to 3.4.
 """
 
@@ -175,16 +176,16 @@ def as_dtype(value: object) -> DType:
         wrong("", f"expected a data type, got {show(value)}: {error}", actual=value)
     if dtype.subdtype is not None:
         unsupported("", f"expected the type of one element, got the array type {dtype}", data_type=str(dtype))
-    return _checked(dtype).newbyteorder("=")
+    return _check_element(dtype).newbyteorder("=")
 
 
-def _checked(dtype: DType) -> DType:
-    """Return ``dtype``; raise if its elements, or nested fields of a struct, have no fixed bytes."""
+def _check_element(dtype: DType) -> DType:
+    """Return ``dtype``; raise if its elements, or nested fields of a struct, have no fixed size or byte layout."""
     if dtype.subdtype is not None:
-        _checked(dtype.subdtype[0])
+        _check_element(dtype.subdtype[0])
     elif dtype.names is not None:
         for name in dtype.names:
-            _checked(dtype[name])
+            _check_element(dtype[name])
     elif dtype.kind not in "biufcmMSUV":
         unsupported("", f"expected elements of a fixed size, got {dtype}", data_type=str(dtype))
     elif dtype.char in "gG" or (dtype.kind == "V" and dtype.type is not np.void):
@@ -249,7 +250,7 @@ def swap_fields(dtype: DType) -> tuple[SwapField, ...]:
     int32 fields are one run of two units.
     """
     merged: list[SwapField] = []
-    for offset, unit, count in sorted(_raw_swap_fields(dtype, 0)):
+    for offset, unit, count in sorted(_unmerged_swap_fields(dtype, 0)):
         if merged and merged[-1][1] == unit and merged[-1][0] + unit * merged[-1][2] == offset:
             merged[-1] = (merged[-1][0], unit, merged[-1][2] + count)
         else:
@@ -257,16 +258,20 @@ def swap_fields(dtype: DType) -> tuple[SwapField, ...]:
     return tuple(merged)
 
 
-def _raw_swap_fields(dtype: DType, base: int) -> list[SwapField]:
+def _unmerged_swap_fields(dtype: DType, base: int) -> list[SwapField]:
     if dtype.subdtype is not None:
         item, n = dtype.subdtype[0], dtype.itemsize // dtype.subdtype[0].itemsize
-        one = _raw_swap_fields(item, base)
-        if len(one) == 1 and one[0][1] * one[0][2] == item.itemsize:
-            return [(base, one[0][1], one[0][2] * n)]  # fast path: an array of plain numbers is one run
-        return [(offset + i * item.itemsize, unit, count) for i in range(n) for offset, unit, count in one]
+        item_fields = _unmerged_swap_fields(item, base)
+        if len(item_fields) == 1 and item_fields[0][1] * item_fields[0][2] == item.itemsize:
+            return [
+                (base, item_fields[0][1], item_fields[0][2] * n)
+            ]  # fast path: an array of plain numbers is one run
+        return [
+            (offset + i * item.itemsize, unit, count) for i in range(n) for offset, unit, count in item_fields
+        ]
     if dtype.names is not None:
         fields = [dtype.fields[name] for name in dtype.names]  # type: ignore[index]
-        return [f for field in fields for f in _raw_swap_fields(field[0], base + field[1])]
+        return [f for field in fields for f in _unmerged_swap_fields(field[0], base + field[1])]
     if dtype.kind == "U":
         return [(base, 4, dtype.itemsize // 4)]
     unit = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
@@ -275,37 +280,17 @@ def _raw_swap_fields(dtype: DType, base: int) -> list[SwapField]:
     return [(base, unit, dtype.itemsize // unit)]
 
 
-# ---------------------------------------------------------------- fill values: conversion between JSON or Python values and the exact bytes of one element
-#
-# Bit-exact fill values.
-#
-# An absent inner chunk reads as the fill value, and a write drops an inner chunk that equals it, so every bit
-# counts: -0.0 differs from 0.0, and NaNs differ in their payloads. All functions work on the bytes of one element in
-# native order and avoid numpy's casts, which may change a NaN.
-#
-# Source: Zarr v3 core specification, "Fill value"; zarr-extensions, ``data-types``; the output of zarr-python 3.1
-# to 3.4.
+# ---------------------------------------------------------------- fill values, as the bytes of one element
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NAT = -(2**63)
 
 
 def fill_from_json(dtype: DType, value: object) -> bytes:
-    """Return the bytes of one element for the ``fill_value`` of a ``zarr.json``.
+    """Return the bytes of one element for the ``fill_value`` of a ``zarr.json``; `dtype` is one of `parse_data_type`.
 
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        A dtype that `shardcodec.format.dtypes.parse_data_type` returned.
-    value
-        The JSON value: a number, ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, the bits of a float
-        ``"0x7fc00000"``, a pair for a complex number, base64 or an array of numbers for bytes, base64 or an object
-        for a struct.
-
-    Returns
-    -------
-    bytes
-        One element in native byte order.
+    The value is a number, ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, the bits of a float ``"0x7fc00000"``, a pair for
+    a complex number, base64 or an array of numbers for bytes, base64 or an object for a struct.
 
     Raises
     ------
@@ -313,41 +298,41 @@ def fill_from_json(dtype: DType, value: object) -> bytes:
         The dtype cannot represent the value.
     """
     if dtype.names is not None:
-        return _struct(dtype, value)
+        return _struct_bytes(dtype, value)
     match dtype.kind:
         case "b":
             if not isinstance(value, bool):
                 wrong("", f"expected true or false, got {show(value)}", actual=value)
             return bytes([value])
         case "i" | "u":
-            return _integer(dtype, value)
+            return _integer_bytes(dtype, value)
         case "f":
-            return _float(dtype.itemsize, value, "")
+            return _float_bytes(dtype.itemsize, value, "")
         case "c":
-            return _complex(dtype, value)
+            return _complex_bytes(dtype, value)
         case "m" | "M":
-            return _integer(np.dtype("int64"), _NAT if value == "NaT" else value)
+            return _integer_bytes(np.dtype("int64"), _NAT if value == "NaT" else value)
         case "U":
-            return _text(dtype, value)
-    return _octets(dtype, value)
+            return _text_bytes(dtype, value)
+    return _raw_bytes(dtype, value)
 
 
 def fill_from_document(dtype: DType, value: object) -> bytes:
     """Return the bytes of one element for the ``fill_value`` of a stored document, in any spelling that zarr reads.
 
-    Other writers spell fill values loosely: n5-zarr writes ``"0"`` for numbers, neuroglancer 0 for bool. The result is that of
-    zarr; a fill value of a caller must be one that `fill_from_json` takes.
+    Some writers spell fill values loosely: n5-zarr writes ``"0"`` for numbers, neuroglancer 0 for bool. The result is zarr's.
+    A caller's own fill value goes to `fill_from_json`, which is strict.
 
     Raises
     ------
     SpecError
-        Neither takes the value.
+        zarr cannot read the value either.
     """
     return fill_from_json(dtype, _canonical(dtype, value))
 
 
 def _canonical(dtype: DType, value: object) -> object:
-    """Return the form of a loosely spelt fill value that `fill_from_json` takes; others as they are."""
+    """Return the strict form of a loosely spelt fill value; return any other value unchanged."""
     kind = dtype.kind if dtype.names is None else ""
     if kind == "b" and (value is None or isinstance(value, str | int | float)):
         return bool(value)
@@ -367,23 +352,23 @@ def _canonical(dtype: DType, value: object) -> object:
 
 
 def _canonical_float(dtype: DType, value: str | float) -> str | float:
-    """Return a number; bits of a float of another size as the number that they are, and too large ones as infinity."""
+    """Return a number: the bits of a float of another size are decoded, and too large numbers become infinity."""
     if isinstance(value, str) and value in _SPECIAL:
         return value
     if isinstance(value, str) and (
-        found := re.fullmatch(r"0x([0-9a-fA-F]{4}|[0-9a-fA-F]{8}|[0-9a-fA-F]{16})", value)
+        digits := re.fullmatch(r"0x([0-9a-fA-F]{4}|[0-9a-fA-F]{8}|[0-9a-fA-F]{16})", value)
     ):
-        nbytes = len(found[1]) // 2
+        nbytes = len(digits[1]) // 2
         if nbytes == dtype.itemsize:
             return value
-        value = float(np.frombuffer(_hex_float(nbytes, value, ""), f"f{nbytes}")[0])
+        value = float(np.frombuffer(_hex_float_bytes(nbytes, value, ""), f"f{nbytes}")[0])
     with np.errstate(over="ignore"):
         number = float(np.array(float(value), dtype=dtype)[()])
     return number if math.isinf(number) else float(value)
 
 
 def loose_base64(value: str, nbytes: int) -> str:
-    """Return base64 of exactly so many bytes: other letters are skipped, and bytes cut off or added as numpy does."""
+    """Return base64 of exactly `nbytes` bytes: invalid characters are skipped, bytes cut off or zeros added, as by numpy."""
     try:
         data = base64.b64decode(value)
     except (binascii.Error, ValueError):
@@ -391,7 +376,7 @@ def loose_base64(value: str, nbytes: int) -> str:
     return base64.b64encode(data[:nbytes].ljust(nbytes, b"\0")).decode("ascii")
 
 
-def _integer(dtype: DType, value: object) -> bytes:
+def _integer_bytes(dtype: DType, value: object) -> bytes:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # writers often store 0.0 for 0, which is unambiguous
     info = np.iinfo(dtype)
@@ -399,9 +384,9 @@ def _integer(dtype: DType, value: object) -> bytes:
     return number.to_bytes(dtype.itemsize, sys.byteorder, signed=dtype.kind == "i")
 
 
-def _float(itemsize: int, value: object, path: str) -> bytes:
+def _float_bytes(itemsize: int, value: object, path: str) -> bytes:
     if isinstance(value, str) and value not in _SPECIAL:
-        return _hex_float(itemsize, value, path)
+        return _hex_float_bytes(itemsize, value, path)
     if isinstance(value, str):
         value = _SPECIAL[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -417,7 +402,7 @@ def _float(itemsize: int, value: object, path: str) -> bytes:
     return stored.tobytes()
 
 
-def _hex_float(itemsize: int, value: str, path: str) -> bytes:
+def _hex_float_bytes(itemsize: int, value: str, path: str) -> bytes:
     """Return the bytes of ``0x7fc00000``, the bits as an unsigned number; only this form has the payload of a NaN."""
     n_digits = 2 * itemsize
     if re.fullmatch(rf"0x[0-9a-fA-F]{{{n_digits}}}", value) is None:
@@ -426,15 +411,15 @@ def _hex_float(itemsize: int, value: str, path: str) -> bytes:
     return int(value, 16).to_bytes(itemsize, sys.byteorder)
 
 
-def _complex(dtype: DType, value: object) -> bytes:
+def _complex_bytes(dtype: DType, value: object) -> bytes:
     parts = as_items(value, "")
     if len(parts) != 2:
         reason = f"expected a real and an imaginary part, got {show(value)}"
         wrong("", reason, expected=2, actual=len(parts))
-    return b"".join(_float(dtype.itemsize // 2, part, f"[{i}]") for i, part in enumerate(parts))
+    return b"".join(_float_bytes(dtype.itemsize // 2, part, f"[{i}]") for i, part in enumerate(parts))
 
 
-def _text(dtype: DType, value: object) -> bytes:
+def _text_bytes(dtype: DType, value: object) -> bytes:
     if not isinstance(value, str):
         wrong("", f"expected a string, got {show(value)}", actual=value)
     limit = dtype.itemsize // 4
@@ -443,7 +428,7 @@ def _text(dtype: DType, value: object) -> bytes:
     return np.array(value, dtype=dtype).tobytes()
 
 
-def _octets(dtype: DType, value: object) -> bytes:
+def _raw_bytes(dtype: DType, value: object) -> bytes:
     """Return bytes of a fixed length from base64 (zarr-python) or an array of numbers (core specification, raw)."""
     if isinstance(value, str):
         return _fit(dtype, _unbase64(value))
@@ -468,7 +453,7 @@ def _fit(dtype: DType, data: bytes) -> bytes:
     return data
 
 
-def _struct(dtype: DType, value: object) -> bytes:
+def _struct_bytes(dtype: DType, value: object) -> bytes:
     """Return a struct from an object (omitted fields are zero, times NaT) or from base64 of little-endian fields."""
     if isinstance(value, str):
         data = _fit(dtype, _unbase64(value))
@@ -513,11 +498,11 @@ def fill_bytes(dtype: DType, value: object) -> bytes:
         The dtype cannot represent the value.
     """
     if isinstance(value, np.generic | np.ndarray):
-        return _from_numpy(dtype, value)
+        return _numpy_bytes(dtype, value)
     if isinstance(value, bytes | bytearray | memoryview) and dtype.kind in "SV":
         return _fit(dtype, bytes(value))
     if dtype.names is not None and isinstance(value, tuple):
-        return _from_tuple(dtype, value)
+        return _tuple_bytes(dtype, value)
     if dtype.kind == "b" and type(value) is int and value in (0, 1):
         value = bool(value)
     elif dtype.kind in "iuf" and isinstance(value, bool):
@@ -525,11 +510,11 @@ def fill_bytes(dtype: DType, value: object) -> bytes:
     elif dtype.kind == "c" and isinstance(value, int | float | complex):
         value = (complex(value).real, complex(value).imag)
     elif dtype.kind in "mM" and value is not None and not isinstance(value, bool | int | float):
-        return _from_time(dtype, value)
+        return _time_bytes(dtype, value)
     return fill_from_json(dtype, value)
 
 
-def _from_numpy(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes:
+def _numpy_bytes(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes:
     array = np.asarray(value)
     if array.ndim:
         wrong("", f"expected one element, got an array of shape {array.shape}", actual=array.shape)
@@ -540,14 +525,14 @@ def _from_numpy(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> bytes
         if array.dtype.kind != dtype.kind:
             # `item` of nanoseconds is an integer, which the code below accepts
             wrong("", f"cannot represent {show(value)} as {dtype}", actual=value)
-        return _from_time(dtype, value)
+        return _time_bytes(dtype, value)
     if array.dtype.kind == "V" and array.dtype.names is None:
         return _fit(dtype, array.tobytes())
     item = array.item()
-    return fill_bytes(dtype, _from_long(dtype, item) if isinstance(item, np.generic) else item)
+    return fill_bytes(dtype, _from_long_double(dtype, item) if isinstance(item, np.generic) else item)
 
 
-def _from_long(dtype: DType, value: np.generic) -> float | complex:
+def _from_long_double(dtype: DType, value: np.generic) -> float | complex:
     """Return a long double as a Python number; its `item` returns a numpy scalar, because Python has no such type."""
     number: float | complex = complex(value) if value.dtype.kind == "c" else float(value)  # type: ignore[arg-type]
     if np.isfinite(value) and not np.isfinite(number):
@@ -555,7 +540,7 @@ def _from_long(dtype: DType, value: np.generic) -> float | complex:
     return number
 
 
-def _from_tuple(dtype: DType, value: tuple[object, ...]) -> bytes:
+def _tuple_bytes(dtype: DType, value: tuple[object, ...]) -> bytes:
     names = dtype.names or ()
     if len(value) != len(names):
         reason = f"expected {len(names)} values, one per field, got {len(value)}"
@@ -563,11 +548,11 @@ def _from_tuple(dtype: DType, value: tuple[object, ...]) -> bytes:
     fields = {}
     for name, item in zip(names, value, strict=True):
         with within(name):
-            fields[name] = _from_field(dtype[name], item)
+            fields[name] = _field_bytes(dtype[name], item)
     return _assemble(dtype, fields)
 
 
-def _from_field(dtype: DType, value: object) -> bytes:
+def _field_bytes(dtype: DType, value: object) -> bytes:
     if dtype.subdtype is None:
         return fill_bytes(dtype, value)
     element = np.zeros((), dtype=[("field", dtype)])
@@ -578,7 +563,7 @@ def _from_field(dtype: DType, value: object) -> bytes:
     return element.tobytes()
 
 
-def _from_time(dtype: DType, value: object) -> bytes:
+def _time_bytes(dtype: DType, value: object) -> bytes:
     """Return the bytes of a time or duration in any unit; this dtype must represent it exactly."""
     try:
         given = np.asarray(value, dtype=None if isinstance(value, np.generic) else dtype)
@@ -627,7 +612,7 @@ def _float_to_json(itemsize: int, fill: bytes) -> float | str:
     if name is None and math.isnan(number):
         name = "NaN"
     json = number if name is None else name
-    if _float(itemsize, json, "") == fill:
+    if _float_bytes(itemsize, json, "") == fill:
         return json
     return f"0x{int.from_bytes(fill, sys.byteorder):0{2 * itemsize}x}"
 

@@ -1,10 +1,20 @@
 # metadata.py - the metadata document of an array: zarr.json, or .zarray of Zarr v2; chunk keys
 # SPDX-License-Identifier: MIT
-"""The metadata document of an array: zarr.json, or .zarray of Zarr v2; chunk keys.
+"""The metadata document of an array: ``zarr.json``, or ``.zarray`` of Zarr v2; chunk keys.
 
-Array metadata: the members of a ``zarr.json`` beside the codecs.
+A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of the code does not know the format:
 
-Source: Zarr v3 core specification 3.1, "Array metadata"; zarr-extensions, ``chunk-grids/rectilinear``.
+    order "F"                           codec `transpose` that reverses the axes
+    dtype "<i4" or ">i4"                dtype int32, codec `bytes` with that byte order
+    filters, then the compressor        codecs of numcodecs that map bytes to bytes, in this order
+    fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
+    dimension_separator                 chunk key encoding `v2` with that separator
+
+Filters that change elements (delta, packbits, ...) and Python objects raise `UnsupportedError`. `document_in_v3`
+describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
+
+Source: Zarr v3 core specification 3.1, "Array metadata" and "Chunk key encoding"; zarr-extensions,
+``chunk-grids/rectilinear``; Zarr v2 specification; numcodecs; the output of zarr-python 3.1 to 3.4.
 """
 
 from __future__ import annotations
@@ -55,8 +65,14 @@ __all__ = [
 
 Edges = tuple[tuple[int, ...], ...]
 
-_REQUIRED = ("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "fill_value", "codecs")
-_KNOWN = (*_REQUIRED, "chunk_key_encoding", "attributes", "dimension_names", "storage_transformers")
+_ZARR_JSON_REQUIRED = ("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "fill_value", "codecs")
+_ZARR_JSON_KNOWN = (
+    *_ZARR_JSON_REQUIRED,
+    "chunk_key_encoding",
+    "attributes",
+    "dimension_names",
+    "storage_transformers",
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +105,10 @@ def parse_array(metadata: object) -> ArrayLayout:
     for key, only in (("zarr_format", 3), ("node_type", "array")):
         if key in metadata and metadata[key] != only:
             wrong(key, f"expected {only!r}, got {show(metadata[key])}", expected=only, actual=metadata[key])
-    ignored = [key for key, value in metadata.items() if key not in _KNOWN and _may_be_ignored(value)]
-    check_keys(metadata, "", required=_REQUIRED, optional=(*_KNOWN, *ignored))
+    ignored = [
+        key for key, value in metadata.items() if key not in _ZARR_JSON_KNOWN and _may_be_ignored(value)
+    ]
+    check_keys(metadata, "", required=_ZARR_JSON_REQUIRED, optional=(*_ZARR_JSON_KNOWN, *ignored))
     if metadata.get("storage_transformers"):
         given = show(metadata["storage_transformers"])
         unsupported("storage_transformers", f"expected none, got {given}; shardcodec implements none")
@@ -167,10 +185,6 @@ def _pair(run: object, path: str) -> tuple[int, int]:
 
 
 # ---------------------------------------------------------------- keys of chunks in a store
-#
-# Chunk key encodings ``default`` and ``v2``.
-#
-# Source: Zarr v3 core specification 3.1, "Chunk key encoding".
 
 
 @dataclass(frozen=True)
@@ -221,43 +235,28 @@ class KeyEncoding:
 
     def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
         """Return the grid position of a key; None for a key that is not one of a chunk with `ndim` axes."""
-        parts = key.split(self.separator)
+        numbers = key.split(self.separator)
         if ndim == 0:
             return () if key == self.key(()) else None
         if self.is_default:
-            if parts[0] != "c":
+            if numbers[0] != "c":
                 return None
-            parts = parts[1:]
-        if len(parts) != ndim or not all(part.isascii() and part.isdecimal() for part in parts):
+            numbers = numbers[1:]
+        if len(numbers) != ndim or not all(number.isascii() and number.isdecimal() for number in numbers):
             return None
-        coords = tuple(map(int, parts))
+        coords = tuple(map(int, numbers))
         return coords if self.key(coords) == key else None  # no leading zeros
 
 
-# ---------------------------------------------------------------- the metadata document of an array: zarr.json, or .zarray of Zarr v2
-#
-# Read the metadata document of an array of either format.
-#
-# A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of the code does not know the format:
-#
-#     order "F"                           codec `transpose` that reverses the axes
-#     dtype "<i4" or ">i4"                dtype int32, codec `bytes` with that byte order
-#     filters, then the compressor        codecs of numcodecs that map bytes to bytes, in this order
-#     fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
-#     dimension_separator                 chunk key encoding `v2` with that separator
-#
-# Filters that change elements (delta, packbits, ...) and Python objects raise `UnsupportedError`. `document_in_v3`
-# describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
-#
-# Source: Zarr v2 specification; numcodecs; the output of zarr-python 3.1 to 3.4.
+# ---------------------------------------------------------------- documents of Zarr v2
 
-_REQUIRED_V2 = ("shape", "chunks", "dtype", "fill_value", "order")
+_ZARRAY_REQUIRED = ("shape", "chunks", "dtype", "fill_value", "order")
 # Filters of columns of text, and the data types whose codecs of the same name store the same bytes.
-_TEXT = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+_TEXT_FILTERS = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
 _BYTE: DType = np.dtype("uint8")
-_UNIT = r"(\[\d*(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
-_TYPE = re.compile(
-    rf"\|b1|\|[iu]1|[<>][iuf][248]|[<>]c(8|16)|[<>][mM]8{_UNIT}|\|[SV][1-9]\d*|[<>]U[1-9]\d*",
+_TIME_UNIT = r"(\[\d*(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
+_V2_DTYPE = re.compile(
+    rf"\|b1|\|[iu]1|[<>][iuf][248]|[<>]c(8|16)|[<>][mM]8{_TIME_UNIT}|\|[SV][1-9]\d*|[<>]U[1-9]\d*",
 )
 
 
@@ -274,12 +273,12 @@ def parse_document(document: object) -> ArrayLayout:
     if not _is_v2(document):
         return parse_array(document)
     document = as_mapping(document, "")
-    for key in _REQUIRED_V2:
+    for key in _ZARRAY_REQUIRED:
         if key not in document:
             wrong(key, "missing required key")
     shape = as_int_tuple(document["shape"], "shape", minimum=0)
     with within("dtype"):
-        stored = _parse_type(document["dtype"])
+        stored = _parse_v2_dtype(document["dtype"])
         endian = _endian(stored)
     chunks = as_chunk_shape(document["chunks"], stored.itemsize, "chunks")
     if len(chunks) != len(shape):
@@ -287,9 +286,9 @@ def parse_document(document: object) -> ArrayLayout:
         wrong("chunks", reason, expected=len(shape), actual=len(chunks))
     dtype = as_dtype(stored)
     with within("fill_value"):
-        fill = _fill(document["fill_value"], stored, dtype)
-    bytes_codecs = _bytes_codecs(document, stored.itemsize)
-    codecs = [*_transpose(document["order"], len(shape)), Bytes(endian), *bytes_codecs]
+        fill = _v2_fill(document["fill_value"], stored, dtype)
+    bytes_codecs = _v2_bytes_codecs(document, stored.itemsize)
+    codecs = [*_v2_transpose(document["order"], len(shape)), Bytes(endian), *bytes_codecs]
     return ArrayLayout(shape, tuple((n,) for n in chunks), dtype, fill_scalar(dtype, fill), codecs)
 
 
@@ -322,42 +321,31 @@ def has_objects(document: Mapping[str, Any]) -> bool:
 
 
 def _text_filter(document: Mapping[str, Any]) -> str | None:
-    """Return the name of the filter that makes bytes of strings; None if there is none."""
+    """Return the name of the filter that encodes strings; None if there is none."""
     filters = as_items(document.get("filters") or (), "filters")
     first = filters[0] if filters and isinstance(filters[0], Mapping) else {}
     name = str(first.get("id"))
-    return name if document.get("dtype") == "|O" and name in _TEXT else None
+    return name if document.get("dtype") == "|O" and name in _TEXT_FILTERS else None
 
 
 def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the ``zarr.json`` of an array with the chunks of a ``.zarray`` whose data type numpy does not have.
+    """Return the ``zarr.json`` of the chunks of a ``.zarray`` whose data type numpy does not have; None for other data types.
 
-    The filter ``vlen-utf8`` and the codec of this name store the same bytes, and so do ``vlen-bytes``. TensorStore has the
-    data types of `sizes` in both formats.
-
-    Parameters
-    ----------
-    document : mapping
-    sizes : mapping from str to int
-        Bytes of an element of further data types.
-
-    Returns
-    -------
-    dict or None
-        None for any other data type.
+    Filters and codecs named ``vlen-utf8`` or ``vlen-bytes`` store the same bytes. `sizes` has the bytes of an element of
+    further data types, which TensorStore has in both formats.
 
     Raises
     ------
     SpecError
         A member is missing or invalid.
     UnsupportedError
-        The engine does not have the compressor or another filter, so nothing shows that Zarr v3 has it.
+        The engine does not have the compressor or another filter; Zarr v3 may not have it either.
     """
     name, dtype = _text_filter(document), document.get("dtype")
     itemsize = sizes.get(dtype) if isinstance(dtype, str) else None
     if name is None and itemsize is None:
         return None
-    for key in _REQUIRED_V2:
+    for key in _ZARRAY_REQUIRED:
         if key not in document:
             wrong(key, "missing required key")
     shape = as_int_tuple(document["shape"], "shape", minimum=0)
@@ -371,9 +359,9 @@ def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dic
         fill = fill or ""  # null, and the 0 of zarr-python 2, read as empty
         if not isinstance(fill, str):
             unsupported("fill_value", f"expected a string, got {show(fill)}", actual=fill)
-        itemsize, data_type, serializer = 1, _TEXT[name], {"name": name}
+        itemsize, data_type, serializer = 1, _TEXT_FILTERS[name], {"name": name}
         others = {**document, "filters": document["filters"][1:]}
-    bytes_codecs = resolve_codecs(tuple(_bytes_codecs(others, itemsize)), (1,), _BYTE, "codecs")
+    bytes_codecs = resolve_codecs(tuple(_v2_bytes_codecs(others, itemsize)), (1,), _BYTE, "codecs")
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -386,7 +374,7 @@ def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dic
         },
         "fill_value": fill,
         "codecs": [
-            *(codec.to_json() for codec in _transpose(document["order"], len(shape))),
+            *(codec.to_json() for codec in _v2_transpose(document["order"], len(shape))),
             serializer,
             *(codec.to_json() for codec in bytes_codecs),
         ],
@@ -398,18 +386,18 @@ def _is_v2(document: object) -> bool:
     return isinstance(document, Mapping) and document.get("zarr_format") == 2
 
 
-def _transpose(order: object, ndim: int) -> list[Codec]:
+def _v2_transpose(order: object, ndim: int) -> list[Codec]:
     if order not in ("C", "F"):
         wrong("order", f'expected "C" or "F", got {show(order)}', actual=order)
     return [Transpose(tuple(reversed(range(ndim))))] if order == "F" and ndim > 1 else []
 
 
-def _parse_type(data: object) -> DType:
+def _parse_v2_dtype(data: object) -> DType:
     """Return the dtype in its stored byte order; `data` is a name such as ``<i4``, or pairs of a field and its type."""
     if isinstance(data, str):
-        if _TYPE.fullmatch(data) is None:
+        if _V2_DTYPE.fullmatch(data) is None:
             unsupported("", f"shardcodec does not implement data type {show(data)}", data_type=data)
-        return _numpy_type(data, data)
+        return _v2_numpy_dtype(data, data)
     fields = []
     for i, item in enumerate(as_items(data, "")):
         pair = as_items(item, f"[{i}]")
@@ -418,13 +406,13 @@ def _parse_type(data: object) -> DType:
         if len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
             wrong(f"[{i}]", f"expected a name and a data type, got {show(item)}", actual=item)
         with within(f"[{i}][1]"):
-            fields.append((pair[0], _parse_type(pair[1])))
+            fields.append((pair[0], _parse_v2_dtype(pair[1])))
     if not fields:
         wrong("", "expected at least one field, got none")
-    return _numpy_type(fields, data)
+    return _v2_numpy_dtype(fields, data)
 
 
-def _numpy_type(description: Any, data: object) -> DType:
+def _v2_numpy_dtype(description: Any, data: object) -> DType:
     try:
         dtype: DType = np.dtype(description)
     except (TypeError, ValueError, OverflowError) as error:
@@ -440,7 +428,7 @@ def _endian(stored: DType) -> Any:
     return "little" if is_little else "big"
 
 
-def _fill(value: object, stored: DType, dtype: DType) -> bytes:
+def _v2_fill(value: object, stored: DType, dtype: DType) -> bytes:
     """Return the bytes of one element in native byte order."""
     if value is None:
         return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
@@ -450,11 +438,11 @@ def _fill(value: object, stored: DType, dtype: DType) -> bytes:
         return fill_from_document(dtype, value)
     if not isinstance(value, str):
         wrong("", f"expected base64, got {show(value)}", actual=value)
-    element = fill_from_json(np.dtype(f"V{stored.itemsize}"), value)  # it has the byte order of the array
+    element = fill_from_json(np.dtype(f"V{stored.itemsize}"), value)  # in the byte order of the array
     return np.frombuffer(element, stored).astype(dtype).tobytes()
 
 
-def _bytes_codecs(document: Mapping[str, Any], itemsize: int) -> Iterator[Codec]:
+def _v2_bytes_codecs(document: Mapping[str, Any], itemsize: int) -> Iterator[Codec]:
     """Yield the filters and the compressor; the first one gets elements, the others get bytes."""
     filters = document.get("filters")
     steps = [(f"filters[{i}]", data) for i, data in enumerate(as_items(filters or (), "filters"))]
@@ -473,5 +461,5 @@ def _numcodec(data: Mapping[str, Any], itemsize: int) -> Codec:
     if name not in NUMCODECS:
         unsupported("id", f"shardcodec does not implement codec {show(name)}", codec=name)
     if name == "blosc" and data.get("typesize") is None:
-        data = {**data, "typesize": itemsize}  # as numcodecs, which takes it from its input
+        data = {**data, "typesize": itemsize}  # numcodecs takes it from its input
     return NUMCODECS[name](data, False)

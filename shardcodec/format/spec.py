@@ -1,15 +1,15 @@
 # spec.py - the encoding of a shard and of one chunk, as immutable data
 # SPDX-License-Identifier: MIT
-"""The encoding of a shard and of one chunk, as immutable data.
+"""The encoding of a shard and of one chunk, as immutable data that is checked at construction.
 
-`ShardSpec`: a shard, its inner chunks, and the geometry of its index, checked at construction and then immutable.
+`ShardSpec` describes a shard, its inner chunks, and the geometry of its index:
 
     shard_shape --before--> stored_shape --cut into--> grid_shape of inner chunks --after--> object
               (transposes)                             each through `codecs`  (bytes -> bytes)
 
 The inner ``chunk_shape`` divides the *stored* shape, the shape after the transposes, because that is the input of
 the sharding codec. `ChainSpec` describes any chunk: of an array without shards, a whole shard, or an inner chunk.
-This module reads no data and does not import zarr.
+Two specs are equal if their shapes and codecs are equal and their fill values have the same bits.
 
 Sources: Zarr v3 core specification 3.1, "Array metadata"; Zarr v3 codec `sharding_indexed` 1.0.
 """
@@ -68,8 +68,6 @@ __all__ = ["ChainSpec", "ShardSpec", "assign", "element", "spec_repr"]
 
 
 # ---------------------------------------------------------------- the encoding of one chunk
-#
-# Two specs are equal if their shapes and codecs are equal and their fill values have the same bits.
 
 
 def element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
@@ -378,7 +376,7 @@ class ChainSpec:
 _SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location", "clip")
 
 
-def _options(sharding: Any) -> dict[str, Any]:
+def _sharding_options(sharding: Any) -> dict[str, Any]:
     """Return the values of the sharding codec in a codec or spec, as keyword arguments."""
     return {name: getattr(sharding, name) for name in _SHARDING_FIELDS}
 
@@ -455,14 +453,14 @@ class ShardSpec:
         shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
         check_argument("clip", clip, bool)
         sharding = Sharding(chunk_shape, codecs, index_codecs, index_location, clip)  # type: ignore[arg-type]
-        parts = parse_codecs((*as_items(before, "before"), sharding, *as_items(after, "after")), "codecs")
-        place = parts.index(sharding)
-        before = resolve_codecs(parts[:place], shape, dtype, "before")
-        after = resolve_codecs(parts[place + 1 :], shape, dtype, "after")
+        parsed = parse_codecs((*as_items(before, "before"), sharding, *as_items(after, "after")), "codecs")
+        place = parsed.index(sharding)
+        before = resolve_codecs(parsed[:place], shape, dtype, "before")
+        after = resolve_codecs(parsed[place + 1 :], shape, dtype, "after")
         perm = compose_transposes(before, len(shape))
         sharding = sharding.resolve(tuple(shape[axis] for axis in perm), dtype)
         assign(self, shard_shape=shape, dtype=dtype, fill_value=fill_scalar(dtype, fill), fill=fill)
-        assign(self, before=before, after=after, **_options(sharding))
+        assign(self, before=before, after=after, **_sharding_options(sharding))
 
     @classmethod
     def from_json(
@@ -509,7 +507,7 @@ class ShardSpec:
         dtype, _ = element(dtype, fill_value)
         shape = as_chunk_shape(shard_shape, dtype.itemsize, "shard_shape")
         with bounded_depth("codecs"), within(place):
-            options = _options(parse_sharding(config, lenient))
+            options = _sharding_options(parse_sharding(config, lenient))
             return cls(shape, dtype=dtype, fill_value=fill_value, **(options | {"clip": clip}))
 
     @classmethod
@@ -536,7 +534,7 @@ class ShardSpec:
             name = chain.serializer.json_name
             wrong("codecs", f"expected a sharding_indexed codec, got {name}", actual=name)
         place = chain.codecs.index(sharding)
-        options = _options(sharding)
+        options = _sharding_options(sharding)
         options |= {"before": chain.codecs[:place], "after": chain.codecs[place + 1 :]}
         return cls(chain.shape, dtype=chain.dtype, fill_value=chain.fill_value, **options)
 
@@ -624,7 +622,7 @@ class ShardSpec:
     @property
     def sharding(self) -> Sharding:
         """The `sharding_indexed` codec."""
-        return Sharding(**_options(self))
+        return Sharding(**_sharding_options(self))
 
     @cached_property
     def chain(self) -> ChainSpec:
