@@ -73,9 +73,10 @@ sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struc
     status = sc_input_open(&fetch->input, shard, &fetch->source, cache, false, &fetch->stats, where);
     if (!status && source->is_open)
         status = sc_file_identify_open(fetch->input.fd, &fetch->input.file.id, where);
-    if (status || fetch->input.missing || source->entries)
-        return status;
-    return load_index(fetch, where);
+    if (!status && shard && !fetch->input.missing && !source->entries)
+        status = load_index(fetch, where);
+    fetch->is_open = !status && !fetch->input.missing;
+    return status;
 }
 
 void
@@ -84,6 +85,7 @@ sc_fetch_end(struct sc_fetch *fetch)
     sc_input_close(&fetch->input);
     sc_totals_add(&fetch->stats);
     fetch->stats = (struct sc_stats){ 0 };
+    fetch->is_open = false;
 }
 
 void
@@ -92,6 +94,7 @@ sc_fetch_move(struct sc_fetch *to, struct sc_fetch *from)
     *to = *from;
     to->input.source = &to->source;
     from->entries = NULL;
+    from->is_open = false;
     from->input.fd = -1;
     from->input.file.kept = NULL;
     from->input.index = NULL;

@@ -10,13 +10,16 @@
 
 struct sc_fetch {
     struct sc_source source;
-    struct sc_input input;          /* its index is NULL if the source has the entries */
+    struct sc_input input;          /* its index is NULL if the source has the entries, or without a chain */
     const struct sc_entry *entries; /* n_chunks in C order, not checked unless they are those of the source */
+    bool is_open;                   /* false for a missing object, too */
     struct sc_stats stats;          /* of this shard; sc_fetch_end() adds them to the totals */
 };
 
 /* Open the object of `source` and read its index, that of a file through the cache if there is one. Paths and
- * buffers of the source must live as long as this. Call sc_fetch_end() in any case. */
+ * buffers of the source must live as long as this. Call sc_fetch_end() in any case.
+ *
+ * shard: NULL to read bytes of any object; only sc_fetch_range(), sc_fetch_sums() and sc_fetch_version() may follow. */
 enum sc_status sc_fetch_begin(struct sc_fetch *fetch, const struct sc_chain *shard, const struct sc_source *source,
                               struct sc_cache *cache, struct sc_where *where);
 void sc_fetch_end(struct sc_fetch *fetch);

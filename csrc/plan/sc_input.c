@@ -24,8 +24,8 @@ sc_input_open(struct sc_input *input, const struct sc_chain *chain, const struct
     status = sc_cache_open(cache, source->path, immutable, &input->file, &stats->opens, &stats->file_hits, where);
     input->fd = input->file.fd;
     input->missing = !status && input->fd < 0;
-    if (!status && input->fd >= 0 && sc_chain_is_shard(chain)) {
-        input->is_watched = !sc_chain_is_checked(chain->inner) && !immutable;
+    if (!status && input->fd >= 0 && (!chain || sc_chain_is_shard(chain))) {
+        input->is_watched = (!chain || !sc_chain_is_checked(chain->inner)) && !immutable;
         if (SC_UNLIKELY(input->file.id.n_links > 1))
             status = sc_undo_find(source->path, input->fd, &input->undo, &input->file.id, where);
     }

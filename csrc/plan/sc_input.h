@@ -30,6 +30,7 @@ struct sc_input {
 
 /* Open the object of `source`, which must live as long as this. Close it in any case.
  *
+ * chain: NULL for the bytes of an object with any content, which may be a shard.
  * cache: for files and their indexes; may be NULL.
  * immutable: the caller promises that files never change. */
 enum sc_status sc_input_open(struct sc_input *input, const struct sc_chain *chain, const struct sc_source *source,

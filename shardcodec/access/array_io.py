@@ -16,13 +16,14 @@ import numpy as np
 
 from .. import native
 from ..compat import has_loop_to_itself
+from ..errors import ShardError
 from ..options import Options
 from ..storage.replace import replace, replace_blocking
 from ..storage.runner import Runner
 from ..storage.store import Made, Store, Stored, StreamedObject
 from ..storage.waiting import Patience, in_thread
 from .placement import ABSENT
-from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, read, read_nbytes
+from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes
 from .records import Flags
 from .regions import Box, Boxes, pack_boxes
 from .write import WriteItem, moved_nbytes, write
@@ -134,8 +135,8 @@ async def read_request(request: Request, options: Options, patience: Patience | 
             try:
                 missing = read(*work, Patience(0))
                 return {request.positions[i] for i in missing}
-            except OSError as error:
-                patience = Patience.after(error)
+            except (OSError, ShardError) as error:
+                patience = Patience.after(error, path_of(error, ((item.key, item.source) for item in items)))
         missing = await in_thread(read, *work, patience)
     return {request.positions[i] for i in missing}
 

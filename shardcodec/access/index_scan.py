@@ -24,11 +24,11 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.store import Store
-from ..storage.waiting import Patience, all_of
+from ..storage.waiting import Patience, all_of, retry
 from .chunk_codec import compiled
 from .encode_decode import parse_selection
 from .placement import ABSENT
-from .read import explain
+from .read import explain, path_of
 from .remote_index import IndexLoader, LimitedRemote
 
 if TYPE_CHECKING:
@@ -268,8 +268,8 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
         An index is damaged, or one of its entries is invalid.
     """
     sizes = np.empty((len(sources), chain.n_chunks), dtype=np.uint64)
-    patience = Patience()
-    while True:
+
+    def work() -> Sizes:
         try:
             native.load().scan(
                 chain,
@@ -282,11 +282,12 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
             )
         except ShardError as error:
             raise explain(error, [_ScanItem(chain, key) for key in keys]) from None
-        except OSError as error:
-            patience.wait(error)
-        else:
-            if not patience.misses(s for s, own in zip(sources, sizes, strict=True) if (own == ABSENT).all()):
-                return sizes
+        return sizes
+
+    def may_exist(sizes: Sizes, patience: Patience) -> bool:
+        return patience.misses(s for s, own in zip(sources, sizes, strict=True) if (own == ABSENT).all())
+
+    return retry(work, lambda error: path_of(error, zip(keys, sources, strict=True)), again=may_exist)
 
 
 def scan_requests(

@@ -1,24 +1,22 @@
 # opened_shard.py - the place of one shard in a store, and a shard that is open
 # SPDX-License-Identifier: MIT
-"""The place of one shard in a store, and a shard that is open.
+"""A `ShardObject` is the place of a shard, which may be missing. An `OpenedShard` is one state of it.
 
-The operations of a store that `shardcodec.Shard` uses.
-
-A `ShardObject` is the place of a shard, which may be missing. An `OpenObject` is one state of it: its index and inner chunks
-belong together, also if another writer replaces the object meanwhile.
+Its index and inner chunks belong together, also if another writer replaces the object meanwhile: it does not start again
+when the object changes, as `consistent_read` does. It raises, and its caller opens the object again (`read_opened`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from .. import native
-from ..compat import sync
-from ..errors import ShardFormatError
+from ..compat import on_zarrs_loop, sync
+from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import locks
 from ..storage.budget import NEAR, Limits
@@ -27,8 +25,9 @@ from ..storage.kinds import object_at
 from ..storage.ranges import coalesced, cut_out
 from ..storage.replace import replace_blocking
 from ..storage.store import NO_OBJECT, UNKNOWN, Answer, Changed, Maker, Store, state_bytes
-from ..storage.waiting import all_of
+from ..storage.waiting import DAMAGE, all_of
 from .placement import ABSENT
+from .read import index_too_short
 from .remote_index import (
     IndexLoader,
     LimitedRemote,
@@ -36,7 +35,9 @@ from .remote_index import (
     check_entries,
     checked_data,
     checked_entries,
+    decode_index,
     minimum_nbytes,
+    must_be_sound,
     with_proof,
 )
 
@@ -47,22 +48,35 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_OBJECT",
     "UNKNOWN",
+    "Entries",
     "FetchedShard",
     "NativeShard",
-    "OpenObject",
+    "NestedShard",
+    "OpenedShard",
     "RemoteShard",
     "ShardObject",
     "StoreObject",
     "content_generation",
-    "generation_of_answer",
+    "open_object",
+    "read_opened",
     "shard_object",
 ]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
+Sums = np.ndarray[Any, np.dtype[np.uint32]]
+
+T = TypeVar("T")
+
+# A nested shard of up to this size behind requests is read whole, because its bytes cost less than another round trip.
+WHOLE_NBYTES = 1 << 20
 
 
-class OpenObject(Protocol):
+class OpenedShard(Protocol):
     """An opened shard: one state of its object, which may be missing."""
+
+    @property
+    def is_remote(self) -> bool:
+        """True if each call may be a request."""
 
     @property
     def missing(self) -> bool:
@@ -79,20 +93,9 @@ class OpenObject(Protocol):
         """Return the index; with `check`, raise `ShardFormatError` for a wrong entry."""
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
-        """Fetch the encoded bytes of inner chunks.
+        """Fetch the first inner chunks that fit into a size, but at least one; return a buffer and their number.
 
-        Parameters
-        ----------
-        positions : ndarray of uint64, shape (n,)
-        places : ndarray of uint64, shape (n, 2)
-            Filled with offset and size of each inner chunk in the returned buffer; both 2^64-1 for an absent one.
-        max_nbytes : int
-            Fetch the first inner chunks that fit into this size, but at least one.
-
-        Returns
-        -------
-        tuple
-            The buffer, and the number of inner chunks that were fetched.
+        `places`, shape (n, 2), gets offset and size of each in the buffer; both 2^64-1 for an absent one.
         """
 
     def range(self, offset: int, nbytes: int) -> bytes:
@@ -111,8 +114,18 @@ class OpenObject(Protocol):
     def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
         """Return several ranges (offset, nbytes) as buffers; near ranges share a request."""
 
-    def confirm(self) -> None:
-        """Raise `ShardFormatError` unless all results are of one state, the present one when the shard was opened."""
+    def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
+        """Return the stored and the computed CRC-32C of ranges that end with it, in at most `max_nbytes` of memory.
+
+        Ascending ranges share reads. None: only `range` can read the object.
+        """
+
+    def confirm(self, *, failed: bool = False) -> None:
+        """Raise `ShardFormatError` unless all results are of one state, the present one when the shard was opened.
+
+        With `failed`, after an error of a read, also raise it if the object is in another state now: its ``changed`` is
+        True then, and the read may succeed with the object opened again (`storage.waiting.retry`).
+        """
 
     def close(self) -> None:
         """Close it."""
@@ -121,12 +134,7 @@ class OpenObject(Protocol):
 class ShardObject(Protocol):
     """The place of a shard: an object that may be missing.
 
-    Attributes
-    ----------
-    key : str
-        Its name in errors.
-    path : str or None
-        The file of the object, if the engine writes it itself.
+    key: its name in errors. path: its file, if the engine writes it itself.
     """
 
     key: str
@@ -156,10 +164,10 @@ class ShardObject(Protocol):
     def is_prompt(self) -> bool:
         """True if a small read takes no network round trip, so it may run on an event loop."""
 
-    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         """Open the present state; `cache` may have its index."""
 
-    def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
+    def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         """Open the present state for a read of the whole object, with one request."""
 
     def update(self, maker: Maker, options: Options) -> bytes | None:
@@ -170,12 +178,24 @@ class ShardObject(Protocol):
 
 
 class NativeShard:
-    """A shard that the engine opens: a file, or bytes in memory."""
+    """A shard that the engine opens: a file, or bytes in memory.
 
-    def __init__(self, chain: Chain, source: Any, options: Options, cache: IndexCache | None = None) -> None:
+    chain: None for the bytes of an object whose index may be damaged.
+    """
+
+    is_remote = False
+
+    def __init__(
+        self,
+        chain: Chain | None,
+        source: Any,
+        options: Options | None = None,
+        cache: IndexCache | None = None,
+    ) -> None:
         self._chain = chain
-        self._allow_in_index = options.allow_in_index
-        self._io_rules = options.io_rules
+        if options is not None:
+            self._allow_in_index = options.allow_in_index
+            self._io_rules = options.io_rules
         self._source = source
         self._shard = native.load().OpenShard(chain, source, None if cache is None else cache.native)
 
@@ -197,6 +217,7 @@ class NativeShard:
         self._shard.check(allow_in_index=self._allow_in_index)
 
     def entries(self, *, check: bool) -> Entries:
+        assert self._chain is not None
         out = np.empty((self._chain.n_chunks, 2), dtype=np.uint64)
         self._shard.entries(out, check=check, allow_in_index=self._allow_in_index)
         return out
@@ -205,13 +226,8 @@ class NativeShard:
         return self._shard.entry(position, allow_in_index=self._allow_in_index)  # type: ignore[no-any-return]
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
-        return self._shard.fetch(  # type: ignore[no-any-return]
-            positions,
-            places,
-            max_nbytes=max_nbytes,
-            allow_in_index=self._allow_in_index,
-            **self._io_rules,
-        )
+        how = {"max_nbytes": max_nbytes, "allow_in_index": self._allow_in_index, **self._io_rules}
+        return self._shard.fetch(positions, places, **how)  # type: ignore[no-any-return]
 
     def present(self, first: int, end: int) -> bytes:
         return self._shard.present(first, end)  # type: ignore[no-any-return]
@@ -225,11 +241,134 @@ class NativeShard:
         merged = coalesced([one for one in wanted if one[1]], NEAR)
         return cut_out(wanted, merged, [memoryview(self.range(*one)) for one in merged])
 
-    def confirm(self) -> None:
-        """Do nothing: an open file or buffer is one state."""
+    def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
+        sums = np.empty((len(ranges), 2), dtype=np.uint32)
+        self._shard.sums(np.ascontiguousarray(ranges), sums, max_nbytes=max_nbytes)
+        return sums
+
+    def confirm(self, *, failed: bool = False) -> None:
+        """Without `failed` do nothing: an open file or buffer is one state, until a writer updates the file in place."""
+        if failed and isinstance(self._source, str):
+            now = native.load().OpenShard(None, self._source)
+            is_other = now.missing or now.version != self._shard.version
+            now.close()
+            if is_other:
+                raise changed_error()
 
     def close(self) -> None:
         self._shard.close()
+
+
+def read_opened(opened: OpenedShard, work: Callable[[OpenedShard], T]) -> T:
+    """Call `work` with an opened shard and close it; an error has ``changed`` if the object is in another state now."""
+    failed = False
+    try:
+        return work(opened)
+    except DAMAGE as error:
+        failed = not getattr(error, "changed", False)
+        raise
+    finally:
+        try:
+            opened.confirm(failed=failed)
+        finally:
+            opened.close()
+
+
+def changed_error() -> ShardFormatError:
+    """Return the error for an object that is in another state than when it was opened."""
+    return ShardFormatError("another object has taken its place since it was opened", changed=True)
+
+
+class NestedShard:
+    """A shard that is an inner chunk of an opened shard, and is read through it: only so its index and bytes are of one state.
+
+    chain: None to read bytes only; else `key` and `options` are needed. place: offset and size in the outer shard; None if
+    the inner shard is absent. `close` closes the outer shard.
+    """
+
+    def __init__(
+        self,
+        chain: Chain | None,
+        outer: OpenedShard,
+        place: tuple[int, int] | None,
+        key: str = "",
+        options: Options | None = None,
+    ) -> None:
+        self._chain = chain
+        self._outer = outer
+        self._options = options
+        self.missing = place is None
+        self._first, self.nbytes = place or (0, 0)
+        self._data: bytes | None = None
+        if chain is None or place is None:
+            return
+        assert options is not None
+        n = int(chain.index_nbytes)
+        if self.nbytes < n:  # before bytes outside of the shard are read
+            raise index_too_short(key, self.nbytes, n)
+        if outer.is_remote and self.nbytes <= WHOLE_NBYTES:
+            self._data = self.range(0, self.nbytes)
+        stored = self.range(0 if chain.index_at_start else self.nbytes - n, n)
+        self._entries = decode_index(chain, stored, key)
+        if must_be_sound(chain, options):
+            check_entries(chain, self._entries, self.nbytes, options)
+
+    @property
+    def is_remote(self) -> bool:
+        return self._outer.is_remote and self._data is None
+
+    @property
+    def generation(self) -> bytes:
+        return self._outer.generation
+
+    def check(self) -> None:
+        """Do nothing: the index was checked when the shard was opened."""
+
+    def entries(self, *, check: bool) -> Entries:
+        if check:
+            assert self._chain is not None and self._options is not None
+            check_entries(self._chain, self._entries, self.nbytes, self._options)
+        return self._entries
+
+    def _checked_entries(self, positions: Any) -> Entries:
+        assert self._chain is not None and self._options is not None
+        return checked_entries(self._chain, self._entries, positions, self.nbytes, self._options)
+
+    def entry(self, position: int) -> tuple[int, int] | None:
+        ((offset, nbytes),) = self._checked_entries([position]).tolist()
+        return None if offset == ABSENT else (offset, nbytes)
+
+    def present(self, first: int, end: int) -> bytes:
+        return native.load().index_present(self._chain, self._entries, first, end)  # type: ignore[no-any-return]
+
+    def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
+        wanted = self._checked_entries(positions.astype(np.intp))
+        sizes = np.where(wanted[:, 0] == ABSENT, 0, wanted[:, 1])
+        ends = np.cumsum(sizes)
+        n = max(1, int(np.searchsorted(ends, max_nbytes, side="right")))
+        is_stored = wanted[:n, 0] != ABSENT
+        places[:n] = wanted[:n]
+        places[:n, 0][is_stored] = (ends - sizes)[:n][is_stored]
+        return b"".join(self.ranges([*map(tuple, wanted[:n][is_stored].tolist())])), n
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        if self._data is not None:
+            return self._data[offset : offset + nbytes]
+        return self._outer.range(self._first + offset, nbytes)
+
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+        if self._data is not None:
+            return [self.range(offset, nbytes) for offset, nbytes in wanted]
+        return self._outer.ranges([(self._first + offset, nbytes) for offset, nbytes in wanted])
+
+    def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
+        return self._outer.checksums(ranges + np.array([self._first, 0], dtype=np.uint64), max_nbytes)
+
+    def confirm(self, *, failed: bool = False) -> None:
+        self._outer.confirm(failed=failed)
+
+    def close(self) -> None:
+        self._outer.close()
 
 
 def content_generation(data: Any) -> bytes:
@@ -240,16 +379,6 @@ def content_generation(data: Any) -> bytes:
 
 
 # ---------------------------------------------------------------- opened shards in stores of requests
-#
-# `RemoteShard` and `FetchedShard`: an `OpenObject` that reads by requests, and one that came with one answer.
-#
-# An opened shard shows one state of its object. So it does not start again when the object changes, as `consistent_read`
-# does; it raises, and its caller opens the object again.
-
-
-def generation_of_answer(answer: Answer | None) -> bytes:
-    """Return the generation of an object, or `NO_OBJECT` for a missing object."""
-    return NO_OBJECT if answer is None else state_bytes(answer.version)
 
 
 class FetchedShard(NativeShard):
@@ -261,7 +390,7 @@ class FetchedShard(NativeShard):
 
     @property
     def generation(self) -> bytes:
-        return generation_of_answer(self._answer)
+        return NO_OBJECT if self._answer is None else state_bytes(self._answer.version)
 
 
 class RemoteShard:
@@ -272,17 +401,11 @@ class RemoteShard:
     If the store does not report the size of the object, all entries count as inside of the object until an answer is too
     short. If the store does not identify states, `WriterWatch` detects writers of this process.
 
-    Parameters
-    ----------
-    loader : IndexLoader
-        Loads the index of the shard.
-    limits : callable
-        Returns the limits of the store at present.
-    size : callable
-        Returns the size of the object in bytes, if answers do not report it.
-    lock : str
-        Name of the object in the lock table.
+    limits: returns the limits of the store at present. size: returns the size of the object, if answers do not report it.
+    lock: name of the object in the lock table.
     """
+
+    is_remote = True
 
     def __init__(
         self, loader: IndexLoader, limits: Callable[[], Limits], size: Callable[[], int], lock: str
@@ -299,7 +422,9 @@ class RemoteShard:
         if found is None:
             found = self._load()
         self.missing = found is None
-        self._index = _no_index(loader.chain) if found is None else found
+        if found is None:
+            nothing = np.full((loader.chain.n_chunks, 2), ABSENT, dtype=np.uint64)
+        self._index = RemoteIndex(nothing, None, None) if found is None else found
         self._is_confirmed = self._index.is_confirmed
         self._size = self._index.nbytes
         self.generation = NO_OBJECT if found is None else state_bytes(found.version)
@@ -349,13 +474,19 @@ class RemoteShard:
     def present(self, first: int, end: int) -> bytes:
         return native.load().index_present(self._chain, self._index.entries, first, end)  # type: ignore[no-any-return]
 
-    def confirm(self) -> None:
-        """Fetch the index if no request has shown that the cached one is the present one; raise if it is stale."""
-        if self._is_confirmed:
+    def confirm(self, *, failed: bool = False) -> None:
+        """Fetch the index if no request has shown that the cached one is the present one; raise if it is stale.
+
+        After a failed read also if the store does not identify states: another index shows another object.
+        """
+        is_doubtful = failed and self._index.version is None and not self.missing
+        if self._is_confirmed and not is_doubtful:
             return
         index = self._fetch_index()
         if index is None or index.version != self._index.version:
             raise self._changed(forget=index is None)
+        if is_doubtful and not index.is_that_of(self._index):
+            raise self._changed()
         self._is_confirmed = True
 
     def _changed(self, *, forget: bool = True) -> ShardFormatError:
@@ -363,7 +494,7 @@ class RemoteShard:
         self._is_confirmed = True  # nothing is left to find out
         if forget:
             self._loader.forget()
-        return ShardFormatError("another object has taken its place since it was opened")
+        return changed_error()
 
     # ---- bytes
 
@@ -412,7 +543,8 @@ class RemoteShard:
         answers = sync(self._ask(ranges))
         if self._index.version is None and self._watch.has_changed():
             raise self._changed()
-        self._is_confirmed = self._is_confirmed or bool(answers)
+        if answers and all(answer is not None for answer in answers):  # None: the object may be gone
+            self._is_confirmed = True
         wanted = lambda: np.asarray(positions, dtype=np.intp)  # noqa: E731
         return [
             checked_data(self._loader, self._index, wanted, offset, nbytes, answer)
@@ -426,31 +558,75 @@ class RemoteShard:
         except Changed:
             raise self._changed() from None
 
+    def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
+        return None
+
     def close(self) -> None:
         """Do nothing: no connection is held open."""
 
 
-def _no_index(chain: Chain) -> RemoteIndex:
-    """Return the index of an object that does not exist."""
-    return RemoteIndex(np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64), None, None)
+class RemoteObject(RemoteShard):
+    """The bytes of an object that is read by requests, without an index. The first answer says which state they are of."""
+
+    missing = False
+
+    def __init__(self, store: Store, key: str, nbytes: int) -> None:
+        self._store, self._key, self._size = store, key, nbytes
+        self._version: Any = None
+
+    @property
+    def generation(self) -> bytes:  # type: ignore[override]
+        return state_bytes(self._version)
+
+    def range(self, offset: int, nbytes: int) -> Any:
+        if not nbytes:
+            return b""
+        try:
+            answer = on_zarrs_loop(self._store.get_range(self._key, offset, offset + nbytes, self._version))
+        except Changed:
+            answer = None
+        n = 0 if answer is None else len(answer.data)
+        if answer is None or n != nbytes or answer.nbytes not in (None, self.nbytes):
+            raise ShardFormatError(
+                f"shard {self._key!r}: expected {nbytes} bytes at offset {offset} of {self.nbytes}, got {n}: another "
+                "writer has changed or removed the object; run the tool again",
+                shard=self._key,
+                offset=offset,
+                nbytes=nbytes,
+            )
+        self._version = answer.version
+        return memoryview(answer.data).cast("B")
+
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+        return [self.range(offset, nbytes) for offset, nbytes in wanted]
+
+    def confirm(self, *, failed: bool = False) -> None:
+        """Do nothing: each answer is checked."""
+
+
+def open_object(store: Store, key: str) -> OpenedShard | None:
+    """Open an object of any store to read its bytes, whatever state its index is in; None if it does not exist.
+
+    All ranges belong to one state of the object where the store can name states. A file with a pending journal is read in
+    the state before the unfinished update, as readers see it. `ShardFileError` for a FIFO or a device.
+    """
+    if not store.is_near:
+        try:
+            return RemoteObject(store, key, int(on_zarrs_loop(store.size(key))))
+        except FileNotFoundError:
+            return None
+    try:
+        opened = NativeShard(None, store.source(key))
+    except ShardError as error:
+        raise error.with_context(shard=key) from None
+    return None if opened.missing else opened
 
 
 # ---------------------------------------------------------------- the object of one shard in a store
-#
-# `StoreObject`: the place of one shard, in a store of any kind.
 
 
 class StoreObject:
-    """The object of one shard in a store; see `shard_object.ShardObject`.
-
-    Parameters
-    ----------
-    store : Store
-    object_key : str
-        Key of the object in the store.
-    key : str, optional
-        Its name in errors.
-    """
+    """A `ShardObject` in a store of any kind; `key` is its name in errors."""
 
     def __init__(self, store: Store, object_key: str, key: str | None = None) -> None:
         self.store = store
@@ -463,32 +639,26 @@ class StoreObject:
 
     @property
     def identity(self) -> str:
-        """Name for locks."""
         return self.store.lock_names([self._object_key])[0]
 
     @property
     def realm(self) -> Hashable:
-        """Objects of one realm are replaced together; None if the store cannot do that."""
         return self.store.realm
 
     @property
     def is_near(self) -> bool:
-        """True if the engine opens the object itself."""
         return self.store.is_near
 
     @property
     def is_prompt(self) -> bool:
-        """True if a small read takes no network round trip."""
         return self.store.is_near and self.store.is_prompt
 
     @property
     def is_link(self) -> bool:
-        """True if a symbolic link leads to the object."""
         return self.store.is_link(self._object_key)
 
     @property
     def staging(self) -> str | None:
-        """Folder for temporary files beside the object."""
         return self.store.staging(self._object_key)
 
     @property
@@ -496,8 +666,7 @@ class StoreObject:
         """Bytes of an object in memory, or path of a file."""
         return self.store.source(self._object_key)
 
-    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        """Open what is stored now."""
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         if self.is_near:
             return NativeShard(chain, self.data, options, None if self.path is None else cache)
         name = None if cache is None else self.store.index_names([self._object_key])[0]
@@ -505,8 +674,7 @@ class StoreObject:
         size = lambda: sync(self.store.size(self._object_key))  # noqa: E731
         return RemoteShard(loader, self.store.limits, size, self.identity)
 
-    def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        """Open what is stored now, with one request for all of it."""
+    def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         if self.is_near:
             return self.open(chain, options, cache)
         answer = sync(self.store.get(self._object_key))
@@ -514,11 +682,9 @@ class StoreObject:
         return FetchedShard(chain, answer, options)
 
     def update(self, maker: Maker, options: Options) -> bytes | None:
-        """Replace the object; return its new state, None if the maker knows it."""
         return replace_blocking(self.store, [self._object_key], maker, options)[0]
 
     def update_all(self, targets: Sequence[Any], maker: Maker, options: Options) -> list[bytes | None]:
-        """Replace objects of this realm, all or none."""
         for target in targets:  # a read-only view has the realm of its store
             target.store.check_writable()
         return replace_blocking(self.store, [target._object_key for target in targets], maker, options)

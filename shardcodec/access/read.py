@@ -8,9 +8,7 @@ The engine opens local files itself, reads bytes in memory where they are, and f
 from __future__ import annotations
 
 import math
-import os
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +18,7 @@ from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
-from ..storage.waiting import Patience
+from ..storage.waiting import Patience, retry
 from .inner_chunks import coordinates
 from .regions import PLAIN_KINDS, Box, Points, Selection, as_void, covers, n_touched
 
@@ -28,25 +26,20 @@ if TYPE_CHECKING:
     from .._native import Chain
 
 __all__ = [
-    "ATTEMPTS",
     "INLINE_NBYTES",
     "INLINE_OBJECTS",
     "ObjectSelection",
     "decoded_nbytes",
     "explain",
     "index_too_short",
-    "is_changing",
     "leaves_the_thread",
+    "path_of",
     "read",
     "read_nbytes",
     "slice_reader",
     "with_key",
 ]
 
-
-# Number of attempts while a writer changes the file, and the age in seconds up to which a change counts for that.
-ATTEMPTS = 5
-CHANGING_SECONDS = 2.0
 
 # Work up to this many decoded bytes runs on an event loop itself, because a change of threads would cost more.
 INLINE_NBYTES = 1 << 20
@@ -183,7 +176,7 @@ def read(
     axes : sequence of int
         The axis of `out` for each axis of the chunks; -1 for none. Ignored for points.
     patience : Patience, optional
-        The pauses while another client replaces a file. In a thread that runs an event loop: ``Patience(0)``.
+        The pauses while another writer changes a file. In a thread that runs an event loop: ``Patience(0)``.
 
     Returns
     -------
@@ -209,9 +202,8 @@ def read(
     if not (in_stages := is_staged(items)):
         kept = indexes.shared(options.index_cache, options.open_files)
         native_how = how | {"cache": None if kept is None else kept.native, "immutable": options.immutable}
-    patience = patience or Patience()
-    attempt = 1
-    while True:
+
+    def work() -> list[int]:
         try:
             if in_stages:
                 from .staged import read as staged_read  # here, because most arrays have only native codecs
@@ -220,14 +212,15 @@ def read(
             else:
                 missing, _ = native.load().read(plan, as_void(out), axes, **native_how)
         except ShardError as error:
-            if attempt == ATTEMPTS or not _is_changing(error, items):
-                raise explain(error, items) from error.__cause__
-            attempt += 1
-        except OSError as error:
-            patience.wait(error)
-        else:
-            if not missing or not patience.misses(items[i].source for i in missing):
-                return missing  # type: ignore[no-any-return]
+            raise explain(error, items) from error.__cause__
+        return missing  # type: ignore[no-any-return]
+
+    return retry(
+        work,
+        lambda error: path_of(error, ((item.key, item.source) for item in items)),
+        again=lambda missing, patience: patience.misses(items[i].source for i in missing),
+        patience=patience,
+    )
 
 
 def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:
@@ -263,19 +256,7 @@ def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_arra
     return module.ArraySlices(chain, dtype=dtype, **how) if of_array else module.SliceReader(chain, **how)
 
 
-def _is_changing(error: ShardError, items: Sequence[ObjectSelection]) -> bool:
-    position = error.shard
-    source = items[position].source if isinstance(position, int) and position < len(items) else None
-    return isinstance(source, str) and is_changing(source)
-
-
-def is_changing(path: str) -> bool:
-    """Return True if a file was changed a moment ago, so that an error in it may be due to a write in progress.
-
-    A writer that appends shrinks the file to its new end and overwrites an index at the start; in place it overwrites inner
-    chunks. A reader in between may see bytes of two states.
-    """
-    try:
-        return abs(time.time() - os.stat(path).st_mtime) < CHANGING_SECONDS
-    except OSError:
-        return False
+def path_of(error: Exception, sources: Iterable[tuple[str, Any]]) -> str | None:
+    """Return the file of the object that an error names, for `retry`; `sources` are pairs of a key and a source of `read`."""
+    key = getattr(error, "shard", None)
+    return next((source for name, source in sources if name == key and isinstance(source, str)), None)

@@ -23,14 +23,14 @@ from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
-from ..storage.waiting import Patience, retried
+from ..storage.waiting import DAMAGE, retry
 from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
 from .inner_chunks import coordinates, decode_chunks, positions
-from .opened_shard import OpenObject, ShardObject
+from .opened_shard import OpenedShard, ShardObject
 from .placement import ABSENT
-from .read import ATTEMPTS, ObjectSelection, is_changing, read, with_key
+from .read import ObjectSelection, read, with_key
 from .regions import Box, touched
 from .user_bytes import HeaderFooter, find
 
@@ -48,7 +48,7 @@ __all__ = [
 #
 # `Snapshot`: the state of its object that a `Shard` sees. Inner chunks are given by positions, not by coordinates.
 #
-# The first read opens the object, and all later reads use the same `OpenObject`. After `drop`, the next read opens the
+# The first read opens the object, and all later reads use the same `OpenedShard`. After `drop`, the next read opens the
 # object in its present state.
 
 # Most encoded bytes in memory at a time.
@@ -81,18 +81,21 @@ class Snapshot:
         self._spec = spec
         self._chain = chain
         self._resolver = resolver
-        self._view: OpenObject | None = None
+        self._view: OpenedShard | None = None
 
     def drop(self) -> None:
         """Forget the object."""
         self._view = None  # the last reference closes it, because another thread may be reading it
 
-    def _opened(self) -> OpenObject:
+    def _opened(self) -> OpenedShard:
         if self._view is None:
-            buffered_chunks.flush(self._object)
-            options = self._resolver.resolve()
-            self._view = retried(lambda: self._try(self._object.open, self._chain, options))
+            self._view = retry(self._open, self._object.path)
         return self._view
+
+    def _open(self) -> OpenedShard:
+        buffered_chunks.flush(self._object)
+        view: OpenedShard = self._try(self._object.open, self._chain, self._resolver.resolve())
+        return view
 
     # ---- the index
 
@@ -158,7 +161,7 @@ class Snapshot:
         """Fetch inner chunks in batches; yield their positions, a buffer, and their entries in this buffer."""
         return self._fetch(self._opened(), where)
 
-    def _fetch(self, view: OpenObject, where: Any) -> Iterator[tuple[Array, Any, Array]]:
+    def _fetch(self, view: OpenedShard, where: Any) -> Iterator[tuple[Array, Any, Array]]:
         left = np.asarray(where, dtype=np.uint64)
         while len(left):
             part = left[:FETCH_CHUNKS]
@@ -207,22 +210,26 @@ class Snapshot:
             fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
 
     def read(self, work: Callable[[], T]) -> T:
-        """Call `work`, which reads; after an error, open a file again and repeat if a writer may have changed it in place."""
-        is_old = self._view is not None
-        patience = Patience()
-        attempt = 1
-        while True:
+        """Call `work`, which reads; after an error, repeat it with a file that is opened again if a writer may have changed it."""
+        if self._object.path is None:
+            return work()
+        self._opened()
+        is_again = False
+
+        def attempt() -> T:
+            nonlocal is_again
+            if is_again:
+                self.drop()
+                self._view = self._open()
+            is_again = True
             try:
                 return work()
-            except ShardError:
-                path = self._object.path
-                if path is None or attempt == ATTEMPTS or not (is_old or is_changing(path)):
-                    raise
-                is_old = False
-                attempt += 1
-            except OSError as error:
-                patience.wait(error)
-            self.drop()
+            except DAMAGE as error:
+                if self._view is not None and not getattr(error, "changed", False):
+                    self._view.confirm(failed=True)
+                raise
+
+        return retry(attempt, self._object.path)
 
     # ---- errors
 

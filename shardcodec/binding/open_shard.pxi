@@ -48,6 +48,7 @@ cdef bytes fetched_range(sc_fetch *held, uint64_t offset, uint64_t nbytes, sc_st
 cdef class OpenShard:
     """A shard whose index has been read; it returns inner chunks as they are stored (csrc/plan/sc_fetch.h).
 
+    chain: None opens an object with any content, without an index: `range`, `sums` and `version` read it.
     source: as for `read`. The object stays open until `close`, so fetched bytes belong to that index.
     cache: searched first for the index of a file.
     """
@@ -58,12 +59,14 @@ cdef class OpenShard:
     cdef Cache cache
     cdef object memory
     cdef int n_at_work
+    cdef bint is_begun
 
     def __cinit__(self, Chain chain, source, Cache cache=None):
         cdef sc_source place_
         cdef sc_where where
         cdef sc_status status
-        if not chain.is_shard:
+        cdef const sc_chain *shard = NULL if chain is None else &chain.chain
+        if chain is not None and not chain.is_shard:
             raise ValueError("expected the chain of a shard: only a shard has an index")
         self.cache = cache
         self.batch = Batch(b"", PyBUF_SIMPLE, ())
@@ -73,13 +76,14 @@ cdef class OpenShard:
         elif source is not None and not isinstance(source, (str, int)):
             self.memory = memoryview(source).cast("B")
         self.chain = chain
+        self.is_begun = True
         with nogil:
-            status = sc_fetch_begin(&self.held, &chain.chain, &place_, NULL if cache is None else cache.cache, &where)
+            status = sc_fetch_begin(&self.held, shard, &place_, NULL if cache is None else cache.cache, &where)
         where.shard = 0
         raise_status(status, &where, self.batch.paths)
 
     def __dealloc__(self):
-        if self.chain is not None:
+        if self.is_begun:
             self.end()
 
     def close(self):
@@ -108,7 +112,18 @@ cdef class OpenShard:
             if has_index or not needs_index:
                 self.n_at_work += 1
         if needs_index and not has_index:
-            raise ValueError("expected an open shard, but it is missing or closed")
+            raise ValueError("expected an open shard with an index, but it is missing, closed, or opened without a chain")
+        return 0
+
+    cdef int begin_bytes(self) except -1:
+        """Keep the object open until `end_work`, to read any of its bytes."""
+        cdef bint has_bytes
+        with cython.critical_section(self):
+            has_bytes = self.held.is_open and self.held.source.entries == NULL
+            if has_bytes:
+                self.n_at_work += 1
+        if not has_bytes:
+            raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
         return 0
 
     cdef int end_work(self) except -1:
@@ -197,10 +212,8 @@ cdef class OpenShard:
         cdef bytes result
         cdef sc_where where
         cdef sc_status status = SC_OK
-        self.begin_work(needs_index=False)
+        self.begin_bytes()
         try:
-            if self.held.entries == NULL or self.held.source.entries != NULL:
-                raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
             if offset > self.held.input.nbytes or nbytes > self.held.input.nbytes - offset:
                 raise ValueError(f"expected a range inside the shard of {self.held.input.nbytes} bytes, got {nbytes} bytes at "
                                  f"offset {offset}")
@@ -223,10 +236,8 @@ cdef class OpenShard:
         cdef sc_sum *sums = <sc_sum *>to.words(n)
         cdef sc_where where
         cdef sc_status status
-        self.begin_work(needs_index=False)
+        self.begin_bytes()
         try:
-            if self.held.entries == NULL or self.held.source.entries != NULL:
-                raise ValueError("expected an open shard with all its bytes, but it is missing, closed, or given in part")
             with nogil:
                 status = sc_fetch_sums(&self.held, entries, n, max_nbytes, sums, &where)
         finally:

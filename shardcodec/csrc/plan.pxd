@@ -182,6 +182,7 @@ cdef extern from "plan/sc_fetch.h" nogil:
         sc_source source
         sc_input input
         const sc_entry *entries
+        bint is_open
         sc_stats stats
 
     struct sc_fetch_batch:

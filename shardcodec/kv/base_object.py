@@ -12,13 +12,13 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..access.opened_shard import NativeShard, OpenObject, ShardObject, shard_object
+from ..access.opened_shard import NestedShard, OpenedShard, ShardObject, shard_object
 from ..options import Options
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import Maker, Stored
-from .keys import Key, ReadResult, as_bytes
+from .keys import Key, as_bytes
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -27,6 +27,14 @@ __all__ = ["NestedObject", "Renew", "object_of_base"]
 
 # Maps the position of an entry, its value (None if absent) and the generation of the shard to the new value.
 Renew = Callable[[int, bytes | None, bytes], bytes | None]
+
+
+class OuterEntries(Protocol):
+    """The part of `Entries` that a shard inside an entry needs."""
+
+    def open_entry(self, position: int) -> tuple[OpenedShard, tuple[int, int] | None]: ...
+
+    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes: ...
 
 
 class OuterStore(Protocol):
@@ -40,21 +48,8 @@ class OuterStore(Protocol):
 
     def position_of(self, key: Key) -> int: ...
 
-    def read_sync(self, key: Key) -> ReadResult: ...
-
-    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes: ...
-
-
-class NestedShard(NativeShard):
-    """The value of a key, opened as a shard."""
-
-    def __init__(self, chain: Chain, data: bytes | None, options: Options, generation: bytes) -> None:
-        super().__init__(chain, data, options)
-        self._generation = generation
-
     @property
-    def generation(self) -> bytes:
-        return self._generation
+    def stored(self) -> OuterEntries: ...
 
 
 class NestedObject:
@@ -98,11 +93,14 @@ class NestedObject:
         """Same as for the outer shard."""
         return self.outer.target.is_prompt
 
-    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenObject:
-        """Read the value and open it as a shard."""
-        found = self.outer.read_sync(self.inner_key)
-        data = found.value if found.state == "value" else None
-        return NestedShard(chain, data, options, found.stamp.generation)
+    def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
+        """Open the entry as a shard, through the outer shard."""
+        outer, place = self.outer.stored.open_entry(self.outer.position_of(self.inner_key))
+        try:
+            return NestedShard(chain, outer, place, self.key, options)
+        except BaseException:
+            outer.close()
+            raise
 
     open_whole = open  # noqa: A003  # the method above
 
@@ -120,7 +118,7 @@ class NestedObject:
             return None if new is None else bytes(new)
 
         maker.begin()
-        generation = self.outer.exchange(sorted(positions), renew)
+        generation = self.outer.stored.exchange(sorted(positions), renew)
         return [generation] * len(targets)
 
 

@@ -4,13 +4,11 @@
 
 All bytes that one call reads belong to one state of the object. Indexes come from the cache of the process. The cache
 compares each index with its file, or binds requests to the state of the object (`storage.indexes`). A read
-that fails is retried with a fresh index, because a writer may have replaced the object meanwhile. A shard is reported
-as damaged only if every attempt fails.
+that fails is repeated with a fresh index if a writer may have changed the object meanwhile (`storage.waiting.retry`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ import numpy as np
 from .. import native
 from ..access.buffer import buffered_chunks
 from ..access.inner_chunks import coordinates
-from ..access.opened_shard import OpenObject, ShardObject
+from ..access.opened_shard import OpenedShard, ShardObject, read_opened
 from ..access.placement import ABSENT, Gone
 from ..access.read import INLINE_NBYTES, with_key
 from ..access.shard_change import Change, Found, change
@@ -31,7 +29,7 @@ from ..errors import ConflictError, ShardError
 from ..option_sources import current_options
 from ..options import Options, active
 from ..storage import indexes, locks
-from ..storage.waiting import retried
+from ..storage.waiting import Patience, retry
 from .base_object import NestedObject, Renew
 from .keys import (
     FAILED,
@@ -58,7 +56,6 @@ T = TypeVar("T")
 FETCH_NBYTES = 64 << 20
 # Files that an index cache keeps open: to check that a path still leads to an open file is cheaper than to open it.
 OPEN_FILES = 32
-MAX_TRIES = 3
 ABSENT_OFFSET = int(ABSENT)
 
 
@@ -80,6 +77,9 @@ class Entries:
         self.layout = layout
         self.chain = layout.chain()
         self._cache_nbytes = cache_nbytes
+        self._outermost = target
+        while isinstance(self._outermost, NestedObject):
+            self._outermost = self._outermost.outer.target
         self._is_prompt = target.is_prompt and not isinstance(target, NestedObject)
         self._path = None if target.path is None else os.fsencode(target.path)
         self._read = native.load().read_encoded
@@ -131,6 +131,7 @@ class Entries:
 
     def value(self, position: int) -> bytes | None:
         """Return a value; None if it is absent."""
+        patience = None
         if self._path is not None:
             buffered_chunks.flush(self.target)
             choices, configured = active(), options_of_zarr()
@@ -143,9 +144,10 @@ class Entries:
             _, _, kept_indexes, allow = known
             try:
                 return self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)  # type: ignore[no-any-return]
-            except (ShardError, OSError):
-                pass  # `look` retries, as a writer may have replaced the object
-        return self.look(lambda shard: self.value_in(shard, position))
+            except (ShardError, OSError) as found:
+                error = with_key(found, self.chain, self.key) if isinstance(found, ShardError) else found
+            patience = Patience.after(error, self.target.path)
+        return self.look(lambda shard: self.value_in(shard, position), patience=patience)
 
     def read(
         self,
@@ -160,7 +162,7 @@ class Entries:
         not count); None means no limit.
         """
 
-        def work(shard: OpenObject) -> ReadResult:
+        def work(shard: OpenedShard) -> ReadResult:
             if most is not None and self.nbytes_to_read(shard, position, part) > most:
                 raise TooLarge
             return self.read_in(shard, position, part, if_not_equal)
@@ -188,15 +190,19 @@ class Entries:
         """Return one flag for each of the positions [first, end)."""
         return self.look(lambda shard: self.present_in(shard, first, end))
 
-    def look(self, work: Callable[[OpenObject], T], *, whole: bool = False) -> T:
-        """Call `work` with the opened shard in its present state; retry if a writer replaces the shard meanwhile.
+    def look(
+        self, work: Callable[[OpenedShard], T], *, whole: bool = False, patience: Patience | None = None
+    ) -> T:
+        """Call `work` with the opened shard in its present state; repeat it if a writer changes the shard meanwhile.
 
         Parameters
         ----------
         work : callable
-            Takes an `OpenObject`. It may be called several times.
+            Takes an `OpenedShard`. It may be called several times.
         whole : bool
             True if `work` reads all values, so that the object is fetched with one request.
+        patience : Patience, optional
+            That of an earlier attempt.
 
         Returns
         -------
@@ -209,36 +215,49 @@ class Entries:
             The shard is damaged.
         """
         self.flush()
-        return retried(lambda: self._look(work, whole))
+        path = self._outermost.path
 
-    def _look(self, work: Callable[[OpenObject], T], whole: bool) -> T:
-        options = current_options()
-        for tries_left in reversed(range(MAX_TRIES if self.target.is_near else MAX_TRIES + 1)):
-            begin = self.target.open_whole if whole else self.target.open
-            # the last attempt locks out writers of an object whose replacement cannot be detected otherwise
-            held = contextlib.nullcontext() if tries_left or self.target.is_near else self._held()
+        def attempt() -> T:
             try:
-                with held, contextlib.closing(begin(self.chain, options, self.cache(options))) as shard:
-                    try:
-                        return work(shard)
-                    finally:
-                        shard.confirm()
-            except ConflictError:
-                raise
+                return read_opened(self._open(whole=whole), work)
             except ShardError as error:
-                if not tries_left:
-                    raise with_key(error, self.chain, self.key) from None
-                if self.target.path is not None:
-                    indexes.drop([self.target.path])
-        raise AssertionError("unreachable")
+                if isinstance(error, ConflictError):
+                    raise
+                if path is not None:
+                    indexes.drop([path])
+                raise with_key(error, self.chain, self.key) from None
 
-    def _held(self) -> contextlib.AbstractContextManager[None]:
-        return locks.table().hold([self.target.identity])
+        try:
+            return retry(attempt, path, patience=patience)
+        except ShardError as error:
+            if self.target.is_near or not getattr(error, "changed", False):
+                raise
+        # no writer of this process can replace the object during the last attempt
+        with locks.table().hold([self._outermost.identity]):
+            return attempt()
+
+    def _open(self, *, whole: bool = False) -> OpenedShard:
+        options = current_options()
+        open_shard = self.target.open_whole if whole else self.target.open
+        return open_shard(self.chain, options, self.cache(options))
+
+    def open_entry(self, position: int) -> tuple[OpenedShard, tuple[int, int] | None]:
+        """Open the shard; return it with offset and size of an entry, None if the entry is absent."""
+        self.flush()
+        try:
+            shard = self._open()
+            try:
+                return shard, None if shard.missing else shard.entry(position)
+            except BaseException:
+                shard.close()
+                raise
+        except ShardError as error:
+            raise with_key(error, self.chain, self.key) from None
 
     # ---- reading from an opened shard
 
     def read_in(
-        self, shard: OpenObject, position: int, part: ByteRange | None, if_not_equal: bytes | None
+        self, shard: OpenedShard, position: int, part: ByteRange | None, if_not_equal: bytes | None
     ) -> ReadResult:
         """Read a value of an opened shard; see `read`."""
         stamp = Stamp(shard.generation, time.time())
@@ -248,7 +267,7 @@ class Entries:
 
     def read_many_in(
         self,
-        shard: OpenObject,
+        shard: OpenedShard,
         positions: np.ndarray[Any, Any],
         parts: Sequence[ByteRange | None] | None,
         if_not_equal: bytes | None,
@@ -259,7 +278,7 @@ class Entries:
             return [ReadResult("unspecified", b"", stamp)] * len(positions)
         return [result_of(value, stamp) for value in self.values_in(shard, positions, parts)]
 
-    def value_in(self, shard: OpenObject, position: int, wanted: ByteRange | None = None) -> bytes | None:
+    def value_in(self, shard: OpenedShard, position: int, wanted: ByteRange | None = None) -> bytes | None:
         """Return a value of an opened shard, or a range of it; None if it is absent.
 
         Raises
@@ -273,7 +292,7 @@ class Entries:
         offset, nbytes = found if wanted is None else self._part(position, found, wanted)
         return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
 
-    def nbytes_to_read(self, shard: OpenObject, position: int, wanted: ByteRange | None) -> int:
+    def nbytes_to_read(self, shard: OpenedShard, position: int, wanted: ByteRange | None) -> int:
         """Return the number of bytes that a read of a value must look at.
 
         For an object in memory this is the whole object, because its generation is computed from all bytes.
@@ -287,7 +306,7 @@ class Entries:
 
     def values_in(
         self,
-        shard: OpenObject,
+        shard: OpenedShard,
         positions: np.ndarray[Any, Any],
         parts: Sequence[ByteRange | None] | None = None,
     ) -> list[bytes | None]:
@@ -310,7 +329,7 @@ class Entries:
             ]
         return found
 
-    def _parts_in(self, shard: OpenObject, wanted: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
+    def _parts_in(self, shard: OpenedShard, wanted: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
         """Return ranges of values; None for absent ones. Ranges that are close are requested together."""
         if shard.missing:
             return [None] * len(wanted)
@@ -342,7 +361,7 @@ class Entries:
             at = coordinates(position, self.layout.grid_shape)
             raise ValueError(f"{error}: entry {at} of shard {self.key!r}") from None
 
-    def present_in(self, shard: OpenObject, first: int, end: int) -> Flags:
+    def present_in(self, shard: OpenedShard, first: int, end: int) -> Flags:
         """Return one flag for each of the positions [first, end) of an opened shard."""
         if shard.missing:
             return np.zeros(end - first, np.bool_)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..access.opened_shard import NO_OBJECT, UNKNOWN, OpenObject
+from ..access.opened_shard import NO_OBJECT, UNKNOWN, OpenedShard
 from ..errors import ConflictError, ShardError
 
 __all__ = [
@@ -322,7 +322,7 @@ def condition_of(if_equal: bytes | str | None) -> bytes | None:
     return if_equal
 
 
-def is_there(shard: OpenObject, position: int) -> bool:
+def is_there(shard: OpenedShard, position: int) -> bool:
     """Return True if the entry exists, also if it is damaged."""
     try:
         return not shard.missing and shard.entry(position) is not None

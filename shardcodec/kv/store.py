@@ -27,7 +27,7 @@ from ..format.codecs import IndexLocation
 from ..storage import waiting
 from ..storage.kinds import is_url
 from ..storage.waiting import Threads, in_thread
-from .base_object import NestedObject, Renew, object_of_base
+from .base_object import NestedObject, object_of_base
 from .entries import Entries, WriteBuffer
 from .keys import (
     Grid,
@@ -128,8 +128,8 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self._cache_pool = cache_pool
         self._concurrency = data_copy_concurrency
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        self._stored = Entries(target, layout, cache_pool)
-        self._use(self._stored)
+        self.stored = Entries(target, layout, cache_pool)
+        self._use(self.stored)
 
     def _use(self, entries: Entries | BoundEntries) -> None:
         self._entries = entries
@@ -510,11 +510,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             pending.clear(first, end)
             self._entries.store(pending)
 
-    @checked
-    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes:
-        """Replace values by new ones that `renew` makes from them, in one atomic write; see `Entries.exchange`."""
-        return self._entries.exchange(positions, renew)
-
     # ---- coroutines
 
     async def read(
@@ -635,7 +630,7 @@ class BoundStore(ShardedKeyValueStore):
         vars(self).update(vars(store))
         self.store = store
         self.bound_to = transaction
-        self._use(BoundEntries(store._stored, transaction))
+        self._use(BoundEntries(store.stored, transaction))
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("cannot pickle a store that is bound to a transaction; pickle its attribute `store`")

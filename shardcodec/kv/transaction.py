@@ -20,12 +20,11 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from ..access.opened_shard import UNKNOWN, OpenObject, ShardObject
+from ..access.opened_shard import UNKNOWN, OpenedShard, ShardObject
 from ..access.shard_change import Found, change_all
 from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
 from ..storage.waiting import in_thread
-from .base_object import Renew
 from .entries import Entries, Flags, WriteBuffer
 from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ByteRange, ReadResult, Stamp, is_there, result_of
 from .spec import Layout
@@ -395,10 +394,10 @@ class BoundEntries:
             exist = self._look(member, lambda shard: self._stored.present_in(shard, 0, n))
             return member.pending.over(exist)[first:end]
 
-    def _look(self, member: Member, work: Callable[[OpenObject], T]) -> T:
+    def _look(self, member: Member, work: Callable[[OpenedShard], T]) -> T:
         """Call `work` with the stored shard. With repeatable_read the shard must not have changed since the last call."""
 
-        def checked(shard: OpenObject) -> T:
+        def checked(shard: OpenedShard) -> T:
             result = work(shard)
             if self._transaction.repeatable_read:
                 if shard.generation == UNNAMED:
@@ -434,7 +433,7 @@ class BoundEntries:
         if condition == NO_VALUE and is_pending:
             return value is None
 
-        def work(shard: OpenObject) -> tuple[bytes, bool]:
+        def work(shard: OpenedShard) -> tuple[bytes, bool]:
             return shard.generation, is_there(shard, position)
 
         generation, exists = self._look(member, work)
@@ -458,9 +457,3 @@ class BoundEntries:
         """Add buffered writes to those of the transaction."""
         with self._transaction.mutex:
             self._transaction.member(self._stored).pending.add(pending)
-
-    def exchange(self, positions: Sequence[int], renew: Renew) -> bytes:
-        """Raise TypeError: a shard inside of an entry changes the stored one at once, so it is bound itself."""
-        raise TypeError(
-            f"shard {self.key!r}: expected a store that is not bound to a transaction; bind the inner store instead"
-        )

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import os
 import queue
 import random
 import threading
@@ -31,10 +32,12 @@ from typing import Any, Generic, Self, TypeVar
 
 from .. import native
 from ..compat import Caller, has_task_per_call
+from ..errors import ChecksumError, CodecError, ShardError, ShardFormatError
 from ..native import listen_to
 
 __all__ = [
     "COSTLY_SECONDS",
+    "DAMAGE",
     "MAX_CALLS",
     "Patience",
     "ThreadCall",
@@ -48,7 +51,7 @@ __all__ = [
     "is_over",
     "is_replaced",
     "next_turn",
-    "retried",
+    "retry",
 ]
 
 T = TypeVar("T")
@@ -519,22 +522,36 @@ class _Calls(Generic[T, R]):
         return [self._results[i] for i in range(len(self._items))]
 
 
-# ---------------------------------------------------------------- retries after another client of a network file system has replaced a file
+# ---------------------------------------------------------------- read again while another writer changes the object
 #
-# Retries for stale files.
+# `retry`: the one loop. Three errors are worth another attempt:
 #
-# A server forgets a file that another client has replaced by a new one. For up to about a second, this client's file
-# descriptor and cached name of it lead nowhere. The engine then reports ESTALE (csrc/io/sc_file.h), also if the file system
-# reports ENOENT. The new file exists under the name, so the work starts again after a pause.
+# 1. ESTALE. A server of a network file system forgets a file that another client has replaced by a new one. For up to about
+#    a second, this client's file descriptor and cached name of it lead nowhere. The engine reports ESTALE
+#    (csrc/io/sc_file.h), also if the file system reports ENOENT. The new file exists under the name.
+# 2. An error with ``changed``: the reader knows that the object is no longer in the state that it began to read.
+# 3. Damage in a file that was changed a moment ago. A writer that appends shrinks the file to its new end and overwrites an
+#    index at the start; in place it overwrites inner chunks. A reader in between may see bytes of two states. A file that
+#    does not change from one attempt to the next is damaged.
 
-# Seconds for which readers retry. GlusterFS, and FUSE in general, cache a directory entry for one second; under load, with
-# writers that replace the file all the time, 3 of 19,627 reads did not succeed within 3 s.
+# Seconds for which readers retry after ESTALE. GlusterFS, and FUSE in general, cache a directory entry for one second; under
+# load, with writers that replace the file all the time, 3 of 19,627 reads did not succeed within 3 s.
 READ_SECONDS = 10.0
 
 # Bounds of the pause between two attempts, in seconds. The upper bound doubles from attempt to attempt; the pause is random,
 # so that it does not keep step with a writer that replaces the file at regular times.
 FIRST_PAUSE = 0.001
 LONGEST_PAUSE = 0.1
+
+# Seconds before each further attempt to read a file that a writer is changing. The first is longer than the time that some
+# file systems need to show a change in the times of a file.
+CHANGE_PAUSES = (0.01, 0.02, 0.04, 0.08)
+
+# For this long after its last change a file counts as changing.
+CHANGING_SECONDS = 2.0
+
+# Errors that bytes of two states cause.
+DAMAGE = (ShardFormatError, ChecksumError, CodecError)
 
 
 def is_replaced(error: BaseException) -> bool:
@@ -548,7 +565,7 @@ class Patience:
     Parameters
     ----------
     seconds : float
-        Time to retry after the first error; 0 raises the first error.
+        Time to retry after the first ESTALE. 0: each first error is raised, because the caller cannot wait.
     """
 
     def __init__(self, seconds: float = READ_SECONDS) -> None:
@@ -557,24 +574,37 @@ class Patience:
         self._bound = FIRST_PAUSE
         self._n_attempts = 0
         self._paths: set[Any] = set()
+        self._owed = 0.0
+        self._n_changes = 0
+        self._seen: tuple[int, ...] | None = None
 
     @classmethod
-    def after(cls, error: OSError) -> Self:
-        """Return a `Patience` after an attempt that could not wait; raise its error unless a file has been replaced."""
+    def after(cls, error: Exception, path: str | None = None) -> Self:
+        """Return a `Patience` after an attempt that could not wait; raise its error unless another attempt may succeed."""
         patience = cls()
-        patience.pause(error)
+        patience._owed = patience.pause(error, path)
         return patience
 
-    def pause(self, error: OSError) -> float:
-        """Return the seconds to wait before the next attempt.
+    def catch_up(self) -> None:
+        """Wait as long as the caller of `after` could not."""
+        if self._owed:
+            time.sleep(self._owed)
+            self._owed = 0.0
 
-        Raises
-        ------
-        OSError
-            `error`, if it is not ESTALE, or the time for retries is over; a note then says how often it was tried.
+    def pause(self, error: Exception, path: str | None = None) -> float:
+        """Return the seconds to wait before the next attempt; `path` is the file that was read.
+
+        Raises `error` if the next attempt would fail like this one, or the time for retries is over; after ESTALE a note then
+        says how often it was tried.
         """
+        if isinstance(error, DAMAGE):
+            seconds = self._change_pause(path, is_certain=getattr(error, "changed", False))
+            if seconds is None:
+                raise error
+            return seconds
         if not is_replaced(error):
             raise error
+        assert isinstance(error, OSError)
         if not self._paths:
             self._deadline = time.monotonic() + self._seconds
         self._paths.add(error.filename)
@@ -591,9 +621,29 @@ class Patience:
         self._bound = min(2 * self._bound, LONGEST_PAUSE)
         return random.uniform(FIRST_PAUSE, self._bound)
 
-    def wait(self, error: OSError) -> None:
+    def _change_pause(self, path: str | None, *, is_certain: bool) -> float | None:
+        """Return the seconds to wait before a damaged object is read again; None if no writer is changing it."""
+        n = self._n_changes
+        if n == len(CHANGE_PAUSES) or not self._seconds:
+            return None
+        if path is not None:
+            before, self._seen = self._seen, _stamp(path)
+            is_certain = is_certain or (_is_recent(self._seen) and (n == 0 or self._seen != before))
+        if not is_certain:
+            return None
+        self._n_changes += 1
+        return 0.0 if path is None else CHANGE_PAUSES[n]  # other objects are replaced in one step
+
+    def wait(self, error: Exception, path: str | None = None) -> None:
         """Wait before the next attempt, as `pause`. Threads that run an event loop must not call this."""
-        time.sleep(self.pause(error))
+        time.sleep(self.pause(error, path))
+
+    def sees_change(self, path: str | None) -> bool:
+        """Return True, after a pause, if a writer is changing a file in which damage was found."""
+        seconds = self._change_pause(path, is_certain=False)
+        if seconds is not None:
+            time.sleep(seconds)
+        return seconds is not None
 
     def misses(self, paths: Iterable[Any]) -> bool:
         """Return True, after a pause, if the caller must repeat its attempt because a file may be missing only for a moment.
@@ -608,11 +658,39 @@ class Patience:
         return True
 
 
-def retried(work: Callable[[], T]) -> T:
-    """Run work that reads files, and repeat it with pauses while another client replaces them; not on an event loop."""
-    patience = Patience()
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _is_recent(stamp: tuple[int, ...] | None) -> bool:
+    return stamp is not None and abs(time.time() - stamp[0] / 1e9) < CHANGING_SECONDS
+
+
+def retry(
+    work: Callable[[], T],
+    path: str | Callable[[Exception], str | None] | None = None,
+    *,
+    again: Callable[[T, Patience], bool] | None = None,
+    patience: Patience | None = None,
+) -> T:
+    """Run work that reads, and repeat it with pauses while another writer changes what it reads; not on an event loop.
+
+    path: the file that is read, or a function from an error to it; None if it is no file. again: from a result to True if it
+    must not be believed; it has waited then, by a method of the `Patience`. patience: that of an earlier attempt.
+    """
+    if patience is None:
+        patience = Patience()
+    else:
+        patience.catch_up()
     while True:
         try:
-            return work()
-        except OSError as error:
-            patience.wait(error)
+            result = work()
+        except (OSError, ShardError) as error:
+            patience.wait(error, path(error) if callable(path) else path)
+        else:
+            if again is None or not again(result, patience):
+                return result

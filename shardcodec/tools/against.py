@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..access.box_reader import Folder
+from ..access.opened_shard import OpenedShard, open_object
 from ..errors import ShardError
 from ..option_sources import current_options
 from .backup import same_bytes
@@ -20,7 +21,6 @@ from .convert.source import SourceArray, SourceTree
 from .foreign_chunks import elements_of, type_of
 from .other_objects import OtherObject, objects_to_compare
 from .report import Finding, FindingKind
-from .stored_bytes import StoredBytes, open_object
 from .targets import ArrayTarget, ShardTarget, find_arrays
 from .work import Monitor, in_order
 
@@ -218,7 +218,7 @@ def compared_objects(
     yield from in_order(listed, compare, n_threads, monitor)
 
 
-def _difference(expected: StoredBytes | None, found: StoredBytes | None) -> tuple[FindingKind, str] | None:
+def _difference(expected: OpenedShard | None, found: OpenedShard | None) -> tuple[FindingKind, str] | None:
     if expected is None:  # it was removed since the listing
         return None
     if found is None:
@@ -233,7 +233,7 @@ def _difference(expected: StoredBytes | None, found: StoredBytes | None) -> tupl
     return None
 
 
-def _close(view: StoredBytes | None) -> None:
+def _close(view: OpenedShard | None) -> None:
     if view is not None:
         view.close()
 

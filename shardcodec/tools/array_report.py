@@ -15,12 +15,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from ..access.chunk_codec import compiled
-from ..access.opened_shard import OpenObject
+from ..access.opened_shard import OpenedShard
 from ..access.read import with_key
 from ..access.remote_index import check_entries
 from ..errors import ShardError
 from ..options import Options
-from ..storage.waiting import WorkerThreads, retried
+from ..storage.waiting import WorkerThreads, retry
 from .report import Record, Report
 from .targets import ArrayTarget, ShardTarget
 from .work import Monitor
@@ -402,7 +402,7 @@ def read_indexes(
     options: Options,
     *,
     memory: int = BATCH_NBYTES,
-    examine: Callable[[OpenObject, Entries], Any] | None = None,
+    examine: Callable[[OpenedShard, Entries], Any] | None = None,
     monitor: Monitor | None = None,
 ) -> Iterator[ShardIndex]:
     """Read the indexes of shards of one array, and check their entries.
@@ -458,11 +458,14 @@ def read_indexes(
 
 
 def _look(
-    shard: ShardTarget, chain: Any, options: Options, examine: Callable[[OpenObject, Entries], Any] | None
+    shard: ShardTarget, chain: Any, options: Options, examine: Callable[[OpenedShard, Entries], Any] | None
 ) -> ShardIndex:
     nbytes, entries = None, None
-    try:
-        view = retried(lambda: shard.place.open(chain, options))
+
+    def look() -> ShardIndex:
+        nonlocal nbytes, entries
+        nbytes, entries = None, None
+        view = shard.place.open(chain, options)
         try:
             if view.missing:
                 return ShardIndex(shard)
@@ -474,6 +477,9 @@ def _look(
             )
         finally:
             view.close()
+
+    try:
+        return retry(look, shard.place.path)
     except ShardError as error:
         return ShardIndex(shard, nbytes, entries, with_key(error, chain, shard.name))
     except OSError as error:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from .. import native
+from ..access.opened_shard import Entries, NestedShard, OpenedShard, Sums, open_object
 from ..compat import on_zarrs_loop
 from ..mounts import Descriptor
 from ..storage.files import OldBytes, open_file, pending_journal, read_journal, staging_for
@@ -24,9 +25,8 @@ from ..storage.store import Store
 from ..storage.whole_file import put_file, sync_documents
 from ..storage.zarr_store import Upload
 from .documents import node_path, object_name
-from .stored_bytes import BLOCK_NBYTES, Ranges, StoredBytes, Sums, open_object
 from .targets import ShardTarget
-from .work import MemoryBudget
+from .work import BLOCK_NBYTES, MemoryBudget
 
 __all__ = ["Backup", "copy_stored", "holds_whole", "same_bytes", "sync_folders", "write_object"]
 
@@ -147,14 +147,14 @@ def write_object(
         sync_documents([os.path.realpath(path)])
 
 
-def same_bytes(one: StoredBytes, other: StoredBytes) -> bool:
+def same_bytes(one: OpenedShard, other: OpenedShard) -> bool:
     """Return True if two objects are byte-identical."""
     return one.nbytes == other.nbytes and all(
         a == b for a, b in zip(_blocks(one, COPY_NBYTES), _blocks(other, COPY_NBYTES), strict=True)
     )
 
 
-def _blocks(view: StoredBytes, nbytes: int) -> Iterator[memoryview]:
+def _blocks(view: OpenedShard, nbytes: int) -> Iterator[memoryview]:
     for offset in range(0, view.nbytes, nbytes):
         yield memoryview(view.range(offset, min(nbytes, view.nbytes - offset)))
 
@@ -230,7 +230,7 @@ class Backup:
         finally:
             now.close()
 
-    def holds(self, now: StoredBytes) -> bool:
+    def holds(self, now: OpenedShard) -> bool:
         """Return True if the bytes of an open object are those of the backup."""
         old = self.open()
         try:
@@ -238,7 +238,7 @@ class Backup:
         finally:
             old.close()
 
-    def open(self) -> StoredBytes:
+    def open(self) -> OpenedShard:
         """Open the backup, as readers saw the shard: without the bytes of an unfinished update."""
         store, key, _ = object_at(self.path, None)
         view = open_object(store, key)
@@ -303,31 +303,23 @@ class Backup:
         return True
 
 
-class _RolledBack:
+class _RolledBack(NestedShard):
     """The bytes of a file before an unfinished update."""
 
-    state = b""
-
-    def __init__(self, view: StoredBytes, saved: OldBytes) -> None:
-        self._view, self._saved = view, saved
-
-    @property
-    def nbytes(self) -> int:
-        return self._saved.nbytes
+    def __init__(self, view: OpenedShard, saved: OldBytes) -> None:
+        super().__init__(None, view, (0, saved.nbytes))
+        self._saved = saved
 
     def range(self, offset: int, nbytes: int) -> Any:
-        data = bytearray(self._view.range(offset, nbytes))
+        data = bytearray(super().range(offset, nbytes))
         for first, old in self._saved.runs:
             low, high = max(first, offset), min(first + len(old), offset + nbytes)
             if low < high:
                 data[low - offset : high - offset] = old[low - first : high - first]
         return memoryview(data)
 
-    def checksums(self, ranges: Ranges, max_nbytes: int) -> Sums | None:
+    def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
         return None
-
-    def close(self) -> None:
-        self._view.close()
 
 
 def _same_files(one: str | None, other: str) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from .. import native
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates, decode_chunks
+from ..access.opened_shard import OpenedShard
 from ..errors import ChecksumError, ShardError
 from ..format.byte_document import ByteDocument
 from ..format.codecs import Crc32c, Gzip, Zlib
@@ -25,7 +26,6 @@ from ..storage.ranges import coalesced
 from .damage.index_layout import CHECKSUM_NBYTES
 from .foreign_chunks import ForeignChunks
 from .report import FindingKind
-from .stored_bytes import StoredBytes
 from .work import UNLIMITED, MemoryShare
 
 __all__ = ["ChunkCheck", "Level", "Problem", "has_checksum", "read_runs"]
@@ -175,13 +175,13 @@ class ChunkCheck:
         return None
 
     def checksum_problems(
-        self, view: StoredBytes, entries: Entries, positions: Any
+        self, view: OpenedShard, entries: Entries, positions: Any
     ) -> dict[int, Problem] | None:
         """Verify inner chunks whose last codec is crc32c, all in one call.
 
         Parameters
         ----------
-        view : StoredBytes
+        view : OpenedShard
             The shard.
         entries : ndarray of uint64, shape (n_chunks, 2)
             Those of `positions` are possible: their ranges lie inside the object.
@@ -280,13 +280,13 @@ def _wrong_checksum(stored: int, computed: int) -> Problem:
 
 
 def read_runs(
-    view: StoredBytes, entries: Entries, positions: Any, block_nbytes: int
+    view: OpenedShard, entries: Entries, positions: Any, block_nbytes: int
 ) -> Iterator[tuple[int, Any]]:
     """Read inner chunks in the order of their offsets; near ones share a read of at most a block, or of one inner chunk.
 
     Parameters
     ----------
-    view : StoredBytes
+    view : OpenedShard
     entries : ndarray of uint64, shape (n_chunks, 2)
         Those of `positions` are possible: their ranges lie inside the object.
     positions : array of int
@@ -325,7 +325,7 @@ def read_runs(
             i = j
 
 
-def _read(view: StoredBytes, offset: int, nbytes: int) -> memoryview | OSError:
+def _read(view: OpenedShard, offset: int, nbytes: int) -> memoryview | OSError:
     """Return a range of an object, or the error of a part of the disk that cannot be read."""
     try:
         return memoryview(view.range(offset, nbytes))

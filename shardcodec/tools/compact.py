@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..access.chunk_codec import compiled
+from ..access.opened_shard import OpenedShard, open_object
 from ..access.shard_change import Change, Found, change
 from ..access.shard_layout import ShardLayout, shard_layout
 from ..access.shard_writer import ShardWriter
@@ -23,6 +24,7 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
 from ..storage.kinds import placed_options
+from ..storage.waiting import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
 from .damage.index_search import FoundIndex, How, find_index
 from .damage.rebuilt_index import sequence
@@ -40,7 +42,6 @@ from .rewrite import (
     user_parts,
 )
 from .run_over_arrays import RunOverArrays, check_only_arrays
-from .stored_bytes import StoredBytes, look_again, open_object
 from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups
 from .work import MemoryBudget, Monitor, Stopped, in_order
 
@@ -218,12 +219,12 @@ class CompactWork:
 
     def _find(
         self, shard: ShardTarget, stack: ExitStack
-    ) -> tuple[StoredBytes | None, FoundIndex | ShardError]:
+    ) -> tuple[OpenedShard | None, FoundIndex | ShardError]:
         """Open a shard until the stack ends, and find its index; an error if it is damaged, and no writer is changing it."""
         spec = shard.array.shard_spec
         damage = ShardError("the index or an entry is damaged; run `shardcodec verify`")
 
-        def look() -> tuple[StoredBytes | None, FoundIndex | ShardError]:
+        def look() -> tuple[OpenedShard | None, FoundIndex | ShardError]:
             view = open_object(shard.array.store, shard.key)
             if view is None:
                 return None, damage
@@ -235,14 +236,17 @@ class CompactWork:
                 return view, error
             return view, found if is_whole else damage
 
-        return look_again(
-            shard.place.path, look, lambda looked: looked[0] is None or isinstance(looked[1], FoundIndex)
-        )
+        def is_torn(looked: tuple[OpenedShard | None, FoundIndex | ShardError], patience: Patience) -> bool:
+            view, index = looked
+            return view is not None and isinstance(index, ShardError) and patience.sees_change(path)
+
+        path = shard.place.path
+        return retry(look, path, again=is_torn)
 
     def _pack(
         self,
         shard: ShardTarget,
-        view: StoredBytes,
+        view: OpenedShard,
         found: FoundIndex,
         done: CompactedShard,
     ) -> CompactedShard | None:
@@ -273,7 +277,7 @@ class CompactWork:
         dead = layout.total("dead")
         return dead > 0 and dead >= self._task.min_dead * layout.nbytes
 
-    def _write(self, shard: ShardTarget, view: StoredBytes, found: FoundIndex, spec: ShardSpec) -> int:
+    def _write(self, shard: ShardTarget, view: OpenedShard, found: FoundIndex, spec: ShardSpec) -> int:
         """Write the new shard; return its size in bytes."""
         places = found.entries
         assert places is not None
@@ -326,7 +330,7 @@ class CompactWork:
         return _size(shard)
 
 
-def _is_damaged(found: FoundIndex, view: StoredBytes, spec: ShardSpec) -> bool:
+def _is_damaged(found: FoundIndex, view: OpenedShard, spec: ShardSpec) -> bool:
     assert found.entries is not None
     bad = bad_entries(found.entries, view.nbytes, found.offset, found.nbytes)
     return bool(bad.any() or wrong_sizes(found.entries, spec.inner.fixed_nbytes).any())

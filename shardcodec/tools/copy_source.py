@@ -16,6 +16,7 @@ import numpy as np
 
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates, encode_chunks
+from ..access.opened_shard import OpenedShard, open_object
 from ..errors import ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
@@ -23,7 +24,6 @@ from .chunk_check import ChunkCheck, Level
 from .damage.index_search import How
 from .foreign_chunks import ForeignChunks, elements_of, type_of
 from .report import FindingKind
-from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
 from .targets import ArrayTarget, ShardTarget, find_arrays
 from .work import MemoryBudget
@@ -145,7 +145,7 @@ class ChunksOfCopy:
     ) -> None:
         self._shard, self._check, self._reader, self._options = shard, check, reader, options
         self._foreign = foreign
-        self._view: StoredBytes | None = None
+        self._view: OpenedShard | None = None
         self._survey: Survey | None = None
         if check is not None:
             if array.only is not None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..access.chunk_codec import compiled
-from ..access.opened_shard import OpenObject
+from ..access.opened_shard import OpenedShard
 from ..access.pictures import layout_arguments
 from ..access.placement import ABSENT
 from ..access.shard_layout import ShardLayout, shard_layout
@@ -299,7 +299,7 @@ class InspectWork:
     ) -> Iterator[ShardIndex]:
         spec = self._array.shard_spec
 
-        def examine(view: OpenObject, entries: Any) -> ShardLayout:
+        def examine(view: OpenedShard, entries: Any) -> ShardLayout:
             return shard_layout(spec, entries, view.nbytes, view.range)
 
         return read_indexes(

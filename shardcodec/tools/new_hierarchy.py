@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..access.box_reader import Folder
+from ..access.opened_shard import open_object
 from ..access.shard_writer import ShardWriter
 from ..format.spec import ShardSpec
 from ..options import Options
@@ -26,7 +27,6 @@ from .backup import copy_stored, holds_whole, same_bytes, write_object
 from .convert.destination import JobOver, NewTree, check_new_place, claim, guard, has_claim, release
 from .documents import DOCUMENTS, is_own_name, node_path
 from .other_objects import ObjectCounts, OtherObject, OtherObjects, copy_objects
-from .stored_bytes import open_object
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..access.box_reader import Folder
+from ..access.opened_shard import open_object
 from ..format.metadata import KeyEncoding
 from ..storage.store import Store
 from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name
 from .report import Record
-from .stored_bytes import open_object
 from .targets import ArrayTarget, find_arrays, find_groups, find_hierarchy
 from .work import Monitor, in_order
 

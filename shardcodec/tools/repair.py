@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ..access.opened_shard import NativeShard, OpenedShard, open_object
 from ..arguments import checked
 from ..errors import ConflictError, ShardError
 from ..format.spec import ShardSpec
@@ -39,7 +40,6 @@ from .shard_repair import (
     as_unreadable,
     settled,
 )
-from .stored_bytes import Buffer, StoredBytes, open_object
 from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups
 from .work import MemoryBudget, Monitor, Stopped, in_order
 
@@ -159,7 +159,7 @@ class RepairWork:
         try:
             if self._to is None:
                 return self._repair.plan(shard, found)
-            return self._repair.write_new(shard, Buffer(b""), found, self._to)
+            return self._repair.write_new(shard, NativeShard(None, b""), found, self._to)
         except ShardError as failure:
             return self._failed(shard, failure)
 
@@ -197,7 +197,7 @@ class RepairWork:
         finally:
             view.close()
 
-    def _check_state(self, shard: ShardTarget, backup: Backup, now: StoredBytes) -> None:
+    def _check_state(self, shard: ShardTarget, backup: Backup, now: OpenedShard) -> None:
         """Check that the state that is replaced is the one that was copied, not a later one."""
         if not backup.holds(now):
             raise ConflictError(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..access.inner_chunks import coordinates
+from ..access.opened_shard import OpenedShard, open_object
 from ..access.shard_writer import ShardWriter
 from ..access.user_bytes import HeaderFooter, find
 from ..errors import ConflictError, ShardFormatError, UnsupportedError
@@ -17,7 +18,6 @@ from ..format.spec import ShardSpec
 from .chunk_check import ChunkCheck, Level
 from .damage.index_layout import Entries, is_absent
 from .damage.index_search import FoundIndex, How
-from .stored_bytes import StoredBytes, open_object
 from .targets import ShardTarget
 from .work import MemoryShare
 
@@ -126,7 +126,7 @@ class UserParts(NamedTuple):
 
 
 def user_parts(
-    view: StoredBytes, found: FoundIndex, spec: ShardSpec, shard: ShardTarget, share: MemoryShare
+    view: OpenedShard, found: FoundIndex, spec: ShardSpec, shard: ShardTarget, share: MemoryShare
 ) -> UserParts:
     """Return header, footer and alignment of a shard whose index is in its place.
 
@@ -157,7 +157,7 @@ def in_order_of_offset(places: Entries) -> list[int]:
 
 def copy_chunks(
     writer: ChunkSink,
-    view: StoredBytes,
+    view: OpenedShard,
     places: Entries,
     positions: Sequence[int],
     shard: ShardTarget,
@@ -168,7 +168,7 @@ def copy_chunks(
     Parameters
     ----------
     writer : ChunkSink
-    view : StoredBytes
+    view : OpenedShard
         The old shard.
     places : ndarray of uint64, shape (n_chunks, 2)
         Where its inner chunks are.
@@ -214,7 +214,7 @@ def write_others(writer: ChunkSink, chunks: Iterable[tuple[int, Any]]) -> None:
         writer.write_encoded(coordinates(position, writer.grid_shape), data)
 
 
-def encoded_chunks(view: StoredBytes, places: Entries, positions: Sequence[int]) -> Mapping[int, bytes]:
+def encoded_chunks(view: OpenedShard, places: Entries, positions: Sequence[int]) -> Mapping[int, bytes]:
     """Return inner chunks as bytes in memory."""
     found = {}
     for position in positions:
@@ -223,13 +223,13 @@ def encoded_chunks(view: StoredBytes, places: Entries, positions: Sequence[int])
     return found
 
 
-def replacing_writer(shard: ShardTarget, view: StoredBytes, spec: ShardSpec, user: UserParts) -> ShardWriter:
+def replacing_writer(shard: ShardTarget, view: OpenedShard, spec: ShardSpec, user: UserParts) -> ShardWriter:
     """Return the writer of a new shard that replaces a local one, unless another writer changes that one meanwhile.
 
     Parameters
     ----------
     shard : ShardTarget
-    view : StoredBytes
+    view : OpenedShard
         The old shard, which stays open until the writer has committed.
     spec : ShardSpec
     user : UserParts
@@ -242,15 +242,15 @@ def replacing_writer(shard: ShardTarget, view: StoredBytes, spec: ShardSpec, use
 
     def confirm() -> None:
         now = open_object(shard.array.store, shard.key)
-        state = b"" if now is None else now.state
+        state = b"" if now is None else now.generation
         if now is not None:
             now.close()
-        if state != view.state:
+        if state != view.generation:
             raise ConflictError(
                 f"shard {shard.name!r}: another writer has changed it meanwhile; it was not replaced. Stop all writers and "
                 "run the tool again",
                 shard=shard.name,
-                expected=view.state,
+                expected=view.generation,
                 actual=state,
             )
 

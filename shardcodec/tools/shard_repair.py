@@ -17,6 +17,7 @@ import numpy as np
 
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates
+from ..access.opened_shard import OpenedShard, open_object
 from ..access.placement import ABSENT
 from ..access.shard_change import Change, Found, change
 from ..errors import ConflictError, ShardError
@@ -40,7 +41,6 @@ from .rewrite import (
     user_parts,
     write_others,
 )
-from .stored_bytes import StoredBytes, open_object
 from .survey import Survey, survey
 from .targets import ShardTarget
 from .verify import inside_array
@@ -218,7 +218,7 @@ class ShardRepair:
         self._budget = budget
         self._spec = check.spec
 
-    def survey(self, shard: ShardTarget, view: StoredBytes) -> Survey:
+    def survey(self, shard: ShardTarget, view: OpenedShard) -> Survey:
         """Find out what is damaged."""
         return survey(
             view,
@@ -244,7 +244,7 @@ class ShardRepair:
             return self._report(shard, self._plan(shard, found, self._chunks_of_copy(shard, stack)))
 
     def write_new(
-        self, shard: ShardTarget, view: StoredBytes, found: Survey, to: NewObjects
+        self, shard: ShardTarget, view: OpenedShard, found: Survey, to: NewObjects
     ) -> RepairedShard:
         """Write the repaired shard to a new place."""
         with ExitStack() as stack:
@@ -258,14 +258,14 @@ class ShardRepair:
             return self._report(shard, plan)
 
     def write_in_place(
-        self, shard: ShardTarget, view: StoredBytes, found: Survey, check_state: Callable[[StoredBytes], None]
+        self, shard: ShardTarget, view: OpenedShard, found: Survey, check_state: Callable[[OpenedShard], None]
     ) -> RepairedShard:
         """Replace the damaged object.
 
         Parameters
         ----------
         shard : ShardTarget
-        view : StoredBytes
+        view : OpenedShard
             The object, in the state that has a backup.
         found : Survey
             What is damaged in it.
@@ -326,7 +326,7 @@ class ShardRepair:
 
     # ---- the new shard
 
-    def _new_nbytes(self, view: StoredBytes, plan: _RepairPlan) -> int:
+    def _new_nbytes(self, view: OpenedShard, plan: _RepairPlan) -> int:
         """Return the size of the new shard, at most, in bytes."""
         return view.nbytes + len(plan.from_copy) * self._spec.inner.nbytes
 
@@ -334,7 +334,7 @@ class ShardRepair:
         self,
         writer: ChunkSink,
         shard: ShardTarget,
-        view: StoredBytes,
+        view: OpenedShard,
         plan: _RepairPlan,
         chunks: ChunksOfCopy | None,
     ) -> None:
@@ -351,7 +351,7 @@ class ShardRepair:
     def _replace_file(
         self,
         shard: ShardTarget,
-        view: StoredBytes,
+        view: OpenedShard,
         plan: _RepairPlan,
         chunks: ChunksOfCopy | None,
         user: UserParts,
@@ -360,7 +360,7 @@ class ShardRepair:
             self._write(writer, shard, view, plan, chunks)
 
     def _replace_object(
-        self, shard: ShardTarget, user: UserParts, check_state: Callable[[StoredBytes], None]
+        self, shard: ShardTarget, user: UserParts, check_state: Callable[[OpenedShard], None]
     ) -> None:
         refuse_user_bytes(shard, user)
 
@@ -370,7 +370,7 @@ class ShardRepair:
         change(shard.place, compiled(self._spec.chain), decide, self._options)
 
     def _all_chunks(
-        self, shard: ShardTarget, check_state: Callable[[StoredBytes], None]
+        self, shard: ShardTarget, check_state: Callable[[OpenedShard], None]
     ) -> Mapping[int, Any]:
         """Return the inner chunks of the repaired shard, from the object as it is now."""
         view = open_object(shard.array.store, shard.key)

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import native
 from ..access.inner_chunks import coordinates
+from ..access.opened_shard import NestedShard, OpenedShard
 from ..access.placement import ABSENT
 from .chunk_check import ChunkCheck, Level, Problem, read_runs
 from .damage.index_layout import Entries, bad_entries, is_absent, wrong_sizes
@@ -30,7 +31,6 @@ from .damage.recognise import (
     shifted,
 )
 from .report import Finding, FindingKind, FindingList
-from .stored_bytes import BytesPart, StoredBytes
 
 __all__ = ["Survey", "survey"]
 
@@ -85,7 +85,7 @@ class Survey:
 
 
 def survey(
-    view: StoredBytes,
+    view: OpenedShard,
     name: str,
     check: ChunkCheck,
     level: Level,
@@ -98,7 +98,7 @@ def survey(
 
     Parameters
     ----------
-    view : StoredBytes
+    view : OpenedShard
         The object.
     name : str
         Its path or key, for findings.
@@ -128,7 +128,7 @@ def survey(
 class _ShardSurvey:
     def __init__(
         self,
-        view: StoredBytes,
+        view: OpenedShard,
         name: str,
         check: ChunkCheck,
         level: Level,
@@ -252,7 +252,7 @@ class _ShardSurvey:
         where = np.flatnonzero(chosen)
         for position in where[np.argsort(entries[where, 0], kind="stable")].tolist():
             offset, nbytes = (int(number) for number in entries[position])
-            inner = survey(BytesPart(self.view, offset, nbytes), self.list.shard, check, level)
+            inner = survey(NestedShard(None, self.view, (offset, nbytes)), self.list.shard, check, level)
             self.verified_nbytes += inner.verified_nbytes
             damage = next((finding for finding in inner.findings if not finding.is_warning), None)
             if damage is not None:

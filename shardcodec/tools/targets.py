@@ -46,6 +46,7 @@ __all__ = [
     "find_arrays",
     "find_groups",
     "find_hierarchy",
+    "lasting_state",
     "lone_shard",
 ]
 
@@ -588,3 +589,18 @@ def _in_store(store: Any, path: str) -> Iterator[tuple[Folder, str]]:
     parts = path.split("/") if path else []
     for n in range(len(parts), -1, -1):
         yield folder_at(store, "/".join(parts[:n])), "/".join(parts[n:])
+
+
+def lasting_state(store: Store, key: str) -> str | None:
+    """Return the name of the state of an object that is valid in all processes; None if there is none."""
+    states = store.states_of([key])
+    if states is not None:
+        return states[0]
+    if not store.has_lasting_states:
+        return None
+    answer = on_zarrs_loop(store.get_range(key, 0, 1))
+    return (
+        None
+        if answer is None or answer.nbytes is None
+        else store.lasting_state(answer.nbytes, answer.version)
+    )

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..access.opened_shard import open_object
 from ..arguments import checked
 from ..checksum import crc32c
 from ..errors import ShardError, UnsupportedError
@@ -26,15 +27,15 @@ from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
+from ..storage.waiting import retry
 from .against import Comparison, compared_objects
 from .chunk_check import ChunkCheck, Level, LevelName
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTask
 from .manifest import Manifest, ManifestRow, OldManifest
 from .report import MOST_FINDINGS, Finding, FindingKind, Record, Report
-from .stored_bytes import lasting_state, look_again, open_object
 from .survey import survey
-from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy
+from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state
 from .work import MemoryBudget, MemoryShare, Monitor, in_order
 
 __all__ = [
@@ -163,7 +164,11 @@ class VerifyWork:
     def _look(self, shard: ShardTarget) -> Looked:
         """Check one shard, in a thread; check it again if another writer may be changing it."""
         path = shard.array.store.path(shard.key)
-        return look_again(path, lambda: self._look_once(shard), lambda looked: not looked.n_errors)
+        return retry(
+            lambda: self._look_once(shard),
+            path,
+            again=lambda looked, patience: looked.n_errors > 0 and patience.sees_change(path),
+        )
 
     def _look_once(self, shard: ShardTarget) -> Looked:
         array = shard.array

@@ -21,7 +21,6 @@ from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..storage.waiting import ThreadCall, WorkerThreads
 from .report import Report, format_nbytes
-from .stored_bytes import BLOCK_NBYTES
 
 __all__ = [
     "UNLIMITED",
@@ -43,6 +42,8 @@ __all__ = [
 
 # All copies of an entry of an index, and what is noted about the inner chunk.
 ENTRY_NBYTES = 600
+# Bytes of an object in memory at a time.
+BLOCK_NBYTES = 4 << 20
 # Blocks are not smaller than this.
 MIN_BLOCK_NBYTES = 64 << 10
 

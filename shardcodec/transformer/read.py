@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..access.opened_shard import NativeShard
+from ..access.opened_shard import Entries, NativeShard, OpenedShard, read_opened
 from ..access.placement import ABSENT
-from ..access.read import ATTEMPTS, is_changing, with_key
+from ..access.read import with_key
 from ..access.remote_index import (
     IndexLoader,
     LimitedRemote,
@@ -43,9 +43,8 @@ from ..storage.kinds import store_of
 from ..storage.ranges import coalesced, cut_out
 from ..storage.store import Answer, Changed
 from ..storage.store import Store as AnyStore
-from ..storage.waiting import all_of, retried
+from ..storage.waiting import all_of, retry
 from .keys import cut
-from .nested_shard import Entries, OpenedShard
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -130,7 +129,8 @@ def read_and_close(opened: OpenedShard, wanted: Sequence[ChunkRequest]) -> dict[
         entry of any chunk is an error, because the others are doubtful too; the option ``allow_in_index`` permits it.
     """
     found: dict[int, Any] = {}
-    try:
+
+    def work(opened: OpenedShard) -> dict[int, Any]:
         opened.check()
         for part in [] if opened.missing else wanted:
             try:
@@ -141,9 +141,9 @@ def read_and_close(opened: OpenedShard, wanted: Sequence[ChunkRequest]) -> dict[
             if entry is not None:
                 start, nbytes = cut(part.request, entry[1])
                 found[part.number] = opened.range(entry[0] + start, nbytes) if nbytes else b""
-    finally:
-        opened.close()
-    return found
+        return found
+
+    return read_opened(opened, work)
 
 
 # ---------------------------------------------------------------- values from shards in local files and in memory
@@ -163,7 +163,7 @@ def read_native(
     for shard, wanted in shards.items():
         work = functools.partial(_read, open_shard, shard, wanted)
         try:
-            found.update(_retry_while_changing(file_of(shard), work))
+            found.update(retry(work, file_of(shard)))
         except ShardError as error:
             raise with_keys(error, chain, shard, wanted) from None
     return found
@@ -185,33 +185,14 @@ def look_native(
     chain: Chain, shard: str, open_shard: Open, file_of: FileOf, look: Callable[[OpenedShard], Any]
 ) -> Any:
     """Call `look` with the opened shard and return its result; retry while a writer appends to its file."""
-
-    def work() -> Any:
-        opened = open_shard(shard)
-        try:
-            return look(opened)
-        finally:
-            opened.close()
-
     try:
-        return _retry_while_changing(file_of(shard), work)
+        return retry(lambda: read_opened(open_shard(shard), look), file_of(shard))
     except ShardError as error:
         raise with_keys(error, chain, shard) from None
 
 
 def _read(open_shard: Open, shard: str, wanted: Sequence[ChunkRequest]) -> dict[int, Any]:
     return read_and_close(open_shard(shard), wanted)
-
-
-def _retry_while_changing(path: str | None, work: Callable[[], Any]) -> Any:
-    """Call `work`; retry after an error if the file of the shard has just been changed."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return retried(work)
-        except ShardError:
-            if attempt == ATTEMPTS or path is None or not is_changing(path):
-                raise
-    raise AssertionError
 
 
 # ---------------------------------------------------------------- requests to the store below

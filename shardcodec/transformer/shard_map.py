@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..access.buffer.open_buffer import active
 from ..access.chunk_codec import byte_map
 from ..access.index_scan import scan_files
-from ..access.opened_shard import NativeShard
+from ..access.opened_shard import NativeShard, NestedShard, OpenedShard
 from ..access.placement import ABSENT
 from ..compat import Store, buffer_from, default_buffer_prototype
 from ..errors import ShardError
@@ -26,7 +26,6 @@ from ..storage.store import Store as AnyStore
 from ..storage.store import check_store_writable
 from ..storage.waiting import all_of, in_thread
 from .keys import ArrayKeys, as_request, cut, request_to_send
-from .nested_shard import OpenedShard, Window
 from .read import (
     ChunkRequest,
     StoreRequests,
@@ -145,7 +144,7 @@ class Shards:
             outer = shards._open(place[0])
             try:
                 where = None if outer.missing else shards._entry(outer, place)
-                return Window(self._chain, outer, where, shard, options)
+                return NestedShard(self._chain, outer, where, shard, options)
             except BaseException:
                 outer.close()
                 raise

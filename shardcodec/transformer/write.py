@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..access import shard_change
+from ..access.opened_shard import OpenedShard
 from ..access.read import INLINE_NBYTES
 from ..access.shard_change import Found, ShardMaker
 from ..compat import is_buffer
@@ -28,7 +29,6 @@ from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.runner import Runner
 from ..storage.store import UNCHANGED, Made, Stored
-from .nested_shard import OpenedShard
 from .read import with_keys
 
 if TYPE_CHECKING:

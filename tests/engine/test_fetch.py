@@ -106,8 +106,31 @@ def test_absent_chunk_is_none_and_missing_shard_has_no_index(where: Any, tmp_pat
     for source in (None, str(tmp_path / "nowhere")):
         shard = _native.OpenShard(CHAIN, source)
         assert shard.missing
-        with pytest.raises(ValueError, match="missing or closed"):
+        with pytest.raises(ValueError, match="missing, closed"):
             fetch_all(shard, [0])
+
+
+@pytest.mark.parametrize("blob", [b"", b"abc", letters(), b"?" * 200])
+def test_an_object_with_any_content_is_opened_without_a_chain(where: Any, blob: bytes) -> None:
+    """The tools read shards whose index is damaged: they invented a spec with an index that accepts any bytes."""
+    shard = _native.OpenShard(None, where(blob))
+    assert not shard.missing and shard.nbytes == len(blob)
+    assert shard.range(0, len(blob)) == blob
+    with pytest.raises(ValueError, match="expected an open shard with an index"):
+        shard.entry(0)
+    with pytest.raises(ValueError, match="expected a range inside"):
+        shard.range(0, len(blob) + 1)
+    shard.close()
+    with pytest.raises(ValueError, match="expected an open shard with all its bytes"):
+        shard.range(0, 0)
+
+
+def test_a_missing_object_is_opened_without_a_chain(tmp_path: Path) -> None:
+    for source in (None, str(tmp_path / "nowhere")):
+        shard = _native.OpenShard(None, source)
+        assert shard.missing and not shard.version
+        with pytest.raises(ValueError, match="missing"):
+            shard.range(0, 0)
 
 
 def test_fetched_bytes_belong_to_the_index_that_was_read(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from workers import forked
 
 import shardcodec
 from shardcodec import native
+from shardcodec.access.opened_shard import open_object
 from shardcodec.errors import ConflictError
 from shardcodec.storage.files import pending_journal
 from shardcodec.tools import compact, verify
 from shardcodec.tools.rewrite import UserParts, replacing_writer
-from shardcodec.tools.stored_bytes import open_object
 from shardcodec.tools.targets import find_arrays
 
 CASES = [Case("raw", "slots"), Case("raw", "mixed"), Case("zstd", "mixed", location="start")]

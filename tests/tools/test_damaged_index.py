@@ -20,7 +20,8 @@ from spec_json import LITTLE
 
 import shardcodec
 from shardcodec import ShardSpec
-from shardcodec.tools import repair, shard_repair, stored_bytes, verify
+from shardcodec.access.opened_shard import NativeShard
+from shardcodec.tools import repair, shard_repair, verify
 from shardcodec.tools.shard_repair import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
@@ -136,7 +137,7 @@ def test_inner_chunk_that_is_damaged_after_the_survey_is_not_written(
     data = bytearray(path.read_bytes())
     data[5] ^= 1
     path.write_bytes(data)
-    opened = stored_bytes._Opened.range
+    opened = NativeShard.range
     is_surveyed = []
     original = shard_repair.user_parts
 
@@ -152,7 +153,7 @@ def test_inner_chunk_that_is_damaged_after_the_survey_is_not_written(
         return found
 
     monkeypatch.setattr(shard_repair, "user_parts", surveyed)
-    monkeypatch.setattr(stored_bytes._Opened, "range", bad_range)
+    monkeypatch.setattr(NativeShard, "range", bad_range)
     how = {"to": tmp_path / "b.zarr"} if way == "to" else {"backup": tmp_path / "old"}
     shards = repair(tmp_path / "a.zarr", threads=1, **how).shards
     (one,) = [one for one in shards if one.shard == str(path)]

@@ -22,11 +22,11 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ShardSpec, tools
+from shardcodec.access.opened_shard import NativeShard
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools.chunk_check import read_runs
 from shardcodec.tools.new_hierarchy import NewObjects, NewPlace, holds_whole_shards
-from shardcodec.tools.stored_bytes import Buffer
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.work import MemoryBudget
 
@@ -142,14 +142,14 @@ def test_shard_of_many_inner_chunks_and_a_lost_index(tmp_path: Path, codec: Any)
 
 
 def test_one_block_is_held_at_a_time() -> None:
-    class Zeros(Buffer):
+    class Zeros(NativeShard):
         def range(self, offset: int, nbytes: int) -> Any:
             return bytes(nbytes)
 
     entries = np.array([[i * 1000, 1000] for i in range(4096)], dtype=np.uint64)
 
     def work() -> None:
-        for _, data in read_runs(Zeros(b""), entries, np.arange(4096), MIB):
+        for _, data in read_runs(Zeros(None, b""), entries, np.arange(4096), MIB):
             assert len(data) == 1000
 
     assert MIB * 0.9 < traced_peak(work) < 1.9 * MIB

@@ -21,12 +21,11 @@ from zarr.codecs import Crc32cCodec
 
 import shardcodec
 from shardcodec import tools
+from shardcodec.access.opened_shard import NativeShard, open_object
 from shardcodec.options import resolve
 from shardcodec.storage.kinds import object_at
-from shardcodec.tools import stored_bytes
 from shardcodec.tools.chunk_check import ChunkCheck, Level
 from shardcodec.tools.report import FindingKind
-from shardcodec.tools.stored_bytes import Buffer, open_object
 from shardcodec.tools.survey import Survey, survey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "robustness.md"
@@ -35,7 +34,7 @@ VALID = {case.name for case in sound_cases() if case.shard is not None} | {"outs
 
 
 def look(shard: bytes, spec: Any, level: Level = Level.DECODE, **more: Any) -> Survey:
-    return survey(Buffer(shard), "c/0", ChunkCheck(spec, resolve()), level, **more)
+    return survey(NativeShard(None, shard), "c/0", ChunkCheck(spec, resolve()), level, **more)
 
 
 def look_at(case: Case, level: Level = Level.DECODE) -> Survey:
@@ -58,7 +57,17 @@ def test_valid_shard_is_whole(name: str, level: Level) -> None:
     assert found.is_whole and not found.is_lost.any(), found.findings
 
 
-class BadDisk(Buffer):
+class Ranges(NativeShard):
+    """Bytes that only `range` reads."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(None, data)
+
+    def checksums(self, ranges: Any, max_nbytes: int) -> None:
+        return None
+
+
+class BadDisk(Ranges):
     """Bytes of which a range cannot be read."""
 
     def __init__(self, data: Any, low: int, high: int, code: int = errno.EIO) -> None:
@@ -164,7 +173,7 @@ def test_damage_of_a_nested_shard_is_found_in_its_inner_chunk(name: str) -> None
 def test_index_level_reads_no_inner_chunk_of_a_whole_shard() -> None:
     ranges = []
 
-    class Recorder(Buffer):
+    class Recorder(Ranges):
         def range(self, offset: int, nbytes: int) -> Any:
             ranges.append((offset, nbytes))
             return super().range(offset, nbytes)
@@ -315,14 +324,14 @@ def test_chunk_that_changed_between_two_reads_is_read_again(
         compressors=[Crc32cCodec()],
     )
     array[...] = np.arange(64)
-    original = stored_bytes._Opened.checksums
+    original = NativeShard.checksums
 
     def torn(self: Any, ranges: Any, max_nbytes: int) -> Any:
         found = original(self, ranges, max_nbytes)
         found[::2, 1] ^= 1
         return found
 
-    monkeypatch.setattr(stored_bytes._Opened, "checksums", torn)
+    monkeypatch.setattr(NativeShard, "checksums", torn)
     assert tools.verify(tmp_path / "a.zarr", level="checksum").n_findings == 0
     file = tmp_path / "a.zarr/c/0"
     blob = bytearray(file.read_bytes())

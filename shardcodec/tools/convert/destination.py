@@ -25,6 +25,7 @@ from ... import native
 from ...access.array_io import PARTS_NBYTES, Request, write_request_blocking
 from ...access.box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from ...access.chunk_codec import compiled
+from ...access.opened_shard import open_object
 from ...access.read import ObjectSelection
 from ...access.regions import Box, box_parts, whole
 from ...access.shard_writer import ShardWriter
@@ -48,8 +49,7 @@ from ...storage.whole_file import put_file
 from ...transformer.legacy_2022.convert import put
 from ..backup import copy_stored
 from ..documents import DOCUMENTS, is_own_name, node_path, object_name
-from ..stored_bytes import lasting_state, open_object
-from ..targets import ArrayTarget
+from ..targets import ArrayTarget, lasting_state
 from ..work import MemoryBudget
 from .source import Ints, file_state
 

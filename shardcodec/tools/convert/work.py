@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import native
+from ...access.opened_shard import open_object
 from ...errors import ConflictError, ShardError
 from ...options import Options
 from ..chunk_check import ChunkCheck, Level
 from ..damage.rebuilt_index import sequence
 from ..report import format_nbytes
-from ..stored_bytes import open_object
 from ..survey import survey
 from ..work import Monitor
 from .destination import JobOver, NewArray, NewTree

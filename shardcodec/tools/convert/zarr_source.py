@@ -22,7 +22,7 @@ from ...access.array_reader import ArrayReader
 from ...access.box_reader import Folder
 from ...access.chunk_codec import compiled
 from ...access.inner_chunks import position_array
-from ...access.opened_shard import OpenObject, StoreObject
+from ...access.opened_shard import OpenedShard, StoreObject
 from ...access.placement import ABSENT
 from ...compat import on_zarrs_loop
 from ...errors import ShardError, ShardFormatError
@@ -336,7 +336,7 @@ class _InnerChunks(EncodedChunks):
 
     @staticmethod
     def _moved(
-        view: OpenObject, positions: np.ndarray[Any, Any], coords: Coords, most_nbytes: int
+        view: OpenedShard, positions: np.ndarray[Any, Any], coords: Coords, most_nbytes: int
     ) -> Iterator[tuple[Coords, Sequence[int], Any]]:
         if not view.missing:
             view.check()

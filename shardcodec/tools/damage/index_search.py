@@ -27,10 +27,11 @@ import numpy as np
 
 from ... import native
 from ...access.inner_chunks import coordinates
+from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
 from ...format.spec import ChainSpec, ShardSpec
 from ..report import FindingKind
-from ..stored_bytes import BLOCK_NBYTES, StoredBytes
+from ..work import BLOCK_NBYTES
 from .index_layout import (
     CHECKSUM_NBYTES,
     Entries,
@@ -115,13 +116,13 @@ class FoundIndex:
 
 
 def find_index(
-    view: StoredBytes, spec: ShardSpec, block_nbytes: int = BLOCK_NBYTES, inside: Flags | None = None
+    view: OpenedShard, spec: ShardSpec, block_nbytes: int = BLOCK_NBYTES, inside: Flags | None = None
 ) -> FoundIndex:
     """Find the index of a shard.
 
     Parameters
     ----------
-    view : StoredBytes
+    view : OpenedShard
         The object.
     spec : ShardSpec
         Its encoding.
@@ -161,7 +162,7 @@ def _holds_equal_indexes(spec: ShardSpec) -> bool:
 
 
 def _without_checksum(
-    view: StoredBytes,
+    view: OpenedShard,
     spec: ShardSpec,
     entries: Entries | None,
     at: int,
@@ -185,7 +186,7 @@ def _without_checksum(
     return _if_latest(found, view, spec, None if entries is None else view.range(at, n), at)
 
 
-def _is_possible(needed: Entries, entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
+def _is_possible(needed: Entries, entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -> bool:
     """Return True if the needed entries are possible in this object, or all were before it lost bytes of inner chunks."""
     if _wrong_sizes(needed, spec).any():
         return False
@@ -200,7 +201,7 @@ def _is_possible(needed: Entries, entries: Entries, view: StoredBytes, spec: Sha
     return not bad_entries(needed, view.nbytes + n_lost, low, n).any()
 
 
-def _is_anchored(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
+def _is_anchored(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -> bool:
     """Return True if an index without a checksum begins where the inner chunks end, or they begin where it ends.
 
     If bytes were cut off or appended, it does not; or the first entry is made of other bytes, and impossible.
@@ -214,7 +215,7 @@ def _is_anchored(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) 
     return _end_of(entries) == at
 
 
-def _impossible(entries: Entries, view: StoredBytes, spec: ShardSpec, at: int) -> FoundIndex:
+def _impossible(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -> FoundIndex:
     """Return an index of which some entries are impossible, as a lost one."""
     possible = _are_possible(entries, view.nbytes, at, spec)
     first = int(np.argmin(possible))
@@ -248,7 +249,7 @@ def _first_of(entries: Entries) -> int:
     return int(live[:, 0].min()) if len(live) else 0
 
 
-def _around_inserted(view: StoredBytes, spec: ShardSpec, entries: Entries, at: int) -> FoundIndex | None:
+def _around_inserted(view: OpenedShard, spec: ShardSpec, entries: Entries, at: int) -> FoundIndex | None:
     """Return the index around inserted bytes that are read as possible entries, such as 16 bytes of 0xFF.
 
     The inner chunks end where it begins, and it overlaps its own place. Bytes of 0xFF may be in each place where so many
@@ -316,7 +317,7 @@ def _without_inserted(
 
 
 def _if_latest(
-    found: FoundIndex | None, view: StoredBytes, spec: ShardSpec, stored: Any, at: int
+    found: FoundIndex | None, view: OpenedShard, spec: ShardSpec, stored: Any, at: int
 ) -> FoundIndex:
     """Return a found index, or a lost one if it is only that of the shard before an append: the object ends with a damaged one."""
     if found is None:
@@ -342,7 +343,7 @@ def _with_older(lost: FoundIndex, older: Entries | None) -> FoundIndex:
     return replace(lost, proved=np.where(is_same[:, None], older, ABSENT))
 
 
-def _is_index(entries: Entries | None, view: StoredBytes, spec: ShardSpec, at: int) -> bool:
+def _is_index(entries: Entries | None, view: OpenedShard, spec: ShardSpec, at: int) -> bool:
     """Return True if the bytes in the place of the index are one, though damaged."""
     if entries is None:
         return False
@@ -353,7 +354,7 @@ def _is_index(entries: Entries | None, view: StoredBytes, spec: ShardSpec, at: i
 # ---- an index with a checksum, near its place
 
 
-def _cut_checksum(view: StoredBytes, spec: ShardSpec) -> FoundIndex | None:
+def _cut_checksum(view: OpenedShard, spec: ShardSpec) -> FoundIndex | None:
     """Return the index at the end of an object whose last one to three bytes are missing."""
     if spec.index_location == "start" or spec.n_index_checksums != 1:
         return None
@@ -374,7 +375,7 @@ def _cut_checksum(view: StoredBytes, spec: ShardSpec) -> FoundIndex | None:
     return None
 
 
-def _corrected(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundIndex | None:
+def _corrected(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> FoundIndex | None:
     if stored is None or spec.n_index_checksums != 1:
         return None
     corrected = correct_one_byte(stored)
@@ -387,7 +388,7 @@ def _corrected(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> Foun
     return FoundIndex(How.CORRECTED, entries, at, spec.index_nbytes, FindingKind.BAD_INDEX_CHECKSUM, detail)
 
 
-def _other_end(view: StoredBytes, spec: ShardSpec, at: int) -> FoundIndex | None:
+def _other_end(view: OpenedShard, spec: ShardSpec, at: int) -> FoundIndex | None:
     """Return a whole index at the other end of the object."""
     n = spec.index_nbytes
     other = 0 if spec.index_location == "end" else view.nbytes - n
@@ -415,7 +416,7 @@ def _is_plausible(entries: Entries, nbytes: int, at: int, n: int, spec: ShardSpe
     return not wrong_sizes(entries, spec.inner.fixed_nbytes).any()
 
 
-def _lost(view: StoredBytes, spec: ShardSpec, stored: Any, at: int) -> FoundIndex:
+def _lost(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> FoundIndex:
     n = spec.index_nbytes
     if stored is None:
         detail = f"expected at least the {n} bytes of the index, got {view.nbytes} bytes"
@@ -449,7 +450,7 @@ class _Cut:
     n_consistent: int
 
 
-def _cut_index(view: StoredBytes, spec: ShardSpec) -> _Cut | None:
+def _cut_index(view: OpenedShard, spec: ShardSpec) -> _Cut | None:
     """Find the first entries of an index whose last bytes are missing; None if the object does not end with possible entries."""
     if spec.index_location == "start" or spec.index_endian != "little" or _is_permuted(spec):
         return None
@@ -504,7 +505,7 @@ def _n_consistent(entries: Entries) -> int:
 
 
 def _is_damage_likelier(
-    entries: Entries | None, n_consistent: int, view: StoredBytes, spec: ShardSpec, at: int
+    entries: Entries | None, n_consistent: int, view: OpenedShard, spec: ShardSpec, at: int
 ) -> bool:
     """Return True if the index is probably damaged in its place, and not cut.
 
@@ -533,7 +534,7 @@ def _is_permuted(spec: ShardSpec) -> bool:
 # ---- an index anywhere in the object
 
 
-def _elsewhere(view: StoredBytes, spec: ShardSpec, at: int, block_nbytes: int) -> FoundIndex | None:
+def _elsewhere(view: OpenedShard, spec: ShardSpec, at: int, block_nbytes: int) -> FoundIndex | None:
     """Find the last whole index before the place where it should be, or around it."""
     n, words = spec.index_nbytes, _sampled_words(spec)
     high = view.nbytes - n

@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 
 from ... import native
+from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
 from ...format.spec import ShardSpec
 from ...options import ORDERS
 from ..chunk_check import ChunkCheck, Level, read_runs
-from ..stored_bytes import StoredBytes
 from .index_layout import CHECKSUM_NBYTES, Entries, encode_entries, is_absent, wrong_sizes
 from .index_search import FoundIndex
 from .recognise import Slot, Slots, recognise
@@ -91,7 +91,7 @@ def sequence(spec: ShardSpec, order: str) -> np.ndarray[Any, np.dtype[np.intp]]:
 
 
 def rebuild(
-    view: StoredBytes,
+    view: OpenedShard,
     found: FoundIndex,
     check: ChunkCheck,
     order: str | None = None,
@@ -101,7 +101,7 @@ def rebuild(
 
     Parameters
     ----------
-    view : StoredBytes
+    view : OpenedShard
     found : FoundIndex
         The lost index.
     check : ChunkCheck
@@ -137,7 +137,7 @@ def rebuild(
     return Rebuilt(entries, is_lost, sum(slot.is_whole for slot in slots.found))
 
 
-def _proved(view: StoredBytes, found: FoundIndex, check: ChunkCheck) -> Entries:
+def _proved(view: OpenedShard, found: FoundIndex, check: ChunkCheck) -> Entries:
     """Return the proved entries whose inner chunks are whole; absent elsewhere."""
     entries = np.full((check.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
     if found.proved is None:

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
 from ...format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
 from ...format.spec import ChainSpec, ShardSpec
 from ..chunk_check import ChunkCheck, Level
 from ..report import FindingKind
-from ..stored_bytes import BLOCK_NBYTES, StoredBytes
-from ..work import MemoryShare
+from ..work import BLOCK_NBYTES, MemoryShare
 from .index_layout import Entries, bad_entries, is_absent
 from .index_search import FoundIndex, How
 
@@ -75,7 +75,7 @@ class Slots:
 class _Window:
     """Bytes [low, high) of an object, read in large blocks."""
 
-    def __init__(self, view: StoredBytes, low: int, high: int, share: MemoryShare) -> None:
+    def __init__(self, view: OpenedShard, low: int, high: int, share: MemoryShare) -> None:
         self._view, self.high, self.share = view, high, share
         self._low, self._block = low, b""
 
@@ -105,12 +105,12 @@ def can_recognise(check: ChunkCheck) -> bool:
     )
 
 
-def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slots | None:
+def recognise(view: OpenedShard, low: int, high: int, check: ChunkCheck) -> Slots | None:
     """Find the inner chunks in bytes [low, high) of a shard.
 
     Parameters
     ----------
-    view : StoredBytes
+    view : OpenedShard
     low, high : int
         The range; an index is outside of it.
     check : ChunkCheck
@@ -132,13 +132,13 @@ def recognise(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> Slot
 
 
 def has_chunks_between(
-    view: StoredBytes, low: int, high: int, entries: Entries, places: Entries, check: ChunkCheck
+    view: OpenedShard, low: int, high: int, entries: Entries, places: Entries, check: ChunkCheck
 ) -> bool:
     """Return True if bytes [low, high) have an inner chunk that no entry names.
 
     Parameters
     ----------
-    view : StoredBytes
+    view : OpenedShard
     low, high : int
         The range; an index is outside of it.
     entries : ndarray of uint64, shape (n_chunks, 2)
@@ -163,7 +163,7 @@ def has_chunks_between(
     return False
 
 
-def _has_chunk(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> bool:
+def _has_chunk(view: OpenedShard, low: int, high: int, check: ChunkCheck) -> bool:
     """Return True if a whole inner chunk is in a range, or a part of the disk there cannot be read."""
     try:
         slots = recognise(view, low, high, check)
@@ -174,7 +174,7 @@ def _has_chunk(view: StoredBytes, low: int, high: int, check: ChunkCheck) -> boo
     return slots is not None and any(slot.is_whole for slot in slots.found)
 
 
-def _fixed_slots(view: StoredBytes, low: int, high: int, nbytes: int, check: ChunkCheck) -> Slots:
+def _fixed_slots(view: OpenedShard, low: int, high: int, nbytes: int, check: ChunkCheck) -> Slots:
     window = _Window(view, low, high, check.share)
     found = []
     for offset in range(low, high - nbytes + 1, nbytes):

@@ -1,0 +1,276 @@
+# test_read_again.py - reads of a file that a writer is changing, and of one that is damaged
+# SPDX-License-Identifier: MIT
+"""One rule for all readers (`storage.waiting.retry`): a file is read again only while a writer changes it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import checked, ours
+from kv_stores import key, open_kv
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+
+import shardcodec
+from shardcodec import ShardSpec, native
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.index_scan import scan_files
+from shardcodec.errors import ChecksumError, ShardError, ShardFormatError
+from shardcodec.kv import ShardedKeyValueStore
+from shardcodec.option_sources import current_options
+from shardcodec.storage import waiting
+from shardcodec.storage.waiting import Patience, retry
+from shardcodec.tools import compact, inspect, verify
+from shardcodec.transformer import ShardingStorageTransformer
+
+CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
+PROTOTYPE = default_buffer_prototype()
+
+
+def make(folder: Path) -> tuple[Path, ShardSpec]:
+    """Return the path of a shard with its index at the start, and its encoding."""
+    array = checked(folder / "a.zarr", at_start=True)
+    array[...] = CONTENT
+    return folder / "a.zarr/c/0/1", ShardSpec.from_metadata(array.metadata.to_dict())
+
+
+def array_of(path: Path, spec: ShardSpec) -> Any:
+    array = ours(path.parents[2])
+    return array.oindex[[0, 3], array.chunks[1] :]
+
+
+def chunks_of_handle(path: Path, spec: ShardSpec) -> Any:
+    return shardcodec.open_shard(path, None, spec).read_chunks([(0, 0)])
+
+
+def state_of_handle(path: Path, spec: ShardSpec) -> Any:
+    return shardcodec.open_shard(path, None, spec).state()
+
+
+def kv(path: Path, spec: ShardSpec) -> ShardedKeyValueStore:
+    codecs = [codec.to_json() for codec in spec.index_codecs]
+    return open_kv(path, spec.grid_shape, index_location="start", index_codecs=codecs)
+
+
+def value(path: Path, spec: ShardSpec) -> Any:
+    return kv(path, spec)[key(0, 0)]
+
+
+def values(path: Path, spec: ShardSpec) -> Any:
+    return kv(path, spec).read_many_sync([key(0, 0), key(0, 1)])
+
+
+def transformer(path: Path, spec: ShardSpec) -> ShardingStorageTransformer:
+    codecs = [codec.to_json() for codec in spec.index_codecs]
+    return ShardingStorageTransformer(
+        path.parents[2], spec.grid_shape, index_codecs=codecs, index_location="start"
+    )
+
+
+def chunk_of_transformer(path: Path, spec: ShardSpec) -> Any:
+    return sync(transformer(path, spec).get(f"c/0/{spec.grid_shape[1]}", PROTOTYPE))
+
+
+def size_of_chunk(path: Path, spec: ShardSpec) -> Any:
+    return sync(transformer(path, spec).getsize(f"c/0/{spec.grid_shape[1]}"))
+
+
+def sizes(path: Path, spec: ShardSpec) -> Any:
+    return scan_files(compiled(spec.chain), [str(path)], ["c/0/1"], current_options())
+
+
+READERS = [
+    array_of,
+    chunks_of_handle,
+    state_of_handle,
+    value,
+    values,
+    chunk_of_transformer,
+    size_of_chunk,
+    sizes,
+]
+
+
+def check_by_verify(path: Path, spec: ShardSpec) -> None:
+    assert verify(path, spec=spec).n_findings == 0
+
+
+def check_by_inspect(path: Path, spec: ShardSpec) -> None:
+    assert inspect(path, spec=spec).n_findings == 0
+
+
+def check_by_compact(path: Path, spec: ShardSpec) -> None:
+    assert compact(path, spec=spec, dry_run=True).n_failed == 0
+
+
+TOOLS = [check_by_verify, check_by_inspect, check_by_compact]
+
+
+def damaged(blob: bytes) -> bytes:
+    """Flip a bit of the index."""
+    return blob[:5] + bytes([blob[5] ^ 1]) + blob[6:]
+
+
+class Reads:
+    """Counts the native calls that read shards; looks at the state of a file do not count."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        names: Sequence[str] = ("read", "scan", "read_encoded", "OpenShard"),
+    ) -> None:
+        self.n = 0
+        module = native.load()
+        for name in names:
+            monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
+
+    def _counting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(chain: Any, *arguments: Any, **keywords: Any) -> Any:
+            self.n += chain is not None
+            return call(chain, *arguments, **keywords)
+
+        return counting
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace the pauses by calls of functions that the test appends; without one, nothing happens meanwhile."""
+    steps: list[Any] = []
+
+    def sleep(seconds: float) -> None:
+        if steps:
+            steps.pop(0)()
+
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(**vars(time) | {"sleep": sleep}))
+    return steps
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_damaged_shard_that_no_writer_changes_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
+) -> None:
+    """A key-value store read every damaged shard three times."""
+    path, spec = make(tmp_path)
+    path.write_bytes(damaged(path.read_bytes()))
+    os.utime(path, ns=(1, 1))
+    reads = Reads(monkeypatch)
+    with shardcodec.options(index_cache=0), pytest.raises(ShardError):
+        reader(path, spec)
+    assert reads.n == 1
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_damaged_shard_that_was_just_changed_is_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[Any], reader: Any
+) -> None:
+    """The writer may have ended between the read and the look at the file; that it stands still shows the damage."""
+    path, spec = make(tmp_path)
+    path.write_bytes(damaged(path.read_bytes()))
+    reads = Reads(monkeypatch)
+    with shardcodec.options(index_cache=0), pytest.raises(ShardError):
+        reader(path, spec)
+    assert reads.n == 2
+
+
+@pytest.mark.parametrize("reader", [*READERS, *TOOLS])
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_a_shard_that_is_being_changed_is_read_again(
+    tmp_path: Path, pauses: list[Any], reader: Any, n_steps: int
+) -> None:
+    """A listing through the transformer, `chunk_state` and the look of a handle at the index did not read again."""
+    path, spec = make(tmp_path)
+    whole = path.read_bytes()
+    expected = reader(path, spec)
+    for step in range(n_steps):
+        torn = damaged(whole) + bytes(
+            step + 1
+        )  # each step changes the size, and with it the state of the file
+        pauses.append(lambda torn=torn: path.write_bytes(torn))
+    pauses.append(lambda: path.write_bytes(whole))
+    path.write_bytes(damaged(whole))
+    with shardcodec.options(index_cache=0):
+        found = reader(path, spec)
+    if isinstance(expected, np.ndarray):
+        assert np.array_equal(found, expected)
+    assert not pauses
+
+
+def test_a_kept_handle_opens_a_file_again_that_was_changed_long_ago(tmp_path: Path) -> None:
+    """The file of a handle was updated in place after its first read: its index no longer fits."""
+    path, spec = make(tmp_path)
+    with shardcodec.open_shard(path, None, spec) as shard:
+        first = shard.read_chunks([(0, 0)])
+        with shardcodec.open_shard(path, None, spec, mode="r+", compact=False) as other:
+            other.write_chunks([(0, 0)], first + 1, strategy="append")
+        raw = bytearray(path.read_bytes())
+        offset, nbytes = (int(n) for n in shard.index[0, 0])
+        raw[offset : offset + nbytes] = bytes(nbytes)
+        path.write_bytes(raw)
+        os.utime(path, ns=(1, 1))
+        assert np.array_equal(shard.read_chunks([(0, 0)]), first + 1)
+
+
+def test_a_kept_handle_reads_a_damaged_inner_chunk_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, spec = make(tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    os.utime(path, ns=(1, 1))
+    with shardcodec.open_shard(path, None, spec) as shard:
+        last = np.argwhere(shard.index[..., 0] == shard.index[..., 0].max())
+        reads = Reads(monkeypatch, ["OpenShard"])
+        with pytest.raises(ChecksumError):
+            shard.read_chunks(last)
+        assert reads.n == 0, "the handle was opened again"
+
+
+# ---- the loop itself
+
+
+def test_an_error_that_proves_a_change_is_retried_without_a_file() -> None:
+    """A store of requests shows that an object was replaced; replaced for ever, the error comes through."""
+    n = 0
+
+    def work() -> None:
+        nonlocal n
+        n += 1
+        raise ShardFormatError("replaced", changed=True)
+
+    with pytest.raises(ShardFormatError):
+        retry(work)
+    assert n == 1 + len(waiting.CHANGE_PAUSES)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EACCES, "no"), ValueError("no"), ShardError("no")])
+def test_other_errors_are_raised_at_once(tmp_path: Path, error: Exception) -> None:
+    path = tmp_path / "new"
+    path.write_bytes(b"")
+    n = 0
+
+    def work() -> None:
+        nonlocal n
+        n += 1
+        raise error
+
+    with pytest.raises(type(error)):
+        retry(work, str(path))
+    assert n == 1
+
+
+def test_the_thread_of_an_event_loop_does_not_wait(tmp_path: Path) -> None:
+    """It passes a `Patience` of 0 seconds, gets the error, and repeats the read in another thread."""
+    path = tmp_path / "new"
+    path.write_bytes(b"")
+    with pytest.raises(ShardFormatError):
+        Patience(0).pause(ShardFormatError("torn"), str(path))
+    assert Patience().pause(ShardFormatError("torn"), str(path)) > 0
