@@ -88,7 +88,7 @@ def version_of(scene: Shard) -> bytes:
     view = open_object(shard.array.store, shard.key)
     assert view is not None
     try:
-        return view.state
+        return view.generation
     finally:
         view.close()
 
