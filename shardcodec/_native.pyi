@@ -1,7 +1,7 @@
 # _native.pyi - types of the extension module
 # SPDX-License-Identifier: MIT
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -324,14 +324,10 @@ def scan(
 def store_index(chain: Chain, entries: Buffer, out: Buffer) -> None: ...
 def load_index(chain: Chain, stored: Buffer, out: Buffer) -> None: ...
 
-class WriteOutcome(NamedTuple):
-    objects: list[NewObject]
-    counters: dict[str, int]
-    appeared: list[int]
-    declined: list[int]
-    states: list[bytes]
+# the new objects by item; items that exist; items that are declined; the states of files by item
+Written: TypeAlias = tuple[list[NewObject], list[int], list[int], list[bytes]]
 
-# items: of `access.write_plan.PlanItem`, whose attributes are read
+# items: of `access.records.PlanItem`, whose attributes are read
 def write(
     items: Sequence[Any],
     value: Buffer = b"",
@@ -347,7 +343,7 @@ def write(
     n_threads: int = 1,
     batch_nbytes: int = 524288,
     cancel: Cancel | None = None,
-) -> WriteOutcome: ...
+) -> Written: ...
 
 APPEND_WAYS: dict[str, int]
 UPDATE_WAYS: dict[str, tuple[int, bool]]

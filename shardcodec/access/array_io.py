@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,17 +20,13 @@ from ..errors import ShardError
 from ..options import Options
 from ..storage.replace import replace, replace_blocking
 from ..storage.runner import Runner
-from ..storage.store import Made, Store, Stored, StreamedObject
+from ..storage.store import Outcome, Store, Stored, StreamedObject
 from ..storage.waiting import Patience, in_thread
 from .placement import ABSENT
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes
 from .records import Flags
 from .regions import Box, Boxes, pack_boxes
-from .write import WriteItem, moved_nbytes, write
-
-if TYPE_CHECKING:
-    pass
-
+from .write import Elements, WriteItem, moved_nbytes, write_objects
 
 __all__ = [
     "PARTS_NBYTES",
@@ -73,6 +69,11 @@ class Request:
     def writes_empty(self) -> bool:
         """True if chunks that equal the fill value are stored."""
         return bool(self.spec.config.write_empty_chunks)
+
+    @property
+    def elements(self) -> Elements:
+        """The array as the source of a write."""
+        return Elements(self.array, self.axes, self.writes_empty)
 
     @property
     def is_small(self) -> bool:
@@ -155,7 +156,7 @@ def _may_stay(request: Request, options: Options) -> bool:
 #
 # Encode a whole new shard in pieces, for a store that accepts an object in parts.
 #
-# Each piece has the next inner chunks in the order of the writer, and is made by `write.write` as the shard of these inner
+# Each piece has the next inner chunks in the order of the writer, and is made by `write.write_objects` as the shard of these inner
 # chunks alone. Its index is cut off, its entries are moved behind the pieces before it, and the index of all of them comes
 # last. The bytes are those of a shard that is encoded at once.
 
@@ -237,8 +238,7 @@ class _NewShard:
         """Encode inner chunks and set their entries; return their bytes, None if all are absent."""
         chain, request = self._part.chain, self._request
         item = WriteItem(chain, None, None, self._boxes(some), self._part.key, chunks=some)
-        result = write([item], request.array, request.axes, self._options, write_empty=request.writes_empty)
-        (new,) = result.objects
+        (new,) = write_objects([item], self._options, request.elements).objects
         if new is None:
             return None
         data = np.frombuffer(new, dtype=np.uint8)
@@ -321,7 +321,7 @@ class _Elements:
             return PARTS_NBYTES
         return math.prod(chain.shape) * int(chain.itemsize)
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         streamed = {
             i: parts for i, old in enumerate(stored) if (parts := self._parts(old.position)) is not None
         }
@@ -330,15 +330,15 @@ class _Elements:
         rest = [i for i in range(len(stored)) if i not in streamed]
         objects: list[Any] = [streamed.get(i) for i in range(len(stored))]
         if rest:
-            made = await self._make([stored[i] for i in rest], runner)
-            for i, new in zip(rest, made.objects, strict=True):
+            outcome = await self._make([stored[i] for i in rest], runner)
+            for i, new in zip(rest, outcome.objects, strict=True):
                 objects[i] = new
-        return Made(objects)
+        return Outcome(objects)
 
     def _parts(self, position: int) -> StreamedObject | None:
         return new_shard_parts(self._request, self._request.parts[position], self._options)
 
-    async def _make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def _make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         store = self._request.store
         items = [_item(store, self._request.parts[old.position], old) for old in stored]
         is_inline = store.is_prompt and self._options.durability == "rename" and self._is_small(items)
@@ -355,26 +355,17 @@ class _Elements:
                 return False
         return True
 
-    def _write(self, items: Sequence[WriteItem], stored: Sequence[Stored]) -> Made:
+    def _write(self, items: Sequence[WriteItem], stored: Sequence[Stored]) -> Outcome:
         request, options = self._request, self._options
-        are_files = items[0].path is not None
-        result = write(
-            items,
-            request.array,
-            request.axes,
-            options,
-            write_empty=request.writes_empty,
-            staging=request.store.staging(items[0].key) if are_files else None,
-            retry_appeared=False,
-        )
-        news = result.objects
+        staging = None if items[0].path is None else request.store.staging(items[0].key)
+        outcome = write_objects(items, options, request.elements, staging=staging, retry_appeared=False)
+        news = list(outcome.objects)
         emptied = [i for i, old in enumerate(stored) if old.keeps_empty and news[i] is None]
         if emptied:
-            work = [items[i] for i in emptied]
-            again = write(work, request.array, request.axes, options, keep_empty=True).objects
-            for i, new in zip(emptied, again, strict=True):
+            again = write_objects([items[i] for i in emptied], options, request.elements, keep_empty=True)
+            for i, new in zip(emptied, again.objects, strict=True):
                 news[i] = new
-        return Made(news, result.appeared, is_stored=are_files)
+        return outcome._replace(objects=news)
 
 
 def _item(store: Store, part: ObjectSelection, old: Stored) -> WriteItem:

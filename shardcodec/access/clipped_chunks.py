@@ -71,8 +71,8 @@ class ClippedCodecs:
 
     def _encode_one(self, chunk: Array) -> Any:
         plan = [PlanItem(self._chain(chunk.shape), None, whole(chunk.shape))]
-        outcome = native.load().write(plan, as_void(chunk), tuple(range(chunk.ndim)), write_empty=True)
-        return outcome.objects[0]
+        (new,), *_ = native.load().write(plan, as_void(chunk), tuple(range(chunk.ndim)), write_empty=True)
+        return new
 
     def is_fill(self, chunk: Array) -> bool:
         """Return True if all elements of a chunk equal the fill value bit by bit."""

@@ -18,7 +18,7 @@ from .chunk_codec import compiled, output_array
 from .inner_chunks import as_elements
 from .read import ObjectSelection, read
 from .regions import Box, whole
-from .write import WriteItem, write
+from .write import Elements, WriteItem, write_objects
 
 __all__ = ["decode", "encode"]
 
@@ -82,8 +82,8 @@ def encode(
         raise ValueError(f"array: expected shape {chain.shape} of the shard, or a scalar, got {values.shape}")
     axes = range(chain.ndim) if values.ndim else [-1] * chain.ndim
     item = WriteItem(compiled(chain, native_order), None, None, whole(chain.shape), "")
-    result = write([item], values, tuple(axes), options, write_empty=write_empty_chunks, keep_empty=True)
-    return bytes(result.objects[0])
+    elements = Elements(values, tuple(axes), write_empty_chunks)
+    return bytes(write_objects([item], options, elements, keep_empty=True).objects[0])
 
 
 def _is_scalar(value: Any) -> bool:

@@ -180,7 +180,7 @@ def encode_chunks(
     for first, base, places in _joined(chunks):
         items = [PlanItem(chain, None, Box(start, count, None, place)) for place in places]
         try:
-            outcome = engine.write(
+            new, *_ = engine.write(
                 items,
                 as_void(base),
                 tuple(range(len(chain.shape))),
@@ -193,7 +193,7 @@ def encode_chunks(
                 raise
             error.entry, error.shard = where[first + error.shard], None
             raise error.with_context(shard=shard, chunk_coords=coordinates(error.entry, grid_shape)) from None
-        results += outcome.objects
+        results += new
     return results
 
 

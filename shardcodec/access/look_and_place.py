@@ -19,7 +19,7 @@ import math
 import os
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from ..storage.waiting import call_each
 from .placement import (
     ABSENT,
     DEAD_SHARE,
-    Entries,
     Facts,
     NewSizes,
     Placement,
@@ -46,22 +45,19 @@ from .placement import (
 )
 from .read import explain, index_too_short
 from .records import (
-    NO_OBJECT,
+    MISSING,
     ONTO,
     ChunkBytes,
-    ChunkChange,
     Elements,
     EncodedItem,
     Item,
+    OldObject,
     PlanItem,
-    Update,
     WriteItem,
 )
 from .user_bytes import Extents, HeaderFooter, UserBytes, find, lay_out, place_between
 
 __all__ = [
-    "OldObject",
-    "OldShard",
     "copied_nbytes",
     "explain_error",
     "look",
@@ -69,66 +65,12 @@ __all__ = [
 ]
 
 
-class OldObject(NamedTuple):
-    """An old object.
-
-    Attributes
-    ----------
-    source : int, buffer or None
-        Descriptor of the file, or the bytes of the object. None for a missing object.
-    nbytes : int
-    file : OpenFile or None
-        The file as it was looked at under its lock. None: the object is not in a file.
-    """
-
-    source: Any
-    nbytes: int
-    file: OpenFile | None
-
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """Return a range of the object."""
-        if isinstance(self.source, int):
-            return os.pread(self.source, nbytes, offset)
-        return bytes(memoryview(self.source).cast("B")[offset : offset + nbytes])
-
-
-class OldShard(NamedTuple):
-    """An old shard with its index.
-
-    Attributes
-    ----------
-    source, nbytes, file
-        As for `OldObject`. The file was looked at before its index was read.
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        The index, checked.
-    change : ChunkChange
-        The inner chunks that the write changes.
-    user : HeaderFooter or None
-        Header and footer; None: not needed, or inner chunks lie in the index.
-    facts : Facts or None
-        The facts that decide how the shard is updated in its own file; None: it must be replaced.
-    """
-
-    source: Any
-    nbytes: int
-    file: OpenFile | None
-    entries: Entries
-    change: ChunkChange
-    user: HeaderFooter | None
-    facts: Facts | None
-
-
-Old: TypeAlias = OldObject | OldShard | None
-
-MISSING = OldObject(None, 0, None)
-
-
 def look(
     items: Sequence[Item],
     options: Options,
     files: contextlib.ExitStack,
     declined: AbstractSet[int] = frozenset(),
-) -> list[Old]:
+) -> list[OldObject | None]:
     """Look at the old objects of some items.
 
     Parameters
@@ -156,7 +98,9 @@ def look(
     return call_each(lambda i: _look_at(items[i], options, files, i in declined), range(len(items)))
 
 
-def _look_at(item: Item, options: Options, files: contextlib.ExitStack, has_declined: bool) -> Old:
+def _look_at(
+    item: Item, options: Options, files: contextlib.ExitStack, has_declined: bool
+) -> OldObject | None:
     if not item.keeps_old:
         return MISSING if item.old_file is NO_FILE else None
     old = _open(item, files, has_declined)
@@ -168,7 +112,7 @@ def _look_at(item: Item, options: Options, files: contextlib.ExitStack, has_decl
 def _open(item: Item, files: contextlib.ExitStack, has_declined: bool) -> OldObject:
     """Find the old object of an item, and open it if the caller has not."""
     if item.path is None:
-        return MISSING if item.old is None else OldObject(item.old, memoryview(item.old).nbytes, None)
+        return MISSING if item.old is None else OldObject(item.old, memoryview(item.old).nbytes)
     file = item.old_file
     if file is NO_FILE:
         return MISSING
@@ -196,7 +140,7 @@ def _open_file(path: str) -> int:
         raise
 
 
-def _load(item: Item, old: OldObject, options: Options, has_declined: bool) -> OldShard:
+def _load(item: Item, old: OldObject, options: Options, has_declined: bool) -> OldObject:
     """Read and check the index of an old shard, and whatever else the placement needs."""
     chain = item.chain
     if old.nbytes < chain.index_nbytes:  # before memory is allocated for the index and for flags
@@ -225,7 +169,7 @@ def _load(item: Item, old: OldObject, options: Options, has_declined: bool) -> O
     if is_in_file and old.file is not None and not is_laid_out and not has_declined and not n_bad:
         n_new = int(np.count_nonzero(change.replaced)) - len(change.gone)
         facts = _facts_under_lock(item, options, old.file, n_new * chain.inner.nbytes)
-    return OldShard(old.source, nbytes, old.file, entries, change, user, facts)
+    return old._replace(nbytes=nbytes, entries=entries, change=change, user=user, facts=facts)
 
 
 def _facts_under_lock(item: Item, options: Options, file: OpenFile, new_nbytes: int) -> Facts | None:
@@ -285,7 +229,9 @@ def copied_nbytes(item: Item, options: Options) -> int:
     return item.old_file.nbytes
 
 
-def explain_error(error: ShardError, items: Sequence[Item], olds: Sequence[Old]) -> ShardError | OSError:
+def explain_error(
+    error: ShardError, items: Sequence[Item], olds: Sequence[OldObject | None]
+) -> ShardError | OSError:
     """Return an error of the engine in terms of the items.
 
     On a network file system the times of a file that was just written change later, when the server has set its own. So
@@ -303,18 +249,18 @@ def explain_error(error: ShardError, items: Sequence[Item], olds: Sequence[Old])
 #
 # Place: the second step of a write (`write_objects`).
 #
-# `place_item` decides, from an item and from what `old_shard.look` has found, how the new object is made and where each inner
+# `place_item` decides, from an item and from what `look` has returned, how the new object is made and where each inner
 # chunk goes. It is pure arithmetic over `placement` and `user_bytes`: nothing is read or written.
 
 
-def place_item(item: Item, old: Old, options: Options, elements: Elements | None) -> PlanItem:
+def place_item(item: Item, old: OldObject | None, options: Options, elements: Elements | None) -> PlanItem:
     """Decide where the inner chunks of one item go, and which inner chunks of the old object are carried.
 
     Parameters
     ----------
     item : WriteItem or EncodedItem
-    old : OldObject, OldShard or None
-        The old object, as `old_shard.look` returns it; None: the write does not need it.
+    old : OldObject or None
+        The old object, as `look` returns it; None: the write does not need it.
     options : Options
         ``write_strategy`` and ``compact`` are used.
     elements : Elements or None
@@ -331,14 +277,13 @@ def place_item(item: Item, old: Old, options: Options, elements: Elements | None
         Header and footer must be kept, but the old inner chunks overlap the index.
     """
     if isinstance(item, WriteItem):
-        return PlanItem(item.chain, item.path, item.box, None, _plan_update(item, old, options, elements))
-    update: Update | None
+        return _planned(PlanItem(item.chain, item.path, item.box), item, old, options, elements)
+    plan, footer = PlanItem(item.chain, item.path, None), None
     if item.user is not None and old is not None and item.keeps_old:
-        update, footer = _lay_out_all(item, old, item.user)
+        plan, footer = _lay_out_all(plan, item, old, item.user)
     else:
-        update, footer = _plan_update(item, old, options, None), None
-    chunks = ChunkBytes(list(item.chunks), _buffers(item), footer)
-    return PlanItem(item.chain, item.path, None, chunks, update)
+        plan = _planned(plan, item, old, options, None)
+    return plan._replace(chunks=ChunkBytes(list(item.chunks), _buffers(item), footer))
 
 
 def _buffers(item: EncodedItem) -> list[Any]:
@@ -353,37 +298,30 @@ def _buffers(item: EncodedItem) -> list[Any]:
     return [chunk if is_apart(chunk) else bytes(chunk) for chunk in item.chunks.values()]
 
 
-def _plan_update(item: Item, old: Old, options: Options, elements: Elements | None) -> Update | None:
+def _planned(
+    plan: PlanItem, item: Item, old: OldObject | None, options: Options, elements: Elements | None
+) -> PlanItem:
     """Decide how the engine makes the new object from the old one. Nothing is read or written.
 
-    Parameters
-    ----------
-    item, old, options, elements
-        As for `place_item`.
-
-    Returns
-    -------
-    Update or None
-        For an old shard: in its own file if possible, else as a new object that carries inner chunks. None: the engine
-        makes a new object without the old one, and may replace an object that exists.
+    An old shard is updated in its own file if possible; else a new object carries inner chunks.
     """
-    if old is None:
-        return None
-    if old.source is None:
-        return None if item.path is None else NO_OBJECT
-    if isinstance(old, OldObject):
-        return Update(old.source, file=old.file, data_offset=0)
+    if old is None or (old.source is None and item.path is None):
+        return plan
+    plan = plan._replace(old=old)
+    if old.entries is None or old.change is None:  # one chunk, or nothing
+        return plan
     dead_share = DEAD_SHARE if options.compact else math.inf
     if old.facts is not None:
         update = _update_in_file(item, old, options, dead_share)
         if update is not None:
-            return update
+            placement, way = update
+            return plan._replace(placement=placement, way=way, user=old.user)
     new_nbytes = _new_sizes(item, elements)
     if old.user is not None:
         placement = place_between(
             old.entries, old.change.replaced, old.user, new_nbytes=new_nbytes, dead_share=dead_share
         )
-        return _carry(old, placement, user=old.user)
+        return plan._replace(placement=placement, user=old.user)
     chain = item.chain
     placement = place(
         old.entries,
@@ -396,7 +334,7 @@ def _plan_update(item: Item, old: Old, options: Options, elements: Elements | No
     )
     first = chain.index_nbytes if chain.index_at_start else 0
     is_own = isinstance(old.source, OwnBytes) and (elements is None or chain.stage is None)
-    return _carry(old, placement, ONTO if is_own and placement.only_packs(first) else None)
+    return plan._replace(placement=placement, way=ONTO if is_own and placement.only_packs(first) else None)
 
 
 def _new_sizes(item: Item, elements: Elements | None) -> NewSizes:
@@ -407,39 +345,15 @@ def _new_sizes(item: Item, elements: Elements | None) -> NewSizes:
     return item.new_sizes(elements)
 
 
-def _carry(
-    old: OldShard, placement: Placement, way: str | None = None, user: HeaderFooter | None = None
-) -> Update:
-    """Return an update that copies the carried inner chunks into a new object.
-
-    `way` is None or `ONTO`. `user` is the header and footer to keep, if any.
-    """
-    return _update(old, placement, placement.carries, way, user)
-
-
-def _update(
-    old: OldShard, placement: Placement, carries: Entries | None, way: str | None, user: HeaderFooter | None
-) -> Update:
-    return Update(
-        old.source,
-        old.nbytes,
-        old.file,
-        old.entries,
-        placement.entries,
-        carries,
-        placement.data_offset,
-        way,
-        user,
-    )
-
-
-def _update_in_file(item: Item, old: OldShard, options: Options, dead_share: float) -> Update | None:
-    """Decide how the engine updates a shard in its own file, by an append or in place.
+def _update_in_file(
+    item: Item, old: OldObject, options: Options, dead_share: float
+) -> tuple[Placement, str | None] | None:
+    """Decide how the engine updates a shard in its own file, by an append or in place: where inner chunks go, and the way.
 
     Return None if this is unsafe or impossible, or if so many bytes are dead that the shard should be packed; the
     caller then plans a new object.
     """
-    assert old.facts is not None
+    assert old.facts is not None and old.entries is not None and old.change is not None
     chain, user = item.chain, old.user
     way = way_to_append(old.facts)
     sizes: dict[str, Any] = {
@@ -457,19 +371,19 @@ def _update_in_file(item: Item, old: OldShard, options: Options, dead_share: flo
             placement = place_in_slots(old.entries, replaced, way=way, gone=gone, **sizes)
     elif way is not None:
         placement = place_behind(old.entries, replaced, way=way, **sizes)
-    return None if placement is None else _update(old, placement, None, name, user)
+    return None if placement is None else (placement, name)
 
 
-def _lay_out_all(item: EncodedItem, old: OldObject | OldShard, user: UserBytes) -> tuple[Update, Any]:
+def _lay_out_all(plan: PlanItem, item: EncodedItem, old: OldObject, user: UserBytes) -> tuple[PlanItem, Any]:
     """Place all inner chunks, old and new, of a new shard for which the caller gave a header, a footer or an alignment.
 
-    Return the update and the bytes of the footer.
+    Return the plan and the bytes of the footer.
     """
     chain = item.chain
     first = chain.index_nbytes if chain.index_at_start else 0
     entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
     found: HeaderFooter | None = HeaderFooter(Extents(first, first, first, first), b"", 1)
-    if isinstance(old, OldShard):
+    if old.entries is not None:
         entries, found = old.entries, old.user
     if found is None:
         raise UnsupportedError(
@@ -480,8 +394,4 @@ def _lay_out_all(item: EncodedItem, old: OldObject | OldShard, user: UserBytes) 
     placement = lay_out(entries, item.sizes(), item.gone, found.where, user._replace(alignment=alignment))
     footer = found.footer if user.footer is None else memoryview(user.footer).cast("B")
     new = found._replace(footer=footer, alignment=alignment)
-    marked = new if new.has_any else None
-    if isinstance(old, OldShard):
-        return _carry(old, placement, user=marked), footer
-    update = Update(None, entries=placement.entries, data_offset=placement.data_offset, user=marked)
-    return update, footer
+    return plan._replace(old=old, placement=placement, user=new if new.has_any else None), footer

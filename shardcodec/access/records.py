@@ -10,13 +10,14 @@ does a part of the old object stay, and which inner chunks change?
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..storage.file_systems import OpenFile
-from .placement import Entries, Gone, NewSizes, new_sizes
+from .placement import Entries, Facts, Gone, NewSizes, Placement, new_sizes
 from .regions import Positions, Selection, covered, covers, is_filled, touched
 from .user_bytes import HeaderFooter, UserBytes
 
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "MISSING",
     "NOTHING",
-    "NO_OBJECT",
     "ONTO",
     "ChunkBytes",
     "ChunkChange",
     "Elements",
     "EncodedItem",
     "Item",
+    "OldObject",
     "PlanItem",
-    "Update",
     "WriteItem",
 ]
 
@@ -205,48 +206,50 @@ Item: TypeAlias = WriteItem | EncodedItem
 #
 # The records of which a plan consists.
 #
-# The engine reads their attributes by name (shardcodec/binding/write.pxi). `item_placement` fills them in.
+# The engine reads their attributes by name (shardcodec/binding/write.pxi). `look_and_place` fills them in.
 
 # The way in which the engine makes a new object in the memory of the old one: only the rest needs new memory.
 ONTO = "onto"
 
 
-class Update(NamedTuple):
-    """How the engine makes the new object from the old one.
+class OldObject(NamedTuple):
+    """An old object as it was looked at, and of a shard its index.
 
     Attributes
     ----------
     source : int, buffer or None
-        Descriptor or bytes of the old object; None: there was none, and the write must not replace one that exists now.
-    nbytes : int or None
-        Size of an old shard.
+        Descriptor of the file, or the bytes of the object. None for a missing object.
+    nbytes : int
     file : OpenFile or None
-        The old file as it was looked at; the engine compares before it commits.
-    old_entries, entries : ndarray of uint64, shape (n_chunks, 2), or None
-        The old index, and the new one as far as it is known. The engine completes `entries`.
-    carries : ndarray of uint64, shape (n, 3), or None
-        As for `placement.Placement`; None: the shard is updated in its own file.
-    data_offset : int or None
-        As for `placement.Placement`; None: right behind an index at the start.
-    way : str or None
-        None: a new object. `ONTO`, or one of `UPDATE_WAYS` of the engine.
+        The file as it was looked at under its lock, before its index was read; the engine compares before it commits. None:
+        the object is not in a file.
+    entries : ndarray of uint64, shape (n_chunks, 2), or None
+        The index, checked; None: the object is no shard.
+    change : ChunkChange or None
+        The inner chunks that the write changes.
     user : HeaderFooter or None
-        Header and footer, which are kept and marked.
+        Header and footer; None: not needed, or inner chunks lie in the index.
+    facts : Facts or None
+        The facts that decide how the shard is updated in its own file; None: it must be replaced.
     """
 
     source: Any
-    nbytes: int | None = None
+    nbytes: int = 0
     file: OpenFile | None = None
-    old_entries: Entries | None = None
     entries: Entries | None = None
-    carries: Entries | None = None
-    data_offset: int | None = None
-    way: str | None = None
+    change: ChunkChange | None = None
     user: HeaderFooter | None = None
+    facts: Facts | None = None
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return a range of the object."""
+        if isinstance(self.source, int):
+            return os.pread(self.source, nbytes, offset)
+        return bytes(memoryview(self.source).cast("B")[offset : offset + nbytes])
 
 
-# There was no object when the caller looked.
-NO_OBJECT = Update(None)
+# There was no object when the caller looked, and the write must not replace one that exists now.
+MISSING = OldObject(None)
 
 
 class ChunkBytes(NamedTuple):
@@ -268,7 +271,7 @@ class ChunkBytes(NamedTuple):
 
 
 class PlanItem(NamedTuple):
-    """One object in a plan of the engine.
+    """One object in a plan of the engine, and how it is made from the old one.
 
     Attributes
     ----------
@@ -279,12 +282,21 @@ class PlanItem(NamedTuple):
     parts : Box, Boxes, Lists, Points or None
         The elements that are written; None: `chunks` are.
     chunks : ChunkBytes or None
-    update : Update or None
+    old : OldObject or None
         None: a new object, which may replace one that exists.
+    placement : Placement or None
+        Where inner chunks go. The engine completes its entries. None: there are none.
+    way : str or None
+        None: a new object. `ONTO`, or one of `UPDATE_WAYS` of the engine: nothing is carried.
+    user : HeaderFooter or None
+        Header and footer, which are kept and marked.
     """
 
     chain: Chain
     path: str | None
     parts: Selection | None
     chunks: ChunkBytes | None = None
-    update: Update | None = None
+    old: OldObject | None = None
+    placement: Placement | None = None
+    way: str | None = None
+    user: HeaderFooter | None = None

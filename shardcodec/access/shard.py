@@ -20,7 +20,7 @@ from .chunk_codec import compiled
 from .inner_chunks import as_chunks, encode_chunks, position_array, positions, sort_unique
 from .opened_shard import ShardObject, shard_object
 from .placement import DEAD_SHARE
-from .shard_change import Change, Found, Settlement, change
+from .shard_change import Change, Settlement, StoredShard, change
 from .shard_reader import ShardReader
 from .user_bytes import UserBytes, check_alignment
 from .write import check_size
@@ -277,7 +277,7 @@ class Shard(ShardReader):
             as_buffer(footer, "footer")
         check_argument("keep_user_bytes", keep_user_bytes, bool)
 
-        def decide(_found: Found) -> Change:
+        def decide(_found: StoredShard) -> Change:
             self.refresh()
             user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
             return wanted._replace(keep_empty=wanted.keep_empty or bool(footer), user=user)

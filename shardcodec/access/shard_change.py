@@ -18,7 +18,7 @@ from ..errors import ShardError
 from ..options import Options
 from ..storage.locks import NO_FILE, settle
 from ..storage.runner import Runner
-from ..storage.store import UNCHANGED, Made, Stored
+from ..storage.store import UNCHANGED, Outcome, Stored
 from .opened_shard import NO_OBJECT, NativeShard, ShardObject, content_generation
 from .placement import Gone
 from .read import with_key
@@ -28,7 +28,7 @@ from .write import NOTHING, EncodedItem, ordered, write_encoded
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Change", "Found", "Settlement", "ShardMaker", "ShardPlace", "change", "change_all"]
+__all__ = ["Change", "Settlement", "ShardMaker", "ShardPlace", "StoredShard", "change", "change_all"]
 
 
 class Change(NamedTuple):
@@ -86,7 +86,7 @@ class ShardPlace(Protocol):
     def staging(self) -> str | None: ...
 
 
-class Found:
+class StoredShard:
     """The stored object, for the function that decides on a change. It is opened at the first use of `shard`."""
 
     def __init__(self, target: ShardPlace, chain: Chain, options: Options, old: Stored) -> None:
@@ -131,7 +131,7 @@ class Found:
             self._shard.close()
 
 
-Decide = Callable[[Found], Change]
+Decide = Callable[[StoredShard], Change]
 
 
 class ShardMaker:
@@ -154,7 +154,6 @@ class ShardMaker:
         self._changes = changes
         self._options = options
         self._blind = blind
-        self._file_states: dict[int, bytes] = {}
         self._new_bytes: dict[int, Any] = {}
 
     def begin(self) -> None:
@@ -167,25 +166,23 @@ class ShardMaker:
         """Return 0: all objects are made together."""
         return 0
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         return await runner.call(self.make_all, stored, inline=False)
 
-    def make_all(self, stored: Sequence[Stored]) -> Made:
+    def make_all(self, stored: Sequence[Stored]) -> Outcome:
         """Make the new objects, in a thread that may block."""
-        made = [self._make(old) for old in stored]
-        return Made(
-            [new for new, _ in made],
-            [i for i, (_, has_appeared) in enumerate(made) if has_appeared],
+        each = [self._make(old) for old in stored]
+        return Outcome(
+            [outcome.objects[0] for outcome in each],
+            [i for i, outcome in enumerate(each) if outcome.appeared],
             is_stored=self._changes[0][0].path is not None,
+            states={old.position: outcome.states[0] for old, outcome in zip(stored, each, strict=True)},
         )
 
-    def _make(self, old: Stored) -> tuple[Any, bool]:
-        """Make one object; return its bytes, and True if another writer has created its file meanwhile.
-
-        The bytes are None for a file, which the engine stores, and for an object that is to be deleted.
-        """
+    def _make(self, old: Stored) -> Outcome:
+        """Make one object. Its state is known if it is a file, which the engine stores."""
         target, chain, decide = self._changes[old.position]
-        found = Found(target, chain, self._options, old)
+        found = StoredShard(target, chain, self._options, old)
         try:
             wanted = decide(found)
         finally:
@@ -201,22 +198,21 @@ class ShardMaker:
             old_file=old.file,
             complete=wanted.complete,
         )
-        keep_empty = old.keeps_empty or wanted.keep_empty
-        if target.path is None:
-            (new,) = write_encoded([item], self._options, keep_empty=keep_empty).objects
-            if old.state is None:
-                self._new_bytes[old.position] = new
-            return new, False
-        result = write_encoded(
-            [item], self._options, keep_empty=keep_empty, staging=target.staging, retry_appeared=False
+        outcome = write_encoded(
+            [item],
+            self._options,
+            keep_empty=old.keeps_empty or wanted.keep_empty,
+            staging=target.staging,
+            retry_appeared=False,
         )
-        self._file_states[old.position] = result.states[0] or NO_OBJECT
-        return None, bool(result.appeared)
+        if target.path is None:
+            if old.state is None:
+                self._new_bytes[old.position] = outcome.objects[0]
+            return outcome._replace(states={0: None})
+        return outcome._replace(states={0: outcome.states[0] or NO_OBJECT})
 
     def generation(self, position: int) -> bytes:
-        """Return the generation of a new object whose bytes or file identify its state."""
-        if position in self._file_states:
-            return self._file_states[position]
+        """Return the generation of a new object whose bytes identify its state."""
         return content_generation(self._new_bytes[position])
 
 
@@ -243,10 +239,10 @@ class Settlement:
     def nbytes(self, position: int) -> int:
         return 0
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         if stored[0].file is None:  # no lock was taken, which would have rolled it back
             await runner.call(settle, self._path, inline=False)
-        return Made([UNCHANGED], is_stored=True)
+        return Outcome([UNCHANGED], is_stored=True)
 
 
 def change(
@@ -261,7 +257,7 @@ def change(
     chain : Chain
         Compiled chain of the shard.
     decide : callable
-        Takes the stored object (`Found`) and returns the `Change`. It is called under the lock of the object, and again if
+        Takes the stored object (`StoredShard`) and returns the `Change`. It is called under the lock of the object, and again if
         another writer was faster. If it raises, the shard stays as it is and `change` raises the same error.
     options : Options
     blind : bool

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT
 """Write many objects: look, place, execute.
 
-Writing.
-
 An object that is written whole is made beside the old one, then renamed. A box that does not cover an object needs the rest
 of the old object: every entry of the old index is checked first, so that damage stops the update, and inner chunks outside
 the box are carried over as encoded bytes, never decoded. They are copied into a new object or, if the option
@@ -18,7 +16,7 @@ import contextlib
 import errno
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +24,7 @@ from .. import native
 from ..errors import ShardError, UnsupportedError
 from ..options import Options
 from ..storage import indexes
+from ..storage.store import Outcome
 from .inner_chunks import coordinates
 from .look_and_place import copied_nbytes, explain_error, look, place_item
 from .read import decoded_nbytes, is_staged
@@ -33,18 +32,17 @@ from .records import NOTHING, Elements, EncodedItem, Item, PlanItem, WriteItem
 from .regions import as_void
 
 if TYPE_CHECKING:
-    from .._native import Chain, WriteOutcome
+    from .._native import Chain, Written
 
 
 __all__ = [
     "NOTHING",
+    "Elements",
     "EncodedItem",
     "WriteItem",
-    "WriteResult",
     "check_size",
     "moved_nbytes",
     "ordered",
-    "write",
     "write_encoded",
     "write_objects",
 ]
@@ -52,13 +50,11 @@ __all__ = [
 
 # ---------------------------------------------------------------- writes of many objects: look, place, execute
 #
-# The loop that `write` and `write_encoded` share.
-#
 # Items are written in groups, so that the old indexes of a group fit into memory. Each group goes through three steps, and no
 # step calls an earlier one:
 #
-#     look      old_shard.look               read what is stored, under the caller's lock
-#     place     item_placement.place_item    decide where each inner chunk goes: pure arithmetic
+#     look      look_and_place.look          read what is stored, under the caller's lock
+#     place     look_and_place.place_item    decide where each inner chunk goes: pure arithmetic
 #     execute   _execute                     one native call
 #
 # Some items of a group are written again: those whose object appeared between look and commit, as updates of it; and those
@@ -73,46 +69,44 @@ ATTEMPTS = 32
 UNSTEADY = f"other writers created and removed the file during each of {ATTEMPTS} attempts to write it"
 
 
-class WriteResult(NamedTuple):
-    """The result of a write.
-
-    Attributes
-    ----------
-    objects : list
-        For each item without a path the new object: a buffer; None if nothing but fill value is left, so that the object
-        is to be deleted; or a tuple of contiguous buffers, which reuse the memory of an old object that was `OwnBytes`.
-        For an item with a path None.
-    appeared : list of int
-        Positions of items that are not written, because their object appeared after the caller looked for it.
-    states : list of bytes
-        For each item the state of its file after the write, as `OpenShard.version`; empty if the file does not exist.
-    """
-
-    objects: list[Any]
-    appeared: list[int]
-    states: list[bytes]
-
-
 def write_objects(
     items: Sequence[Item],
     options: Options,
     elements: Elements | None = None,
     *,
-    keep_empty: bool,
-    staging: str | None,
-    retry_appeared: bool,
-) -> WriteResult:
+    keep_empty: bool = False,
+    staging: str | None = None,
+    retry_appeared: bool = True,
+) -> Outcome:
     """Write items, as many at a time as their old indexes allow.
 
     Parameters
     ----------
     items : sequence of WriteItem or EncodedItem
         All of one kind; each object once.
-    options : Options
     elements : Elements or None
         The values of a `WriteItem`.
-    keep_empty, staging, retry_appeared
-        As for `write.write`.
+    keep_empty : bool
+        Make an object even if nothing but fill value is left.
+    staging : str, optional
+        Folder for temporary names (`storage.files`).
+    retry_appeared : bool
+        Update objects that appeared after the look, instead of returning their positions in `Outcome.appeared`. Right for a
+        caller without locks on files.
+
+    Returns
+    -------
+    Outcome
+        An object is None for a file, and if nothing is left, so that it is to be deleted. A tuple of buffers reuses the memory
+        of an old object that was `OwnBytes`. `states` are those of files, if the items are encoded: as `OpenShard.version`,
+        empty if the file does not exist.
+
+    Raises
+    ------
+    ShardFormatError, ChecksumError, CodecError
+        The old object is damaged where it would have been carried over; it is unchanged.
+    OSError
+        A file could not be written; the old one is unchanged. Items before it may have been written.
     """
     rules: dict[str, Any] = {
         "order": options.order,
@@ -127,22 +121,23 @@ def write_objects(
         **options.io_rules,
     }
     objects: list[Any] = [None] * len(items)
-    states = [b""] * len(items)
+    states: dict[int, bytes | None] = {}
     appeared: list[int] = []
     try:
         for group in _groups(items):
-            declined: set[int] = set()
+            refused: set[int] = set()
             for _ in range(ATTEMPTS):
-                outcome = _write_once(items, group, declined, options, elements, rules)
-                for position, new, state in zip(group, outcome.objects, outcome.states, strict=True):
-                    objects[position], states[position] = new, state
-                again = [group[i] for i in outcome.declined]
-                declined.update(again)
-                exist = [group[i] for i in outcome.appeared]
+                news, exist, declined, versions = _write_once(items, group, refused, options, elements, rules)
+                for position, new, version in zip(group, news, versions, strict=True):
+                    objects[position] = new
+                    if elements is None:
+                        states[position] = version
+                again = [group[i] for i in declined]
+                refused.update(again)
                 if retry_appeared:
-                    again = exist + again
+                    again = [group[i] for i in exist] + again
                 else:
-                    appeared += exist
+                    appeared += [group[i] for i in exist]
                 group = again
                 if not group:
                     break
@@ -150,21 +145,21 @@ def write_objects(
                 raise FileExistsError(errno.EEXIST, UNSTEADY, items[group[0]].path)
     finally:
         indexes.drop(item.path for item in items if item.path is not None)
-    return WriteResult(objects, appeared, states)
+    return Outcome(objects, appeared, is_stored=any(item.path is not None for item in items), states=states)
 
 
 def _write_once(
     items: Sequence[Item],
     group: Sequence[int],
-    declined: AbstractSet[int],
+    refused: AbstractSet[int],
     options: Options,
     elements: Elements | None,
     rules: dict[str, Any],
-) -> WriteOutcome:
+) -> Written:
     """Look, place, execute, for the items at the positions of a group."""
     some = [items[position] for position in group]
     with contextlib.ExitStack() as files:
-        olds = look(some, options, files, {i for i, position in enumerate(group) if position in declined})
+        olds = look(some, options, files, {i for i, position in enumerate(group) if position in refused})
         plan = [place_item(item, old, options, elements) for item, old in zip(some, olds, strict=True)]
         try:
             return _execute(plan, elements, options, rules)
@@ -174,19 +169,16 @@ def _write_once(
 
 def _execute(
     plan: Sequence[PlanItem], elements: Elements | None, options: Options, rules: dict[str, Any]
-) -> WriteOutcome:
-    outcome: WriteOutcome
+) -> Written:
     if elements is None:
-        outcome = native.load().write(plan, **rules)
-    elif is_staged(plan):
+        return native.load().write(plan, **rules)  # type: ignore[no-any-return]
+    if is_staged(plan):
         from .staged import write as staged_write  # here, because most arrays have only native codecs
 
-        outcome = staged_write.write(
+        return staged_write.write(
             plan, elements.value, elements.axes, staging_nbytes=options.staging_nbytes, **rules
         )
-    else:
-        outcome = native.load().write(plan, as_void(elements.value), elements.axes, **rules)
-    return outcome
+    return native.load().write(plan, as_void(elements.value), elements.axes, **rules)  # type: ignore[no-any-return]
 
 
 def _groups(items: Sequence[Item]) -> Iterator[list[int]]:
@@ -204,61 +196,6 @@ def _groups(items: Sequence[Item]) -> Iterator[list[int]]:
         group.append(position)
     if group:
         yield group
-
-
-# ---------------------------------------------------------------- boxes of one array into many objects
-
-
-def write(
-    items: Sequence[WriteItem],
-    value: np.ndarray[Any, Any],
-    axes: Sequence[int],
-    options: Options,
-    *,
-    write_empty: bool = False,
-    keep_empty: bool = False,
-    staging: str | None = None,
-    retry_appeared: bool = True,
-) -> WriteResult:
-    """Write parts of an array.
-
-    Parameters
-    ----------
-    items : sequence of WriteItem
-        Each object once.
-    value : ndarray
-        Source; any strides.
-    axes : sequence of int
-        The axis of `value` for each axis of the chunks; -1 for an axis along which it is repeated.
-    write_empty : bool
-        Store chunks that equal the fill value.
-    keep_empty : bool
-        Make an object even if nothing but fill value is left.
-    staging : str, optional
-        Folder for temporary names (`storage.files`).
-    retry_appeared : bool
-        Update objects that appeared after the look, instead of returning their positions in `WriteResult.appeared`. Right
-        for a caller without locks on files.
-
-    Returns
-    -------
-    WriteResult
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError, CodecError
-        The old object is damaged where it would have been carried over; it is unchanged.
-    OSError
-        A file could not be written; the old one is unchanged. Items before it may have been written.
-    """
-    return write_objects(
-        items,
-        options,
-        Elements(value, axes, write_empty),
-        keep_empty=keep_empty,
-        staging=staging,
-        retry_appeared=retry_appeared,
-    )
 
 
 def moved_nbytes(item: WriteItem, options: Options) -> int:
@@ -282,7 +219,7 @@ def write_encoded(
     keep_empty: bool = False,
     staging: str | None = None,
     retry_appeared: bool = True,
-) -> WriteResult:
+) -> Outcome:
     """Write encoded inner chunks into shards; inner chunks that are not named do not change.
 
     Sizes are not checked: see `check_size`. A shard all of whose inner chunks are named is not read.
@@ -294,11 +231,11 @@ def write_encoded(
     keep_empty : bool
         Make an object even if no inner chunk is left.
     staging, retry_appeared
-        As for `write.write`.
+        As for `write_objects`.
 
     Returns
     -------
-    WriteResult
+    Outcome
 
     Raises
     ------

@@ -37,15 +37,17 @@ cdef class Seen:
         self.id.device, self.id.inode, self.id.n_links = file.device, file.inode, file.n_links
 
 
-cdef int read_update(Batch batch, object update, sc_write_item *item, size_t number) except -1:
-    """Read an `access.records.Update`: how the new object of an item is made from the old one; see sc_write_item."""
+cdef int read_old(Batch batch, object given, sc_write_item *item, size_t number) except -1:
+    """Read how a new object is made from the old one: what an `access.records.PlanItem` says of it; see sc_write_item."""
     cdef View view
     cdef uint64_t n = item.chain.n_chunks
     cdef size_t i
     cdef Seen seen
-    source, nbytes, file, way, user = update.source, update.nbytes, update.file, update.way, update.user
-    old_entries, entries, carries = update.old_entries, update.entries, update.carries
-    data_offset = update.data_offset
+    old, placement, way, user = given.old, given.placement, given.way, given.user
+    source, nbytes, file, old_entries = old.source, old.nbytes, old.file, old.entries
+    entries = carries = data_offset = None
+    if placement is not None:
+        entries, carries, data_offset = placement.entries, placement.carries, placement.data_offset
     batch.read_source(source, &item.old)
     batch.paths.pop()
     if source is None:
@@ -56,7 +58,7 @@ cdef int read_update(Batch batch, object update, sc_write_item *item, size_t num
         batch.keep.append(View(source, PyBUF_WRITABLE))
         item.onto_old = True
     elif way is not None:
-        if way not in UPDATE_WAYS or old_entries is None or entries is None or carries is not None or \
+        if way not in UPDATE_WAYS or old_entries is None or entries is None or len(carries) or \
                 not item.old.is_open or item.path == NULL or <uint64_t>data_offset < <uint64_t>nbytes:
             raise ValueError(f"expected an update of an open file by one of {sorted(UPDATE_WAYS)}, got {way!r}")
         item.append, item.in_place = UPDATE_WAYS[way]
@@ -64,7 +66,7 @@ cdef int read_update(Batch batch, object update, sc_write_item *item, size_t num
         # its bytes would be written first, and those of new inner chunks over them, perhaps by two threads at the same time
         raise ValueError("expected an open file as the old object of a file, got one in memory")
     if item.old.is_open:
-        item.old.nbytes = 0 if nbytes is None else nbytes
+        item.old.nbytes = nbytes
     if file is not None:
         seen = Seen(file)
         batch.keep.append(seen)
@@ -154,22 +156,18 @@ cdef int read_chunks(Batch batch, Chain chain, object chunks, sc_write_item *ite
     return 0
 
 
-# The result of a plan: the new objects by item; counters; positions of items that must be new but exist, and of items whose
-# file cannot be appended to (the plan skips both); the states of the new files by item, as `OpenShard.version`. An object
-# is `Bytes`; None if it is empty or in a file; or a tuple of contiguous buffers if it reuses the memory of the old object.
-WriteOutcome = namedtuple("WriteOutcome", "objects counters appeared declined states", module=__name__)
-
-
 def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=False, bint keep_empty=False,
           bint sync=False, bint tells_versions=False, bint allow_in_index=False, staging=None, unsigned n_threads=1,
           uint64_t batch_nbytes=524288, Cancel cancel=None, unsigned io_depth=0, io_latency=None):
     """Write parts of one array, or encoded inner chunks, into many objects.
 
-    items: sequence of `access.records.PlanItem`; `parts` as for `read`. With a path, the file is replaced, updated as
-    `update` says, or removed if the shard becomes empty. Without a path, the new object is returned.
-    staging: folder for temporary names. io_depth, io_latency: as for `read`.
+    items: sequence of `access.records.PlanItem`; `parts` as for `read`. With a path, the file is replaced, updated as `way`
+    says, or removed if the shard becomes empty. Without a path, the new object is returned.
+    staging: folder for temporary names. tells_versions: return the states of the new files. io_depth, io_latency: as for `read`.
 
-    Returns a `WriteOutcome`.
+    Returns four lists: the new objects by item; positions of items that must be new but exist, and of items whose file cannot be
+    appended to (the plan skips both); the states of the new files by item, as `OpenShard.version`. An object is `Bytes`; None if
+    it is empty or in a file; or a tuple of contiguous buffers if it reuses the memory of the old object.
     """
     cdef Batch batch = Batch(value, PyBUF_SIMPLE, axes)
     cdef size_t n = len(items), i = 0
@@ -187,7 +185,7 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
         batch.array_strides(plan.src_strides)
         for given in items:
             item = &plan.items[i]
-            chain, path, chunks, update = given.chain, given.path, given.chunks, given.update
+            chain, path, chunks = given.chain, given.path, given.chunks
             item.chain = &chain.chain
             batch.keep.append(chain)
             if path is not None and not isinstance(path, str):
@@ -201,8 +199,8 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
             else:
                 read_chunks(batch, chain, chunks, item)
             item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
-            if update is not None:
-                read_update(batch, update, item, i)
+            if given.old is not None:
+                read_old(batch, given, item, i)
             i += 1
         plan.n_items = n
         plan.rules.write_empty = write_empty
@@ -220,7 +218,7 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
 
 
 cdef object run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
-    """Run a complete plan; return the `WriteOutcome`."""
+    """Run a complete plan; return what `write` returns."""
     cancel = entered(cancel)
     plan.cancel = &cancel.cancel
     cdef sc_where where
@@ -240,11 +238,11 @@ cdef object run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
             objects.append(None)
     cancel.raise_caught()
     raise_status(status, &where, batch.paths)
-    return WriteOutcome(objects, stats_dict(&plan.stats),
-                        [i for i in range(plan.n_items) if plan.items[i].exists],
-                        [i for i in range(plan.n_items) if plan.items[i].declined],
-                        [b"" if plan.items[i].exists or plan.items[i].declined else version_bytes(&plan.items[i].made)
-                         for i in range(plan.n_items)])
+    exist = [i for i in range(plan.n_items) if plan.items[i].exists]
+    declined = [i for i in range(plan.n_items) if plan.items[i].declined]
+    states = [b"" if plan.items[i].exists or plan.items[i].declined else version_bytes(&plan.items[i].made)
+              for i in range(plan.n_items)]
+    return objects, exist, declined, states
 
 
 cdef void free_write(sc_write_plan *plan, size_t n) noexcept:

@@ -22,7 +22,7 @@ from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard, ShardObject, read_opened
 from ..access.placement import ABSENT, Gone
 from ..access.read import INLINE_NBYTES, with_key
-from ..access.shard_change import Change, Found, change
+from ..access.shard_change import Change, StoredShard, change
 from ..access.write import NOTHING
 from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
@@ -372,7 +372,7 @@ class Entries:
     def write(self, position: int, value: bytes | None, condition: bytes | None = None) -> Stamp:
         """Store a value, or delete the entry if it is None, if the condition holds; see `keys.condition_of`."""
 
-        def check(found: Found) -> None:
+        def check(found: StoredShard) -> None:
             if condition == NO_VALUE:
                 if is_there(found.shard, position):
                     raise ConditionFailed
@@ -390,13 +390,13 @@ class Entries:
         """Delete an entry; return True if it existed."""
         existed: list[bool] = []
 
-        def check(found: Found) -> None:
+        def check(found: StoredShard) -> None:
             existed[:] = [is_there(found.shard, position)]
 
         self.store(WriteBuffer.of(position, None), check)
         return existed[-1]
 
-    def store(self, pending: WriteBuffer, check: Callable[[Found], None] | None = None) -> bytes:
+    def store(self, pending: WriteBuffer, check: Callable[[StoredShard], None] | None = None) -> bytes:
         """Store buffered writes in one atomic write.
 
         Parameters
@@ -436,7 +436,7 @@ class Entries:
             Generation of the shard after the write.
         """
 
-        def decide(found: Found) -> Change:
+        def decide(found: StoredShard) -> Change:
             chunks: dict[int, bytes | None] = {}
             for position in positions:
                 try:
@@ -452,14 +452,14 @@ class Entries:
         return change(self.target, self.chain, decide, self.options())
 
     def decision(
-        self, pending: WriteBuffer, check: Callable[[Found], None] | None, *, keep: bool = False
-    ) -> Callable[[Found], Change]:
+        self, pending: WriteBuffer, check: Callable[[StoredShard], None] | None, *, keep: bool = False
+    ) -> Callable[[StoredShard], Change]:
         """Return a function from the stored shard to its change.
 
         The function raises `NothingToWrite` if there is nothing to write; with `keep` the old shard is stored again.
         """
 
-        def decide(found: Found) -> Change:
+        def decide(found: StoredShard) -> Change:
             if check is not None:
                 check(found)
             if pending.covers(self.n):

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from ..access.opened_shard import UNKNOWN, OpenedShard, ShardObject
-from ..access.shard_change import Found, change_all
+from ..access.shard_change import StoredShard, change_all
 from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
 from ..storage.waiting import in_thread
@@ -70,7 +70,7 @@ class Member:
             raise self._conflict(generation)
         self.expected = generation
 
-    def check(self, found: Found) -> None:
+    def check(self, found: StoredShard) -> None:
         """Raise `ConflictError` if the stored shard is not in the state that the transaction requires."""
         if self.expected is not None:
             self.expect(found.generation)

@@ -107,11 +107,11 @@ class MemoryStore(Store):
             Stored(one.position, data=self.source(one.key) if maker.needs_old(one.position) else None)
             for one in group
         ]
-        made = await maker.make(stored, runner)
-        for one, new in zip(group, made.objects, strict=True):
+        outcome = await maker.make(stored, runner)
+        for one, new in zip(group, outcome.objects, strict=True):
             if new is not UNCHANGED:
                 self._put(one.key, new)
-        return Outcome(wanted[n:])
+        return Outcome(left=wanted[n:])
 
     def _put(self, key: str, new: Any) -> None:
         if new is None:
@@ -407,14 +407,14 @@ class FileStore(Store):
                 if locks.MOVED in held:
                     # a link was erased or changed while the lock of its target was waited for
                     contest.check_file(paths[held.index(locks.MOVED)])
-                    return Outcome(wanted, has_moved=True)
+                    return Outcome(left=wanted, has_moved=True)
                 locked, rest = group[: len(held)], wanted[len(held) :]
                 stored = [Stored(one.position, file) for one, file in zip(locked, held, strict=True)]
                 maker.begin()
-                made = await maker.make(stored, runner)
-                appeared = made.appeared
-                if not made.is_stored:
-                    work = zip(files, made.objects, held, strict=False)
+                outcome = await maker.make(stored, runner)
+                appeared = outcome.appeared
+                if not outcome.is_stored:
+                    work = zip(files, outcome.objects, held, strict=False)
                     appeared = await runner.call(_put_all, list(work), options, inline=False)
                 file_systems.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
@@ -422,11 +422,12 @@ class FileStore(Store):
 
                     await runner.call(sync_documents, [one.name for one in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more
-            return Outcome(wanted, pause=contest.patience.pause(error))
+            return Outcome(left=wanted, pause=contest.patience.pause(error))
         if not appeared:
-            return Outcome(rest)
+            return outcome._replace(objects=(), left=rest)
         contest.check_file(locked[appeared[0]].name)
-        return Outcome([*(locked[i] for i in appeared), *rest], contended=locked[appeared[0]].name)
+        left = [*(locked[i] for i in appeared), *rest]
+        return outcome._replace(objects=(), left=left, contended=locked[appeared[0]].name)
 
 
 def _put_all(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options) -> list[int]:

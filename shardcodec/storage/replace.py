@@ -46,7 +46,7 @@ async def replace(store: Store, keys: Sequence[str], maker: Maker, options: Opti
     Exception
         Errors of the maker and of the store. The object is as it was.
     """
-    work = _Work(store, keys, maker, options, ON_LOOP)
+    work = _Exchange(store, keys, maker, options, ON_LOOP)
     try:
         while work.left:
             async with locks.table().hold_async(await work.names()):
@@ -58,7 +58,7 @@ async def replace(store: Store, keys: Sequence[str], maker: Maker, options: Opti
 
 def replace_blocking(store: Store, keys: Sequence[str], maker: Maker, options: Options) -> list[bytes | None]:
     """Replace objects as `replace`, in a thread that does not run an event loop."""
-    work = _Work(store, keys, maker, options, BLOCKING)
+    work = _Exchange(store, keys, maker, options, BLOCKING)
     try:
         while work.left:
             # a native context manager: a signal handler that raises cannot leave its locks locked
@@ -69,7 +69,7 @@ def replace_blocking(store: Store, keys: Sequence[str], maker: Maker, options: O
     return work.states
 
 
-class _Work:
+class _Exchange:
     """The objects of one write, and what has been achieved.
 
     Attributes

@@ -45,7 +45,6 @@ __all__ = [
     "Answer",
     "Changed",
     "Contest",
-    "Made",
     "Maker",
     "Outcome",
     "OwnBytes",
@@ -197,23 +196,45 @@ class StreamedObject:
     nbytes: int
 
 
-class Made(NamedTuple):
-    """New objects, one for each `Stored`.
+class Outcome(NamedTuple):
+    """The result of one attempt to write objects: made by the engine or a `Maker`, completed by the store.
 
     Attributes
     ----------
     objects : sequence
-        A buffer, or a tuple of buffers to concatenate; None to delete the object; `UNCHANGED`. If the store `takes_parts`,
-        also a `StreamedObject` for an object that does not depend on the stored one.
+        For each object a buffer, or a tuple of buffers to concatenate; None to delete the object; `UNCHANGED`. If the store
+        `takes_parts`, also a `StreamedObject` for an object that does not depend on the stored one. None for a file that the
+        engine has stored. Empty after the store has stored them.
     appeared : sequence of int
-        Indices of files that were missing when their locks were taken, and that another writer has created since.
+        Indices of files that were missing when their locks were taken, and that another writer has created since; they are
+        not written.
     is_stored : bool
         The engine has stored the files already.
+    states : mapping
+        From positions to the names of the states of new objects, unless their bytes identify them.
+    left : sequence of Replacement
+        Objects that have not been replaced yet.
+    contended : str or None
+        Name of an object that another writer was faster to change.
+    pause : float
+        Seconds to wait before the next attempt.
+    has_moved : bool
+        A name leads to another object by now, so the locks must be taken again.
     """
 
-    objects: Sequence[Any]
+    objects: Sequence[Any] = ()
     appeared: Sequence[int] = ()
     is_stored: bool = False
+    states: Mapping[int, bytes | None] = MappingProxyType({})
+    left: Sequence[Replacement] = ()
+    contended: str | None = None
+    pause: float = 0.0
+    has_moved: bool = False
+
+    @property
+    def is_undisturbed(self) -> bool:
+        """True if no other writer or client disturbed the attempt."""
+        return self.contended is None and not self.pause and not self.has_moved
 
 
 class Maker(Protocol):
@@ -232,37 +253,8 @@ class Maker(Protocol):
     def keeps_emptied(self) -> bool:
         """True if an emptied shard is stored without inner chunks where the store cannot delete; if not, that is an error."""
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         """Make the new objects; any error leaves the stored objects as they are."""
-
-
-class Outcome(NamedTuple):
-    """The result of one attempt to exchange objects.
-
-    Attributes
-    ----------
-    left : sequence of Replacement
-        Objects that have not been replaced yet.
-    contended : str or None
-        Name of an object that another writer was faster to change.
-    states : mapping
-        From positions to the names of the states of new objects, unless their bytes or files identify them.
-    pause : float
-        Seconds to wait before the next attempt.
-    has_moved : bool
-        A name leads to another object by now, so the locks must be taken again.
-    """
-
-    left: Sequence[Replacement] = ()
-    contended: str | None = None
-    states: Mapping[int, bytes | None] = MappingProxyType({})
-    pause: float = 0.0
-    has_moved: bool = False
-
-    @property
-    def is_undisturbed(self) -> bool:
-        """True if no other writer or client disturbed the attempt."""
-        return self.contended is None and not self.pause and not self.has_moved
 
 
 class Contest:

@@ -35,7 +35,6 @@ from .store import (
     UNKNOWN,
     Answer,
     Contest,
-    Made,
     Maker,
     Outcome,
     Replacement,
@@ -222,42 +221,45 @@ class ZarrStore(Store):
         stored = [
             self._stored(one.position, answer, maker) for one, answer in zip(group, answers, strict=True)
         ]
-        made = await maker.make(stored, runner)
+        outcome = await maker.make(stored, runner)
         if maker.keeps_emptied and not self._base.supports_deletes:
-            made = await self._keep_emptied(group, stored, made, maker, runner)
+            outcome = await self._keep_emptied(group, stored, outcome, maker, runner)
         # the puts need the states of the old objects, not their bytes
         del stored
         states_of_old = [None if answer is None else answer._replace(data=None) for answer in answers]
         del answers
-        work = zip(group, made.objects, states_of_old, strict=True)
+        work = zip(group, outcome.objects, states_of_old, strict=True)
         done = await runner.request(all_of(put(*each) for each in work))
         lost = [one for one, (is_done, _) in zip(group, done, strict=True) if not is_done]
         states = {one.position: state for one, (_, state) in zip(group, done, strict=True)}
         if not lost:
-            return Outcome(rest, states=states)
-        return Outcome([*lost, *rest], lost[0].name, states, pause=contest.lose(lost[0].key))
+            return Outcome(states=states, left=rest)
+        pause = contest.lose(lost[0].key)
+        return Outcome(states=states, left=[*lost, *rest], contended=lost[0].name, pause=pause)
 
     async def _keep_emptied(
         self,
         group: Sequence[Replacement],
         stored: Sequence[Stored],
-        made: Made,
+        outcome: Outcome,
         maker: Maker,
         runner: Runner,
-    ) -> Made:
+    ) -> Outcome:
         """Make the objects again that exist but have not been read, and would be deleted; the store cannot delete."""
         emptied = [
-            i for i, new in enumerate(made.objects) if new is None and not maker.needs_old(stored[i].position)
+            i
+            for i, new in enumerate(outcome.objects)
+            if new is None and not maker.needs_old(stored[i].position)
         ]
         exist = await runner.request(all_of(self._base.exists(group[i].key) for i in emptied))
         kept = [i for i, is_there in zip(emptied, exist, strict=True) if is_there]
         if not kept:
-            return made
-        objects = list(made.objects)
+            return outcome
+        objects = list(outcome.objects)
         again = await maker.make([stored[i]._replace(keeps_empty=True) for i in kept], runner)
         for i, new in zip(kept, again.objects, strict=True):
             objects[i] = new
-        return made._replace(objects=objects)
+        return outcome._replace(objects=objects)
 
     async def exclusion(self, key: str) -> tuple[str, str]:
         """Return how far writers of an object exclude each other."""

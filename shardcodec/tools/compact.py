@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from ..access.chunk_codec import compiled
 from ..access.opened_shard import OpenedShard, open_object
-from ..access.shard_change import Change, Found, change
+from ..access.shard_change import Change, StoredShard, change
 from ..access.shard_layout import ShardLayout, shard_layout
 from ..access.shard_writer import ShardWriter
 from ..arguments import checked
@@ -311,7 +311,7 @@ class CompactWork:
     def _replace_object(self, shard: ShardTarget) -> int:
         spec = shard.array.shard_spec
 
-        def decide(_found: Found) -> Change:
+        def decide(_found: StoredShard) -> Change:
             view = open_object(shard.array.store, shard.key)
             found = None if view is None else find_index(view, spec)
             if view is None or found is None or found.entries is None or _is_damaged(found, view, spec):

@@ -19,7 +19,7 @@ from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard, open_object
 from ..access.placement import ABSENT
-from ..access.shard_change import Change, Found, change
+from ..access.shard_change import Change, StoredShard, change
 from ..errors import ConflictError, ShardError
 from ..options import Options
 from .chunk_check import ChunkCheck, Level
@@ -364,7 +364,7 @@ class ShardRepair:
     ) -> None:
         refuse_user_bytes(shard, user)
 
-        def decide(_found: Found) -> Change:
+        def decide(_found: StoredShard) -> Change:
             return Change(self._all_chunks(shard, check_state), complete=True, keep_empty=True)
 
         change(shard.place, compiled(self._spec.chain), decide, self._options)

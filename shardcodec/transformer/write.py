@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..access import shard_change
 from ..access.opened_shard import OpenedShard
 from ..access.read import INLINE_NBYTES
-from ..access.shard_change import Found, ShardMaker
+from ..access.shard_change import ShardMaker, StoredShard
 from ..compat import is_buffer
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.runner import Runner
-from ..storage.store import UNCHANGED, Made, Stored
+from ..storage.store import UNCHANGED, Outcome, Stored
 from .read import with_keys
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Work(Protocol):
 
 
 class Look(Protocol):
-    """The stored shard under a draft; see `access.shard_change.Found`."""
+    """The stored shard under a draft; see `access.shard_change.StoredShard`."""
 
     @property
     def shard(self) -> OpenedShard: ...
@@ -356,13 +356,13 @@ class Batch:
     def nbytes(self, position: int) -> int:
         return 0
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         is_small = self.new_nbytes + self._old_nbytes(stored[0]) <= INLINE_NBYTES
         inline = is_small and self._is_prompt and not self._is_durable
         try:
             return await runner.call(self._maker.make_all, stored, inline=inline)
         except Unchanged:
-            return Made([UNCHANGED], is_stored=self._is_file)
+            return Outcome([UNCHANGED], is_stored=self._is_file)
 
     def _old_nbytes(self, old: Stored) -> int:
         if old.file is not None:
@@ -372,7 +372,7 @@ class Batch:
     def renewed(self, stored: Stored) -> Any:
         return self._maker.make_all([stored]).objects[0]
 
-    def _decide(self, found: Found) -> shard_change.Change:
+    def _decide(self, found: StoredShard) -> shard_change.Change:
         draft = Draft(found, self._chain, self._key)
         assert self._waiting is not None
         self._errors = {}

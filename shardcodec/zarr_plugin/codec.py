@@ -19,7 +19,7 @@ from ..access.array_io import Request, read_request, write_request, write_reques
 from ..access.chunk_codec import compiled, memory_order
 from ..access.read import ObjectSelection, read
 from ..access.regions import Box, whole
-from ..access.write import WriteItem, WriteResult, write
+from ..access.write import Elements, WriteItem, write_objects
 from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_order
 from ..errors import ShardError
 from ..option_sources import current_options
@@ -27,7 +27,7 @@ from ..options import Options
 from ..storage import locks, waiting
 from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
-from ..storage.store import Store, check_store_writable
+from ..storage.store import Outcome, Store, check_store_writable
 from ..storage.waiting import in_thread
 from .request import array_axes, to_box
 
@@ -250,11 +250,11 @@ class _Job:
         exists = self.read(part.store.source(part.key), part.box, out, part.axes, part.key)
         return self.wrapped(out) if exists else None
 
-    def write(self, item: WriteItem, values: Any, axes: Any) -> WriteResult:
+    def write(self, item: WriteItem, values: Any, axes: Any) -> Outcome:
         if values.ndim == 0:
             axes = (-1,) * self.chain_rank
         empty = bool(self.shard_spec.config.write_empty_chunks)
-        return write([item], values, axes, self.options, write_empty=empty)
+        return write_objects([item], self.options, Elements(values, axes, empty))
 
     @property
     def chain_rank(self) -> int:

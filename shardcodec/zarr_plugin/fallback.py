@@ -24,7 +24,7 @@ from ..storage.kinds import is_zarr_store, store_of
 from ..storage.locks import NO_FILE
 from ..storage.replace import replace
 from ..storage.runner import ON_LOOP, Runner
-from ..storage.store import UNCHANGED, Made, Store, Stored
+from ..storage.store import UNCHANGED, Outcome, Store, Stored
 
 __all__ = ["CapturedStore", "write_own"]
 
@@ -133,7 +133,7 @@ class _Captured:
     def nbytes(self, position: int) -> int:
         return 8 * math.prod(map(int, self._batch[position][1].shape))
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         some = [self._batch[old.position] for old in stored]
         there = {
             item[0].path: self._store.source(item[0].path)
@@ -143,4 +143,4 @@ class _Captured:
         captured = CapturedStore(some[0][0].store, there)
         await self._write([(StorePath(captured, target.path), *rest) for target, *rest in some])
         kept = [captured.kept.get(target.path, UNCHANGED) for target, *_ in some]
-        return Made([new if new is None or new is UNCHANGED else new.as_numpy_array() for new in kept])
+        return Outcome([new if new is None or new is UNCHANGED else new.as_numpy_array() for new in kept])

@@ -28,7 +28,7 @@ from shardcodec import ChainSpec, ShardSpec, ShardWriter, open_array, open_shard
 from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.encode_decode import parse_selection
 from shardcodec.access.regions import Box
-from shardcodec.access.write import WriteItem, write
+from shardcodec.access.write import Elements, WriteItem, write_objects
 from shardcodec.errors import ChecksumError, CodecError, ShardFormatError, SpecError, UnsupportedError
 from shardcodec.options import resolve
 
@@ -133,7 +133,11 @@ def test_partial_write_equals_the_reference(
     box, axes, shape = parse_selection(selection, meta.shape)
     value = random_array(meta, meta.shape, seed + 1)[selection].reshape(shape)
     options = resolve(argument={"write_strategy": strategy})
-    write([WriteItem(compiled(spec.chain), str(path), None, box, "c")], value, axes, options)
+    write_objects(
+        [WriteItem(compiled(spec.chain), str(path), None, box, "c")],
+        options,
+        Elements(value, axes, write_empty=False),
+    )
     updated = update_shard(blob, meta, selection, value)
     if updated is None:
         assert not path.exists()
@@ -149,7 +153,7 @@ def test_full_overwrite_of_a_clipped_chunk_does_not_read_it() -> None:
     item = WriteItem(compiled(spec.chain), None, bytes(blob), Box((10,), (2,), None, (0,)), "c")
     with pytest.raises(ChecksumError):
         shardcodec.decode(blob, spec, slice(10, 12))
-    (new,) = write([item], TWELVE[:2], (0,), resolve()).objects
+    (new,) = write_objects([item], resolve(), Elements(TWELVE[:2], (0,), write_empty=False)).objects
     assert bytes(shardcodec.decode(new, spec)) == TWELVE[:10].tobytes() + b"\1\2"
 
 

@@ -23,7 +23,8 @@ from zarr.codecs import ZstdCodec
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.access.records import ONTO, PlanItem, Update
+from shardcodec.access.placement import Placement
+from shardcodec.access.records import ONTO, OldObject, PlanItem
 from shardcodec.access.regions import Box
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import object_store
@@ -236,11 +237,11 @@ def test_plan_that_writes_outside_the_old_object_is_refused() -> None:
         ([(0, 16, 4)], 20, f"{towards} 20, got 16 bytes from 0 to 4"),
         ([(0, 16, 0)], 8, f"{towards} 8, got 16 bytes from 0 to 0"),
     ]:
-        update = Update(
-            old, old.size, None, entries, entries.copy(), np.array(carries, "u8"), data_offset, ONTO
-        )
+        placement = Placement(np.array(carries, "u8"), entries.copy(), data_offset, compact=True)
+        plan = [PlanItem(chain, None, box, None, OldObject(old, old.size, None, entries), placement, ONTO)]
         with pytest.raises(ValueError, match=match):
-            native.load().write([PlanItem(chain, None, box, None, update)], np.zeros((2, 2), "u1"), (0, 1))
-    update = Update(bytes(old), old.size, None, entries, entries.copy(), np.empty((0, 3), "u8"), 0, ONTO)
+            native.load().write(plan, np.zeros((2, 2), "u1"), (0, 1))
+    placement = Placement(np.empty((0, 3), "u8"), entries.copy(), 0, compact=True)
+    plan = [PlanItem(chain, None, box, None, OldObject(bytes(old), old.size, None, entries), placement, ONTO)]
     with pytest.raises((BufferError, ValueError)):
-        native.load().write([PlanItem(chain, None, box, None, update)], np.zeros((2, 2), "u1"), (0, 1))
+        native.load().write(plan, np.zeros((2, 2), "u1"), (0, 1))

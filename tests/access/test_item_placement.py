@@ -15,12 +15,12 @@ from helpers import entries_of, letters, letters_spec
 import shardcodec
 from shardcodec import native
 from shardcodec.access.chunk_codec import compiled
-from shardcodec.access.look_and_place import MISSING, OldObject, OldShard, look, place_item
+from shardcodec.access.look_and_place import look, place_item
 from shardcodec.access.placement import Facts
-from shardcodec.access.records import NO_OBJECT, ONTO, Elements
+from shardcodec.access.records import MISSING, ONTO, Elements, OldObject
 from shardcodec.access.regions import Box, whole
 from shardcodec.access.user_bytes import Extents, HeaderFooter, UserBytes
-from shardcodec.access.write import EncodedItem, WriteItem, write, write_encoded
+from shardcodec.access.write import EncodedItem, WriteItem, write_encoded, write_objects
 from shardcodec.options import resolve
 from shardcodec.storage.file_systems import OpenFile
 from shardcodec.storage.locks import NO_FILE, hold
@@ -50,32 +50,33 @@ def item(path: str | None = "c/0", box: Any = ONE_CHUNK, **fields: Any) -> Write
     return WriteItem(CHAIN, path, None, box, "c/0", **fields)
 
 
-def old_shard(source: Any = 7, facts: Facts | None = None, user: HeaderFooter | None = None) -> OldShard:
-    return OldShard(
+def old_shard(source: Any = 7, facts: Facts | None = None, user: HeaderFooter | None = None) -> OldObject:
+    return OldObject(
         source, len(letters()), FILE, np.array(entries_of(letters(), 4), "u8"), item().change(), user, facts
     )
 
 
-def update_of(old: Any, **chosen: Any) -> Any:
-    return place_item(item(), old, options(**chosen), ELEMENTS).update
+def planned(old: Any, **chosen: Any) -> Any:
+    return place_item(item(), old, options(**chosen), ELEMENTS)
 
 
 def test_missing_object_must_still_be_missing_at_commit() -> None:
-    assert update_of(MISSING) is NO_OBJECT
-    assert place_item(item(path=None), MISSING, options(), ELEMENTS).update is None
-    assert update_of(None) is None
+    assert planned(MISSING).old is MISSING
+    assert place_item(item(path=None), MISSING, options(), ELEMENTS).old is None
+    assert planned(None).old is None
 
 
 def test_object_of_one_chunk_is_compared_with_what_was_seen() -> None:
-    update = update_of(OldObject(7, 84, FILE))
-    assert (update.source, update.file, update.data_offset, update.entries) == (7, FILE, 0, None)
+    old = OldObject(7, 84, FILE)
+    plan = planned(old)
+    assert (plan.old, plan.placement, plan.way) == (old, None, None)
 
 
 def test_shard_without_facts_is_replaced() -> None:
-    update = update_of(old_shard(), write_strategy="append")
-    assert update.way is None
-    assert update.file == FILE
-    assert update.carries.tolist() == [[0, 16, 0]]
+    plan = planned(old_shard(), write_strategy="append")
+    assert plan.way is None
+    assert plan.old.file == FILE
+    assert plan.placement.carries.tolist() == [[0, 16, 0]]
 
 
 @pytest.mark.parametrize(
@@ -91,26 +92,26 @@ def test_shard_without_facts_is_replaced() -> None:
     ],
 )
 def test_facts_decide_the_way(facts: dict[str, Any], strategy: str, way: str | None) -> None:
-    update = update_of(old_shard(facts=FACTS._replace(**facts)), write_strategy=strategy)
-    assert update.way == way
-    assert (update.carries is None) == (way is not None)
+    plan = planned(old_shard(facts=FACTS._replace(**facts)), write_strategy=strategy)
+    assert plan.way == way
+    assert (len(plan.placement.carries) == 0) == (way is not None)
 
 
 def test_only_own_memory_is_reused() -> None:
     own = OwnBytes.of_size(len(letters()))
     own[:] = np.frombuffer(letters(), "u1")
-    assert update_of(old_shard(own)).way == ONTO
-    assert update_of(old_shard(bytes(own))).way is None
+    assert planned(old_shard(own)).way == ONTO
+    assert planned(old_shard(bytes(own))).way is None
 
 
 def test_header_and_footer_of_a_replaced_shard_are_carried() -> None:
     blob = letters()
     user = HeaderFooter(Extents(0, 0, 16, len(blob) - 68), b"", 512, mark_at=16)
-    assert update_of(old_shard(user=user)).user is user
+    assert planned(old_shard(user=user)).user is user
     encoded = EncodedItem(CHAIN, "c/0", None, {0: b"wxyz"}, "c/0", user=UserBytes(footer=b"foot"))
-    planned = place_item(encoded, old_shard(user=user), options(), None)
-    assert bytes(planned.chunks.footer) == b"foot"
-    assert (planned.update.user.alignment, bytes(planned.update.user.footer)) == (512, b"foot")
+    plan = place_item(encoded, old_shard(user=user), options(), None)
+    assert bytes(plan.chunks.footer) == b"foot"
+    assert (plan.user.alignment, bytes(plan.user.footer)) == (512, b"foot")
 
 
 def test_inner_chunks_in_the_index_leave_no_header() -> None:
@@ -151,7 +152,7 @@ def test_change_by_a_program_without_locks_is_noticed_from_the_lock_on(tmp_path:
             other.write(b"?")
         changed = path.read_bytes()
         with pytest.raises(shardcodec.ShardError, match="changed") as raised:
-            write([item(str(path), old_file=file)], *ELEMENTS[:2], options(write_strategy=strategy))
+            write_objects([item(str(path), old_file=file)], options(write_strategy=strategy), ELEMENTS)
     assert raised.value.changed
     assert path.read_bytes() == changed
 
@@ -160,11 +161,11 @@ def test_result_names_appeared_objects_and_states_of_files(tmp_path: Path) -> No
     there, absent = tmp_path / "there", tmp_path / "absent"
     there.write_bytes(letters())
     items = [item(str(there), old_file=NO_FILE), item(str(absent), old_file=NO_FILE)]
-    result = write(items, ELEMENTS.value, ELEMENTS.axes, options(), retry_appeared=False)
+    result = write_objects(items, options(), ELEMENTS, retry_appeared=False)
     assert result.objects == [None, None]
     assert result.appeared == [0]
     assert there.read_bytes() == letters()
-    (state,) = write_encoded([EncodedItem(CHAIN, str(there), None, {0: b"wxyz"}, "c/0")], options()).states
+    outcome = write_encoded([EncodedItem(CHAIN, str(there), None, {0: b"wxyz"}, "c/0")], options())
     shard = native.load().OpenShard(CHAIN, str(there))
-    assert state == shard.version
+    assert outcome.states == {0: shard.version}
     shard.close()

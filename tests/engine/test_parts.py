@@ -24,7 +24,7 @@ from shardcodec.access.regions import (
     sorted_list,
     touched,
 )
-from shardcodec.access.write import WriteItem, write
+from shardcodec.access.write import Elements, WriteItem, write_objects
 from shardcodec.options import resolve
 
 SHAPE = (12, 20, 16)
@@ -292,7 +292,7 @@ def updated(thing: Object, parts: Any, value: Any, axes: Any) -> Any:
     """Return the decoded object after a write."""
     options = resolve()
     item = WriteItem(thing.chain, None, thing.bytes, parts, "k")
-    (result,) = write([item], value, axes, options).objects
+    (result,) = write_objects([item], options, Elements(value, axes, write_empty=False)).objects
     return shardcodec.decode(bytes(result), thing.spec)
 
 
@@ -345,12 +345,16 @@ def test_last_of_overlapping_boxes_is_kept(thing: Object) -> None:
 
 def test_written_point_creates_an_absent_object(thing: Object) -> None:
     item = WriteItem(thing.chain, None, None, Points(0, (positions(1),) * 3, None), "k")
-    (result,) = write([item], np.array([3], "int32"), (-1,) * 3, resolve()).objects
+    (result,) = write_objects(
+        [item], resolve(), Elements(np.array([3], "int32"), (-1,) * 3, write_empty=False)
+    ).objects
     expected = np.full(SHAPE, 7, "int32")
     expected[1, 1, 1] = 3
     assert np.array_equal(shardcodec.decode(bytes(result), thing.spec), expected)
     item = WriteItem(thing.chain, None, None, Points(0, (positions(1),) * 3, None), "k")
-    assert write([item], np.array([7], "int32"), (-1,) * 3, resolve()).objects == [None]
+    assert write_objects(
+        [item], resolve(), Elements(np.array([7], "int32"), (-1,) * 3, write_empty=False)
+    ).objects == [None]
 
 
 def test_only_touched_chunks_are_encoded() -> None:
@@ -358,7 +362,9 @@ def test_only_touched_chunks_are_encoded() -> None:
     before = index_of(thing.chain, thing.bytes)
     where = (positions(0, 11, 1), positions(0, 19, 1), positions(0, 15, 1))
     item = WriteItem(thing.chain, None, thing.bytes, Points(0, where, None), "k")
-    (result,) = write([item], np.arange(3, dtype="int32"), (-1,) * 3, resolve()).objects
+    (result,) = write_objects(
+        [item], resolve(), Elements(np.arange(3, dtype="int32"), (-1,) * 3, write_empty=False)
+    ).objects
     after = index_of(thing.chain, result)
     changed_entries = np.flatnonzero((before != after).any(axis=1))
     assert changed_entries.tolist() == [0, 23]

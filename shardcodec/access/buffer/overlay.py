@@ -26,10 +26,10 @@ from ... import native
 from ...options import Options
 from ...storage.locks import NO_FILE
 from ...storage.runner import Runner
-from ...storage.store import Made, Stored
+from ...storage.store import Outcome, Stored
 from ..read import ObjectSelection, read
 from ..regions import PLAIN_KINDS, Box, Boxes, Positions, pack_boxes, whole
-from ..write import WriteItem, write
+from ..write import Elements, WriteItem, write_objects
 
 if TYPE_CHECKING:
     from ..._native import Chain
@@ -118,7 +118,7 @@ class Overlay:
     # ---- writing and reading
 
     def write(self, box: Box, axes: Sequence[int], values: Array) -> None:
-        """Buffer the elements of a box; arguments as for `access.write.write`."""
+        """Buffer the elements of a box; arguments as for `Elements`."""
         is_aligned = self._slices is not None and tuple(axes) == self._all_axes
         if is_aligned and self.write_slices(*_slices_of(box), values):
             return
@@ -410,11 +410,11 @@ class OverlayMaker:
         chain = self._overlay.chain
         return math.prod(chain.shape) * int(chain.itemsize)
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Made:
+    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
         (old,) = stored
         return await runner.call(self._write, old, inline=False)
 
-    def _write(self, old: Stored) -> Made:
+    def _write(self, old: Stored) -> Outcome:
         chain, path, key = self._overlay.chain, self._path, self._key
 
         def read_old(boxes: Boxes, out: Array) -> None:
@@ -425,17 +425,14 @@ class OverlayMaker:
             item = WriteItem(chain, path, old.data, self._overlay.boxes(positions), key, old.file, positions)
         else:
             item = WriteItem(chain, path, None, whole(chain.shape), key, old.file)
-        result = write(
+        return write_objects(
             [item],
-            chunks,
-            range(chunks.ndim),
             self._options,
-            write_empty=self._write_empty,
+            Elements(chunks, range(chunks.ndim), self._write_empty),
             keep_empty=old.keeps_empty,
             staging=None if path is None else self._staging(),
             retry_appeared=False,
         )
-        return Made(result.objects, result.appeared, is_stored=path is not None)
 
     def _source(self, old: Stored) -> Any:
         """Return the stored object for a read: a buffer, the descriptor of the locked file, or the path of the file."""

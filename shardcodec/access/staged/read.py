@@ -54,7 +54,7 @@ __all__ = [
 # Encoded bytes are in an arena of bounded size, so memory is bounded for requests of any size: `staging_nbytes`, one half
 # for encoded and one half for decoded bytes, and at least one chunk for each thread.
 #
-# `read.read` and `write.write` have the parameters of the engine's `read` and `write`.
+# `read.read` and `write.write` here have the parameters of the engine's `read` and `write`.
 
 Array = np.ndarray[Any, Any]
 

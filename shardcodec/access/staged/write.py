@@ -14,7 +14,7 @@ from ... import native
 from ...errors import ShardError
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
-from ..records import ChunkBytes, PlanItem, Update
+from ..records import ChunkBytes, OldObject, PlanItem
 from ..regions import Box, whole
 from .read import (
     MAX_POSITIONS,
@@ -29,7 +29,7 @@ from .read import (
 )
 
 if TYPE_CHECKING:
-    from ..._native import Chain, WriteOutcome
+    from ..._native import Chain, Written
 
 __all__ = ["write"]
 
@@ -67,8 +67,8 @@ class _New(NamedTuple):
         if position is None or buffer is not None:
             self.positions.append(position or 0)
             self.buffers.append(buffer)
-        elif self.item.update is not None and self.item.update.entries is not None:
-            self.item.update.entries[position] = ABSENT
+        elif self.item.placement is not None:
+            self.item.placement.entries[position] = ABSENT
 
 
 def write(
@@ -88,7 +88,7 @@ def write(
     cancel: Any = None,
     io_depth: int = 0,
     io_latency: float | None = None,
-) -> WriteOutcome:
+) -> Written:
     """Write parts of one array into many objects, as the engine's `write`; `value` is an array of any dtype.
 
     Raises
@@ -96,7 +96,10 @@ def write(
     CodecError
         A codec raised an exception, which is the cause. The object is unchanged.
     """
-    outcome: WriteOutcome = native.load().WriteOutcome([], {}, [], [], [])
+    objects: list[Any] = []
+    appeared: list[int] = []
+    declined: list[int] = []
+    states: list[bytes] = []
     how = {
         "sync": sync,
         "tells_versions": tells_versions,
@@ -112,13 +115,12 @@ def write(
         for number, item in group:
             writing.add(number, item, allow_in_index)
         writing.encode_all()
-        part = _store(list(writing.objects.values()), keep_empty, n_threads, how)
-        done = len(outcome.objects)
-        outcome.appeared.extend(done + position for position in part.appeared)
-        outcome.declined.extend(done + position for position in part.declined)
-        outcome.objects.extend(part.objects)
-        outcome.states.extend(part.states)
-    return outcome
+        news, exist, refused, versions = _store(list(writing.objects.values()), keep_empty, n_threads, how)
+        appeared += [len(objects) + position for position in exist]
+        declined += [len(objects) + position for position in refused]
+        objects += news
+        states += versions
+    return objects, appeared, declined, states
 
 
 def _groups(plan: Sequence[PlanItem], limit_nbytes: int) -> Iterator[list[tuple[int, PlanItem]]]:
@@ -139,9 +141,9 @@ def _groups(plan: Sequence[PlanItem], limit_nbytes: int) -> Iterator[list[tuple[
     yield group
 
 
-def _source_of(update: Update | None) -> Any:
-    """Return the old object; None if there is none or it is not needed."""
-    return None if update is None else update.source
+def _source_of(old: OldObject | None) -> Any:
+    """Return the bytes or the file of the old object; None if there is none or it is not needed."""
+    return None if old is None else old.source
 
 
 class _Writing:
@@ -171,7 +173,7 @@ class _Writing:
     def add(self, number: int, item: PlanItem, allow_in_index: bool) -> None:
         """Queue a job for each chunk of an object that is written. Encodes the queue whenever it is long enough."""
         self.objects[number] = _New(item, [], [])
-        chain, old = item.chain, _source_of(item.update)
+        chain, old = item.chain, _source_of(item.old)
         assert item.parts is not None
         cuts = cuts_of(chain, item.parts, self.axes, self.value.ndim)
         if not chain.is_shard:
@@ -326,27 +328,20 @@ def _in_order(positions: Array, grid_shape: Sequence[int], order: str) -> list[i
     return [*map(int, everything[np.isin(everything, positions)])]
 
 
-def _store(objects: Sequence[_New], keep_empty: bool, n_threads: int, how: dict[str, Any]) -> WriteOutcome:
+def _store(objects: Sequence[_New], keep_empty: bool, n_threads: int, how: dict[str, Any]) -> Written:
     """Build the new objects from their encoded chunks and store them; an object without a path is returned as bytes."""
-    outcome: WriteOutcome
     if objects[0].item.chain.is_shard:
         plan = [
             new.item._replace(parts=None, chunks=ChunkBytes(new.positions, new.buffers)) for new in objects
         ]
-        outcome = native.load().write(plan, keep_empty=keep_empty, n_threads=n_threads, **how)
-        return outcome
-    outcome = native.load().WriteOutcome([], {}, [], [], [])
-    for number, new in enumerate(objects):
-        in_memory = new.item.path is None
-        part = None if in_memory else _store_whole(new, how)
-        outcome.objects.append(new.buffers[0] if in_memory else None)
-        outcome.states.append(b"" if part is None else part.states[0])
-        if part is not None and part.appeared:
-            outcome.appeared.append(number)
-    return outcome
+        return native.load().write(plan, keep_empty=keep_empty, n_threads=n_threads, **how)  # type: ignore[no-any-return]
+    news = [new.buffers[0] if new.item.path is None else None for new in objects]
+    each = {number: _store_whole(new, how) for number, new in enumerate(objects) if new.item.path is not None}
+    appeared = [number for number, (_, exist, *_) in each.items() if exist]
+    return news, appeared, [], [each[i][3][0] if i in each else b"" for i in range(len(objects))]
 
 
-def _store_whole(new: _New, how: dict[str, Any]) -> WriteOutcome:
+def _store_whole(new: _New, how: dict[str, Any]) -> Written:
     """Write the file of an object that is one chunk.
 
     To the engine its bytes are raw elements, and a single fill value is a file to remove.
@@ -355,6 +350,5 @@ def _store_whole(new: _New, how: dict[str, Any]) -> WriteOutcome:
     elements = np.zeros(1, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
     raw = {"itemsize": 1, "swap": (), "perm": (0,), "fill": b"\0", "ops": ()}
     chain = native.load().Chain(shape=elements.shape, **raw)
-    item = PlanItem(chain, new.item.path, whole(elements.shape), None, new.item.update)
-    outcome: WriteOutcome = native.load().write([item], elements, (0,), write_empty=data is not None, **how)
-    return outcome
+    item = PlanItem(chain, new.item.path, whole(elements.shape), None, new.item.old)
+    return native.load().write([item], elements, (0,), write_empty=data is not None, **how)  # type: ignore[no-any-return]
