@@ -27,6 +27,8 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("read a shard inside a shard", r"self\._(first|offset) \+ offset, nbytes", {"access/opened_shard.py"}),
     ("prove the size of an object", r"end - 1, (0, )?1\)|minimum - 1, 1", {"access/remote_index.py"}),
     ("say which elements of an object a call reads or writes", r"class (ReadItem|Part|ObjectSelection)\b|^Parts\b", {"access/read.py"}),
+    ("look at an open file", r"os\.fstat\(", {"storage/file_systems.py", "mounts.py", "tools/convert/zarr_source.py"}),
+    ("say what a write has done", r"class (Made|WriteResult|WriteOutcome|Outcome)\b", {"storage/store.py"}),
     ("run a function in a thread from a coroutine", r"asyncio\.to_thread\(|run_in_executor\(", {"storage/waiting.py"}),
     ("start threads that work on shards or files", r"threading\.Thread\(|\bThreadPoolExecutor(\(|\):)|start_new_thread", {"storage/waiting.py", "cli/common.py", "tools/jobs/dask_run.py"}),
 ]
