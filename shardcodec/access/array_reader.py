@@ -35,8 +35,7 @@ from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
 from .encode_decode import parse_selection
-from .index_scan import ShardGrid, Sizes, scan_files, scan_requests
-from .placement import ABSENT
+from .index_scan import ShardGrid, Sizes, sizes_of
 from .read import ObjectSelection
 from .regions import Boxes, as_coordinates, box_rows
 
@@ -87,11 +86,7 @@ def _sizes(objects: ArrayObjects, keys: list[str], options: Options) -> Sizes:
     store, chain = objects.folder.store, objects.chain
     if buffered_chunks.is_any_buffered():
         buffered_chunks.flush_named(store.lock_names(keys))
-    if store.is_near:
-        return scan_files(chain, [store.source(key) for key in keys], keys, options)
-    sizes = np.full((len(keys), chain.n_chunks), ABSENT, dtype=np.uint64)
-    scan_requests(store, list(zip(keys, sizes, strict=True)), chain, options)
-    return sizes
+    return sizes_of(store, chain, keys, options)[0]
 
 
 # ---------------------------------------------------------------- `open_array` and `ArrayReader`: many small reads of one array

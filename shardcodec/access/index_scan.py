@@ -1,6 +1,9 @@
-# index_scan.py - existing inner chunks of an array, from the indexes of its shards
+# index_scan.py - the indexes of many shards: which inner chunks exist, how large they are, and where
 # SPDX-License-Identifier: MIT
-"""Existence and sizes of the inner chunks of an array.
+"""The indexes of many shards.
+
+`sizes_of` reads the sizes of inner chunks, and a damaged index is an error. `read_indexes` reads offsets, too, and a damaged
+index is a result.
 
 Coordinates here are along the axes of the array. The index of a shard has the axes after the transposes that come before
 the sharding codec; `ShardGrid.block` reorders them.
@@ -11,9 +14,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,23 +27,28 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.store import Store
-from ..storage.waiting import Patience, all_of, retry
+from ..storage.waiting import Patience, WorkerThreads, all_of, retry
 from .chunk_codec import compiled
 from .encode_decode import parse_selection
 from .placement import ABSENT
-from .read import explain, path_of
-from .remote_index import IndexLoader, LimitedRemote
+from .read import explain, path_of, with_key
+from .remote_index import IndexLoader, LimitedRemote, check_entries
 
 if TYPE_CHECKING:
     from .._native import Chain
+    from .opened_shard import OpenedShard, ShardObject
 
 
 __all__ = [
     "BATCH_NBYTES",
+    "ENTRIES_NBYTES",
+    "REQUEST_THREADS",
     "ChunkState",
     "ShardGrid",
+    "ShardIndex",
+    "read_indexes",
     "scan_files",
-    "scan_requests",
+    "sizes_of",
 ]
 
 # Bounds of one batch of indexes in memory: bytes of the sizes, and number of shards.
@@ -243,6 +251,45 @@ class _ScanItem:
         self.chain, self.key = chain, key
 
 
+def sizes_of(
+    store: Store, chain: Chain, keys: Sequence[str], options: Options, wanted: Sequence[int] | None = None
+) -> tuple[Sizes, list[str | None]]:
+    """Read the indexes of shards, all at a time.
+
+    Parameters
+    ----------
+    store : Store
+    chain
+        Compiled chain of a shard.
+    keys : sequence of str
+        Keys of the shards.
+    options : Options
+    wanted : sequence of int, optional
+        Positions of the keys whose objects may exist; a store of requests is asked for these only.
+
+    Returns
+    -------
+    sizes : ndarray of uint64, shape (n, n_chunks)
+        Encoded sizes in bytes; 2^64-1 for an absent inner chunk.
+    states : list of (str or None)
+        Lasting states of the objects, as far as the answers show them.
+
+    Raises
+    ------
+    ShardFormatError, ChecksumError
+        An index is damaged, or one of its entries is invalid.
+    """
+    states: list[str | None] = [None] * len(keys)
+    if store.is_near:
+        return scan_files(chain, [store.source(key) for key in keys], keys, options), states
+    sizes = np.full((len(keys), chain.n_chunks), ABSENT, dtype=np.uint64)
+    chosen = range(len(keys)) if wanted is None else wanted
+    told = scan_requests(store, [(keys[i], sizes[i]) for i in chosen], chain, options)
+    for i, state in zip(chosen, told, strict=True):
+        states[i] = state
+    return sizes, states
+
+
 def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], options: Options) -> Sizes:
     """Read the indexes of shards in files or in memory, in one native call.
 
@@ -323,3 +370,155 @@ def scan_requests(
         return store.lasting_state(index.nbytes, index.version)
 
     return on_zarrs_loop(all_of(fill(key, out) for key, out in work))  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- indexes with offsets, where a damaged shard is a result
+
+# Memory of the indexes that are held at a time, unless the caller names another bound, and shards of one batch.
+ENTRIES_NBYTES = 64 << 20
+ENTRIES_SHARDS = 256
+# Threads that wait for answers of a store of requests.
+REQUEST_THREADS = 16
+
+Entries = np.ndarray[Any, np.dtype[np.uint64]]
+Examine = Callable[["OpenedShard", Entries], Any]
+
+
+class ScanTarget(Protocol):
+    """A shard of an array, with a name for errors."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> ShardObject: ...
+
+
+P = TypeVar("P", bound=ScanTarget)
+
+
+class Progress(Protocol):
+    """Is asked before each batch whether to stop, which it does by an exception, and told the number of shards after it."""
+
+    def check(self) -> None: ...
+
+    def advance(self, n_shards: int) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ShardIndex(Generic[P]):
+    """The index of one shard.
+
+    Attributes
+    ----------
+    shard : ScanTarget
+        The shard.
+    nbytes : int or None
+        Size of the object in bytes; None if it is missing, or could not be opened.
+    entries : ndarray of uint64, shape (n_chunks, 2), or None
+        Offset and size of each inner chunk in bytes, both 2^64-1 for an absent one. Entries may be wrong if there is an
+        error. None if the index could not be read.
+    error : ShardError, OSError or None
+        What is wrong with the shard or its index.
+    result : Any
+        What the caller's function returned.
+    """
+
+    shard: P
+    nbytes: int | None = None
+    entries: Entries | None = None
+    error: ShardError | OSError | None = None
+    result: Any = None
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the object does not exist."""
+        return self.nbytes is None and self.error is None
+
+
+def read_indexes(
+    spec: ShardSpec,
+    shards: Iterable[P],
+    options: Options,
+    progress: Progress,
+    *,
+    are_near: bool,
+    memory: int = ENTRIES_NBYTES,
+    examine: Examine | None = None,
+) -> Iterator[ShardIndex[P]]:
+    """Read the indexes of shards of one array, and check their entries.
+
+    Parameters
+    ----------
+    spec : ShardSpec
+        Layout of a shard.
+    shards : iterable of ScanTarget
+        They are consumed batch by batch.
+    options : Options
+        Options of the reads.
+    progress : Progress
+    are_near : bool
+        False if they are in a store of requests, where more threads wait for answers.
+    memory : int
+        Bytes of indexes to hold at a time; at least one index is held.
+    examine : callable, optional
+        Called in a thread with each sound shard, while it is open, and its entries; its result is ``result``.
+
+    Yields
+    ------
+    ShardIndex
+        In the order of `shards`.
+
+    Raises
+    ------
+    UnsupportedError
+        The shards of the array cannot be read.
+    """
+    # an index, its sorted copy, and what `examine` makes of it
+    n = max(1, min(ENTRIES_SHARDS, memory // (64 * spec.n_chunks)))
+    n_threads = options.threads if are_near else max(options.threads, REQUEST_THREADS)
+    chain = compiled(spec.chain)
+
+    def look(some: Sequence[P]) -> list[ShardIndex[P]]:
+        return [_look(shard, chain, options, examine) for shard in some]
+
+    rest = iter(shards)
+    with WorkerThreads[list[ShardIndex[P]]](n_threads, "shardcodec-index") as threads:
+        while batch := list(itertools.islice(rest, n)):
+            progress.check()
+            size = -(-len(batch) // n_threads)
+            groups = [batch[i : i + size] for i in range(0, len(batch), size)]
+            # one group alone needs no change of threads
+            if len(groups) == 1:
+                yield from look(groups[0])
+            else:
+                for one in [threads.submit(look, group) for group in groups]:
+                    yield from threads.wait(one).result()
+            progress.advance(len(batch))
+
+
+def _look(shard: P, chain: Chain, options: Options, examine: Examine | None) -> ShardIndex[P]:
+    nbytes, entries = None, None
+
+    def look() -> ShardIndex[P]:
+        nonlocal nbytes, entries
+        nbytes, entries = None, None
+        view = shard.place.open(chain, options)
+        try:
+            if view.missing:
+                return ShardIndex(shard)
+            nbytes = view.nbytes
+            entries = view.entries(check=False)
+            check_entries(chain, entries, nbytes, options)
+            return ShardIndex(
+                shard, nbytes, entries, result=None if examine is None else examine(view, entries)
+            )
+        finally:
+            view.close()
+
+    try:
+        return retry(look, shard.place.path)
+    except ShardError as error:
+        return ShardIndex(shard, nbytes, entries, with_key(error, chain, shard.name))
+    except OSError as error:
+        return ShardIndex(shard, nbytes, entries, error)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..access.chunk_codec import compiled
+from ..access.index_scan import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
 from ..access.opened_shard import OpenedShard
 from ..access.pictures import layout_arguments
 from ..access.placement import ABSENT
@@ -30,16 +31,12 @@ from ..format.byte_document import inner_codecs
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
 from .array_report import (
-    BATCH_NBYTES,
-    REQUEST_THREADS,
     ArrayReport,
     DamagedShard,
     InspectReport,
     LayoutRecord,
-    ShardIndex,
     Sizes,
     StoredRecord,
-    read_indexes,
 )
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ShardTask
@@ -106,7 +103,7 @@ class ArrayPicture:
     def _first(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(at * n for at, n in zip(coords, self._per_shard, strict=True))
 
-    def add(self, one: ShardIndex) -> None:
+    def add(self, one: ShardIndex[ShardTarget]) -> None:
         """Add a sound shard."""
         assert one.entries is not None
         coords = one.shard.coords or (0,) * len(self._axes)
@@ -163,7 +160,7 @@ class ShardSums:
         """Number of damaged shards."""
         return self._sums["damaged"]
 
-    def add(self, one: ShardIndex) -> None:
+    def add(self, one: ShardIndex[ShardTarget]) -> None:
         """Add a shard."""
         if one.is_missing:
             return
@@ -271,7 +268,7 @@ class InspectWork:
     ) -> None:
         self._array, self._task, self._options, self._picture = array, task, options, picture
         self.n_threads = options.threads if array.store.is_near else max(options.threads, REQUEST_THREADS)
-        self._memory = BATCH_NBYTES if budget.nbytes is None else budget.nbytes
+        self._memory = ENTRIES_NBYTES if budget.nbytes is None else budget.nbytes
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
@@ -296,19 +293,20 @@ class InspectWork:
 
     def _indexes(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
-    ) -> Iterator[ShardIndex]:
+    ) -> Iterator[ShardIndex[ShardTarget]]:
         spec = self._array.shard_spec
 
         def examine(view: OpenedShard, entries: Any) -> ShardLayout:
             return shard_layout(spec, entries, view.nbytes, view.range)
 
         return read_indexes(
-            self._array,
+            spec,
             shards,
             replace(self._options, threads=n_threads),
+            monitor,
+            are_near=self._array.store.is_near,
             memory=max(1, self._memory * n_threads // self.n_threads),
             examine=examine,
-            monitor=monitor,
         )
 
 

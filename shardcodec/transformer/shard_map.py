@@ -255,7 +255,8 @@ class Shards:
             for first in range(0, len(own), step):
                 some = own[first : first + step]
                 store = store_of(holder)
-                if store.path(some[0]) is not None:
+                is_nested = self._holder(some[0])[2] is not None
+                if store.is_near and not is_nested:
                     scan = (self._chain, [store.source(shard) for shard in some], some, self._options)
                     found = await in_thread(scan_files, *scan)
                 elif self._is_native(some):

@@ -18,7 +18,7 @@ import zarr
 
 from .. import native
 from ..access.buffer.open_buffer import active
-from ..access.index_scan import ChunkState, ShardGrid, Sizes, scan_files, scan_requests
+from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
 from ..access.placement import ABSENT
 from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, sync
@@ -279,13 +279,5 @@ class _Scan:
         self, keys: Sequence[str], present: Mapping[str, str | None] | None
     ) -> tuple[Sizes, list[str | None]]:
         """Read indexes; return the sizes, and the names of the objects' states if the store reports them."""
-        chain, store = self.grid.chain, self._store
-        after: list[str | None] = [None] * len(keys)
-        if store.is_near:
-            return scan_files(chain, [store.source(key) for key in keys], list(keys), self._options), after
-        sizes = np.full((len(keys), chain.n_chunks), ABSENT, dtype=np.uint64)
-        wanted = [i for i, key in enumerate(keys) if present is None or key in present]
-        told = scan_requests(store, [(keys[i], sizes[i]) for i in wanted], chain, self._options)
-        for i, stamp in zip(wanted, told, strict=True):
-            after[i] = stamp
-        return sizes, after
+        wanted = None if present is None else [i for i, key in enumerate(keys) if key in present]
+        return sizes_of(self._store, self.grid.chain, keys, self._options, wanted)

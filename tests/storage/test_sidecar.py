@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import struct
@@ -19,11 +18,9 @@ from hypothesis import strategies as st
 from workers import in_processes
 
 from shardcodec import chunk_state, iter_existing, native
+from shardcodec.access import index_scan
 from shardcodec.storage import files, object_store
 from shardcodec.storage.indexes import Sidecar
-
-# The module, because the package has a function of the same name.
-state = importlib.import_module("shardcodec.zarr_plugin.chunk_state")
 
 U64 = np.uint64
 
@@ -39,13 +36,13 @@ def numbers(*sizes: int) -> np.ndarray[Any, Any]:
 def read_indexes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the files whose index is read. Young files are trusted too."""
     found: list[str] = []
-    scan = state.scan_files
+    scan = index_scan.scan_files
 
     def noting(chain: Any, sources: Any, keys: Any, options: Any) -> Any:
         found.extend(keys)
         return scan(chain, sources, keys, options)
 
-    monkeypatch.setattr(state, "scan_files", noting)
+    monkeypatch.setattr(index_scan, "scan_files", noting)
     monkeypatch.setattr(files, "GRAIN_NS", -(10**12))
     return found
 
