@@ -73,6 +73,7 @@ def put_file(
     staging: str | None = None,
     is_private: bool = False,
     before_commit: Callable[[], None] | None = None,
+    check: Callable[[str], None] | None = None,
 ) -> bool:
     """Store a file. After an error, also of a full disk, nothing is left of it, and an old file stays.
 
@@ -92,6 +93,8 @@ def put_file(
         Only the owner may read the new file, from its first byte on.
     before_commit : callable, optional
         Called before the file gets its name; it may raise.
+    check : callable, optional
+        Called before that with a temporary name of the whole file, to read it again; it may raise.
 
     Returns
     -------
@@ -103,7 +106,7 @@ def put_file(
     OSError, ShardFileError
         The file cannot be written.
     """
-    file = native.load().NewFile(path, staging=staging, shared=is_private)
+    file = native.load().NewFile(path, staging=staging, shared=is_private or check is not None)
     try:
         if is_private:
             os.chmod(file.place[1], 0o600)
@@ -111,6 +114,8 @@ def put_file(
         for block in blocks:
             file.write(block, offset)
             offset += memoryview(block).nbytes
+        if check is not None:
+            check(file.place[1])
         if before_commit is not None:
             before_commit()
         return bool(file.commit(sync=sync, only_new=not may_replace))

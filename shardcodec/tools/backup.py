@@ -281,24 +281,25 @@ class Backup:
             )
 
     def _write(self, blocks: Iterator[memoryview], path: str) -> bool:
-        """Write a new file that is checked before it gets its name; return False if there is one."""
-        checksum, crc32c = 0, native.load().crc32c
-        sink = native.load().NewFile(path, shared=True)
-        try:
-            offset = 0
+        """Write a new file that is read again before it gets its name; return False if there is one."""
+        crc32c = native.load().crc32c
+        checksum = nbytes = 0
+
+        def noted() -> Iterator[memoryview]:
+            nonlocal checksum, nbytes
             for block in blocks:
-                sink.write(block, offset)
-                offset += len(block)
-                checksum = crc32c(block, checksum)
+                checksum, nbytes = crc32c(block, checksum), nbytes + len(block)
+                yield block
+
+        def check(copy: str) -> None:
             found = 0
-            for block in _file_blocks(sink.place[1]):
+            for block in _file_blocks(copy):
                 found = crc32c(block, found)
-            if found != checksum or os.path.getsize(sink.place[1]) != offset:
+            if found != checksum or os.path.getsize(copy) != nbytes:
                 raise OSError(f"{path}: the copy differs from the object; nothing was changed")
-            if not sink.commit(sync=True, only_new=True):
-                return False
-        finally:
-            sink.abort()
+
+        if not put_file(path, noted(), sync=True, may_replace=False, check=check):
+            return False
         self.sync()
         return True
 

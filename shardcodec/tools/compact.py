@@ -28,9 +28,9 @@ from ..storage.waiting import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
 from .damage.index_search import FoundIndex, How, find_index
 from .damage.rebuilt_index import sequence
+from .hierarchy_copy import NewHierarchy, NewObjects, NewPlace, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTask
-from .new_hierarchy import NewHierarchy, NewObjects, NewPlace, holds_whole_shards
 from .other_objects import NO_OBJECTS, ObjectCounts, count_objects, other_objects
 from .report import LeftArray, Report
 from .rewrite import (
@@ -39,6 +39,7 @@ from .rewrite import (
     in_order_of_offset,
     refuse_user_bytes,
     replacing_writer,
+    stored_runs,
     user_parts,
 )
 from .run_over_arrays import RunOverArrays, check_only_arrays
@@ -305,7 +306,9 @@ class CompactWork:
             refuse_user_bytes(shard, user)
             return self._replace_object(shard)
         with writer as new:
-            copy_chunks(new, view, places, positions, shard, self._share)
+            copy_chunks(
+                new, stored_runs(view.range, places, positions, new.grid_shape, shard.name, self._share)
+            )
         return _size(shard) if self._to is None else self._to.size(shard)
 
     def _replace_object(self, shard: ShardTarget) -> int:

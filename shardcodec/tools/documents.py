@@ -20,8 +20,11 @@ __all__ = [
     "DOCUMENTS",
     "OWN_PREFIX",
     "Document",
+    "StoredDocuments",
     "array_documents",
+    "consolidated",
     "document_of",
+    "encoded_document",
     "group_documents",
     "inner_path",
     "is_group",
@@ -29,6 +32,7 @@ __all__ = [
     "node_path",
     "object_name",
     "parsed",
+    "with_consolidated",
 ]
 
 Document = Mapping[str, Any]
@@ -157,6 +161,81 @@ def _consolidated(
     for path, one in sorted(known.items()):
         if isinstance(one, Mapping):
             yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), one
+
+
+# ---------------------------------------------------------------- consolidated metadata of a new hierarchy
+
+# The documents of a node, by name.
+StoredDocuments = Mapping[str, bytes]
+
+
+def consolidated(node: str, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the consolidated metadata of Zarr v3 of a group, from the ``zarr.json`` of all nodes, by path."""
+    return {"kind": "inline", "must_understand": False, "metadata": _below_v3(node, documents)}
+
+
+def with_consolidated(node: str, nodes: Mapping[str, StoredDocuments]) -> dict[str, bytes]:
+    """Return the documents of a node; those with consolidated metadata have the ones of the given nodes.
+
+    Zarr v3 has them in the ``zarr.json`` of a group, Zarr v2 in ``.zmetadata``. A document without consolidated metadata, or that
+    is not JSON, stays as it is.
+    """
+    found = dict(nodes[node])
+    document = _parsed(found.get("zarr.json"))
+    if document is not None and isinstance(document.get("consolidated_metadata"), Mapping):
+        parsed = {path: one for path in nodes if (one := _parsed(nodes[path].get("zarr.json"))) is not None}
+        new = {**document["consolidated_metadata"], "metadata": _below_v3(node, parsed)}
+        found["zarr.json"] = encoded_document({**document, "consolidated_metadata": new})
+    stored = _parsed(found.get(".zmetadata"))
+    if stored is not None:
+        found[".zmetadata"] = encoded_document({**stored, "metadata": _below_v2(node, nodes)})
+    return found
+
+
+def _below_v3(node: str, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    found = {}
+    for path in sorted(documents):
+        if path == node or not _is_below(path, node):
+            continue
+        document = documents[path]
+        if document.get("node_type") == "group":  # the list is flat, as zarr-python writes it
+            empty = {"kind": "inline", "must_understand": False, "metadata": {}}
+            document = {**document, "consolidated_metadata": empty}
+        found[_relative(path, node)] = document
+    return found
+
+
+def _below_v2(node: str, nodes: Mapping[str, StoredDocuments]) -> dict[str, Any]:
+    found = {}
+    for path in sorted(nodes):
+        for name in (".zattrs", ".zgroup", ".zarray"):
+            document = _parsed(nodes[path].get(name)) if _is_below(path, node) else None
+            if document is not None:
+                found[name if path == node else f"{_relative(path, node)}/{name}"] = document
+    return found
+
+
+def _is_below(path: str, node: str) -> bool:
+    """Return True for a node, and for all nodes in it."""
+    return path == node or not node or path.startswith(f"{node}/")
+
+
+def _relative(path: str, node: str) -> str:
+    return path.removeprefix(f"{node}/") if node else path
+
+
+def _parsed(stored: bytes | None) -> dict[str, Any] | None:
+    """Return a JSON object; None if there is none."""
+    try:
+        document = None if stored is None else json.loads(stored)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def encoded_document(document: Any) -> bytes:
+    """Return a document as it is stored."""
+    return json.dumps(document, indent=2).encode()
 
 
 # ---------------------------------------------------------------- the names that a tool writes

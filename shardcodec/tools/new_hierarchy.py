@@ -1,434 +1,448 @@
 # new_hierarchy.py - a new hierarchy that a tool writes, documents last
 # SPDX-License-Identifier: MIT
-"""A new hierarchy that a tool writes, documents last.
+"""A new hierarchy, for `convert`, `repair` and `compact` with ``to``, and `convert_2022`: one place, mark and end for all four.
 
-`NewHierarchy`: the documents of a new hierarchy for `repair --to` and `compact --to`, which are written last.
-
-So a hierarchy with documents is complete, and a stopped run leaves objects that no program takes for an array.
+Documents are written last, those of the root at the very end. Until then no program takes the objects for an array.
 """
 
 from __future__ import annotations
 
 import json
-import socket
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..access.box_reader import Folder
+from ..access.box_reader import Folder, folder_at
 from ..access.opened_shard import open_object
 from ..access.shard_writer import ShardWriter
+from ..compat import LocalStore, StorePath, buffer_from, default_buffer_prototype, on_zarrs_loop, unwrap
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.kinds import is_url, object_at
+from ..storage.files import check_name, staging_folder
+from ..storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store, object_at
 from ..storage.store import Store
-from .backup import copy_stored, holds_whole, same_bytes, write_object
-from .convert.destination import JobOver, NewTree, check_new_place, claim, guard, has_claim, release
-from .documents import DOCUMENTS, is_own_name, node_path
+from ..storage.whole_file import put_file
+from .backup import copy_stored, holds_whole, write_object
+from .documents import (
+    DOCUMENTS,
+    StoredDocuments,
+    is_own_name,
+    node_path,
+    object_name,
+)
 from .other_objects import ObjectCounts, OtherObject, OtherObjects, copy_objects
-from .targets import ArrayTarget, ShardTarget
+from .targets import ArrayTarget
 from .work import MemoryBudget, Monitor
 
 __all__ = [
-    "NewHierarchy",
-    "NewObjects",
-    "NewPlace",
-    "holds_whole_shards",
-    "root_prefix",
-    "with_consolidated",
+    "MARK",
+    "JobOver",
+    "NewTree",
+    "absolute",
+    "check_apart",
+    "check_new_place",
+    "claim",
+    "guard",
+    "has_claim",
+    "release",
 ]
 
+# How the names of files begin that the engine has not finished; they are here only where no staging folder can be made.
+PART = re.compile(r"\.shardcodec-[0-9a-f]{16}-")
 
-# ---------------------------------------------------------------- the objects of a new hierarchy that a tool writes
-#
-# `NewObjects`: writes the shards of a new hierarchy in any process, for `repair --to` and `compact --to`.
-#
-# Several processes write under a mark (`convert.claim`), which `NewHierarchy` makes and removes. A task that is repeated stores the
-# same bytes; a worker that was taken for lost, and goes on when the run is over, stores nothing.
+# ---------------------------------------------------------------- where source and destination are, independent of their spelling
 
 
-@dataclass(frozen=True)
-class NewPlace:
-    """Where a new hierarchy is written.
-
-    Attributes
-    ----------
-    to : path-like, URL or zarr store
-    storage_options : mapping or None
-        Only with a URL.
-    job : str or None
-        Name of the run whose processes write there; None for one process.
-    """
-
-    to: Any
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    job: str | None = None
-
-    @property
-    def options(self) -> Mapping[str, Any] | None:
-        """The options of the store of `to`."""
-        return self.storage_options if is_url(self.to) else None
-
-    def tree(self) -> NewTree:
-        """Return the hierarchy, for its mark."""
-        return NewTree(self.to, self.options)
+def absolute(place: Any, storage_options: Mapping[str, Any] | None = None) -> Any:
+    """Return the absolute path of a path or of a ``file://`` URL; any other place as it is."""
+    if is_url(place):
+        if place.partition("://")[0].lower() not in ("file", "local"):
+            return place
+        place = at_url(place, storage_options)
+    return os.path.abspath(check_name(os.fspath(place))) if isinstance(place, str | os.PathLike) else place
 
 
-class NewObjects:
-    """Writes objects of a new hierarchy, or the new object of a single shard.
-
-    Parameters
-    ----------
-    place : NewPlace
-    budget : MemoryBudget
-        For stores that take only whole objects.
-    options : Options
-        Those of the process that runs the tool.
-
-    Raises
-    ------
-    FileNotFoundError
-        This machine does not see the mark of the run.
-    """
-
-    def __init__(self, place: NewPlace, budget: MemoryBudget, options: Options) -> None:
-        self._place, self._budget, self._durability = place, budget, options.durability
-        self._check_mark: Callable[[], None] | None = None
-        if place.job is not None:
-            tree = place.tree()
-            if not has_claim(tree, place.job):
-                raise FileNotFoundError(
-                    f"{tree.place}: expected the mark of this run on the worker at {socket.gethostname()}, but there is none; all "
-                    "workers must reach the new hierarchy under the same path"
-                )
-            self._check_mark = guard(tree, place.job)
-
-    def holds_whole(self, array: ArrayTarget, key: str) -> bool:
-        """Return True if a new object is in memory until it is stored."""
-        store, new_key, _ = self._object(array, key)
-        return holds_whole(store, new_key)
-
-    def check_memory(self, shard: ShardTarget, nbytes: int) -> None:
-        """Raise `UnsupportedError` if a new object must be in memory as a whole, and does not fit."""
-        if self.holds_whole(shard.array, shard.key):
-            self._budget.check_whole(shard.name, nbytes)
-
-    @contextmanager
-    def writer(self, shard: ShardTarget, spec: ShardSpec, **how: Any) -> Iterator[ShardWriter]:
-        """Open the writer of a new shard in a with block; `how` is passed to `ShardWriter`.
-
-        Raises
-        ------
-        OSError
-            The run is over, or the shard cannot be written.
-        """
-        with ShardWriter(
-            self._place.to,
-            spec,
-            key=_new_key(shard.array, shard.key),
-            storage_options=self._place.options,
-            durability=self._durability,
-            **how,
-        ) as writer:
-            yield writer
-            self._before_store()
-
-    def copy(self, array: ArrayTarget, key: str) -> int:
-        """Copy an object of the old array as it is; return its size in bytes.
-
-        Raises
-        ------
-        FileExistsError
-            There is another object already.
-        OSError
-            The run is over, or the object cannot be written.
-        """
-        store, new_key, _ = self._object(array, key)
-        try:
-            copied = copy_stored(
-                array.store,
-                key,
-                store,
-                new_key,
-                self._budget,
-                sync=self._durability == "fsync",
-                before_store=self._before_store,
-            )
-            return copied or 0
-        except FileExistsError:
-            # a task that was repeated, or that runs twice, has copied it
-            if self._check_mark is None or not _are_equal(array.store, key, store, new_key):
-                raise
-            return self._size(store, new_key)
-
-    def size(self, shard: ShardTarget) -> int:
-        """Return the size of a new shard in bytes."""
-        store, key, _ = self._object(shard.array, shard.key)
-        return self._size(store, key)
-
-    @staticmethod
-    def _size(store: Store, key: str) -> int:
-        view = open_object(store, key)
-        if view is None:
-            return 0
-        view.close()
-        return view.nbytes
-
-    def _before_store(self) -> None:
-        try:
-            if self._check_mark is not None:
-                self._check_mark()
-        except JobOver as error:
-            raise OSError(str(error)) from error
-
-    def _object(self, array: ArrayTarget, key: str) -> tuple[Any, str, str]:
-        return object_at(self._place.to, _new_key(array, key), self._place.options)
-
-
-def _are_equal(store: Store, key: str, other_store: Store, other_key: str) -> bool:
-    one, other = open_object(store, key), open_object(other_store, other_key)
-    try:
-        return one is not None and other is not None and same_bytes(one, other)
-    finally:
-        for view in (one, other):
-            if view is not None:
-                view.close()
-
-
-def holds_whole_shards(array: ArrayTarget, to: NewObjects | None) -> bool:
-    """Return True if new shards of an array, in its own place if `to` is None, are in memory as a whole."""
-    key = f"{array.folder.prefix}zarr.json"  # all keys of an array are in one store
-    return array.store.path(key) is None if to is None else to.holds_whole(array, key)
-
-
-def _new_key(array: ArrayTarget, key: str) -> str | None:
-    """Return the key below the new root; None for the object of a single shard."""
-    return None if array.only is not None else key.removeprefix(root_prefix(array))
-
-
-def root_prefix(array: ArrayTarget) -> str:
-    """Return the prefix of the hierarchy in its store."""
-    return array.folder.prefix.removesuffix(f"{array.name}/") if array.name else array.folder.prefix
-
-
-# ---------------------------------------------------------------- consolidated metadata of a new hierarchy
-#
-# `with_consolidated`: the consolidated metadata of a group, made again from the documents of the nodes below it.
-#
-# Zarr v3 has them in the ``zarr.json`` of a group, Zarr v2 in ``.zmetadata``.
-
-Documents = Mapping[str, bytes]
-
-_EMPTY = {"kind": "inline", "must_understand": False, "metadata": {}}
-
-
-def with_consolidated(node: str, nodes: Mapping[str, Documents]) -> dict[str, bytes]:
-    """Return the documents of a node; those with consolidated metadata have the ones of the given nodes.
-
-    Parameters
-    ----------
-    node : str
-        Path of the node in the hierarchy.
-    nodes : mapping
-        The documents of all nodes, by path and name.
-
-    Returns
-    -------
-    dict
-        By name. A document without consolidated metadata, or that is not JSON, stays as it is.
-    """
-    found = dict(nodes[node])
-    document = _parsed(found.get("zarr.json"))
-    if document is not None and isinstance(document.get("consolidated_metadata"), Mapping):
-        new = {**document["consolidated_metadata"], "metadata": _of_v3(node, nodes)}
-        found["zarr.json"] = _encoded({**document, "consolidated_metadata": new})
-    stored = _parsed(found.get(".zmetadata"))
-    if stored is not None:
-        found[".zmetadata"] = _encoded({**stored, "metadata": _of_v2(node, nodes)})
-    return found
-
-
-def _of_v3(node: str, nodes: Mapping[str, Documents]) -> dict[str, Any]:
-    found = {}
-    for path in sorted(nodes):
-        document = _parsed(nodes[path].get("zarr.json"))
-        if document is not None and _is_below(path, node):
-            if document.get("node_type") == "group":  # the list is flat, as zarr-python writes it
-                document = {**document, "consolidated_metadata": _EMPTY}
-            found[_relative(path, node)] = document
-    return found
-
-
-def _of_v2(node: str, nodes: Mapping[str, Documents]) -> dict[str, Any]:
-    found = {}
-    for path in sorted(nodes):
-        if path != node and not _is_below(path, node):
-            continue
-        for name in (".zattrs", ".zgroup", ".zarray"):
-            document = _parsed(nodes[path].get(name))
-            if document is not None:
-                found[name if path == node else f"{_relative(path, node)}/{name}"] = document
-    return found
-
-
-def _is_below(path: str, node: str) -> bool:
-    return path != node and (not node or path.startswith(f"{node}/"))
-
-
-def _relative(path: str, node: str) -> str:
-    return path.removeprefix(f"{node}/") if node else path
-
-
-def _parsed(stored: bytes | None) -> dict[str, Any] | None:
-    """Return a JSON object; None if there is none."""
-    try:
-        document = None if stored is None else json.loads(stored)
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
-def _encoded(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=2).encode()
-
-
-# ---------------------------------------------------------------- a new hierarchy that a tool writes
-
-Edit = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-class NewHierarchy:
-    """A new hierarchy, or the new object of a single shard.
-
-    Parameters
-    ----------
-    to : path-like, URL or zarr store
-        Where it is written; nothing may be there.
-    storage_options : mapping, optional
-        Only with a URL.
-    budget : MemoryBudget
-        For stores that take only whole objects.
-    source : path-like, URL or zarr store
-        The old hierarchy, in which the new one must not be.
-    options : Options
-    job : str, optional
-        Name of the run, if several processes write: the hierarchy has its mark until it is complete.
-    is_one_shard : bool
-        `source` is one shard, and `to` its new object.
-
-    Attributes
-    ----------
-    place : NewPlace
-        For `NewObjects` in other processes.
-    objects : NewObjects
-        For this process.
+def check_new_place(
+    to: Any, storage_options: Mapping[str, Any] | None, source: Any, *, is_one_shard: bool = False
+) -> None:
+    """Check that `to` is free, and apart from the source; with `is_one_shard` it is the new object of a single shard.
 
     Raises
     ------
     ValueError
-        `to` is inside of `source` or contains it, or is the name of a zip file.
+        One lies in the other one, or `to` is a zip file.
     FileExistsError
         There is something already.
     """
+    options = storage_options if is_url(to) else None
+    old = absolute(source, storage_options if is_url(source) else None)
+    check_apart(old, absolute(to, options), name="to")
+    if not is_one_shard:
+        NewTree(to, options).check_free()
+        return
+    store, key, name = object_at(to, None, options)
+    path = store.path(key)
+    if open_object(store, key) is not None if path is None else os.path.lexists(path):
+        raise FileExistsError(f"{path or name}: expected a new path, but it exists")
 
-    def __init__(
-        self,
-        to: Any,
-        storage_options: Mapping[str, Any] | None,
-        budget: MemoryBudget,
-        source: Any,
-        options: Options,
-        job: str | None = None,
-        *,
-        is_one_shard: bool = False,
+
+def check_apart(source: Any, destination: Any, *, name: str = "destination") -> None:
+    """Raise `ValueError` if one of two places, which `absolute` has returned, lies in the other one."""
+    old, new = _location(source), _location(destination)
+    if old is None or new is None or not _is_same_store(old[0], new[0]):
+        return
+    a, b = (f"{path.rstrip('/')}/" if path.strip("/") else "" for path in (old[1], new[1]))
+    if a != b and (a.startswith(b) or b.startswith(a)):
+        raise ValueError(
+            f"{name}: expected a place outside of the source {source}, which does not contain the source, got {destination}"
+        )
+
+
+def _location(place: Any) -> tuple[Any, str] | None:
+    """Return a store and the path in it; in place of the store None for files, and the scheme for URLs."""
+    if is_url(place):
+        scheme, _, rest = place.partition("://")
+        return scheme.lower(), rest
+    if isinstance(place, str):
+        return None, os.path.realpath(place)
+    if not isinstance(place, StorePath) and not is_zarr_store(place):
+        return None
+    folder = folder_at(place, "")
+    path = folder.store.path(folder.prefix.rstrip("/"))
+    return (folder, folder.prefix) if path is None else (None, os.path.realpath(path))
+
+
+def _is_same_store(a: Any, b: Any) -> bool:
+    if not isinstance(a, Folder) or not isinstance(b, Folder):
+        return not isinstance(a, Folder) and not isinstance(b, Folder) and a == b
+    if a.store.lock_names([""]) != b.store.lock_names([""]):
+        return False
+    # the names of some stores do not tell them apart, such as those of two memory stores
+    one, other = unwrap(a.store.place), unwrap(b.store.place)
+    return one is other or bool(one == other)
+
+
+# ---------------------------------------------------------------- the place, and the objects in it
+
+
+class NewTree:
+    """The place of a new hierarchy, and the objects in it; `storage_options` only with a URL.
+
+    `before_store` is called before each object of a job is stored; it raises `JobOver` if it must not be.
+    """
+
+    def __init__(self, place: Any, storage_options: Mapping[str, Any] | None = None) -> None:
+        found = at_url(place, storage_options if is_url(place) else None)
+        if isinstance(found, str | os.PathLike):
+            path = os.path.abspath(os.fspath(found))
+            if path.lower().endswith(ZIP_SUFFIXES):
+                raise ValueError(
+                    f"{path}: expected a folder, a URL or a store: shards are replaced, and a zip file cannot do that"
+                )
+            found = LocalStore(path)  # its temporary files are beside the hierarchy
+        elif not isinstance(found, StorePath) and not is_zarr_store(found):
+            raise TypeError(
+                f"destination: expected a path, a URL or a zarr store, got {type(place).__name__}"
+            )
+        self._base = found.store if isinstance(found, StorePath) else found
+        introduce(self._base)
+        self._prefix = found.path.rstrip("/") if isinstance(found, StorePath) else ""
+        self.root: Folder = folder_at(found, "")
+        self.place = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
+        self.before_store: Callable[[], None] = _nothing
+
+    @property
+    def path(self) -> str | None:
+        """The local folder; None in any other store."""
+        found = self.root.store.path(self.root.prefix.rstrip("/"))
+        return None if found is None else found.rstrip("/")
+
+    def check_free(self, hint: str = "after a stopped run remove it, or resume its job") -> None:
+        """Raise `FileExistsError` if there is something already; the error ends with what to do."""
+        path = self.path
+        if path is not None and os.path.lexists(path) and not os.path.isdir(path):
+            raise FileExistsError(f"{path}: expected a new path or an empty folder, but it is a file")
+        if path is not None and os.path.isdir(path) and _has_files(path):
+            raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files; {hint}")
+        if path is None and self.root.store.supports_listing:
+            for key in self.root.store.keys(self.root.prefix):
+                raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
+        if self.is_complete:
+            raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
+
+    def has_objects(self, *, besides: str) -> bool:
+        """Return True if there is an object or a file besides one of the root; also if the store cannot tell it."""
+        if self.path is not None:
+            files = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
+            return any(file != f"{self.path}/{besides}" for file in files)
+        if not self.root.store.supports_listing:
+            return True
+        return any(key != self.root.prefix + besides for key in self.root.store.keys(self.root.prefix))
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the root has a document, which is written last."""
+        return any(self.root.get(self.root.prefix + name) is not None for name in sorted(DOCUMENTS))
+
+    def has_document(self, document: Mapping[str, Any] | None) -> bool:
+        """Return True if the ``zarr.json`` of the root has these members."""
+        stored = self.get("zarr.json")
+        try:
+            return stored is not None and json.loads(stored) == json.loads(json.dumps(document))
+        except ValueError:
+            return False
+
+    # ---- single objects
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object of the root; None if it does not exist."""
+        return self.root.get(self.root.prefix + name)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Store an object of the root in one step; return False if there is another one already."""
+        self.root.store.check_writable()
+        if self.path is not None:
+            staging = staging_folder(self.path)
+            return put_file(f"{self.path}/{name}", [data], sync=True, may_replace=False, staging=staging)
+        target, new = self._target(name), buffer_from(default_buffer_prototype(), data)
+        try:
+            on_zarrs_loop(target.set_if_not_exists(new))
+        except Exception:  # noqa: BLE001 - some services of objects refuse conditional writes
+            if self.get(name) is None:
+                on_zarrs_loop(target.set(new))
+        return self.get(name) == data
+
+    def remove(self, name: str) -> None:
+        """Remove an object by its path below the root, if it exists."""
+        if self.path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.path}/{name}")
+        elif (view := open_object(self.root.store, self.root.prefix + name)) is not None:
+            view.close()
+            on_zarrs_loop(self._target(name).delete())
+
+    @property
+    def can_clear(self) -> bool:
+        """True if the store can list and delete."""
+        return bool(self._base.supports_listing and self._base.supports_deletes)
+
+    def names(self) -> Iterator[str]:
+        """Yield the paths of all objects below the root; none if the store cannot list."""
+        if self.root.store.supports_listing:
+            yield from (key.removeprefix(self.root.prefix) for key in self.root.store.keys(self.root.prefix))
+
+    def clear(self, names: Iterable[str]) -> None:
+        """Remove objects, and the folders below the root that are empty then."""
+        for name in names:
+            self.remove(name)
+        for folder, below, _ in [] if self.path is None else os.walk(self.path, topdown=False):
+            for name in below:
+                with suppress(OSError):
+                    os.rmdir(os.path.join(folder, name))
+
+    def _target(self, name: str) -> StorePath:
+        return StorePath(self._base, self._key(name))
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    # ---- shards and other objects
+
+    def folder(self, name: str) -> Folder:
+        """Return the folder of a node; raise `ValueError` if its name cannot be written."""
+        prefix = f"{self.root.prefix}{node_path(name)}/" if name else self.root.prefix
+        return Folder(self.root.store, prefix)
+
+    def writer(self, name: str, spec: ShardSpec, **how: Any) -> ShardWriter:
+        """Return the writer of a new shard by its path below the root; `how` is passed to `ShardWriter`."""
+        return ShardWriter(self._base, spec, key=self._key(name), **how)
+
+    def put(self, name: str, data: Any, *, durable: bool, may_replace: bool = True) -> None:
+        """Store a small object by its path below the root, in one step."""
+        key = self.root.prefix + name
+        blocks = iter([data])
+        write_object(blocks, len(data), self.root.store, key, sync=durable, may_replace=may_replace)
+
+    def copy(
+        self, store: Store, key: str, name: str, budget: MemoryBudget, *, durable: bool, may_replace: bool
+    ) -> int | None:
+        """Copy an object as it is to a path below the root, block by block; see `copy_stored`."""
+        return copy_stored(
+            store,
+            key,
+            self.root.store,
+            self.root.prefix + name,
+            budget,
+            sync=durable,
+            may_replace=may_replace,
+            before_store=self.before_store,
+        )
+
+    def copy_array(
+        self, array: ArrayTarget, budget: MemoryBudget, *, durable: bool, may_replace: bool
     ) -> None:
-        check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
-        self.place = NewPlace(to, storage_options, job)
-        self._documents: dict[str, dict[str, bytes]] = {}
-        self._budget, self._options = budget, options
-        if job is not None:
-            claim(self.place.tree(), job, None, is_begun=False)
-        self.objects = NewObjects(self.place, budget, options)
+        """Copy all objects of an array, except documents and shardcodec's own files, as they are.
 
-    def copy_all(self, array: ArrayTarget) -> None:
-        """Copy all objects of an array that is not sharded, except documents."""
-        self.add(array)
+        With `durable` each file and its name are on disk before the next one is copied.
+        """
         for key in array.listed_keys():
-            if not is_own_name(key.removeprefix(array.folder.prefix)):
-                self.objects.copy(array, key)
+            relative = key.removeprefix(array.folder.prefix)
+            if not is_own_name(relative):
+                name = object_name(f"{array.name}/{relative}" if array.name else relative)
+                self.copy(array.store, key, name, budget, durable=durable, may_replace=may_replace)
 
-    def copy_others(self, others: OtherObjects, monitor: Monitor) -> ObjectCounts:
-        """Copy the objects that belong to no array.
+    def copy_others(
+        self,
+        others: OtherObjects,
+        budget: MemoryBudget,
+        options: Options,
+        monitor: Monitor,
+        *,
+        may_replace: bool,
+    ) -> ObjectCounts:
+        """Copy the objects that belong to no array, in threads only if none of them holds a whole object.
 
         Raises
         ------
         OSError
-            An object cannot be read or written, or another program has stored one of this name.
+            An object cannot be read or written, or there is another one of this name and not `may_replace`.
         Stopped
             `monitor` stopped the work.
         """
-        new, durable = self.place.tree(), self._options.durability == "fsync"
-        if self.place.job is not None:
-            new.before_store = guard(new, self.place.job)
+        durable = options.durability == "fsync"
 
         def copy(one: OtherObject) -> int | None:
-            return new.copy(others.store, one.key, one.name, self._budget, durable=durable, may_replace=False)
+            return self.copy(
+                others.store, one.key, one.name, budget, durable=durable, may_replace=may_replace
+            )
 
-        n_threads = 1 if holds_whole(new.root.store, new.root.prefix) else self._options.threads
+        n_threads = 1 if holds_whole(self.root.store, self.root.prefix) else options.threads
         return copy_objects(others, copy, monitor, n_threads)
 
-    def add(self, array: ArrayTarget, edit: Edit | None = None) -> None:
-        """Note an array whose documents are to be written, with those of the groups above it.
+    # ---- documents
 
-        Parameters
-        ----------
-        array : ArrayTarget
-        edit : callable, optional
-            Returns the new document from the ``zarr.json`` of the array.
-        """
-        if array.only is not None:
+    def write_documents(self, nodes: Mapping[str, StoredDocuments], *, may_replace: bool) -> None:
+        """Write the documents of nodes, by path and name, durably; the deepest nodes first, the root last."""
+        for node in sorted(nodes, key=lambda one: (-one.count("/") - bool(one), one)):
+            for name in sorted(nodes[node], reverse=True):
+                path = f"{node}/{name}" if node else name
+                self.put(path, nodes[node][name], durable=True, may_replace=may_replace)
+
+
+def _has_files(folder: str) -> bool:
+    """Return True if there is something in a folder, except files that other workers begin to write."""
+    return any(PART.match(name) is None for name in os.listdir(folder))
+
+
+class JobOver(Exception):
+    """The job must not write any more: its destination is complete, or belongs to another job."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+# ---------------------------------------------------------------- the mark of the job that writes a new hierarchy
+
+# Name of the mark in the folder of the new hierarchy.
+MARK = ".shardcodec-job"
+
+
+def claim(destination: NewTree, job: str, path: str | None, *, is_begun: bool) -> None:
+    """Mark an incomplete hierarchy for a job with a plan at `path`, so that no other one writes there. All its workers may call it.
+
+    With `is_begun` a ledger shows that the job has written shards; only then may there be objects without the mark.
+
+    Raises
+    ------
+    FileExistsError
+        Another job writes there, or there are objects that are not of this job.
+    """
+    if has_claim(destination, job):
+        return
+    if not is_begun:
+        try:
+            destination.check_free()
+        except FileExistsError:
+            if has_claim(destination, job):  # another worker was faster
+                return
+            raise
+    mark = json.dumps({"job": job, "plan": path}).encode()
+    with _optional(destination):
+        if destination.create(MARK, mark):
             return
-        parts = node_path(array.name).split("/") if array.name else []
-        root = root_prefix(array)
-        for n in range(len(parts)):
-            above = "/".join(parts[:n])
-            prefix = f"{root}{above}/" if above else root
-            self.add_group(above, replace(array.folder, prefix=prefix))
-        self._documents[array.name] = {
-            name: stored
-            if edit is None or name != "zarr.json"
-            else json.dumps(edit(json.loads(stored)), indent=2).encode()
-            for name, stored in _stored_documents(array.folder).items()
-        }
-
-    def add_group(self, name: str, folder: Folder) -> None:
-        """Note a group whose documents are to be written."""
-        if node_path(name) not in self._documents:
-            self._documents[name] = _stored_documents(folder)
-
-    def finish(self, groups: Iterable[tuple[str, Folder]]) -> None:
-        """Write the documents, those of the root last. Consolidated metadata become those of the new nodes.
-
-        Parameters
-        ----------
-        groups : iterable of (str, Folder)
-            Groups to write besides those that have an array.
-        """
-        for name, folder in groups:
-            self.add_group(name, folder)
-        for node in sorted(self._documents, key=lambda one: (-one.count("/") - bool(one), one)):
-            documents = with_consolidated(node, self._documents)
-            for name in sorted(documents, reverse=True):
-                store, key, _ = object_at(
-                    self.place.to, f"{node}/{name}" if node else name, self.place.options
-                )
-                write_object(iter([documents[name]]), len(documents[name]), store, key, sync=True)
-        if self.place.job is not None:
-            release(self.place.tree())
+    if _stored(destination) is not None and not has_claim(destination, job):
+        raise FileExistsError(
+            f"{destination.place}: expected a place that no other job writes, but one began"
+        )
 
 
-def _stored_documents(folder: Folder) -> dict[str, bytes]:
-    """Return the documents of a node by their names."""
-    found = ((name, folder.get(folder.prefix + name)) for name in sorted(DOCUMENTS))
-    return {name: stored for name, stored in found if stored is not None}
+def has_claim(destination: NewTree, job: str) -> bool:
+    """Return True if the mark is that of a job, False if there is none.
+
+    Raises
+    ------
+    FileExistsError
+        It is the mark of another job.
+    """
+    stored = _stored(destination)
+    if stored is None:
+        return False
+    try:
+        found = json.loads(stored)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and found.get("job") == job:
+        return True
+    plan = found.get("plan") if isinstance(found, dict) else None
+    whose = "another conversion" if plan is None else f"the job {plan}"
+    raise FileExistsError(
+        f"{destination.place}: expected a new place, but {whose} writes there; finish that one, or remove all that is there"
+    )
+
+
+def guard(destination: NewTree, job: str) -> Callable[[], None]:
+    """Return a check for the time just before an object is stored: the destination must still be that of the job.
+
+    A worker that was taken for lost may wake up long after others have done its work, and users have written since.
+
+    Returns
+    -------
+    callable
+        Raises `JobOver` if the destination is complete, or has no longer the mark of the job.
+    """
+    has_mark = has_claim(destination, job)
+
+    def check() -> None:
+        try:
+            is_ours = not destination.is_complete and (not has_mark or has_claim(destination, job))
+        except FileExistsError:
+            is_ours = False
+        if not is_ours:
+            raise JobOver(f"{destination.place}: expected the mark of the job {job}, but the job is over")
+
+    return check
+
+
+def release(destination: NewTree) -> None:
+    """Remove the mark of a complete hierarchy. It is harmless if it stays, because the metadata are there."""
+    with _optional(destination):
+        destination.remove(MARK)
+
+
+def _stored(destination: NewTree) -> bytes | None:
+    with _optional(destination):
+        return destination.get(MARK)
+    return None
+
+
+@contextmanager
+def _optional(destination: NewTree) -> Iterator[None]:
+    """Ignore errors of a store without files: some, such as that of icechunk, take only keys of Zarr and have no mark."""
+    try:
+        yield
+    except Exception:
+        if destination.path is not None:
+            raise

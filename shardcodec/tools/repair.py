@@ -28,9 +28,9 @@ from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
 from .documents import DOCUMENTS
+from .hierarchy_copy import NewHierarchy, NewObjects, NewPlace, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTask
-from .new_hierarchy import NewHierarchy, NewObjects, NewPlace, holds_whole_shards
 from .other_objects import NO_OBJECTS, count_objects, other_objects
 from .run_over_arrays import RunOverArrays, check_only_arrays
 from .shard_repair import (

@@ -4,17 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .. import native
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard, open_object
 from ..access.shard_writer import ShardWriter
 from ..access.user_bytes import HeaderFooter, find
 from ..errors import ConflictError, ShardFormatError, UnsupportedError
 from ..format.spec import ShardSpec
+from ..storage.ranges import runs
 from .chunk_check import ChunkCheck, Level
 from .damage.index_layout import Entries, is_absent
 from .damage.index_search import FoundIndex, How
@@ -24,13 +26,15 @@ from .work import MemoryShare
 __all__ = [
     "ChunkSink",
     "CollectedChunks",
+    "CopiedChunks",
     "DecodedChunks",
-    "UserParts",
+    "ShardUserBytes",
     "copy_chunks",
     "encoded_chunks",
     "in_order_of_offset",
     "refuse_user_bytes",
     "replacing_writer",
+    "stored_runs",
     "user_parts",
     "write_others",
 ]
@@ -112,7 +116,7 @@ class CollectedChunks:
         self.chunks[int(np.ravel_multi_index(tuple(coords), self.grid_shape))] = bytes(data)
 
 
-class UserParts(NamedTuple):
+class ShardUserBytes(NamedTuple):
     """Header, footer and alignment of a shard."""
 
     header: bytes = b""
@@ -127,14 +131,14 @@ class UserParts(NamedTuple):
 
 def user_parts(
     view: OpenedShard, found: FoundIndex, spec: ShardSpec, shard: ShardTarget, share: MemoryShare
-) -> UserParts:
+) -> ShardUserBytes:
     """Return header, footer and alignment of a shard whose index is in its place.
 
     Without a mark of a writer, bytes before the first and behind the last inner chunk are taken for header and footer, as
     every packing does. Raise `UnsupportedError` if they are larger than the memory for them.
     """
     if found.entries is None or found.how is How.ELSEWHERE or is_absent(found.entries).all():
-        return UserParts()
+        return ShardUserBytes()
 
     def read(low: int, n: int) -> bytes:
         share.check_chunk(shard.name, "header or footer", n)
@@ -144,9 +148,9 @@ def user_parts(
         found.entries, view.nbytes, spec.index_nbytes, spec.index_location == "start", read
     )
     if where is None:
-        return UserParts()
+        return ShardUserBytes()
     header = read(where.where.first, where.header_nbytes)
-    return UserParts(header, bytes(where.footer), where.alignment)
+    return ShardUserBytes(header, bytes(where.footer), where.alignment)
 
 
 def in_order_of_offset(places: Entries) -> list[int]:
@@ -155,57 +159,52 @@ def in_order_of_offset(places: Entries) -> list[int]:
     return where[np.lexsort((where, places[where, 0]))].tolist()  # type: ignore[no-any-return]
 
 
-def copy_chunks(
-    writer: ChunkSink,
-    view: OpenedShard,
+# Encoded inner chunks that lie side by side: their coordinates in the new shard, their sizes, and their bytes.
+ChunkRun = tuple[Any, Any, Any]
+
+
+class CopiedChunks(NamedTuple):
+    """Number and bytes of inner chunks that were copied; `crc` is the checksum of these bytes in the order of the new shard."""
+
+    n_chunks: int
+    nbytes: int
+    crc: int | None
+
+
+def copy_chunks(writer: ChunkSink, chunks: Iterable[ChunkRun], *, wants_crc: bool = False) -> CopiedChunks:
+    """Copy encoded inner chunks to a new shard, in the order of the runs; nothing is decoded."""
+    n = nbytes = crc = 0
+    for coords, sizes, data in chunks:
+        writer.write_joined(coords, sizes, data)
+        n, nbytes = n + len(coords), nbytes + memoryview(data).nbytes
+        if wants_crc:
+            crc = native.load().crc32c(data, crc)
+    return CopiedChunks(n, nbytes, crc if wants_crc else None)
+
+
+def stored_runs(
+    read: Callable[[int, int], Any],
     places: Entries,
     positions: Sequence[int],
-    shard: ShardTarget,
+    grid_shape: tuple[int, ...],
+    name: str,
     share: MemoryShare,
-) -> None:
-    """Copy inner chunks to a new shard.
+) -> Iterator[ChunkRun]:
+    """Yield inner chunks of a shard in the order of the given positions, read at most a block, or one chunk, at a time.
 
-    Parameters
-    ----------
-    writer : ChunkSink
-    view : OpenedShard
-        The old shard.
-    places : ndarray of uint64, shape (n_chunks, 2)
-        Where its inner chunks are.
-    positions : sequence of int
-        The inner chunks to copy, in the order of the new shard.
-    shard : ShardTarget
-        The old shard, for errors.
-    share : MemoryShare
+    `read` returns a range of the shard, and `name` is that of the shard, for errors.
 
     Raises
     ------
     UnsupportedError
         An inner chunk is larger than the memory for it.
     """
-    for run, offset, nbytes in _runs(places, positions, share.block_nbytes):
-        share.check_chunk(shard.name, f"inner chunk {coordinates(run[0], writer.grid_shape)}", nbytes)
-        coords = [coordinates(position, writer.grid_shape) for position in run]
-        writer.write_joined(coords, places[run, 1], view.range(offset, nbytes))
-
-
-def _runs(
-    places: Entries, positions: Sequence[int], block_nbytes: int
-) -> Iterator[tuple[list[int], int, int]]:
-    """Yield inner chunks that lie one after the other in the old shard, at most a block or one chunk, and their range."""
-    run: list[int] = []
-    first = end = 0
-    for position in positions:
-        offset, nbytes = (int(number) for number in places[position])
-        if run and offset == end and end - first + nbytes <= block_nbytes:
-            run.append(position)
-            end += nbytes
-            continue
-        if run:
-            yield run, first, end - first
-        run, first, end = [position], offset, offset + nbytes
-    if run:
-        yield run, first, end - first
+    wanted = places[positions]
+    for run in runs(wanted, share.block_nbytes):
+        coords = [coordinates(position, grid_shape) for position in positions[run]]
+        nbytes = int(wanted[run, 1].sum())
+        share.check_chunk(name, f"inner chunk {coords[0]}", nbytes)
+        yield coords, wanted[run, 1], read(int(wanted[run.start, 0]), nbytes)
 
 
 def write_others(writer: ChunkSink, chunks: Iterable[tuple[int, Any]]) -> None:
@@ -223,7 +222,9 @@ def encoded_chunks(view: OpenedShard, places: Entries, positions: Sequence[int])
     return found
 
 
-def replacing_writer(shard: ShardTarget, view: OpenedShard, spec: ShardSpec, user: UserParts) -> ShardWriter:
+def replacing_writer(
+    shard: ShardTarget, view: OpenedShard, spec: ShardSpec, user: ShardUserBytes
+) -> ShardWriter:
     """Return the writer of a new shard that replaces a local one, unless another writer changes that one meanwhile.
 
     Parameters
@@ -232,7 +233,7 @@ def replacing_writer(shard: ShardTarget, view: OpenedShard, spec: ShardSpec, use
     view : OpenedShard
         The old shard, which stays open until the writer has committed.
     spec : ShardSpec
-    user : UserParts
+    user : ShardUserBytes
 
     Raises
     ------
@@ -257,7 +258,7 @@ def replacing_writer(shard: ShardTarget, view: OpenedShard, spec: ShardSpec, use
     return ShardWriter(shard.place.path, spec, durability="fsync", confirm=confirm, **user._asdict())
 
 
-def refuse_user_bytes(shard: ShardTarget, user: UserParts) -> None:
+def refuse_user_bytes(shard: ShardTarget, user: ShardUserBytes) -> None:
     """Raise `UnsupportedError` if a shard has header, footer or alignment, which a replacement in a store does not keep."""
     if user.has_any:
         raise UnsupportedError(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any, Generic, TypeVar
 
+from .hierarchy_copy import NewHierarchy
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ShardTask, ShardWork
-from .new_hierarchy import NewHierarchy
 from .other_objects import NO_OBJECTS, OtherObjects
 from .report import LeftArray
 from .targets import ArrayTarget, ForeignObject

@@ -26,18 +26,19 @@ from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
 from .damage.index_layout import is_absent
 from .damage.index_search import FoundIndex, How
-from .new_hierarchy import NewObjects
+from .hierarchy_copy import NewObjects
 from .other_objects import NO_OBJECTS, ObjectCounts
 from .report import Finding, FindingKind, LeftArray, Report
 from .rewrite import (
     ChunkSink,
     CollectedChunks,
     DecodedChunks,
-    UserParts,
+    ShardUserBytes,
     copy_chunks,
     in_order_of_offset,
     refuse_user_bytes,
     replacing_writer,
+    stored_runs,
     user_parts,
     write_others,
 )
@@ -340,7 +341,11 @@ class ShardRepair:
     ) -> None:
         places = plan.survey.places
         writer = DecodedChunks(writer, self._check, shard.name)
-        copy_chunks(writer, view, places, in_order_of_offset(places), shard, self._check.share)
+        positions = in_order_of_offset(places)
+        copy_chunks(
+            writer,
+            stored_runs(view.range, places, positions, writer.grid_shape, shard.name, self._check.share),
+        )
         write_others(writer, self._others(plan.from_copy, chunks))
 
     def _others(self, positions: tuple[int, ...], chunks: ChunksOfCopy | None) -> Iterator[tuple[int, Any]]:
@@ -354,13 +359,13 @@ class ShardRepair:
         view: OpenedShard,
         plan: _RepairPlan,
         chunks: ChunksOfCopy | None,
-        user: UserParts,
+        user: ShardUserBytes,
     ) -> None:
         with replacing_writer(shard, view, self._spec, user) as writer:
             self._write(writer, shard, view, plan, chunks)
 
     def _replace_object(
-        self, shard: ShardTarget, user: UserParts, check_state: Callable[[OpenedShard], None]
+        self, shard: ShardTarget, user: ShardUserBytes, check_state: Callable[[OpenedShard], None]
     ) -> None:
         refuse_user_bytes(shard, user)
 

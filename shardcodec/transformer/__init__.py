@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .keys import KeyLayout
-from .legacy_2022.convert import convert_2022
 from .legacy_2022.open import open_2022
 from .mapping import ChunkMapping
 from .store import INDEX_2022, ShardingStorageTransformer
@@ -21,3 +23,15 @@ __all__ = [
     "convert_2022",
     "open_2022",
 ]
+
+if TYPE_CHECKING:
+    from ..tools.convert.format_2022 import convert_2022
+
+
+def __getattr__(name: str) -> Any:
+    """Import `convert_2022` at its first use: it is one of the tools, which import this package."""
+    if name != "convert_2022":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = importlib.import_module("..tools.convert.format_2022", __name__).convert_2022
+    globals()[name] = value
+    return value

@@ -26,7 +26,7 @@ from shardcodec.access.opened_shard import open_object
 from shardcodec.errors import ConflictError
 from shardcodec.storage.files import pending_journal
 from shardcodec.tools import compact, verify
-from shardcodec.tools.rewrite import UserParts, replacing_writer
+from shardcodec.tools.rewrite import ShardUserBytes, replacing_writer
 from shardcodec.tools.targets import find_arrays
 
 CASES = [Case("raw", "slots"), Case("raw", "mixed"), Case("zstd", "mixed", location="start")]
@@ -152,7 +152,7 @@ def test_shard_read_beside_a_writer_does_not_replace_what_was_written_since(
             before = scene.seen()
             go_on()
         try:
-            with replacing_writer(shard, view, scene.spec, UserParts()):
+            with replacing_writer(shard, view, scene.spec, ShardUserBytes()):
                 pass  # a shard without inner chunks
             assert before == "new", n
             assert (scene.handle()[...] == -1).all()

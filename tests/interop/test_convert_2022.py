@@ -17,6 +17,7 @@ from zarr.storage import MemoryStore
 
 import shardcodec
 from shardcodec.errors import ShardError, SpecError, UnsupportedError
+from shardcodec.tools.convert import format_2022
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME
@@ -114,7 +115,7 @@ def test_conversion_between_other_stores(made: Path, kind: str) -> None:
 def test_conversion_requests_listed_shards_only(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
-    monkeypatch.setattr("shardcodec.transformer.legacy_2022.convert.LISTING_SHARDS", 1)
+    monkeypatch.setattr(format_2022, "LISTING_SHARDS", 1)
     calls: list[tuple[int, int]] = []
     source = made / "h" if kind == "folder" else store_of(made / "h", kind)
     array = convert_2022(source, tmp_path / "out", path=name, progress=lambda *n: calls.append(n))
@@ -161,8 +162,12 @@ def test_overwrite_deletes_only_the_array(made: Path, tmp_path: Path) -> None:
     zarr.create_group(tmp_path / "v3", path="plain")
     with pytest.raises(FileExistsError, match="plain"):
         convert_2022(made / "h", tmp_path / "v3", path="plain", overwrite=True)
-    with pytest.raises(FileExistsError, match="another format"):
+    with pytest.raises(ValueError, match="outside of the source"):
         convert_2022(made / "h", made / "h", path="plain", dst_path="copy")
+    (tmp_path / "another").mkdir()
+    (tmp_path / "another/zarr.json").write_bytes((made / "h/zarr.json").read_bytes())
+    with pytest.raises(FileExistsError, match="another format"):
+        convert_2022(made / "h", tmp_path / "another", path="plain", dst_path="copy")
 
 
 def test_zarr_v3_source_is_refused(made: Path, tmp_path: Path) -> None:

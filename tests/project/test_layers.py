@@ -19,7 +19,7 @@ PACKAGE = ROOT / "shardcodec"
 
 # A module may import its own folder and modules on the lines above its own line, nothing below.
 # Modules on one line do not import each other, unless they belong to one folder. The folder transformer/legacy_2022 has a
-# line of its own: it opens and converts zarr arrays, so it needs zarr_plugin, and no other module needs it.
+# line of its own: it opens zarr arrays, so it needs zarr_plugin, and no other module needs it.
 LAYERS: list[tuple[str, ...]] = [
     ("errors", "early_stop", "arguments"),
     ("_native",),

@@ -19,12 +19,17 @@ PACKAGE = ROOT / "shardcodec"
 # fmt: off
 ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("merge near ranges of an object", r"(?i)[<>]=? (limits\.)?_?(max|free)_gap", {"storage/ranges.py"}),
-    ("find inner chunks that lie one after the other", r"offset (==|!=) end\b|0\] != ends\[", {"storage/ranges.py", "tools/convert/zarr_source.py", "tools/rewrite.py", "transformer/legacy_2022/convert.py"}),
+    ("find inner chunks that lie one after the other", r"offset (==|!=) end\b|0\] != ends\[", {"storage/ranges.py"}),
     ("the limits of requests", r"async\.concurrency\"|sharding_coalesce|\bcoalescing\(", {"storage/budget.py", "compat.py"}),
     ("hold a part of a limit that calls to one store share", r"asyncio\.(Bounded)?Semaphore\(|Budget\(\), Budget\(", {"storage/budget.py", "access/buffer/process_buffer.py"}),
     ("read again while a writer changes the object", r"st_mtime_ns, found\.st_ino|\bCHANGING_SECONDS\b|\bATTEMPTS\b|[^_]\bchange_pause\(|_PAUSES\[", {"storage/waiting.py", "access/write.py"}),
     ("open the bytes of an object whose index may be damaged", r"OpenShard\(None", {"access/opened_shard.py"}),
     ("read a shard inside a shard", r"self\._(first|offset) \+ offset, nbytes", {"access/opened_shard.py"}),
+    ("store a file that appears when it is whole", r"\bos\.(link|replace|renames?)\(|\.hardlink_to\(|\bNewFile\(", {"storage/whole_file.py", "access/shard_writer.py", "access/chunk_writer.py", "storage/file_systems.py"}),
+    ("write a new hierarchy whose documents come last", r"def (write_documents|check_free|copy_array|claim|check_apart)\(", {"tools/new_hierarchy.py"}),
+    ("make consolidated metadata", r"[\"'](must_understand|kind)[\"']: (False|\"inline\").*metadata", {"tools/documents.py"}),
+    ("copy an object as it is", r"= Upload\(", {"tools/backup.py", "access/shard_writer.py"}),
+    ("copy encoded inner chunks to a new shard", r"\.write_joined\(", {"tools/rewrite.py"}),
     ("prove the size of an object", r"end - 1, (0, )?1\)|minimum - 1, 1", {"access/remote_index.py"}),
     ("say which elements of an object a call reads or writes", r"class (ReadItem|Part|ObjectSelection)\b|^Parts\b", {"access/read.py"}),
     ("look at an open file", r"os\.fstat\(", {"storage/file_systems.py", "mounts.py", "tools/convert/zarr_source.py"}),

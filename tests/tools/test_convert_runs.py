@@ -23,11 +23,11 @@ from shardcodec.options import resolve
 from shardcodec.storage import file_systems
 from shardcodec.tools import Prices, convert
 from shardcodec.tools.convert import plan as intermediate_shape
-from shardcodec.tools.convert.destination import MARK, NewTree
 from shardcodec.tools.convert.layout import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
 from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.new_hierarchy import MARK, NewTree
 from shardcodec.tools.work import Monitor, Stopped
 
 # ---- reads, memory, cost

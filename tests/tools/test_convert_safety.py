@@ -20,9 +20,9 @@ from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools.convert import execute, work
 from shardcodec.tools.convert.convert import convert, plan_convert
-from shardcodec.tools.convert.destination import MARK, NewTree, claim, release
 from shardcodec.tools.jobs.job_files import PlanFile
 from shardcodec.tools.jobs.run_part import run_part, status
+from shardcodec.tools.new_hierarchy import MARK, NewTree, claim, release
 from shardcodec.tools.work import Monitor, Stopped
 
 
@@ -137,8 +137,8 @@ def test_job_whose_worker_was_killed_at_the_very_end_is_complete(
     source(tmp_path / "old")
     plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
 
-    def killed(self: Any, documents: Any) -> None:
-        write(self, documents)
+    def killed(self: Any, documents: Any, **how: Any) -> None:
+        write(self, documents, **how)
         raise KeyboardInterrupt
 
     write = NewTree.write_documents

@@ -25,7 +25,7 @@ from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert import execute
-from shardcodec.tools.convert.destination import MARK
+from shardcodec.tools.new_hierarchy import MARK
 from shardcodec.tools.work import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")

@@ -22,11 +22,11 @@ from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools import backup, compact, repair, verify
 from shardcodec.tools.compact import CompactTask
-from shardcodec.tools.convert.destination import MARK
+from shardcodec.tools.hierarchy_copy import NewHierarchy, NewObjects
 from shardcodec.tools.jobs.dask_run import Lost
 from shardcodec.tools.jobs.shard_pool import ShardPool
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
-from shardcodec.tools.new_hierarchy import NewHierarchy, NewObjects
+from shardcodec.tools.new_hierarchy import MARK
 from shardcodec.tools.repair import RepairTask
 from shardcodec.tools.shard_repair import RepairAction
 from shardcodec.tools.targets import find_arrays

@@ -16,9 +16,9 @@ from monitors import StopAfter
 
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
-from shardcodec.tools.convert.destination import MARK
 from shardcodec.tools.convert.work import GroupWork
 from shardcodec.tools.jobs.job_files import ledger_folder
+from shardcodec.tools.new_hierarchy import MARK
 from shardcodec.tools.work import Incomplete
 
 

@@ -26,7 +26,7 @@ from shardcodec.access.opened_shard import NativeShard
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools.chunk_check import read_runs
-from shardcodec.tools.new_hierarchy import NewObjects, NewPlace, holds_whole_shards
+from shardcodec.tools.hierarchy_copy import NewObjects, NewPlace, holds_whole_shards
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.work import MemoryBudget
 

@@ -23,8 +23,8 @@ from zarr.storage import LocalStore, ZipStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, plan_convert, repair, run_part
-from shardcodec.tools.convert.destination import NewTree
-from shardcodec.tools.new_hierarchy import NewHierarchy
+from shardcodec.tools.hierarchy_copy import NewHierarchy
+from shardcodec.tools.new_hierarchy import NewTree
 from shardcodec.transformer import open_2022
 
 OTHERS = {

@@ -16,11 +16,12 @@ from job_files import N_SHARDS, SHARDS, check, files, shards_by_ledger, source_a
 from shardcodec.errors import ConflictError
 from shardcodec.options import resolve
 from shardcodec.tools import plan_convert, run_part
-from shardcodec.tools.convert.destination import MARK, NewArray, NewTree, claim
+from shardcodec.tools.convert.destination import NewArray
 from shardcodec.tools.convert.plan import Unit
 from shardcodec.tools.convert.work import GroupWork
 from shardcodec.tools.jobs.dask_work import PlanWorker
 from shardcodec.tools.jobs.job_files import PlanFile
+from shardcodec.tools.new_hierarchy import MARK, NewTree, claim
 
 
 @pytest.fixture

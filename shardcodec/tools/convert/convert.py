@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,13 @@ from ...options import Options, check
 from ...storage.kinds import is_url, placed_options
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
+from ..new_hierarchy import MARK, NewTree, absolute, check_apart, has_claim, release
 from ..other_objects import ObjectCounts, count_objects
 from ..targets import ArrayTarget, find_arrays
 from ..work import Incomplete, Monitor, Stopped
-from .destination import MARK, NewTree, absolute, check_apart, has_claim, release
 from .execute import Execution, Intermediate, Totals, Workers, is_finished, peak_nbytes, run_report
 from .layout import Choices, codec_notes, has_shards
-from .open_source import open_source
+from .open_source import open_source, whole_source
 from .plan import ConvertPlan, Prices, VerifyLevel, array_report, cost_of, make_plan
 from .report import ConvertedArray, ConvertReport
 from .source import SourceTree
@@ -315,7 +315,7 @@ def convert(
             others="none" if only_arrays else None,
             storage_options=_options_for(source, storage_options),
         )
-        check_apart(source, destination)
+        check_apart(whole_source(source), destination)
         new = NewTree(destination, storage_options)
         choices = _choices(chunks, shards, codecs, like, storage_options)
         plan = make_plan(
@@ -338,120 +338,106 @@ def convert(
             if not resume:
                 new.check_free()
             return _planned(plan, options, listed, others, tree)
-        job_file, owner, is_new = None, uuid.uuid4().hex, True
+        run = _Conversion(plan, tree, new, options, monitor, fail_fast=fail_fast, temp=temp, workers=workers)
         if job is not None:
             path = os.path.abspath(os.fspath(job))
-            made = plan_file(plan, path, source, destination, 1, storage_options)
-            job_file, is_new = begin_job(made, new, resume=resume)
-            plan, owner = job_file.plan, job_file.job
-            options = replace(options, threads=min(options.threads, plan.n_threads))
+            run.begin(plan_file(plan, path, source, destination, 1, storage_options), resume=resume)
         elif resume:
             raise ValueError("resume: expected `job` (--job), the file of the plan that is resumed")
         else:
             new.check_free()
-        totals, is_complete, n_damaged = _carry_out_or_give_up(
-            plan,
-            tree,
-            new,
-            options,
-            monitor,
-            file=job_file,
-            is_new=is_new,
-            temp=temp,
-            owner=owner,
-            fail_fast=fail_fast,
-            workers=workers,
-        )
-    if totals.is_stopped and job_file is None:
+        report = run.carry_out(listed)
+    if report.is_stopped and job is None:
         raise Stopped
-    report = run_report(plan, options, totals, plan.n_shards, is_complete, n_damaged, listed)
-    return replace(report, notes=tree.notes, left_arrays=tree.left)
+    return report
 
 
-def _carry_out_or_give_up(
-    plan: ConvertPlan,
-    tree: SourceTree,
-    new: NewTree,
-    options: Options,
-    monitor: Monitor,
-    *,
-    file: PlanFile | None,
-    is_new: bool,
-    temp: str | os.PathLike[str] | None,
-    owner: str,
-    fail_fast: bool,
-    workers: Workers | None,
-) -> tuple[Totals, bool, int]:
-    """Run all units of a plan; if that ends before anything is written, and cannot be resumed, remove its file and mark."""
-    had_folder = new.path is not None and os.path.isdir(new.path)
-    job = None if file is None else file.path
-    try:
-        found = _carry_out(
-            plan,
-            tree,
-            new,
-            options,
-            monitor,
-            temp=temp,
-            job=job,
-            owner=owner,
-            fail_fast=fail_fast,
-            workers=workers,
-        )
-    except Incomplete:
-        raise
-    except BaseException:
-        if is_new and temp is None:
-            give_up(new, owner, file, had_folder=had_folder)
-        raise
-    totals, is_complete, _ = found
-    if file is None and not is_complete and not totals.n_written:
-        give_up(new, owner, None, had_folder=had_folder)
-    return found
+@dataclass
+class _Conversion:
+    """A conversion that is decided, and all that carries it out.
 
+    Attributes
+    ----------
+    temp : path-like or None
+        The folder for intermediate arrays.
+    workers : Workers or None
+        Other processes, which write the shards.
+    file : PlanFile or None
+        The file of its job.
+    is_new : bool
+        The job begins with this call.
+    owner : str
+        Name of the job, which no other job has.
+    """
 
-def _carry_out(
-    plan: ConvertPlan,
-    tree: SourceTree,
-    new: NewTree,
-    options: Options,
-    monitor: Monitor,
-    *,
-    temp: str | os.PathLike[str] | None,
-    job: str | None,
-    owner: str,
-    fail_fast: bool,
-    workers: Workers | None,
-) -> tuple[Totals, bool, int]:
-    """Run all units of a plan, with intermediate arrays where it has some; return what `Execution.run` does."""
-    via = None
-    if any(one.via_chunk for one in plan.arrays) and not new.is_complete:
-        if temp is None:
-            raise ValueError("temp: expected the folder for intermediate arrays with which the job was begun")
-        via = Intermediate(plan, tree, temp, options, job, owner)
-    is_complete, n_damaged = False, 0
-    try:
-        totals = Totals() if via is None else via.make(monitor, fail_fast=fail_fast)
-        if not totals.is_stopped and not totals.n_failed:
-            opened = tree if via is None else via.tree()
-            execution = Execution(
-                plan,
-                opened,
-                new,
-                options,
-                monitor,
-                job=job,
-                owner=owner,
-                fail_fast=fail_fast,
-                workers=workers,
-            )
-            totals, is_complete, n_damaged = execution.run(
-                plan.units(), n_shards=plan.n_shards, finishes=True
-            )
-    finally:
-        if via is not None and (is_complete or job is None):
-            via.remove()
-    return totals, is_complete, n_damaged
+    plan: ConvertPlan
+    tree: SourceTree
+    new: NewTree
+    options: Options
+    monitor: Monitor
+    fail_fast: bool
+    temp: str | os.PathLike[str] | None
+    workers: Workers | None
+    file: PlanFile | None = None
+    is_new: bool = True
+    owner: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def begin(self, file: PlanFile, *, resume: bool) -> None:
+        """Begin or resume a job; the plan is then that of its file. The errors are those of `begin_job`."""
+        self.file, self.is_new = begin_job(file, self.new, resume=resume)
+        self.plan, self.owner = self.file.plan, self.file.job
+        self.options = replace(self.options, threads=min(self.options.threads, self.plan.n_threads))
+
+    def carry_out(self, listed: tuple[ConvertedArray, ...]) -> ConvertReport:
+        """Run all units; if that ends before anything is written, and cannot be resumed, remove the file and the mark of the job."""
+        had_folder = self.new.path is not None and os.path.isdir(self.new.path)
+        try:
+            totals, is_complete, n_damaged = self._run()
+        except Incomplete:
+            raise
+        except BaseException:
+            if self.is_new and self.temp is None:
+                give_up(self.new, self.owner, self.file, had_folder=had_folder)
+            raise
+        if self.file is None and not is_complete and not totals.n_written:
+            give_up(self.new, self.owner, None, had_folder=had_folder)
+        plan = self.plan
+        report = run_report(plan, self.options, totals, plan.n_shards, is_complete, n_damaged, listed)
+        return replace(report, notes=self.tree.notes, left_arrays=self.tree.left)
+
+    def _run(self) -> tuple[Totals, bool, int]:
+        """Run all units, with intermediate arrays where the plan has some; return what `Execution.run` does."""
+        plan, job = self.plan, None if self.file is None else self.file.path
+        via = None
+        if any(one.via_chunk for one in plan.arrays) and not self.new.is_complete:
+            if self.temp is None:
+                raise ValueError(
+                    "temp: expected the folder for intermediate arrays with which the job was begun"
+                )
+            via = Intermediate(plan, self.tree, self.temp, self.options, job, self.owner)
+        totals, is_complete, n_damaged = Totals(), False, 0
+        try:
+            if via is not None:
+                totals = via.make(self.monitor, fail_fast=self.fail_fast)
+            if not totals.is_stopped and not totals.n_failed:
+                execution = Execution(
+                    plan,
+                    self.tree if via is None else via.tree(),
+                    self.new,
+                    self.options,
+                    self.monitor,
+                    job=job,
+                    owner=self.owner,
+                    fail_fast=self.fail_fast,
+                    workers=self.workers,
+                )
+                totals, is_complete, n_damaged = execution.run(
+                    plan.units(), n_shards=plan.n_shards, finishes=True
+                )
+        finally:
+            if via is not None and (is_complete or job is None):
+                via.remove()
+        return totals, is_complete, n_damaged
 
 
 @checked
@@ -511,7 +497,7 @@ def plan_convert(
         others="none" if only_arrays else None,
         storage_options=_options_for(source, storage_options),
     )
-    check_apart(source, destination)
+    check_apart(whole_source(source), destination)
     new = NewTree(destination, storage_options)
     new.check_free()
     choices = _choices(chunks, shards, codecs, like, storage_options)

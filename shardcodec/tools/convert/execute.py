@@ -18,11 +18,11 @@ from ...format.metadata import key_encoding
 from ...format.spec import ShardSpec
 from ...options import Options
 from ...storage.waiting import ThreadCall, WorkerThreads
-from ..backup import holds_whole
+from ..documents import encoded_document
 from ..jobs.job_files import FoundLines, Ledger, ledger_folder, read_ledgers
-from ..other_objects import NO_OBJECTS, ObjectCounts, OtherObject, copy_objects
+from ..new_hierarchy import JobOver, NewTree, claim, guard, has_claim, release
+from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..work import Incomplete, MemoryBudget, Monitor, Stopped
-from .destination import JobOver, NewTree, claim, guard, has_claim, release
 from .grouping import Geometry, encode_grouping
 from .plan import ConvertPlan, PlannedArray, Unit
 from .report import ConvertedArray, ConvertReport, ShardFailure, ShardRecord
@@ -392,7 +392,9 @@ class Execution:
         except JobOver:  # another worker was faster
             self._check_end(ledger)
             return True
-        self._destination.write_documents(self._plan.documents)
+        documents = {name: {"zarr.json": encoded_document(one)} for name, one in self._plan.documents.items()}
+        # a killed worker may have written some of them
+        self._destination.write_documents(documents, may_replace=True)
         self._record_end(ledger)
         release(self._destination)
         return True
@@ -404,17 +406,9 @@ class Execution:
         budget = MemoryBudget(self._plan.memory)
         for name in self._plan.verbatim:
             self._monitor.check()
-            new.copy_objects(self._tree.verbatim[name], budget, durable=durable)
-        if others is None:
-            return
-
-        def copy(one: OtherObject) -> int | None:
-            # an earlier run of the job may have copied it
-            return new.copy(others.store, one.key, one.name, budget, durable=durable, may_replace=True)
-
-        # in threads only if none of them holds a whole object
-        n_threads = 1 if holds_whole(new.root.store, new.root.prefix) else self._options.threads
-        totals.others = copy_objects(others, copy, self._monitor, n_threads)
+            new.copy_array(self._tree.verbatim[name], budget, durable=durable, may_replace=True)
+        if others is not None:  # an earlier run of the job may have copied some
+            totals.others = new.copy_others(others, budget, self._options, self._monitor, may_replace=True)
 
     def _finish_job(self, ledger: Ledger, totals: Totals, finishes: bool) -> bool:
         """Finish if all shards are, and the source has not changed; return True if the documents are written."""
@@ -575,7 +569,7 @@ class Intermediate:
         document = self._plan.documents.get(source.name)
         if document is None:
             return source
-        folder = self._new.array(source.name, document, self._options).folder
+        folder = self._new.folder(source.name)
         return zarr_source(source.name, folder, document, key_encoding(document), self._options)
 
     def remove(self) -> None:

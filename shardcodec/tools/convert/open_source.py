@@ -7,15 +7,14 @@ from __future__ import annotations
 import fnmatch
 import functools
 import glob
-import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
-from ...access.box_reader import Folder, folder_at
+from ...access.box_reader import Folder
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.attributes import DIMENSIONS, as_json_attributes
@@ -23,13 +22,12 @@ from ...format.checks import as_items, as_mapping, show, wrong
 from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
-from ...transformer.legacy_2022.convert import Source2022
-from ...transformer.legacy_2022.open import legacy_store, open_2022
-from ..documents import DOCUMENTS, document_of, group_documents, inner_path, is_own_name, object_name, parsed
+from ..documents import document_of, group_documents, inner_path, parsed
 from ..foreign_chunks import opened_by_zarr
-from ..other_objects import LeftObject, OtherObject, OtherObjects, written_documents
+from ..other_objects import OtherObjects, written_documents
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
+from .format_2022 import legacy_hierarchy, legacy_tree
 from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, text_fields
 from .layout import codec_names
 from .source import (
@@ -44,141 +42,10 @@ from .source import (
 from .zarr_source import zarr_source
 
 __all__ = [
-    "legacy_hierarchy",
-    "legacy_tree",
     "open_foreign",
     "open_source",
+    "whole_source",
 ]
-
-
-# ---------------------------------------------------------------- arrays of the 2022 format as sources
-#
-# Hierarchies of the sharding storage transformer of 2022, through the view that shows them as Zarr v3.
-
-
-def legacy_hierarchy(source: Any) -> tuple[Any, str] | None:
-    """Return the root of a hierarchy of 2022 and the path in it; None for any other source."""
-    if not isinstance(source, str | os.PathLike) or is_url(source):
-        return None
-    folder, rest = os.path.abspath(os.fspath(source)), ""
-    while True:
-        if os.path.isfile(document := os.path.join(folder, "zarr.json")):
-            return (folder, rest) if _is_2022(document) else None
-        folder, name = os.path.split(folder)
-        if not name:
-            return None
-        rest = f"{name}/{rest}" if rest else name
-
-
-def _is_2022(document: str) -> bool:
-    try:
-        with open(document, "rb") as file:
-            found = json.load(file)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and isinstance(found.get("zarr_format"), str)
-
-
-def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], bool]) -> SourceTree:
-    """Open an array or a group of the 2022 format; `wanted` says which arrays of a group.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such array or group.
-    SpecError, UnsupportedError
-        The metadata are wrong, or need something that shardcodec does not implement.
-    """
-    source = Source2022(root, path)
-    view, prefix = legacy_store(root, read_only=True)
-    arrays: list[SourceArray] = []
-    groups = {}
-    notes: list[str] = []
-    for node, is_array in source.nodes():
-        if not is_array:
-            groups[node], more = as_json_attributes(source.attributes(node))
-            notes += group_notes(node, more)
-            continue
-        if not wanted(node):
-            continue
-        at = "/".join(filter(None, (path, node)))
-        folder = folder_at(view, "/".join(filter(None, (prefix, at))))
-        new = source.plan(node, True).document
-        known = {
-            "attributes": new.get("attributes") or {},
-            "dimension_names": new.get("dimension_names"),
-            "document": new,
-        }
-        try:
-            document = folder.metadata()
-            arrays.append(zarr_source(node, folder, document, key_encoding(document), options, **known))
-        except UnsupportedError:  # zarr may have the codecs
-            arrays.append(decoded_source(open_2022(root, at, mode="r"), node, folder, **known))
-    others = _LegacyObjects(folder_at(root, ""), path=path.strip("/"), suffix=view.suffix, legacy=source)
-    return SourceTree(f"{root}/{path}".rstrip("/"), tuple(arrays), groups, others=others, notes=tuple(notes))
-
-
-@dataclass(frozen=True)
-class _LegacyObjects(OtherObjects):
-    """The objects that belong to no array. The 2022 format has chunks below ``data/root`` and metadata below ``meta/root``.
-
-    Attributes
-    ----------
-    path : str
-        Path of the node that is converted.
-    suffix : str
-        How the names of its metadata end.
-    legacy : Source2022
-    """
-
-    path: str = ""
-    suffix: str = ".json"
-    legacy: Any = None
-
-    def __iter__(self) -> Iterator[OtherObject | LeftObject]:
-        chunks = {node: self.legacy.keys_of(node) for node, is_array in self.legacy.nodes() if is_array}
-        for key in self.store.keys(self.root.prefix):
-            name = self._name(key)
-            if name is None or is_own_name(name) or not self._is_chosen(name):
-                continue
-            found = self._found_below(key, name, chunks)
-            if found is not None:
-                yield found
-
-    def _found_below(
-        self, key: str, name: str, chunks: Mapping[str, tuple[KeyEncoding, int]]
-    ) -> OtherObject | LeftObject | None:
-        node = next((one for one in chunks if not one or name.startswith(f"{one}/")), None)
-        if node is not None:
-            keys, ndim = chunks[node]
-            relative = name.removeprefix(f"{node}/")
-            if relative.startswith("c") and keys.coords(relative[1:], ndim) is not None:
-                return None
-            if KeyEncoding(True, "/").coords(relative, ndim) is not None or relative == "c":
-                return LeftObject(name, "it has the name of a chunk of the new array")
-        if name.rpartition("/")[2] in DOCUMENTS:
-            return LeftObject(name, "it has the name of metadata of the new hierarchy")
-        twin = f"data/root/{key.removeprefix('meta/root/')}"
-        if (
-            key.startswith("meta/root/")
-            and self.store.path(twin)
-            and os.path.lexists(self.store.path(twin) or "")
-        ):
-            return LeftObject(key, "an object of the same name is below data/root")
-        return OtherObject(key, object_name(name))
-
-    def _name(self, key: str) -> str | None:
-        """Return the path below the new root; None for metadata, and for what is not below the node."""
-        if key == "zarr.json" or key.endswith((f".array{self.suffix}", f".group{self.suffix}")):
-            return None
-        for top in ("data/root/", "meta/root/"):
-            if key.startswith(top):
-                below = f"{top}{self.path}/" if self.path else top
-                return key.removeprefix(below) if key.startswith(below) else None
-        return None if self.path else key
-
-    def _is_chosen(self, name: str) -> bool:
-        return self.chosen is None or any(not one or name.startswith(f"{one}/") for one in self.chosen)
 
 
 # ---------------------------------------------------------------- from what the user names to the arrays that are converted
@@ -232,8 +99,9 @@ def open_source(
         *([] if array is None else [glob.escape(inner_path(array, "array"))]),
     ]
     wanted = functools.partial(_matches, patterns=patterns)
-    # an array that was asked for by its name is not left out
-    tree = _tree(source, options, wanted, array, storage_options, may_leave=not patterns)
+    tree = open_foreign(source, options, wanted)
+    if tree is None:  # an array that was asked for by its name is not left out
+        tree = _zarr_tree(source, options, wanted, array, storage_options, may_leave=not patterns)
     if others is None:
         others = "chosen" if patterns else "all"
     if others == "none":
@@ -250,26 +118,17 @@ def open_source(
     }
     if tree.others is not None and others == "chosen":
         tree = replace(tree, others=replace(tree.others, chosen=tuple(sorted(names))))
-    return replace(tree, groups=groups)
+    return replace(tree, groups=groups, consolidated=[path for path in tree.consolidated if path in groups])
+
+
+def whole_source(source: Any) -> Any:
+    """Return the root of a hierarchy of 2022 for a node in it, because all of its folder is one hierarchy; any other source as it is."""
+    legacy = legacy_hierarchy(source)
+    return source if legacy is None else legacy[0]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatch.fnmatchcase(name, one) for one in patterns)
-
-
-def _tree(
-    source: Any,
-    options: Options,
-    wanted: Wanted,
-    array: str | None,
-    storage_options: Mapping[str, Any] | None,
-    *,
-    may_leave: bool,
-) -> SourceTree:
-    found = open_foreign(source, options, wanted)
-    if found is not None:
-        return found
-    return _zarr_tree(source, options, wanted, array, storage_options, may_leave=may_leave)
 
 
 def open_foreign(source: Any, options: Options, wanted: Wanted) -> SourceTree | None:
@@ -329,10 +188,11 @@ def _zarr_tree(
     documents = {one.name: written_documents(one.document) for one in found}
     if root is None:
         others = _others(found[0].folder, found, documents, verbatim)
-        return SourceTree(str(source), tuple(arrays), {}, False, verbatim, others)
+        return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others)
     document = document_of(root) or {}
     groups = {}
     notes: list[str] = []
+    consolidated: list[str] = []
     for name, folder, group in group_documents(root, document):
         with _named(f"group {folder!r}"):
             _check_group(folder, group)
@@ -342,14 +202,15 @@ def _zarr_tree(
             attributes, more = as_json_attributes(attributes)
             notes += group_notes(name, more)
         groups[name] = attributes
+        if _is_consolidated(folder, group):
+            consolidated.append(name)
     not_others = [*verbatim, *(one.name for one in left)]  # copied as arrays, or left out
     others = _others(root, found, documents, not_others)
-    is_consolidated = _is_consolidated(root, document)
     return SourceTree(
         repr(root),
         tuple(arrays),
         groups,
-        is_consolidated,
+        consolidated,
         verbatim,
         others,
         notes=tuple(notes),
@@ -483,5 +344,9 @@ def _attributes(folder: Folder, document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_consolidated(folder: Folder, document: Mapping[str, Any]) -> bool:
     if document.get("zarr_format") == 3:
-        return bool(document.get("consolidated_metadata"))
+        if (
+            not folder.store.supports_listing
+        ):  # the document is one of a list, which has empty consolidated metadata
+            document = document_of(folder) or {}
+        return isinstance(document.get("consolidated_metadata"), Mapping)
     return folder.get(f"{folder.prefix}.zmetadata") is not None

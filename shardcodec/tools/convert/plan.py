@@ -19,8 +19,9 @@ from typing import Any, Literal, NamedTuple, get_args
 from ...arguments import check_fields
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
-from ..documents import node_path
-from .destination import NewArray, NewTree
+from ..documents import consolidated, node_path
+from ..new_hierarchy import NewTree
+from .destination import NewArray
 from .grouping import Geometry, Grouping, encode_grouping, move_grouping, parts_of_axis
 from .layout import Choices, chunks_of, kept_layout, misfit, new_layout
 from .report import ConvertedArray, Cost
@@ -339,7 +340,7 @@ def make_plan(
         kept = misfits.get(source.name, "")
         layout = kept_layout(source) if kept else new_layout(source, choices)
         documents[source.name] = layout.document
-        new = destination.array(source.name, layout.document, options)
+        new = NewArray(destination, source.name, layout.document, options)
         chunk = chunks_of(new.chain)
         geometry = _geometry(source, new, chunk, verify, options.threads, n_workers)
         group = encode_grouping if layout.method == "encode" else move_grouping
@@ -426,7 +427,7 @@ def _geometry(
 
 
 def _add_groups(tree: SourceTree, documents: dict[str, Any]) -> None:
-    """Add the documents of groups; those of all nodes are also consolidated in the root, if they were in the source."""
+    """Add the documents of groups. A group that was consolidated stays so."""
     if "" in documents:
         return
     groups = {"": {}, **tree.groups}
@@ -436,12 +437,9 @@ def _add_groups(tree: SourceTree, documents: dict[str, Any]) -> None:
             groups.setdefault("/".join(parts[:n]), {})
     for name, attributes in groups.items():
         documents[name] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
-    if tree.is_consolidated:
-        documents[""]["consolidated_metadata"] = {
-            "kind": "inline",
-            "must_understand": False,
-            "metadata": {name: documents[name] for name in sorted(documents) if name},
-        }
+    found = {name: consolidated(name, documents) for name in tree.consolidated}
+    for name in tree.consolidated:
+        documents[name]["consolidated_metadata"] = found[name]
 
 
 def fingerprint(tree: SourceTree, destination: NewTree, documents: Mapping[str, Any], verify: str) -> str:

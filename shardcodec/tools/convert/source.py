@@ -12,7 +12,7 @@ import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -326,8 +326,8 @@ class SourceTree:
     arrays : tuple of SourceArray
     groups : mapping from str to mapping
         Attributes of each group, by its path.
-    is_consolidated : bool
-        The root has consolidated metadata.
+    consolidated : collection of str
+        Paths of the groups with consolidated metadata.
     verbatim : mapping from str to Any
         Arrays whose chunks cannot be read or moved: they are copied object by object.
     others : OtherObjects or None
@@ -341,7 +341,7 @@ class SourceTree:
     place: str
     arrays: tuple[SourceArray, ...]
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    is_consolidated: bool = False
+    consolidated: Collection[str] = ()
     verbatim: Mapping[str, Any] = field(default_factory=dict)
     others: OtherObjects | None = None
     notes: tuple[str, ...] = ()

@@ -22,10 +22,12 @@ from ...errors import ConflictError, ShardError
 from ...options import Options
 from ..chunk_check import ChunkCheck, Level
 from ..damage.rebuilt_index import sequence
+from ..new_hierarchy import JobOver, NewTree
 from ..report import format_nbytes
+from ..rewrite import CopiedChunks, copy_chunks
 from ..survey import survey
 from ..work import Monitor
-from .destination import JobOver, NewArray, NewTree
+from .destination import NewArray
 from .grouping import INDEX_NBYTES, move_nbytes
 from .layout import RecodedChunks
 from .plan import ConvertPlan, PlannedArray, Unit
@@ -37,9 +39,8 @@ __all__ = [
     "Done",
     "GroupResult",
     "GroupWork",
-    "Moved",
-    "Written",
     "WrittenPiece",
+    "WrittenShard",
     "chunks_of_shard",
     "encode_group",
     "move_shard",
@@ -53,78 +54,41 @@ __all__ = [
 # `move_shard`: copy encoded chunks to a new shard. Nothing is decoded; the index is computed.
 
 
-class Moved(NamedTuple):
-    """What was moved to one shard.
-
-    Attributes
-    ----------
-    n_chunks, nbytes : int
-        Inner chunks, and their encoded bytes.
-    crc : int or None
-        Checksum of these bytes in the order of the shard, if it was wanted.
-    """
-
-    n_chunks: int
-    nbytes: int
-    crc: int | None
-
-    @property
-    def is_stored(self) -> bool:
-        """False if no object is stored, because there is no chunk."""
-        return self.n_chunks > 0
-
-
 def move_shard(
     chunks: EncodedChunks, to: NewArray, coords: Ints, chunk_shape: Ints, *, wants_crc: bool, most_nbytes: int
-) -> Moved:
-    """Write one shard.
+) -> CopiedChunks:
+    """Write one shard from encoded chunks of the source, at most so many bytes at a time; without any, no object is stored.
 
-    Parameters
-    ----------
-    chunks : EncodedChunks
-        Encoded chunks of the source.
-    to : NewArray
-    coords : tuple of int
-        Position of the shard in the grid. Without any chunk, no object is stored.
-    chunk_shape : tuple of int
-        Shape of an inner chunk by axis of the array.
-    wants_crc : bool
-        Compute the checksum of what is written.
-    most_nbytes : int
-        Encoded bytes to hold at a time; at least one chunk is held.
+    `chunk_shape` is that of an inner chunk by axis of the array. `wants_crc`: compute the checksum of what is written.
     """
     spec = to.spec
     if spec is None:
         return _move_object(chunks, to, coords)
     counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
-    writer = None
-    n = nbytes = crc = 0
+    runs = (
+        (chunk_places(where, counts, spec.chain.perm)[1], sizes, data)
+        for where, sizes, data in chunks.joined(chunks_of_shard(to, coords, chunk_shape), most_nbytes)
+    )
+    first = next(runs, None)
+    if first is None:
+        to.remove(coords)
+        return CopiedChunks(0, 0, 0 if wants_crc else None)
+    writer = to.writer(coords)
     try:
-        for where, sizes, data in chunks.joined(chunks_of_shard(to, coords, chunk_shape), most_nbytes):
-            if writer is None:
-                writer = to.writer(coords)
-            writer.write_joined(chunk_places(where, counts, spec.chain.perm)[1], sizes, data)
-            n, nbytes = n + len(where), nbytes + sum(sizes)
-            if wants_crc:
-                crc = native.load().crc32c(data, crc)
-        if writer is not None:
-            to.commit(writer)
-        else:
-            to.remove(coords)
-    except BaseException:
-        if writer is not None:
-            writer.abort()
-        raise
-    return Moved(n, nbytes, crc if wants_crc else None)
+        moved = copy_chunks(writer, itertools.chain((first,), runs), wants_crc=wants_crc)
+        to.commit(writer)
+    finally:
+        writer.abort()  # it does nothing after a commit
+    return moved
 
 
-def _move_object(chunks: EncodedChunks, to: NewArray, coords: Ints) -> Moved:
+def _move_object(chunks: EncodedChunks, to: NewArray, coords: Ints) -> CopiedChunks:
     """Write the object of an array without axes, which has no shards."""
     for _, sizes, data in chunks.joined(np.array([coords], dtype=np.int64), 0):
         to.put(coords, bytes(data))
-        return Moved(len(sizes), sum(sizes), native.load().crc32c(data))
+        return CopiedChunks(len(sizes), sum(sizes), native.load().crc32c(data))
     to.remove(coords)
-    return Moved(0, 0, None)
+    return CopiedChunks(0, 0, None)
 
 
 def chunks_of_shard(to: NewArray, coords: Ints, chunk_shape: Ints) -> Coords:
@@ -161,7 +125,7 @@ class WrittenPiece(NamedTuple):
     crc: int
 
 
-class Written(NamedTuple):
+class WrittenShard(NamedTuple):
     """One shard that was written.
 
     Attributes
@@ -191,7 +155,7 @@ def encode_group(
     *,
     wants_crc: bool,
     is_verified: bool,
-) -> dict[Ints, Written]:
+) -> dict[Ints, WrittenShard]:
     """Write shards of a group.
 
     Parameters
@@ -223,15 +187,15 @@ def encode_group(
     )
     to.write(first, values, wanted)
     if not is_verified:
-        return dict.fromkeys(wanted, Written((), True))
-    found: dict[Ints, Written] = {}
+        return dict.fromkeys(wanted, WrittenShard((), True))
+    found: dict[Ints, WrittenShard] = {}
     for coords in wanted:
         box: tuple[Any, ...] = tuple(
             slice((c - f) * n, (c - f + 1) * n) for c, f, n in zip(coords, first, size, strict=True)
         )
         inside = values[(..., *box)]
         pieces = (WrittenPiece((0,) * len(size), size, piece_crc(inside)),) if wants_crc else ()
-        found[coords] = Written(pieces, to.is_stored(coords) or not _is_fill(inside, to.chain.fill))
+        found[coords] = WrittenShard(pieces, to.is_stored(coords) or not _is_fill(inside, to.chain.fill))
     return found
 
 
@@ -243,7 +207,7 @@ def _is_fill(values: np.ndarray[Any, Any], fill: bytes) -> bool:
 
 def stream_shard(
     source: SourceArray, to: NewArray, coords: Ints, piece: Ints, chunk_shape: Ints, *, wants_crc: bool
-) -> Written:
+) -> WrittenShard:
     """Write one shard piece by piece, so that memory holds one piece.
 
     Parameters
@@ -287,7 +251,7 @@ def stream_shard(
     except BaseException:
         writer.abort()
         raise
-    return Written(tuple(written), is_stored)
+    return WrittenShard(tuple(written), is_stored)
 
 
 def _by_chunks(
@@ -370,7 +334,9 @@ class GroupWork:
         self._destination = destination
         by_name = {one.name: one for one in tree.arrays}
         self._sources = [by_name[one.name] for one in plan.arrays]
-        self._news = [destination.array(one.name, plan.documents[one.name], options) for one in plan.arrays]
+        self._news = [
+            NewArray(destination, one.name, plan.documents[one.name], options) for one in plan.arrays
+        ]
         self._encoded = [
             _encoded(one, source, plan) for one, source in zip(plan.arrays, self._sources, strict=True)
         ]
@@ -410,29 +376,26 @@ class GroupWork:
         records: list[ShardRecord] = []
         failures: list[ShardFailure] = []
         # one by one if they do not need one another, so that one damaged shard does not fail the others
-        groups = [wanted] if array.method == "encode" and array.piece is None else [[at] for at in wanted]
+        groups = [[at] for at in wanted]
+        if wanted and array.method == "encode" and array.piece is None:
+            groups = [wanted]
         n_wanted = len(wanted) + len(empty)
         try:
             for at in empty:
                 with self._noting(unit.array, [at], failures):
                     records.append(self._leave_empty(unit.array, at))
             n_empty_failures = len(failures)
-            for some in groups:
-                self._write_some(unit, some, records, failures)
-            if len(failures) > n_empty_failures and len(wanted) > 1 and groups == [wanted]:
+            if len(wanted) > 1 and groups == [wanted]:
+                with self._noting(unit.array, wanted, failures):
+                    records += self._write(unit, wanted)
+                groups = [[at] for at in wanted] if len(failures) > n_empty_failures else []
                 del failures[n_empty_failures:]
-                for at in wanted:
-                    self._write_some(unit, [at], records, failures)
+            for some in groups:
+                with self._noting(unit.array, some, failures):
+                    records += self._write(unit, some)
         except JobOver:
             n_skipped += n_wanted - len(records) - len(failures)
         return GroupResult(tuple(records), (*unseen, *failures), n_skipped, n_empty)
-
-    def _write_some(
-        self, unit: Unit, some: Sequence[Ints], records: list[ShardRecord], failures: list[ShardFailure]
-    ) -> None:
-        if some:
-            with self._noting(unit.array, some, failures):
-                records += self._write(unit, some)
 
     @contextmanager
     def _noting(self, number: int, some: Sequence[Ints], failures: list[ShardFailure]) -> Iterator[None]:
@@ -589,7 +552,7 @@ class GroupWork:
             moved.nbytes,
         )
 
-    def _encode(self, unit: Unit, some: Sequence[Ints]) -> dict[Ints, Written]:
+    def _encode(self, unit: Unit, some: Sequence[Ints]) -> dict[Ints, WrittenShard]:
         array, source, new = (
             self._plan.arrays[unit.array],
             self._sources[unit.array],
@@ -610,7 +573,7 @@ class GroupWork:
 
     # ---- verification
 
-    def _verify(self, number: int, coords: Ints, written: Moved | Written) -> None:
+    def _verify(self, number: int, coords: Ints, written: CopiedChunks | WrittenShard) -> None:
         """Read a stored shard again, if that is wanted.
 
         Raises
@@ -621,14 +584,15 @@ class GroupWork:
         new, check = self._news[number], self._checks[number]
         if self._plan.verify == "none":
             return
-        if written.is_stored and not new.is_stored(coords):
+        is_stored = written.n_chunks > 0 if isinstance(written, CopiedChunks) else written.is_stored
+        if is_stored and not new.is_stored(coords):
             raise OSError(
                 f"{new.describe(coords)}: expected the shard that was written, but it is not stored"
             )
         # moved chunks were not decoded, so their checksums were not compared yet
-        if check is not None and (self._plan.verify == "checksum" or isinstance(written, Moved)):
+        if check is not None and (self._plan.verify == "checksum" or isinstance(written, CopiedChunks)):
             _check_checksums(new, coords, check)
-        if isinstance(written, Moved):
+        if isinstance(written, CopiedChunks):
             if written.crc is not None and new.content_crc(coords) != written.crc:
                 raise OSError(
                     f"{new.describe(coords)}: the stored inner chunks differ from those that were written"

@@ -29,6 +29,7 @@ from ...errors import ShardError, ShardFormatError
 from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
+from ...storage.ranges import runs
 from ...storage.runner import run_blocking
 from ...storage.store import Store
 from ..foreign_chunks import elements_of
@@ -346,15 +347,9 @@ class _InnerChunks(EncodedChunks):
             while len(order):
                 places = np.empty((len(order), 2), dtype=np.uint64)
                 data, n = view.fetch(positions[order].astype(np.uint64), places, most_nbytes)
-                yield from _runs(memoryview(data).cast("B"), places[:n].astype(np.int64), coords[order[:n]])
+                data = memoryview(data).cast("B")
+                for run in runs(places[:n], sys.maxsize):
+                    first = int(places[run.start, 0])
+                    last = first + int(places[run, 1].sum())
+                    yield coords[order[:n][run]], places[run, 1].tolist(), data[first:last]
                 order = order[n:]
-
-
-def _runs(
-    data: memoryview, places: np.ndarray[Any, np.dtype[np.int64]], coords: Coords
-) -> Iterator[tuple[Coords, Sequence[int], Any]]:
-    """Yield chunks that lie side by side in a buffer."""
-    ends = places.sum(axis=1)
-    first = np.flatnonzero(np.r_[True, places[1:, 0] != ends[:-1]])
-    for low, high in itertools.pairwise([*first.tolist(), len(places)]):
-        yield coords[low:high], places[low:high, 1].tolist(), data[places[low, 0] : ends[high - 1]]

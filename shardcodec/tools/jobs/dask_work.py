@@ -25,12 +25,12 @@ from distributed import KilledWorker
 from ...errors import ConflictError
 from ...format.metadata import key_encoding
 from ...options import Options
-from ..convert.destination import NewTree, guard, has_claim
 from ..convert.execute import Totals, is_finished, n_in_flight, run_units
 from ..convert.plan import ConvertPlan, Unit
 from ..convert.report import ShardFailure, ShardRecord
 from ..convert.source import Ints
 from ..convert.work import Done, GroupWork
+from ..new_hierarchy import NewTree, guard, has_claim
 from ..targets import ArrayTarget, ShardTarget
 from ..work import Incomplete, Monitor, Stopped
 from .dask_run import Cluster, DaskRun, Lost, RunPlugin, worker_of_run

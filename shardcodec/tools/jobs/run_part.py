@@ -16,12 +16,12 @@ from ...arguments import checked
 from ...option_sources import current_options
 from ...options import Options, check
 from ...storage.kinds import is_url
-from ..convert.destination import NewTree
 from ..convert.execute import Execution, is_finished, recorded_shards, run_report
 from ..convert.open_source import open_source
 from ..convert.plan import check_same_source
 from ..convert.report import ConvertReport
 from ..convert.source import SourceTree
+from ..new_hierarchy import NewTree
 from ..report import Record, Report
 from ..work import Monitor
 from .job_files import PlanFile, read_ledgers

@@ -17,8 +17,8 @@ from ...option_sources import current_options
 from ...options import check
 from ...storage.files import check_name
 from ...storage.kinds import is_url
-from ..convert.destination import check_new_place
-from ..new_hierarchy import NewHierarchy
+from ..hierarchy_copy import NewHierarchy
+from ..new_hierarchy import check_new_place
 from ..targets import ArrayTarget, ShardTarget, find_arrays
 from ..work import MemoryBudget, Monitor
 from .shard_work import ArrayPlace, ShardTask, ShardWork

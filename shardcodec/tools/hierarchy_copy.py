@@ -1,0 +1,277 @@
+# hierarchy_copy.py - a copy of a hierarchy, shard by shard
+# SPDX-License-Identifier: MIT
+"""What `repair` and `compact` write with ``to``: a copy of a hierarchy, whose shards a tool makes.
+
+Several processes write under the mark of the run. A task that is repeated stores the same bytes; a worker that was taken for lost, and
+goes on when the run is over, stores nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ..access.box_reader import Folder
+from ..access.opened_shard import open_object
+from ..access.shard_writer import ShardWriter
+from ..format.spec import ShardSpec
+from ..options import Options
+from ..storage.kinds import is_url, object_at
+from ..storage.store import Store
+from .backup import copy_stored, holds_whole, same_bytes
+from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
+from .new_hierarchy import JobOver, NewTree, check_new_place, claim, guard, has_claim, release
+from .other_objects import ObjectCounts, OtherObjects
+from .targets import ArrayTarget, ShardTarget
+from .work import MemoryBudget, Monitor
+
+__all__ = ["NewHierarchy", "NewObjects", "NewPlace", "holds_whole_shards", "root_prefix"]
+
+
+@dataclass(frozen=True)
+class NewPlace:
+    """Where a new hierarchy is written, as plain data for other processes.
+
+    Attributes
+    ----------
+    to : path-like, URL or zarr store
+        Of a single shard, its new object.
+    storage_options : mapping or None
+        Only with a URL.
+    job : str or None
+        Name of the run whose processes write there; None for one process.
+    """
+
+    to: Any
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    job: str | None = None
+
+    @property
+    def options(self) -> Mapping[str, Any] | None:
+        """The options of the store of `to`."""
+        return self.storage_options if is_url(self.to) else None
+
+    @cached_property
+    def tree(self) -> NewTree:
+        """The hierarchy."""
+        return NewTree(self.to, self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "tree"}
+
+
+class NewObjects:
+    """Writes shards of a new hierarchy, or the new object of a single shard, in any process.
+
+    Raises
+    ------
+    FileNotFoundError
+        This machine does not see the mark of the run.
+    """
+
+    def __init__(self, place: NewPlace, budget: MemoryBudget, options: Options) -> None:
+        self._place, self._budget, self._durability = place, budget, options.durability
+        if place.job is not None:
+            tree = place.tree
+            if not has_claim(tree, place.job):
+                raise FileNotFoundError(
+                    f"{tree.place}: expected the mark of this run on the worker at {socket.gethostname()}, but there is none; all "
+                    "workers must reach the new hierarchy under the same path"
+                )
+            tree.before_store = guard(tree, place.job)
+
+    def holds_whole(self, array: ArrayTarget, key: str) -> bool:
+        """Return True if a new object is in memory until it is stored."""
+        return holds_whole(*self._object(array, key))
+
+    def check_memory(self, shard: ShardTarget, nbytes: int) -> None:
+        """Raise `UnsupportedError` if a new object must be in memory as a whole, and does not fit."""
+        if self.holds_whole(shard.array, shard.key):
+            self._budget.check_whole(shard.name, nbytes)
+
+    @contextmanager
+    def writer(self, shard: ShardTarget, spec: ShardSpec, **how: Any) -> Iterator[ShardWriter]:
+        """Open the writer of a new shard in a with block; `OSError` if the run is over. `how` is passed to `ShardWriter`."""
+        how["durability"] = self._durability
+        if shard.array.only is not None:
+            writer = ShardWriter(self._place.to, spec, storage_options=self._place.options, **how)
+        else:
+            writer = self._place.tree.writer(_new_name(shard.array, shard.key), spec, **how)
+        with writer, _over_is_error():
+            yield writer
+            if shard.array.only is None:
+                self._place.tree.before_store()
+
+    def copy(self, array: ArrayTarget, key: str) -> int:
+        """Copy an object of the old array as it is; return its size in bytes.
+
+        Raises
+        ------
+        OSError
+            The run is over, the object cannot be written, or there is another one.
+        """
+        store, new_key = self._object(array, key)
+        before_store = None if array.only is not None else self._place.tree.before_store
+        durable = self._durability == "fsync"
+        try:
+            with _over_is_error():
+                n = copy_stored(
+                    array.store, key, store, new_key, self._budget, sync=durable, before_store=before_store
+                )
+            return n or 0
+        except FileExistsError:
+            # a task that was repeated, or that runs twice, has copied it
+            if self._place.job is None or not _are_equal(array.store, key, store, new_key):
+                raise
+            return _size(store, new_key)
+
+    def size(self, shard: ShardTarget) -> int:
+        """Return the size of a new shard in bytes."""
+        return _size(*self._object(shard.array, shard.key))
+
+    def _object(self, array: ArrayTarget, key: str) -> tuple[Store, str]:
+        if array.only is not None:
+            return object_at(self._place.to, None, self._place.options)[:2]
+        root = self._place.tree.root
+        return root.store, root.prefix + _new_name(array, key)
+
+
+@contextmanager
+def _over_is_error() -> Iterator[None]:
+    """Raise `OSError` for a run that is over: its results are not wanted any more."""
+    try:
+        yield
+    except JobOver as error:
+        raise OSError(str(error)) from error
+
+
+def _size(store: Store, key: str) -> int:
+    view = open_object(store, key)
+    if view is None:
+        return 0
+    view.close()
+    return view.nbytes
+
+
+def _are_equal(store: Store, key: str, other_store: Store, other_key: str) -> bool:
+    one, other = open_object(store, key), open_object(other_store, other_key)
+    try:
+        return one is not None and other is not None and same_bytes(one, other)
+    finally:
+        for view in (one, other):
+            if view is not None:
+                view.close()
+
+
+def holds_whole_shards(array: ArrayTarget, to: NewObjects | None) -> bool:
+    """Return True if new shards of an array, in its own place if `to` is None, are in memory as a whole."""
+    key = f"{array.folder.prefix}zarr.json"  # all keys of an array are in one store
+    return array.store.path(key) is None if to is None else to.holds_whole(array, key)
+
+
+def _new_name(array: ArrayTarget, key: str) -> str:
+    """Return the path of an object below the new root."""
+    return key.removeprefix(root_prefix(array))
+
+
+def root_prefix(array: ArrayTarget) -> str:
+    """Return the prefix of the hierarchy in its store."""
+    return array.folder.prefix.removesuffix(f"{array.name}/") if array.name else array.folder.prefix
+
+
+Edit = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class NewHierarchy:
+    """A copy of a hierarchy that is being written, or the new object of a single shard; its parts are `place` and `objects`.
+
+    Parameters
+    ----------
+    to, storage_options
+        Where it is written; nothing may be there.
+    budget : MemoryBudget
+    source : path-like, URL or zarr store
+        The old hierarchy, in which the new one must not be.
+    options : Options
+    job : str, optional
+        Name of the run, if several processes write: the hierarchy has its mark until it is complete.
+    is_one_shard : bool
+        `source` is one shard, and `to` its new object.
+
+    Raises
+    ------
+    ValueError, FileExistsError
+        See `check_new_place`.
+    """
+
+    def __init__(
+        self,
+        to: Any,
+        storage_options: Mapping[str, Any] | None,
+        budget: MemoryBudget,
+        source: Any,
+        options: Options,
+        job: str | None = None,
+        *,
+        is_one_shard: bool = False,
+    ) -> None:
+        check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
+        self.place = NewPlace(to, storage_options, job)
+        self._documents: dict[str, dict[str, bytes]] = {}
+        self._budget, self._options = budget, options
+        if job is not None:
+            claim(self.place.tree, job, None, is_begun=False)
+        self.objects = NewObjects(self.place, budget, options)
+
+    def copy_all(self, array: ArrayTarget) -> None:
+        """Copy all objects of an array that is not sharded, except documents."""
+        self.add(array)
+        durable = self._options.durability == "fsync"
+        self.place.tree.copy_array(array, self._budget, durable=durable, may_replace=False)
+
+    def copy_others(self, others: OtherObjects, monitor: Monitor) -> ObjectCounts:
+        """Copy the objects that belong to no array; see `NewTree.copy_others`."""
+        return self.place.tree.copy_others(others, self._budget, self._options, monitor, may_replace=False)
+
+    def add(self, array: ArrayTarget, edit: Edit | None = None) -> None:
+        """Note an array whose documents are to be written, its ``zarr.json`` after `edit`, with those of the groups above it."""
+        if array.only is not None:
+            return
+        parts = node_path(array.name).split("/") if array.name else []
+        root = root_prefix(array)
+        for n in range(len(parts)):
+            above = "/".join(parts[:n])
+            prefix = f"{root}{above}/" if above else root
+            self.add_group(above, replace(array.folder, prefix=prefix))
+        self._documents[array.name] = {
+            name: stored
+            if edit is None or name != "zarr.json"
+            else encoded_document(edit(json.loads(stored)))
+            for name, stored in _stored_documents(array.folder).items()
+        }
+
+    def add_group(self, name: str, folder: Folder) -> None:
+        """Note a group whose documents are to be written."""
+        if node_path(name) not in self._documents:
+            self._documents[name] = _stored_documents(folder)
+
+    def finish(self, groups: Iterable[tuple[str, Folder]]) -> None:
+        """Write the documents, also of groups without arrays. Consolidated metadata become those of the new nodes."""
+        for name, folder in groups:
+            self.add_group(name, folder)
+        documents = {node: with_consolidated(node, self._documents) for node in self._documents}
+        if documents:
+            self.place.tree.write_documents(documents, may_replace=False)
+        if self.place.job is not None:
+            release(self.place.tree)
+
+
+def _stored_documents(folder: Folder) -> dict[str, bytes]:
+    """Return the documents of a node by their names."""
+    found = ((name, folder.get(folder.prefix + name)) for name in sorted(DOCUMENTS))
+    return {name: stored for name, stored in found if stored is not None}

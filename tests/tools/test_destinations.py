@@ -1,0 +1,440 @@
+# test_destinations.py - the four functions that write a new hierarchy do the same
+# SPDX-License-Identifier: MIT
+"""`convert`, `repair` and `compact` with `to`, and `convert_2022`: the same destinations, objects, consolidated metadata and memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import zarr
+from helpers import OtherMemoryStore, create, quiet
+from resident import run_measuring
+from spec_json import array_2022, hierarchy_2022
+from zarr.storage import LocalStore, MemoryStore, StorePath
+
+from shardcodec.tools import compact, convert, repair
+from shardcodec.transformer import convert_2022, open_2022
+
+VALUES = np.arange(21 * 13, dtype="int32").reshape(21, 13)
+# Axes with names, and a mask, as xarray has them.
+MASKED = {"_ARRAY_DIMENSIONS": ["y", "x"], "units": "m"}
+
+
+def make_v3(folder: Path) -> None:
+    with quiet():
+        zarr.create_group(folder, attributes={"title": "old"}).create_group("g", attributes={"n": 1})
+    how = {"shape": VALUES.shape, "chunks": (4, 3), "shards": (8, 9)}
+    attributes = {"_FillValue": 7, "units": "m"}
+    create(folder / "g/a", dimension_names=["y", "x"], fill_value=7, attributes=attributes, **how)[...] = (
+        VALUES
+    )
+
+
+def make_2022(folder: Path) -> None:
+    (folder / "meta/root/g").mkdir(parents=True)
+    (folder / "data/root/g").mkdir(parents=True)
+    (folder / "zarr.json").write_text(json.dumps(hierarchy_2022()))
+    (folder / "meta/root.group.json").write_text('{"attributes": {"title": "old"}}')
+    (folder / "meta/root/g.group.json").write_text('{"attributes": {"n": 1}}')
+    (folder / "meta/root/g/a.array.json").write_text(
+        json.dumps(array_2022() | {"fill_value": 7, "attributes": MASKED})
+    )
+    with quiet():
+        open_2022(folder, "g/a", mode="r+")[...] = VALUES
+
+
+class Way(NamedTuple):
+    """One of the four functions, a source for it, and the folder of the source in which other objects are copied."""
+
+    run: Callable[..., Any]
+    make: Callable[[Path], None]
+    others: str = ""
+
+    def __repr__(self) -> str:
+        return self.run.__name__
+
+
+def by_convert(old: Any, new: Any) -> Any:
+    return convert(old, new)
+
+
+def by_repair(old: Any, new: Any) -> Any:
+    return repair(old, to=new)
+
+
+def by_compact(old: Any, new: Any) -> Any:
+    return compact(old, to=new)
+
+
+def by_convert_2022(old: Any, new: Any) -> Any:
+    return convert_2022(old, new)
+
+
+V3 = [Way(by_convert, make_v3), Way(by_repair, make_v3), Way(by_compact, make_v3)]
+FOUR = pytest.mark.parametrize(
+    "way",
+    [*V3, Way(by_convert_2022, make_2022, "data/root/"), Way(by_convert, make_2022, "data/root/")],
+    ids=repr,
+)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def in_store(store: Any, prefix: str, folder: Path) -> Any:
+    """Put the files of a folder into a store of zarr."""
+    buffer = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes
+    objects = {f"{prefix}{name}": buffer(data) for name, data in files(folder).items()}
+    store._store_dict.update(objects)
+    return StorePath(store, prefix.rstrip("/")) if prefix else store
+
+
+def is_whole(place: Any) -> bool:
+    with quiet():
+        group = zarr.open_group(place, mode="r")
+        assert dict(group.attrs) == {"title": "old"} and dict(group["g"].attrs) == {"n": 1}
+        array = group["g/a"]
+        assert array.metadata.dimension_names == ("y", "x")
+        assert dict(array.attrs)["units"] == "m"
+        return bool((array[...] == VALUES).all())
+
+
+# ---------------------------------------------------------------- places
+
+
+@FOUR
+@pytest.mark.parametrize(
+    "kind", ["new", "below", "empty", "link to empty", "store", "memory", "other", "below in memory"]
+)
+def test_free_place_is_a_destination(way: Way, kind: str, tmp_path: Path) -> None:
+    way.make(tmp_path / "old")
+    to: Any = tmp_path / "new"
+    if kind == "below":
+        to = tmp_path / "not/there/new"
+    elif kind == "empty":
+        to.mkdir()
+    elif kind == "link to empty":
+        (tmp_path / "empty").mkdir()
+        to.symlink_to("empty")
+    elif kind == "store":
+        to = LocalStore(to)
+    elif kind in ("memory", "other"):
+        to = MemoryStore() if kind == "memory" else OtherMemoryStore()
+    elif kind == "below in memory":
+        to = StorePath(MemoryStore(), "some/place")
+    way.run(tmp_path / "old", to)
+    assert is_whole(to)
+
+
+@FOUR
+@pytest.mark.parametrize(
+    "kind", ["file", "files", "hierarchy", "chunks", "the source", "link to it", "memory"]
+)
+def test_place_with_something_is_refused(way: Way, kind: str, tmp_path: Path) -> None:
+    """`convert_2022` took a group, and a folder in which only its own arrays were not."""
+    way.make(tmp_path / "old")
+    to: Any = tmp_path / "new"
+    if kind == "file":
+        to.write_text("x")
+    elif kind == "files":
+        to.mkdir()
+        (to / "notes").write_text("x")
+    elif kind == "hierarchy":
+        zarr.create_group(to)
+    elif kind == "chunks":
+        (to / "g/a/c").mkdir(parents=True)
+        (to / "g/a/c/0").write_text("of an interrupted run")
+    elif kind == "the source":
+        to = tmp_path / "old"
+    elif kind == "link to it":
+        to.symlink_to("old")
+    else:
+        to = MemoryStore()
+        zarr.create_group(to)
+    before = files(tmp_path)
+    with pytest.raises(FileExistsError, match="expected a new p"):
+        way.run(tmp_path / "old", to)
+    assert files(tmp_path) == before
+
+
+@FOUR
+@pytest.mark.parametrize("kind", ["path", "link", "url", "store", "store path"])
+def test_place_inside_the_source_is_refused(way: Way, kind: str, tmp_path: Path) -> None:
+    way.make(tmp_path / "old")
+    (tmp_path / "link").symlink_to("old")
+    before = files(tmp_path)
+    to = {
+        "path": tmp_path / "old/new",
+        "link": tmp_path / "link/data/new",
+        "url": f"file://{tmp_path}/old/new",
+        "store": LocalStore(tmp_path / "old/new"),
+        "store path": StorePath(LocalStore(tmp_path), "old/new"),
+    }[kind]
+    if kind == "url" and way.run is by_convert_2022:
+        to = tmp_path / "old" / "new"  # it takes no URLs
+    with pytest.raises(ValueError, match="outside of the source"):
+        way.run(tmp_path / "old", to)
+    assert files(tmp_path) == before
+
+
+@FOUR
+@pytest.mark.parametrize("kind", ["path", "link", "store", "store path"])
+def test_place_that_contains_the_source_is_refused(way: Way, kind: str, tmp_path: Path) -> None:
+    way.make(tmp_path / "x/y/old")
+    (tmp_path / "link").symlink_to("x/y/old")
+    before = files(tmp_path)
+    old = tmp_path / ("link" if kind == "link" else "x/y/old")
+    to = {"store": LocalStore(tmp_path / "x"), "store path": StorePath(LocalStore(tmp_path), "x")}.get(
+        kind, tmp_path / "x"
+    )
+    with pytest.raises(ValueError, match="outside of the source"):
+        way.run(old, to)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("way", V3, ids=repr)
+@pytest.mark.parametrize(("old", "new"), [("a", "a/b"), ("a/b", "a"), ("a", "a/c/0/0")])
+def test_places_inside_each_other_in_one_store_are_refused(
+    way: Way, old: str, new: str, tmp_path: Path
+) -> None:
+    way.make(tmp_path / "old")
+    store = MemoryStore()
+    source = in_store(store, f"{old}/", tmp_path / "old")
+    before = set(store._store_dict)
+    for to in (StorePath(store, new), StorePath(store.with_read_only(False), new)):
+        with pytest.raises(ValueError, match="outside of the source"):
+            way.run(source, to)
+    assert set(store._store_dict) == before
+    way.run(source, StorePath(store, f"{old}b"))
+    assert is_whole(StorePath(store, f"{old}b"))
+
+
+@pytest.mark.parametrize(("old", "new"), [("g", "g/b"), ("g/a", "g"), ("g", "elsewhere")])
+def test_hierarchy_of_2022_gets_no_new_one(old: str, new: str, tmp_path: Path) -> None:
+    """It fills its store: metadata and chunks of one node are at two places of it."""
+    make_2022(tmp_path / "old")
+    store = MemoryStore()
+    in_store(store, "", tmp_path / "old")
+    before = set(store._store_dict)
+    with pytest.raises(ValueError, match="outside of the source"):
+        convert_2022(StorePath(store, old), StorePath(store, new))
+    assert set(store._store_dict) == before
+    with pytest.raises(ValueError, match="outside of the source"):
+        convert(tmp_path / "old" / old, tmp_path / "old/elsewhere")
+
+
+# ---------------------------------------------------------------- what is copied
+
+
+@FOUR
+def test_other_objects_and_links_are_copied(way: Way, tmp_path: Path) -> None:
+    """`convert_2022` left them out without a word."""
+    way.make(tmp_path / "old")
+    others = tmp_path / "old" / way.others
+    wanted = {"g/table": bytes(range(256)) * 9000, "g/.hidden": b"h", "g/empty": b"", "g/a/notes": b"n"}
+    for name, data in wanted.items():
+        (others / name).parent.mkdir(parents=True, exist_ok=True)
+        (others / name).write_bytes(data)
+    (tmp_path / "elsewhere").write_bytes(b"linked")
+    (others / "g/link").symlink_to(tmp_path / "elsewhere")
+    (others / "g/.shardcodec-0123456789abcdef-x").write_bytes(b"of a killed writer")
+    way.run(tmp_path / "old", tmp_path / "new")
+    assert is_whole(tmp_path / "new")
+    found = files(tmp_path / "new")
+    extra = {
+        name: data for name, data in found.items() if not name.startswith("g/a/c") and "zarr.json" not in name
+    }
+    assert extra == wanted | {"g/link": b"linked"}
+    assert not (tmp_path / "new/g/link").is_symlink()
+
+
+@FOUR
+def test_link_to_nothing_is_found_before_anything_is_written(way: Way, tmp_path: Path) -> None:
+    way.make(tmp_path / "old")
+    (tmp_path / "old" / way.others / "g/link").symlink_to("not-here")
+    with pytest.raises(OSError, match="link"):
+        way.run(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@FOUR
+def test_masks_are_kept(way: Way, tmp_path: Path) -> None:
+    way.make(tmp_path / "old")
+    way.run(tmp_path / "old", tmp_path / "new")
+    document = json.loads((tmp_path / "new/g/a/zarr.json").read_text())
+    assert (document["fill_value"], document["attributes"]["_FillValue"]) == (7, 7)
+    assert document["dimension_names"] == ["y", "x"]
+
+
+@FOUR
+def test_documents_are_written_last(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shardcodec.tools import backup, new_hierarchy
+
+    written: list[str] = []
+    write = backup.write_object
+
+    def noted(blocks: Any, nbytes: int, store: Any, key: str, **how: Any) -> None:
+        written.append(store.path(key))
+        write(blocks, nbytes, store, key, **how)
+
+    for module in (backup, new_hierarchy):
+        monkeypatch.setattr(module, "write_object", noted)
+    way.make(tmp_path / "old")
+    (tmp_path / "old" / way.others / "g/table").write_bytes(b"t")
+    way.run(tmp_path / "old", tmp_path / "new")
+    names = [Path(path).relative_to(tmp_path / "new").as_posix() for path in written if "/a/c/" not in path]
+    assert names == ["g/table", "g/a/zarr.json", "g/zarr.json", "zarr.json"]
+
+
+# ---------------------------------------------------------------- consolidated metadata
+
+
+def consolidated_source(folder: Path, zarr_format: Any, where: list[str]) -> None:
+    with quiet():
+        group = zarr.create_group(folder, zarr_format=zarr_format)
+        group.create_group("sub").create_group("deep", attributes={"n": 1})
+        for name in ("a", "sub/b"):
+            how: dict[str, Any] = {"shards": (8, 8)} if zarr_format == 3 else {}
+            group.create_array(name, shape=(16, 16), chunks=(4, 4), dtype="i4", **how)[...] = 5
+        for path in where:
+            zarr.consolidate_metadata(LocalStore(folder), path=path or None)
+
+
+def consolidated(folder: Path, group: str, zarr_format: int) -> Any:
+    """Return the consolidated metadata of a group; None if it has none."""
+    name = "zarr.json" if zarr_format == 3 else ".zmetadata"
+    if not (folder / group / name).exists():
+        return None
+    document = json.loads((folder / group / name).read_text())
+    found = document.get("consolidated_metadata") if zarr_format == 3 else document
+    if found is None:
+        return None
+    for one in found["metadata"].values():  # zarr-python 3 adds members that mean nothing
+        for name in ("consolidated_metadata",) if zarr_format == 2 else ("storage_transformers",):
+            one.pop(name, None)
+    return found["metadata"]
+
+
+@pytest.mark.parametrize("way", V3, ids=repr)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("where", [[], [""], ["sub"], ["sub", ""]], ids=["none", "root", "sub", "both"])
+def test_consolidated_groups_stay_consolidated(
+    way: Way, zarr_format: int, where: list[str], tmp_path: Path
+) -> None:
+    """`convert` kept only the root, and its groups had no empty metadata of their own, as zarr-python writes them."""
+    consolidated_source(tmp_path / "old", zarr_format, where)
+    way.run(tmp_path / "old", tmp_path / "new")
+    new_format = 3 if way.run is by_convert else zarr_format
+    for group in ("", "sub", "sub/deep"):
+        found = consolidated(tmp_path / "new", group, new_format)
+        assert (found is not None) == (group in where), group
+    # zarr itself, on the new documents, writes the same
+    with quiet():
+        before = {one: consolidated(tmp_path / "new", one, new_format) for one in where}
+        for one in where:
+            zarr.consolidate_metadata(LocalStore(tmp_path / "new"), path=one or None)
+        assert before == {one: consolidated(tmp_path / "new", one, new_format) for one in where}
+        for one in where:
+            names = {
+                name for name, _ in zarr.open_group(tmp_path / "new" / one, mode="r").members(max_depth=None)
+            }
+            assert names == ({"b", "deep"} if one else {"a", "sub", "sub/b", "sub/deep"})
+
+
+# ---------------------------------------------------------------- memory
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of the resident memory is read from /proc")
+def test_large_objects_are_copied_block_by_block(tmp_path: Path) -> None:
+    """`convert_2022` read each object as a whole."""
+    for make, name in ((make_v3, "v3"), (make_2022, "2022")):
+        make(tmp_path / name)
+    (tmp_path / "v3/g/large").write_bytes(bytes(64 << 20))
+    (tmp_path / "2022/data/root/g/large").write_bytes(bytes(64 << 20))
+    # an array without shards: each of its chunks is an object
+    plain = array_2022(shape=(64 << 20,), chunk_shape=(64 << 20,)) | {
+        "data_type": "|u1",
+        "storage_transformers": [],
+    }
+    plain.pop("compressor")
+    (tmp_path / "2022/meta/root/g/plain.array.json").write_text(json.dumps(plain))
+    (tmp_path / "2022/data/root/g/plain").mkdir()
+    (tmp_path / "2022/data/root/g/plain/c0").write_bytes(bytes(64 << 20))
+    results = run_measuring(
+        """
+        from shardcodec.tools import compact, convert, repair
+        from shardcodec.transformer import convert_2022
+
+        folder, memory = Path(os.environ["FOLDER"]), 16 << 20
+        works = {
+            "convert": lambda to: convert(folder / "v3", to, memory=memory, threads=2),
+            "repair": lambda to: repair(folder / "v3", to=to, memory=memory, threads=2),
+            "compact": lambda to: compact(folder / "v3", to=to, memory=memory, threads=2),
+            "convert_2022": lambda to: convert_2022(folder / "2022", to, threads=2),
+        }
+        print(json.dumps({name: peak_of(lambda: work(folder / name) and None)[1] for name, work in works.items()}))
+        """,
+        FOLDER=str(tmp_path),
+    )
+    # the first one also imports what all of them need
+    assert all(nbytes <= 24 << 20 for nbytes in results.values()), results
+    assert (tmp_path / "convert_2022/g/plain/c/0").stat().st_size == 64 << 20
+
+
+# ---------------------------------------------------------------- convert_2022 once more
+
+
+def stopped(old: Path, new: Any) -> None:
+    """Begin a conversion that is interrupted after some shards."""
+
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_2022(old, new, progress=stop)
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory", "whole"])
+def test_overwrite_repeats_a_conversion(kind: str, tmp_path: Path) -> None:
+    make_2022(tmp_path / "old")
+    (tmp_path / "old/data/root/g/table").write_bytes(b"t")
+    to: Any = MemoryStore() if kind == "memory" else tmp_path / "new"
+    if kind == "whole":
+        convert_2022(tmp_path / "old", to)
+    else:
+        stopped(tmp_path / "old", to)
+    with pytest.raises(FileExistsError, match="expected a new p"):
+        convert_2022(tmp_path / "old", to)
+    convert_2022(tmp_path / "old", to, overwrite=True)
+    assert is_whole(to)
+
+
+@pytest.mark.parametrize("name", ["notes", "g/notes", "g/b/zarr.json", "g/a/notes"])
+def test_overwrite_keeps_what_no_conversion_writes(name: str, tmp_path: Path) -> None:
+    make_2022(tmp_path / "old")
+    stopped(tmp_path / "old", tmp_path / "new")
+    (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "new" / name).write_bytes(b"of a user")
+    before = files(tmp_path / "new")
+    with pytest.raises(FileExistsError, match=name):
+        convert_2022(tmp_path / "old", tmp_path / "new", overwrite=True)
+    assert files(tmp_path / "new") == before
+
+
+def test_overwrite_of_the_source_is_refused(tmp_path: Path) -> None:
+    make_2022(tmp_path / "old")
+    before = files(tmp_path)
+    with pytest.raises(FileExistsError, match="another format"):
+        convert_2022(tmp_path / "old", tmp_path / "old", overwrite=True)
+    assert files(tmp_path) == before
