@@ -485,7 +485,7 @@ class RemoteShard:
         index = self._fetch_index()
         if index is None or index.version != self._index.version:
             raise self._changed(forget=index is None)
-        if is_doubtful and not index.is_that_of(self._index):
+        if is_doubtful and not index.matches(self._index):
             raise self._changed()
         self._is_confirmed = True
 

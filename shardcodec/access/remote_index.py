@@ -116,7 +116,7 @@ class IndexLoader:
     def forget(self) -> None:
         """Remove the index from all caches."""
         if self.name is not None:
-            indexes.drop_remote([self.name])
+            indexes.forget([self.name])
 
     # ---- the store
 
@@ -396,7 +396,7 @@ async def consistent_read(
             newer = await loader.load()
             if newer is None:
                 return None
-            if newer.is_that_of(index):
+            if newer.matches(index):
                 raise
             index = newer
     return await whole()

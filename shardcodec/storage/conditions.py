@@ -1,10 +1,10 @@
-# conditions.py - whether the server behind an obstore looks at the conditions of a write
+# conditions.py - probe whether the server behind an obstore honours the conditions of a write
 # SPDX-License-Identifier: MIT
 """Find out, once for each place where objects are stored, whether a write fails there if its condition does not hold.
 
-An obstore can be configured to know no conditions (S3: ``conditional_put="disabled"``). A service may not implement them, and
-a proxy may remove their headers; both then answer as if the condition had held. Only a write can tell, because many services
-look at conditions of reads alone. `check` therefore sends one before the first conditional write to a place.
+An obstore can be configured without conditions (S3: ``conditional_put="disabled"``). A service may not implement them, and
+a proxy may remove their headers; both then answer as if the condition had held. Many services honour only the conditions of
+reads, so only a write can tell: `check` sends a probe before the first conditional write to a place.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["check", "is_known", "known_reason", "names_missing_bucket", "warn", 
 # An entity tag, and for GCS a generation, that no object has.
 NEVER = {"e_tag": f'"{"0" * 32}"', "version": "1"}
 
-# A reason against a store.
+# A reason why conditional writes to a store are not safe.
 NO_TAGS = "the server, or a proxy before it, does not name the states of objects (strong entity tags)"
 
-# Where obstore says in an error that it has sent a request more than once.
+# Matches an error of obstore that has sent a request more than once.
 REPEATED = re.compile(r"after [1-9][0-9]* retries")
 MISSING_BUCKET = re.compile(
     r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist", re.I
@@ -38,18 +38,12 @@ _probing: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = w
 
 
 async def check(store: Any, key: str) -> None:
-    """Find out whether a place looks at conditions; warn if not. Only the first call for a place asks the server.
+    """Find out whether a place honours conditions; warn if not. Only the first call for a place asks the server.
 
-    The probe is an empty object under a new name beside `key`, to be stored only if the object of that name, which does not
-    exist, is in a certain state. A server that looks at conditions stores nothing, so the user needs no permission but the
-    one to write there, and nothing is left. Any other server stores the probe, which is deleted at once. A probe under the name
-    of an existing object would overwrite that object; a put-if-absent, the other condition, cannot fail without an object.
-
-    Parameters
-    ----------
-    store : obstore store
-    key : str
-        Name of the object that is about to be written.
+    The probe is an empty object under a new name beside `key`, on the condition that the object, which does not exist, is in
+    a certain state. A server that honours conditions stores nothing, so the permission to write is enough, and nothing
+    remains. Any other server stores the probe, which is deleted at once. A probe under the name of an existing object would
+    overwrite that object; a put-if-absent, the other condition, cannot fail without an object.
     """
     if is_known(store):
         return
@@ -69,7 +63,7 @@ def is_known(store: Any) -> bool:
 
 
 def known_reason(store: Any) -> str | None:
-    """Return why conditional writes to a place are not safe, as far as it has been found out; None if they are."""
+    """Return the known reason why conditional writes to a place are not safe; None if none is known."""
     place = _place(store)
     return next((reason for told, reason in _told if told == place), None)
 
@@ -80,7 +74,7 @@ def warn(store: Any, reason: str) -> None:
 
 
 def warn_of(place: bytes, shown: str, reason: str) -> None:
-    """Warn as `warn`, of a place that is not an obstore."""
+    """Warn as `warn` does, about a place that is not an obstore."""
     if (place, reason) in _told:
         return
     _told.add((place, reason))
@@ -92,7 +86,7 @@ def warn_of(place: bytes, shown: str, reason: str) -> None:
 
 
 async def _reason_against(store: Any, key: str) -> str | None:
-    """Send the probe. Errors that say nothing of conditions pass: the write itself would meet them."""
+    """Send the probe; return why conditions do not work, or None. Other errors pass: the write itself would raise them."""
     import obstore
 
     errors = obstore.exceptions
@@ -117,7 +111,7 @@ async def _reason_against(store: Any, key: str) -> str | None:
 
 
 async def _send(store: Any, name: str) -> None:
-    """Send the probe, and once more if its answer was cut: obstore does not repeat a request whose answer has begun.
+    """Send the probe, and repeat it if its answer was cut, because obstore does not repeat a request whose answer has begun.
 
     Both have the same name, so that at most one object is left to delete.
     """
@@ -132,17 +126,17 @@ async def _send(store: Any, name: str) -> None:
 
 
 def names_missing_bucket(error: Exception) -> bool:
-    """Tell whether a service answered that the bucket or container does not exist; obstore has no error for that."""
+    """Return True if a service answered that the bucket or container does not exist; obstore has no error for that."""
     return MISSING_BUCKET.search(str(error)) is not None
 
 
 def was_repeated(error: Exception) -> bool:
-    """Tell whether obstore has sent the request more than once before it raised this error."""
+    """Return True if obstore sent the request more than once before it raised this error."""
     return REPEATED.search(str(error)) is not None
 
 
 def _place(store: Any) -> bytes:
-    """Name what an obstore leads to, and how: equal for copies of one store, as each task of a worker has its own."""
+    """Return a digest of the settings of an obstore. Copies of one store, such as those of a worker's tasks, have the same."""
     import hashlib  # here, because it loads OpenSSL
 
     settings = [type(store).__name__, str(getattr(store, "prefix", None))]
@@ -152,7 +146,7 @@ def _place(store: Any) -> bytes:
 
 
 def _shown(store: Any) -> str:
-    """Name a store for a message, without secrets."""
+    """Return the name of a store for messages, without secrets."""
     config = getattr(store, "config", None) or {}
     names = ("endpoint", "bucket", "account_name", "container_name")
     shown = ", ".join(f"{name}={config[name]!r}" for name in names if name in config)

@@ -1,11 +1,11 @@
 # forks.py - stores of other libraries in a forked child
 # SPDX-License-Identifier: MIT
-"""A forked child has its parent's stores, but not all that they need.
+"""Make the stores of a forked child's parent usable in the child, or raise.
 
 An open zip file shares its file offset with the parent and with all other children, so each of them reads from wrong places.
 Clients of services have connections of the parent. The libraries obstore and icechunk have threads, which exist only in the
-parent: a request in the child waits for ever, also one of a new client. So the child opens the file or the client again where
-it can, and else raises.
+parent: a request in the child never ends, not even one of a new client. So the child opens the file or the client again
+where it can; otherwise it raises.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from .object_names import ByIdentity, store_name
 
 __all__ = ["is_local", "note", "own", "own_batch"]
 
-# Libraries that do all their work in threads of their own, which are not made again.
+# Libraries that do all their work in threads, and do not start them again in a child.
 _THREADED = ("obstore", "icechunk")
 
 _generation = 0
-_lost: frozenset[str] = frozenset()  # those of `_THREADED` whose threads are in a parent
-_running: frozenset[str] = frozenset()  # those that have threads at the moment of a fork
+_lost: frozenset[str] = frozenset()  # libraries whose threads are in a parent
+_running: frozenset[str] = frozenset()  # libraries that have threads at the moment of a fork
 
 
 def note(store: Any) -> None:
-    """Remember that a zarr store is used in this process, so that a child knows it as its parent's."""
+    """Remember that this process uses a zarr store, so that a forked child can tell it from its own stores."""
     if type(inner := unwrap(store)) is ZipStore:
         _noted.of(inner)
 
 
 def own(store: Any) -> Any:
-    """Return a zarr store that this process may use: the given one, or one that has opened its file or client again.
+    """Return a zarr store that this process may use: the given one, or one with its file or client opened again.
 
     Raises
     ------
     RuntimeError
-        The store works only in the process that has forked this one.
+        The store works only in the parent process.
     """
     return _own.of(store) if _generation else store
 
 
 def own_batch(batch: list[Any]) -> list[Any]:
-    """Return a batch of zarr's pipeline in which all objects are in stores that this process may use."""
+    """Return a batch of zarr's pipeline whose stores this process may use."""
     if not _generation:
         return batch
     return [
@@ -60,34 +60,35 @@ def own_batch(batch: list[Any]) -> list[Any]:
 
 def _make_own(store: Any) -> Any:
     inner = unwrap(store)
-    again = _again(inner)
+    again = _reopened(inner)
     return store if again is inner else wrapped(store, again)
 
 
-def _again(store: Any) -> Any:
+def _reopened(store: Any) -> Any:
     library = _library(store)
     if library in _lost:
         raise _refused(store, f"the threads of {library} exist only in its parent")
     if isinstance(store, ZipStore):
-        return _zip_again(store)
+        return _reopened_zip(store)
     if isinstance(store, FsspecStore) and getattr(store.fs, "_pid", None) not in (None, os.getpid()):
-        return _client_again(store)
+        return _reopened_client(store)
     return store
 
 
 def _library(store: Any) -> str:
+    """Return the library of `_THREADED` behind a zarr store; "" if it is another one."""
     if isinstance(store, ObjectStore):
         return "obstore"
-    of = store.fs if isinstance(store, FsspecStore) else getattr(store, "_fileobj", None)
-    raw = getattr(of, "raw", of)  # zarr wraps a reader of obstore
-    for one in (store, of, getattr(raw, "_fileobj", None)):
-        library = type(one).__module__.partition(".")[0]
+    client = store.fs if isinstance(store, FsspecStore) else getattr(store, "_fileobj", None)
+    raw = getattr(client, "raw", client)  # zarr wraps a reader of obstore
+    for owner in (store, client, getattr(raw, "_fileobj", None)):
+        library = type(owner).__module__.partition(".")[0]
         if library in _THREADED:
             return library
     return ""
 
 
-def _zip_again(store: Any) -> Any:
+def _reopened_zip(store: Any) -> Any:
     """Return a zip store that has opened the file again, unless this process has opened it."""
     if not store._is_open or (_noted.has(store) and _noted.of(store) == _generation):
         return store
@@ -114,7 +115,7 @@ def is_local(store: Any) -> bool:
     return not protocols.isdisjoint({"file", "local", "memory"})
 
 
-def _client_again(store: Any) -> Any:
+def _reopened_client(store: Any) -> Any:
     if is_local(store):
         return store
     try:
@@ -137,10 +138,10 @@ def _before() -> None:
 
 
 def _has_threads() -> bool:
-    """Return True if a thread of these libraries runs, or if the system does not tell."""
+    """Return True if a thread of these libraries runs, or if the system does not list threads."""
     names = glob.glob("/proc/self/task/*/comm")
     for name in names:
-        with contextlib.suppress(OSError), open(name) as file:  # the thread has ended
+        with contextlib.suppress(OSError), open(name) as file:  # the thread may have ended
             if "tokio" in file.read():
                 return True
     return not names

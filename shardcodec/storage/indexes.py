@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Caches of shard indexes: of local files, of remote objects, and in a file.
 
-The index cache.
-
-Each use of a cached index compares the opened local file with its state when the index was read, so a hit is as reliable
-as a new read of the index. `storage.indexes` handles objects of other stores.
+The engine compares an opened local file with its state when the index was read. A remote index is cached with the state of
+its object (the entity tag), which a request for ranges then requires. Either way a hit is as reliable as a new read of the
+index. If the store does not identify states, an index is cached only if the user declares objects ``immutable``.
 """
 
 from __future__ import annotations
@@ -36,13 +35,12 @@ from .whole_file import put_file
 if TYPE_CHECKING:
     from .._native import Chain
 
-
 __all__ = [
     "IndexCache",
     "RemoteIndex",
     "Sidecar",
     "drop",
-    "drop_remote",
+    "forget",
     "get",
     "put",
     "shared",
@@ -114,7 +112,7 @@ class IndexCache:
     def get(self, key: str, chain: Chain) -> np.ndarray[Any, Any] | None:
         """Return the cached index of an object that is not a local file, without a check that it is still current.
 
-        `storage.indexes` includes the state of the object in `key`, so that a caller can detect a stale index.
+        The module's `get` includes the state of the object in `key`, so that a caller can detect a stale index.
         The engine itself looks up local files.
 
         Parameters
@@ -205,20 +203,6 @@ def _shared(max_bytes: int, max_open_files: int) -> IndexCache:
     return IndexCache(max_bytes, max_open_files=max_open_files)
 
 
-def _begin_child() -> None:
-    """Replace the mutexes in a forked child, because threads of the parent may have held them.
-
-    The native caches empty themselves.
-    """
-    global _all_mutex
-    _all_mutex = threading.RLock()
-    for cache in list(_all):
-        cache._mutex = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_begin_child)
-
-
 def shared(max_bytes: int, max_open_files: int) -> IndexCache | None:
     """Return the cache with these bounds that all calls of this process share; None if both are 0."""
     return _shared(max_bytes, max_open_files) if max_bytes or max_open_files else None
@@ -233,15 +217,9 @@ def drop(keys: Iterable[str]) -> None:
         cache.drop(keys)
 
 
-# ---------------------------------------------------------------- the cache of indexes of remote objects between calls
-#
-# The counterpart of `storage.indexes` for stores that answer requests.
-#
-# A cached index is useful only if a reader can detect that it is stale. If the store identifies states of objects (entity
-# tags), the state is cached with the index and bound to requests for ranges: a cached index is then as reliable as a fresh
-# one and needs no request. If the store does not, an index is cached only if the user declares objects ``immutable``.
+# ---------------------------------------------------------------- indexes of remote objects, with the states of the objects
 
-# Most objects with a remembered state; the cache bounds the indexes themselves.
+# Maximum number of objects with a remembered state; the cache bounds the indexes themselves.
 MAX_STATES = 1 << 16
 
 
@@ -255,7 +233,7 @@ class RemoteIndex:
     nbytes : int or None
         Size of the object in bytes, if it is known.
     version
-        Name of the state, if the store reports it; see `requests.Answer`.
+        Name of the state, if the store reports it; see `storage.store.Answer`.
     is_sound : bool
         True if the size of the object is known to fit all entries.
     is_confirmed : bool
@@ -268,63 +246,61 @@ class RemoteIndex:
     is_sound: bool = False
     is_confirmed: bool = True
 
-    def is_that_of(self, other: RemoteIndex) -> bool:
+    def matches(self, other: RemoteIndex) -> bool:
         """Return True if version and entries are equal, so that both indexes seem to be of one state of the object."""
         return bool(self.version == other.version and np.array_equal(self.entries, other.entries))
 
 
 _states: OrderedDict[str, tuple[int | None, Any, bool]] = OrderedDict()
-_mutex = threading.Lock()
+_states_mutex = threading.Lock()
 
 
-def _begin_child_remote() -> None:
-    """Replace the mutex in a forked child, because threads of the parent may have held it."""
-    global _mutex
-    _mutex = threading.Lock()
+def _begin_child() -> None:
+    """Replace the mutexes in a forked child, because threads of the parent may have held them.
+
+    The native caches empty themselves.
+    """
+    global _all_mutex, _states_mutex
+    _all_mutex = threading.RLock()
+    _states_mutex = threading.Lock()
+    for cache in list(_all):
+        cache._mutex = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_begin_child_remote)
+os.register_at_fork(after_in_child=_begin_child)
 
 
-def _cache_of(options: Options, version: Any, kept: IndexCache | None) -> IndexCache | None:
+def _cache_of(options: Options, version: Any, cache: IndexCache | None) -> IndexCache | None:
+    """Return the cache for an index; None if a reader could not detect that the index is stale."""
     if version is None and not options.immutable:
         return None
-    return shared(options.index_cache, options.open_files) if kept is None else kept
+    return shared(options.index_cache, options.open_files) if cache is None else cache
 
 
 def _name_of_state(name: str, version: Any) -> str:
-    """Return the name of an index; it includes the state, so that a state is never paired with the index of another."""
+    """Return the name of an index with its state, so that the index of another state is never found."""
     return name if version is None else f"{name}\0{version}"
 
 
-def ticket(options: Options, kept: IndexCache | None = None) -> int:
+def ticket(options: Options, cache: IndexCache | None = None) -> int:
     """Return a number for `put` of the same cache; take it before fetching an index."""
-    kept = shared(options.index_cache, options.open_files) if kept is None else kept
-    return 0 if kept is None else kept.ticket()
+    cache = shared(options.index_cache, options.open_files) if cache is None else cache
+    return 0 if cache is None else cache.ticket()
 
 
-def get(name: str, chain: Chain, options: Options, kept: IndexCache | None = None) -> RemoteIndex | None:
+def get(name: str, chain: Chain, options: Options, cache: IndexCache | None = None) -> RemoteIndex | None:
     """Return the index of an object, or None if it is not cached.
 
-    Parameters
-    ----------
-    name : str
-        Name of the object, unique among all stores of the process.
-    chain
-        The compiled chain of the shard.
-    options : Options
-        ``index_cache``, ``open_files`` and ``immutable`` are used.
-    kept : IndexCache, optional
-        The cache to search instead of the cache of the options.
+    `name` is unique among all stores of the process. `cache` is searched instead of the cache of the options.
     """
-    with _mutex:
+    with _states_mutex:
         state = _states.get(name)
         if state is None:
             return None
         _states.move_to_end(name)
     nbytes, version, is_sound = state
-    kept = _cache_of(options, version, kept)
-    entries = None if kept is None else kept.get(_name_of_state(name, version), chain)
+    cache = _cache_of(options, version, cache)
+    entries = None if cache is None else cache.get(_name_of_state(name, version), chain)
     if entries is None:
         return None
     return RemoteIndex(entries, nbytes, version, is_sound, is_confirmed=options.immutable)
@@ -336,33 +312,31 @@ def put(
     index: RemoteIndex,
     options: Options,
     since: int,
-    kept: IndexCache | None = None,
+    cache: IndexCache | None = None,
 ) -> None:
     """Cache an index with a checked checksum, if a later call can use it; `since` is the `ticket` of the same cache."""
-    kept = _cache_of(options, index.version, kept)
-    if kept is None:
+    cache = _cache_of(options, index.version, cache)
+    if cache is None:
         return
-    kept.put(_name_of_state(name, index.version), chain, index.entries, since)
-    with _mutex:
+    cache.put(_name_of_state(name, index.version), chain, index.entries, since)
+    with _states_mutex:
         _states[name] = index.nbytes, index.version, index.is_sound
         _states.move_to_end(name)
         while len(_states) > MAX_STATES:
             _states.popitem(last=False)
 
 
-def drop_remote(names: Iterable[str]) -> None:
-    """Remove objects that were written from the cache."""
+def forget(names: Iterable[str]) -> None:
+    """Remove the indexes and states of remote objects that were written; `drop` is for local files."""
     names = list(names)
-    with _mutex:
+    with _states_mutex:
         for name in names:
             _states.pop(name, None)
     drop(names)
 
 
 # ---------------------------------------------------------------- a cache file for the sizes of inner chunks
-#
-# A file, at any path, that caches the sizes of inner chunks from shard indexes.
-#
+
 # The sizes of an object are stored with a stamp of its state (size and entity tag, or size and times of a file). A caller
 # passes the current stamp, so stale sizes are never used. A file that is lost, damaged, or of another array only costs the
 # requests that it would have saved.
@@ -372,7 +346,6 @@ def drop_remote(names: Iterable[str]) -> None:
 #     of each object in turn: a zlib stream of nbytes bytes: the sizes + 1 (0: absent), the lowest byte of all sizes first
 #
 # The file is always replaced as a whole, so the last of several concurrent writers determines its content.
-
 MAGIC = b"shardst1"
 HEAD = struct.Struct("<8sII")
 
@@ -421,7 +394,7 @@ class Sidecar:
         self._n_chunks = n_chunks
         self._max_nbytes = max_nbytes
         self._is_changed = False
-        self._kept: dict[str, _PackedSizes] = {}  # ascending by when they were used
+        self._kept: dict[str, _PackedSizes] = {}  # the most recently used last
         try:
             self._kept = self._load()
         except ShardFileError:
@@ -451,21 +424,21 @@ class Sidecar:
         table = json.loads(data[HEAD.size : begin])
         if table["of"] != self._identity:
             raise ValueError("it is about another array")
-        found = {}
+        cached = {}
         for key, stamp, itemsize, nbytes in table["objects"]:
-            found[str(key)] = _PackedSizes(str(stamp), int(itemsize), data[begin : begin + nbytes])
+            cached[str(key)] = _PackedSizes(str(stamp), int(itemsize), data[begin : begin + nbytes])
             begin += nbytes
-        return found
+        return cached
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def get(self, key: str, stamp: str | None) -> Sizes | None:
         """Return the sizes of an object's inner chunks, 2^64-1 for an absent one; None if not cached for this state."""
-        kept = self._kept.get(key)
-        if kept is None or stamp is None or kept.stamp != stamp:
+        packed = self._kept.get(key)
+        if packed is None or stamp is None or packed.stamp != stamp:
             return None
-        sizes = self._unpack(kept)
+        sizes = self._unpack(packed)
         if sizes is None:
             _log.warning("%s: the sizes of %r are damaged and are ignored", self._path, key)
             del self._kept[key]
@@ -474,19 +447,19 @@ class Sidecar:
         self._kept[key] = self._kept.pop(key)
         return sizes
 
-    def _unpack(self, kept: _PackedSizes) -> Sizes | None:
+    def _unpack(self, sizes: _PackedSizes) -> Sizes | None:
         """Return the sizes of inner chunks; None if the compressed sizes are damaged."""
-        due = kept.itemsize * self._n_chunks
-        if kept.itemsize not in (1, 2, 4, 8):
+        nbytes = sizes.itemsize * self._n_chunks
+        if sizes.itemsize not in (1, 2, 4, 8):
             return None
         try:
-            data = zlib.decompressobj().decompress(kept.packed, due + 1)
+            data = zlib.decompressobj().decompress(sizes.packed, nbytes + 1)
         except zlib.error:
             return None
-        if len(data) != due:
+        if len(data) != nbytes:
             return None
-        planes = np.frombuffer(data, dtype=np.uint8).reshape(kept.itemsize, self._n_chunks)
-        numbers = np.ascontiguousarray(planes.T).view(f"<u{kept.itemsize}").reshape(-1)
+        planes = np.frombuffer(data, dtype=np.uint8).reshape(sizes.itemsize, self._n_chunks)
+        numbers = np.ascontiguousarray(planes.T).view(f"<u{sizes.itemsize}").reshape(-1)
         return numbers.astype(np.uint64) - np.uint64(1)  # 0 becomes 2^64-1
 
     def put(self, key: str, stamp: str | None, sizes: Sizes) -> None:
@@ -542,6 +515,5 @@ class Sidecar:
             (len(row) + 2 + len(kept.packed) for row, (_, kept) in zip(rows, last_first, strict=True)),
             initial=HEAD.size + len(head) + len(tail),
         )
-        n = sum(total <= self._max_nbytes for total in nbytes) - 1
-        n = max(0, n)
+        n = max(0, sum(total <= self._max_nbytes for total in nbytes) - 1)
         return last_first[:n], (head + ", ".join(rows[:n]) + tail).encode()

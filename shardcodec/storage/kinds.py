@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT
 """From a path, a URL, bytes or a zarr store to the store of shards.
 
-Find the `storage.store.Store` for a zarr store, a path, or the bytes of an object.
-
 A subclass may do anything in its methods, so only zarr's own classes count as files, memory or object stores.
 """
 
@@ -50,13 +48,9 @@ __all__ = [
 
 
 # ---------------------------------------------------------------- the zarr store that a URL leads to
-#
-# Open the store of a URL, such as ``s3://bucket/images.zarr``.
-#
-# obstore is preferred, because its stores name the states of objects, so partial writes can be conditional. Without obstore,
-# and for schemes that it does not know, zarr's own parser opens the store with fsspec. A ``file://`` URL is a path.
 
-# The schemes that obstore opens, with the names that it has for them.
+# The schemes that obstore opens, with its names of them. obstore is preferred, because its stores name the states of
+# objects, so partial writes can be conditional. Without obstore, and for other schemes, zarr's own parser uses fsspec.
 BY_OBSTORE = {
     "s3": "s3",
     "s3a": "s3a",
@@ -72,7 +66,7 @@ BY_OBSTORE = {
 }
 SAME_SERVICE = (("s3", "s3a"), ("gs", "gcs"), ("az", "adl", "azure", "abfs", "abfss"))
 FILES = ("file", "local")
-# Options of obstore's clients. It panics if one is given as an option of the store.
+# Options of obstore's clients. obstore panics if it gets one of them as an option of the store.
 CLIENT_OPTIONS = frozenset(
     (
         "allow_http",
@@ -101,12 +95,12 @@ WITHOUT_OBSTORE = (
 
 
 def is_url(value: Any) -> bool:
-    """Return True for a string that zarr takes for a URL and not for a path."""
+    """Return True for a string that zarr reads as a URL and not as a path."""
     return isinstance(value, str) and "://" in value
 
 
 class PlacedOptions(dict[str, Any]):
-    """Options for the first URL among some places, and for the others of the same service.
+    """Options for the first URL among some places, and for other URLs of the same service.
 
     Parameters
     ----------
@@ -137,12 +131,12 @@ class PlacedOptions(dict[str, Any]):
 
 
 def placed_options(options: Mapping[str, Any] | None, *places: Any) -> Mapping[str, Any] | None:
-    """Return options that reach only the first URL among these places, and others of the same service."""
+    """Return options that reach only the first URL among these places, and other URLs of the same service."""
     return None if options is None else PlacedOptions(options, places)
 
 
 def _service(url: str) -> str:
-    """Return what URLs of one service share: the scheme, for the web with the host."""
+    """Return the scheme of a URL; for HTTP also the host. URLs of one service have the same result."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     name = next((names[0] for names in SAME_SERVICE if scheme in names), scheme)
@@ -170,8 +164,8 @@ def store_at(url: str, options: Mapping[str, Any] | None = None) -> Any:
     ----------
     url : str
     options : mapping, optional
-        For obstore the arguments of ``obstore.store.from_url``, and those in its ``client_options``; else those of the file
-        system of fsspec.
+        For obstore, the arguments of ``obstore.store.from_url`` and those in its ``client_options``; otherwise, those of the
+        fsspec file system.
 
     Returns
     -------
@@ -218,7 +212,7 @@ def _obstore_at(url: str, options: dict[str, Any]) -> Any:
     options = {name: options[name] for name in options if name not in CLIENT_OPTIONS}
     if client:
         options["client_options"] = client | dict(options.get("client_options") or {})
-    # `from_url` takes the host names of some services for S3 or Azure, which need credentials
+    # `from_url` maps the host names of some services to S3 or Azure, which need credentials
     opener = HTTPStore.from_url if scheme in ("http", "https") else from_url
     try:
         return opener(url, **options)
@@ -243,21 +237,18 @@ def _shown(url: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what an error says, without the further lines of obstore, which show its configuration."""
+    """Return the first line of an error; further lines of obstore show its configuration."""
     return str(error).partition("\n")[0]
 
 
-# ---------------------------------------------------------------- stores that show objects of another store under other names
-#
-# Views of a store.
-#
-# A view may make up metadata as it likes, but its chunks are objects of the store behind, byte for byte. So a request for
-# chunks goes to that store, under their names there: what is a file or a buffer for the engine stays one, and locks and
-# caches know an object by one name whichever way it is reached.
+# ---------------------------------------------------------------- views that show objects of another store under other names
 
 
 class RenamedStore(AnyStore):
-    """A store whose chunks have other names in the store behind it.
+    """A view of a store, with metadata of the view, whose chunks have other names in the store behind it.
+
+    Requests for chunks go to the store behind, so the engine still opens files and buffers, and locks and caches know an
+    object by one name.
 
     Attributes
     ----------
@@ -269,11 +260,11 @@ class RenamedStore(AnyStore):
 
     @abstractmethod
     def located(self, key: str) -> str | None:
-        """Return the name that a chunk has in the store behind; None for what is no chunk."""
+        """Return the name of a chunk in the store behind; None if the key is not that of a chunk."""
 
 
 def original(target: StorePath) -> StorePath:
-    """Return the place of an object in the store that really has it."""
+    """Return the place of an object in the store behind all views."""
     while isinstance(target.store, RenamedStore):
         key = target.store.located(target.path)
         target = StorePath(target.store.base, target.path if key is None else key)
@@ -281,12 +272,12 @@ def original(target: StorePath) -> StorePath:
 
 
 def originals(batch: Sequence[Any], *, writing: bool = False) -> list[Any]:
-    """Return a batch of zarr's with every object where it really is.
+    """Return a batch of zarr with every object in the store behind all views.
 
     Raises
     ------
     ValueError
-        Something is to be written, and the view is read-only: the store behind need not be.
+        The batch is for a write, and the view is read-only. The store behind may be writable.
     """
     if not batch or not isinstance(getattr(batch[0][0], "store", None), RenamedStore):
         return batch if isinstance(batch, list) else list(batch)
@@ -330,25 +321,25 @@ def _store_of_requests(base: Any) -> Store:
 
 
 def locate(target: StorePath) -> tuple[Store, str]:
-    """Return the store that has an object, and the object's key there; see `renamed_store`."""
+    """Return the store that has an object, and the object's key there, behind all views."""
     target = original(target)
     return store_of(target.store), target.path
 
 
 def is_zarr_store(value: Any) -> bool:
-    """Return True for an instance of zarr's class of stores, by its type and not by what it says of itself."""
+    """Return True for an instance of zarr's class of stores. A mock's ``__class__`` does not count."""
     return issubclass(type(value), compat.Store)
 
 
 def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return the store or the path that a URL leads to; any other target as it is.
+    """Return the store or the path that a URL leads to; return any other target unchanged.
 
     Raises
     ------
     TypeError
-        There are options for something that is not a URL.
+        There are options, but the target is not a URL.
     ImportError, ValueError
-        As for `urls.store_at`.
+        As for `store_at`.
     """
     if isinstance(storage_options, PlacedOptions):
         storage_options = storage_options.of(target)
@@ -360,25 +351,25 @@ def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
 
 
 def readable_at(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return what `at_url` does; of a path that leads to a zip file, or into one, its store and the path in it.
+    """Return the result of `at_url`; for a path to a zip file or into one, the zip store and the path in it.
 
     Raises
     ------
     TypeError, ImportError, ValueError, OSError
         As for `at_url` and `zip_at`.
     """
-    found = at_url(target, storage_options)
-    if isinstance(found, str | os.PathLike) and "\0" not in os.fspath(found):
-        file, rest = file_above(os.path.abspath(os.fspath(found)))
+    place = at_url(target, storage_options)
+    if isinstance(place, str | os.PathLike) and "\0" not in os.fspath(place):
+        file, rest = file_above(os.path.abspath(os.fspath(place)))
         if file and is_zip(file):
             return StorePath(zip_at(file), rest)
-    return found
+    return place
 
 
 def file_above(path: str) -> tuple[str, str]:
-    """Return the regular file at an absolute path, or the one in place of a folder above it, and the rest of the path.
+    """Return the regular file at an absolute path or above it, and the rest of the path.
 
-    Both are empty if there is a folder at the path, or the nearest thing above it is one.
+    Both are empty if the nearest existing name is not a regular file.
     """
     file, rest = path, ""
     while True:
@@ -395,7 +386,7 @@ def file_above(path: str) -> tuple[str, str]:
 
 
 def is_zip(path: str) -> bool:
-    """Return True for a regular file that is a zip file by its content, or says so by its name."""
+    """Return True for a regular file that is a zip file by its content or by its name."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
@@ -433,7 +424,7 @@ def object_at(
     Parameters
     ----------
     store : path-like, URL, bytes-like, zarr store or StorePath
-        A folder, or with `key` None or "" the file itself; the same as a URL; the bytes of the object; any zarr store.
+        A folder, or the file itself if `key` is None or ""; a URL of either; the bytes of the object; any zarr store.
     key : str or None
         Key of the object. For bytes only a name for errors.
     storage_options : mapping, optional
@@ -442,18 +433,18 @@ def object_at(
     Raises
     ------
     TypeError
-        `store` is nothing of this kind, or there are options without a URL.
+        `store` has another type, or there are options without a URL.
     ValueError
         The key has a null byte, or a store comes without a key.
     ImportError, ValueError
-        The URL cannot be opened; see `urls.store_at`.
+        The URL cannot be opened; see `store_at`.
     """
     if is_url(store):
         if isinstance(storage_options, PlacedOptions):
             storage_options = storage_options.of(store)
         url, name = (store, key) if key else split_url(store)
-        found = at_url(url, storage_options)
-        store, key = (found, name) if key or is_zarr_store(found) else (f"{found}/{name}", None)
+        place = at_url(url, storage_options)
+        store, key = (place, name) if key or is_zarr_store(place) else (f"{place}/{name}", None)
     else:
         at_url(store, storage_options)
     if isinstance(store, StorePath):
@@ -464,10 +455,10 @@ def object_at(
             raise ValueError(f"key: expected the key of the shard in the store, got {key!r}")
         introduce(store)
         target = original(StorePath(store, key))
-        found = store_of(target.store)
-        if not found.is_near:  # before zarr 3.2, zip files do not open themselves
+        kind = store_of(target.store)
+        if not kind.is_near:  # before zarr 3.2, zip files do not open themselves
             on_zarrs_loop(target.store._ensure_open())
-        return found, target.path, key
+        return kind, target.path, key
     if isinstance(store, str | os.PathLike):
         path = check_name(os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store)))
         folder, name = os.path.split(str(path))
@@ -475,13 +466,15 @@ def object_at(
     try:
         return BytesStore(memoryview(store).cast("B")), key or "", key or ""
     except TypeError:
-        raise TypeError(f"expected a path, bytes or a zarr store, got {type(store).__name__}") from None
+        raise TypeError(
+            f"store: expected a path, bytes or a zarr store, got {type(store).__name__}"
+        ) from None
 
 
 def introduce(base: Any) -> None:
-    """Compute the name of a zarr store, and for a LocalStore whether its file system is local.
+    """Memoise the name of a zarr store and, for a LocalStore, whether its file system is local.
 
-    Called when an array or a shard is opened, so that reads and writes need no system calls for it.
+    Callers open an array or a shard. Later reads and writes then need no system calls for these facts.
     """
     base = unwrap(base)
     object_names.store_name(base)
@@ -490,10 +483,9 @@ def introduce(base: Any) -> None:
 
 
 async def introduce_async(target: Any) -> None:
-    """Call `introduce` in a thread for the LocalStore of a StorePath, if its file system is not known yet.
+    """Call `introduce` in a thread for the LocalStore of a StorePath, if its file system is not known yet; ignore the rest.
 
-    Anything else is ignored. For objects whose array was not opened, so that their first read or write makes no blocking
-    system calls on the event loop.
+    An object whose array was not opened then makes no blocking system calls on the event loop.
     """
     if not isinstance(target, StorePath):
         return

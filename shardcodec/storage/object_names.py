@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Names of objects for locks, caches and messages; the keys of a store.
 
-Names of objects.
-
 Two ways to one object must lead to one lock, so a file is named by its path without symbolic links, and an object of another
-store by the name of the store, which comes from the store's ``__str__``. That is foreign code which reads and writes must not
-call (`storage.object_names`), so it is called when an array is opened, and its result is memoised.
+store by the name of the store, which comes from the store's ``__str__``.
+
+``str``, ``repr``, ``==`` and ``hash`` of a store are foreign code. They may wait for a lock whose owner waits for the GIL,
+which is a deadlock. So dictionaries must not have stores as keys, and reads and writes must not format them: a store is
+named when its array is opened, and `ByIdentity` memoises the name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
     "lies_below",
     "lies_in",
     "memory_name",
-    "part_name",
+    "nested_name",
     "real_paths",
     "store_name",
     "zarr_keys",
@@ -38,16 +39,11 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- facts about Python objects, memoised by identity
-#
-# Facts about objects of other libraries, computed once per object.
-#
-# ``str``, ``repr``, ``==`` and ``hash`` of such an object are foreign code. They may wait for a lock whose owner waits for
-# the GIL, which is a deadlock. So a dictionary must not have such objects as keys, and a read or write must not format them.
+# ---------------------------------------------------------------- facts about objects of other libraries, memoised by identity
 
 T = TypeVar("T")
 
-# Most objects without weak references that are kept in memory together with their fact.
+# Maximum number of objects without weak references that stay in memory with their facts.
 MAX_KEPT = 64
 
 
@@ -121,23 +117,23 @@ def describe(store: Any, key: str) -> str:
 
 
 def index_names(store: Any, keys: Sequence[str]) -> list[str]:
-    """Return the names of objects for caches of indexes: no other store returns them, also after this one is gone."""
+    """Return the names of objects for index caches; no other store ever has them, even after this one is deleted."""
     prefix = _tokens.of(store)
     return [f"store {prefix}/{key}" for key in keys]
 
 
-def part_name(name: str, holder: str) -> str:
-    """Return the name of a part of an object for locks, from its own name and that of the object."""
+def nested_name(name: str, holder: str) -> str:
+    """Return the lock name of a value in an object, from the names of the value and of the object."""
     return f"{holder}[{name}]"
 
 
 def lies_in(name: str, objects: Collection[str]) -> bool:
-    """Return True if a name for locks is that of a part of one of these objects."""
+    """Return True for the lock name of a value in one of these objects."""
     return any(name[:i] in objects for i, character in enumerate(name) if character == "[")
 
 
 def lies_below(name: str, folder: str) -> bool:
-    """Return True if a name for locks is that of a folder, of an object below it, or of a part of one of these."""
+    """Return True for the lock name of a folder, of an object below it, or of a value in one of these."""
     return name == folder or name.startswith((f"{folder}/", f"{folder}[")) or f"[{folder}/" in name
 
 
@@ -156,11 +152,11 @@ _tokens = ByIdentity(lambda _: next(_count))
 
 
 def real_paths(paths: Sequence[str]) -> list[str]:
-    """Resolve symbolic links, folder by folder: a write has many files in few folders."""
-    parts = [os.path.split(path) for path in paths]
-    folders = list(dict.fromkeys(folder for folder, _ in parts))
+    """Resolve symbolic links; each folder is resolved once, because a write has many files in few folders."""
+    splits = [os.path.split(path) for path in paths]
+    folders = list(dict.fromkeys(folder for folder, _ in splits))
     real = dict(zip(folders, call_each(_real_folder, folders), strict=True))
-    return call_each(_real_file, [f"{real[folder].rstrip('/')}/{name}" for folder, name in parts])  # "/" too
+    return call_each(_real_file, [f"{real[folder].rstrip('/')}/{name}" for folder, name in splits])  # "/" too
 
 
 def _real_file(path: str) -> str:
@@ -174,36 +170,32 @@ MAX_REAL = 4096
 
 
 def _real_folder(folder: str) -> str:
-    """Resolve a folder; a memoised result counts as long as both names lead to the same folder."""
+    """Resolve a folder; a memoised result is valid while both names lead to the same folder."""
     known = _real.get(folder)
     if known is not None and _leads_to(folder, known) and (known[0] == folder or _leads_to(known[0], known)):
         return known[0]
     real = os.path.realpath(folder)
     try:
-        found = os.stat(real)
+        status = os.stat(real)
     except OSError:
         return real  # not created yet
     if len(_real) >= MAX_REAL:
         _real.clear()
-    _real[folder] = real, found.st_dev, found.st_ino
+    _real[folder] = real, status.st_dev, status.st_ino
     return real
 
 
 def _leads_to(path: str, known: tuple[str, int, int]) -> bool:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return False
-    return (found.st_dev, found.st_ino) == known[1:]
+    return (status.st_dev, status.st_ino) == known[1:]
 
 
-# ---------------------------------------------------------------- the keys of a store, one by one
-#
-# List the objects below a folder, and the folders in it, without a list of all of them in memory.
-#
-# The functions block, so an event loop must not call them. `storage.store.Store` has them as methods.
+# ---------------------------------------------------------------- the keys of a store, listed by blocking functions
 
-# Number of keys that one call of zarr's event loop collects.
+# Number of keys that one call of zarr's event loop collects, so that memory never holds all keys.
 PAGE_KEYS = 1000
 
 
@@ -236,7 +228,7 @@ async def _page(keys: Any) -> list[str]:
 
 
 def zarr_names(base: Any, prefix: str) -> list[str]:
-    """Return the names in a folder of a zarr store, of objects and of folders."""
+    """Return the names of the objects and folders in a folder of a zarr store."""
 
     async def listed() -> list[str]:
         return [name.rstrip("/") async for name in base.list_dir(prefix.rstrip("/"))]
@@ -263,11 +255,11 @@ def file_keys(root: str, prefix: str, *, with_folders: bool = False) -> Iterator
 
 def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]], with_folders: bool) -> Iterator[str]:
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
         entries = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
-    own = found.st_dev, found.st_ino
+    own = status.st_dev, status.st_ino
     if own in above:
         entries.close()
         return
@@ -283,7 +275,7 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]], with_fold
 
 
 def file_names(root: str, prefix: str) -> list[str]:
-    """Return the names of the folders in a folder; no name of a file."""
+    """Return the names of the folders in a folder, without files."""
     try:
         with os.scandir(f"{root}/{prefix}") as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Objects behind zarr's `ObjectStore`.
 
-There is an obstore behind it, which reports the size and the entity tag of an object with every answer. A tag can be a
-condition of a read or a write. An object store has no locks, but it refuses to replace an object that has changed
-since it was read. The writer then reads the object again and repeats its update. Of all writers that try at a time one succeeds,
-so the others wait for a random time that grows. No update is lost, and no writer waits for a writer that has died.
+Its obstore reports the size and the entity tag of an object with every answer. A tag can be a condition of a read or a
+write. An object store has no locks, but it refuses to replace an object that has changed since it was read. The writer
+then reads the object again and repeats its update. Of several writers one succeeds; the others wait for a random time
+that grows. No update is lost, and no writer waits for a writer that has died.
 
 Services have no conditional delete. An update that leaves no inner chunk therefore stores a shard without inner chunks.
 """
@@ -31,26 +31,25 @@ __all__ = ["ObjectStore", "state_text", "version_of"]
 # The obstores that compare entity tags when they write (for S3 it can be switched off).
 CONDITIONAL = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
 
-# Objects from this size on are fetched into memory of our own, piece by piece, so that the new object can be made of it.
+# Objects of this size and more are fetched piece by piece into a buffer of this process, in which the new object is made.
 OWN_NBYTES = 8 << 20
 PIECE_NBYTES = 4 << 20
 
-# An upload in parts: the smallest part, the largest number of parts (S3 has 10,000), and the bytes that are under way.
+# A multipart upload: the smallest part, the largest number of parts (S3 has 10,000), and the bytes in flight.
 PART_NBYTES = 8 << 20
 MAX_PARTS = 8_000
-UNDER_WAY_NBYTES = 24 << 20
+IN_FLIGHT_NBYTES = 24 << 20
 
 # Metadata of an object that names the write that stored it. No underscore: some proxies drop headers that have one.
 WRITE_ID = "shardcodecwrite"
-# How long a write that has failed may take to find out whether it was stored all the same, in seconds.
+# How long a write without an answer may take to find out whether it was stored, in seconds.
 CONFIRM_SECONDS = 30.0
 
 # The obstores whose entity tags are valid in every process.
 LASTING = ("AzureStore", "GCSStore", "S3Store")
 
-
-# The obstores that store an object in parts, with metadata.
-IN_PARTS = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
+# The obstores that have multipart uploads, with metadata.
+MULTIPART = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
 
 
 class ObjectStore(ZarrStore):
@@ -100,16 +99,16 @@ class ObjectStore(ZarrStore):
         """List objects with their states, if entity tags are valid in every process."""
         if not self.has_lasting_states:
             return None
-        found: dict[str, str | None] = {}
-        async for some in self._obstore.list(self._store, prefix=prefix or None):
-            for meta in some:
+        states: dict[str, str | None] = {}
+        async for page in self._obstore.list(self._store, prefix=prefix or None):
+            for meta in page:
                 version = version_of(meta)
-                found[meta["path"]] = None if version is None else state_text(meta["size"], version["e_tag"])
-        return found
+                states[meta["path"]] = None if version is None else state_text(meta["size"], version["e_tag"])
+        return states
 
     @property
     def supports_listing(self) -> bool:
-        """False for HTTP, which zarr takes for a store with listings; obstore asks for them with PROPFIND."""
+        """False for HTTP: zarr says that it lists, but obstore needs PROPFIND for it."""
         return type(self._store).__name__ != "HTTPStore" and super().supports_listing
 
     # ---- writing
@@ -119,7 +118,7 @@ class ObjectStore(ZarrStore):
             return None
         if not self._is_conditional or conditions.is_known(self._store):
             return await self._get(key, {}, owns=self._is_conditional)
-        # the probe takes a round trip, for which no write waits; if the read fails it still ends, or its object might stay
+        # concurrent, so that no write waits for the probe. The probe ends even if the read fails, or its object might stay.
         read, probe = self._get(key, {}, owns=True), conditions.check(self._store, key)
         answer: Answer | BaseException | None
         failure: BaseException | None
@@ -196,7 +195,7 @@ class ObjectStore(ZarrStore):
                 raise
             return nothing
         if version is not None and answer is not None and answer.version != version:
-            raise Changed(key)  # and the server does not look at conditions
+            raise Changed(key)  # the server ignores conditions
         return answer
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
@@ -217,22 +216,21 @@ class ObjectStore(ZarrStore):
             result = await self._obstore.get_async(self._store, key, options=options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
-        meta = result.meta  # made anew each time it is asked for
+        meta = result.meta  # each access makes a new dictionary
         nbytes, version = int(meta["size"]), version_of(meta)
         if owns and nbytes >= OWN_NBYTES:
             return Answer(await own_bytes(result, nbytes), nbytes, version)
         return Answer(np.frombuffer(await result.bytes_async(), dtype=np.uint8), nbytes, version)
 
     async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
-        """Store an object under a condition, and return what names the new state.
+        """Store an object under a condition; return the name of the new state.
 
-        Where the store has no conditions, or the old object has no name of its state, the user is warned once, and the object
-        is stored without one.
+        If the store has no conditions, or does not name the old state, warn once and store the object without a condition.
 
         Raises
         ------
         Changed
-            It is in another state than expected.
+            The object is in another state than expected.
         FileNotFoundError
             The bucket or container does not exist.
         """
@@ -251,7 +249,7 @@ class ObjectStore(ZarrStore):
             return await self.put_always(key, data)
         except (errors.PreconditionError, errors.AlreadyExistsError, FileNotFoundError) as error:
             if expected is None and isinstance(error, FileNotFoundError):
-                raise  # no object can be missing where there shall be none
+                raise  # a condition of absence cannot fail for a missing object: the bucket is missing
             return await self._confirmed(key, data, write_id, may_be_repeated=conditions.was_repeated(error))
         except errors.GenericError:  # perhaps only the answer is lost
             with contextlib.suppress(Changed, OSError, TimeoutError, errors.BaseError):
@@ -268,10 +266,10 @@ class ObjectStore(ZarrStore):
     @property
     def takes_parts(self) -> bool:
         """True if the service has multipart uploads."""
-        return type(self._store).__name__ in IN_PARTS
+        return type(self._store).__name__ in MULTIPART
 
     async def put_parts(self, key: str, new: StreamedObject) -> bytes | None:
-        """Store an object while it is made: in one request if it is small, else as a multipart upload.
+        """Store an object while it is made: in one request if it is small, otherwise as a multipart upload.
 
         obstore aborts the upload after an error. A multipart upload has no conditions, so an update never comes here.
         """
@@ -310,7 +308,7 @@ class ObjectStore(ZarrStore):
                 body(),
                 attributes={WRITE_ID: write_id},
                 chunk_size=part_nbytes,
-                max_concurrency=max(1, UNDER_WAY_NBYTES // part_nbytes),
+                max_concurrency=max(1, IN_FLIGHT_NBYTES // part_nbytes),
             )
         )
         try:
@@ -323,13 +321,13 @@ class ObjectStore(ZarrStore):
         except (self._obstore.exceptions.BaseError, OSError):  # perhaps only the answer is lost
             with contextlib.suppress(OSError, TimeoutError, self._obstore.exceptions.BaseError):
                 async with asyncio.timeout(CONFIRM_SECONDS):
-                    found = await self._obstore.get_async(self._store, key, options={"head": True})
-                if found.attributes.get(WRITE_ID) == write_id:
-                    return version_of(found.meta)
+                    answer = await self._obstore.get_async(self._store, key, options={"head": True})
+                if answer.attributes.get(WRITE_ID) == write_id:
+                    return version_of(answer.meta)
             raise
 
     async def _confirmed(self, key: str, data: Any, write_id: str, *, may_be_repeated: bool) -> Any:
-        """Find out whether a write that was refused, or got no answer, is what is stored; return the name of that state.
+        """Return the name of the stored state if a write that was refused, or got no answer, is what is stored.
 
         A client repeats a write whose answer is lost. If the first one was stored, the second one is refused because of the
         first. The id in the metadata tells such an object from one of another writer, even if both have the same bytes. Bytes
@@ -341,21 +339,21 @@ class ObjectStore(ZarrStore):
             Something else is stored.
         """
         try:
-            found = await self._obstore.get_async(self._store, key, options={"head": True})
-            stored_id = found.attributes.get(WRITE_ID)
+            answer = await self._obstore.get_async(self._store, key, options={"head": True})
+            stored_id = answer.attributes.get(WRITE_ID)
             if stored_id is None and may_be_repeated:
-                found = await self._obstore.get_async(self._store, key)
-                is_stored = await holds(found, data)
+                answer = await self._obstore.get_async(self._store, key)
+                is_stored = await holds(answer, data)
             else:
                 is_stored = stored_id == write_id
         except FileNotFoundError:
             is_stored = False
         if not is_stored:
             raise Changed(key)
-        return version_of(found.meta)
+        return version_of(answer.meta)
 
     async def _nothing_from(self, key: str, start: int) -> Answer | None:
-        """The answer for an object that ends before a range begins, which stores call an error as they do others."""
+        """Return an empty answer if the object ends before `start`; services report that as a general error."""
         with contextlib.suppress(self._obstore.exceptions.BaseError):
             size = await self._size(key)
             if size is not None and size <= start:
@@ -375,7 +373,7 @@ def state_text(nbytes: int, e_tag: str) -> str:
 
 
 def version_of(meta: Any) -> dict[str, str] | None:
-    """Return what names the state of an object; a weak entity tag does not, and never fulfils a condition."""
+    """Return the name of the state of an object; None for a weak entity tag, which never fulfils a condition."""
     e_tag = meta["e_tag"]
     if e_tag is None or e_tag.startswith("W/"):
         return None
@@ -383,29 +381,29 @@ def version_of(meta: Any) -> dict[str, str] | None:
     return {"e_tag": e_tag} if version is None else {"e_tag": e_tag, "version": version}
 
 
-async def holds(found: Any, data: Any) -> bool:
-    """Tell whether the object of an answer has exactly these bytes; of the answer only some are held at a time."""
+async def holds(answer: Any, data: Any) -> bool:
+    """Return True if the object of an answer has exactly these bytes; compare piece by piece."""
     buffers = data if isinstance(data, tuple) else (data,)
-    left = deque(np.frombuffer(buffer, dtype=np.uint8) for buffer in buffers)
-    if int(found.meta["size"]) != sum(expected.nbytes for expected in left):
+    expected = deque(np.frombuffer(buffer, dtype=np.uint8) for buffer in buffers)
+    if int(answer.meta["size"]) != sum(buffer.nbytes for buffer in expected):
         return False
-    async for part in found.stream(PIECE_NBYTES):
-        here = np.frombuffer(part, dtype=np.uint8)
-        while here.size and left:
-            n = min(here.size, left[0].size)
-            if not np.array_equal(here[:n], left[0][:n]):
+    async for received in answer.stream(PIECE_NBYTES):
+        piece = np.frombuffer(received, dtype=np.uint8)
+        while piece.size and expected:
+            n = min(piece.size, expected[0].size)
+            if not np.array_equal(piece[:n], expected[0][:n]):
                 return False
-            here, left[0] = here[n:], left[0][n:]
-            if not left[0].size:
-                left.popleft()
-    return not any(expected.size for expected in left)
+            piece, expected[0] = piece[n:], expected[0][n:]
+            if not expected[0].size:
+                expected.popleft()
+    return not any(buffer.size for buffer in expected)
 
 
-async def own_bytes(found: Any, nbytes: int) -> OwnBytes:
-    """Fetch what an answer has to bring, into memory of our own."""
+async def own_bytes(answer: Any, nbytes: int) -> OwnBytes:
+    """Fetch the object of an answer into a buffer that the caller may change."""
     data, n = OwnBytes.of_size(nbytes), 0
-    async for part in found.stream(PIECE_NBYTES):
-        here = np.frombuffer(part, dtype=np.uint8)
-        data[n : n + here.nbytes] = here
-        n += here.nbytes
+    async for received in answer.stream(PIECE_NBYTES):
+        piece = np.frombuffer(received, dtype=np.uint8)
+        data[n : n + piece.nbytes] = piece
+        n += piece.nbytes
     return data[:n].view(OwnBytes)

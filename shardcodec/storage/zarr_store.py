@@ -1,8 +1,6 @@
 # zarr_store.py - any store of zarr; uploads of a new object in parts
 # SPDX-License-Identifier: MIT
-"""Any store of zarr; uploads of a new object in parts.
-
-Objects of any zarr store, which are read and written with the store's own coroutines.
+"""Objects of any zarr store, read and written with the store's own coroutines; uploads of a new object in parts.
 
 Nothing identifies a state of an object. Writers of this process exclude each other; writers in other processes do not.
 """
@@ -47,7 +45,7 @@ from .store import (
 from .waiting import all_of
 
 __all__ = [
-    "PartStore",
+    "NestedStore",
     "Upload",
     "ZarrStore",
 ]
@@ -58,12 +56,12 @@ LACKS_CONDITIONS = (
 )
 
 
-class PartStore(compat.Store):
-    """A zarr store of which some values are parts of objects in another store."""
+class NestedStore(compat.Store):
+    """A zarr store of which some values lie in objects of another store."""
 
     @abstractmethod
     def object_of(self, key: str) -> tuple[Store, str] | None:
-        """Return the store and the key of the object that a value is a part of; None for another value."""
+        """Return the store and the key of the object in which a value lies; None for other values."""
 
     @property
     @abstractmethod
@@ -81,7 +79,7 @@ class ZarrStore(Store):
     ----------
     base : zarr.abc.store.Store
     inner : Store, optional
-        The store within a wrapper (logging, latency, ...); objects have its names for locks and caches.
+        The store within a wrapper (logging, latency, ...). Locks and caches use its names of objects.
     """
 
     def __init__(self, base: Any, inner: Store | None = None) -> None:
@@ -109,7 +107,7 @@ class ZarrStore(Store):
         """True if names of objects are found without network round trips."""
         if self._inner is not None:
             return self._inner.is_prompt
-        return not isinstance(self._given, PartStore) or self._given.is_prompt
+        return not isinstance(self._given, NestedStore) or self._given.is_prompt
 
     def lock_names(self, keys: Sequence[str]) -> list[str]:
         """Return names that stores of one place share, as far as their ``__str__`` tells."""
@@ -117,18 +115,9 @@ class ZarrStore(Store):
             return self._inner.lock_names(keys)
         prefix = object_names.store_name(self._given)
         names = [f"{prefix}/{key}" for key in keys]
-        if not isinstance(self._given, PartStore):
+        if not isinstance(self._given, NestedStore):
             return names
-        return [
-            self._part_name(name, self._given.object_of(key)) for name, key in zip(names, keys, strict=True)
-        ]
-
-    @staticmethod
-    def _part_name(name: str, holder: tuple[Store, str] | None) -> str:
-        if holder is None:
-            return name
-        store, key = holder
-        return object_names.part_name(name, store.lock_names([key])[0])
+        return [_nested_name(name, self._given.object_of(key)) for name, key in zip(names, keys, strict=True)]
 
     def index_names(self, keys: Sequence[str]) -> list[str]:
         """Return names for caches."""
@@ -138,8 +127,10 @@ class ZarrStore(Store):
 
     @property
     def describes_arrays(self) -> bool:
-        """False for values that are parts of shards: the document there is that of the sharded array."""
-        return not isinstance(self._base, PartStore) if self._inner is None else self._inner.describes_arrays
+        """False for values in shards: the document there is that of the sharded array."""
+        return (
+            not isinstance(self._base, NestedStore) if self._inner is None else self._inner.describes_arrays
+        )
 
     @property
     def is_cheap(self) -> bool:
@@ -154,7 +145,7 @@ class ZarrStore(Store):
         return type(self._given) is FsspecStore and not self.is_cheap
 
     def limits(self, spec: Any = None) -> budget.Limits:
-        """Return the limits of requests."""
+        """Return zarr's limits of requests, for this kind of store."""
         return budget.limits_of_zarr(spec, near=self.is_cheap)
 
     async def get(self, key: str) -> Answer | None:
@@ -180,9 +171,9 @@ class ZarrStore(Store):
     async def exchange(
         self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
     ) -> Outcome:
-        """Replace objects once, as many as fit into memory at a time."""
+        """Try once to replace as many objects as fit into memory."""
         maker.begin()
-        if self._lacks_conditions and any(maker.needs_old(one.position) for one in wanted):
+        if self._lacks_conditions and any(maker.needs_old(replacement.position) for replacement in wanted):
             conditions.warn_of(self.describe("").encode(), self.describe(""), LACKS_CONDITIONS)
         n = group_of(wanted, maker)
         memory = lambda: budget.of_store(self.budget_name).writes  # noqa: E731
@@ -205,21 +196,24 @@ class ZarrStore(Store):
         def request() -> AbstractAsyncContextManager[None]:
             return budget.of_store(self.budget_name).requests.hold(1, limits.n_requests)
 
-        async def old(one: Replacement) -> Answer | None:
+        async def old(replacement: Replacement) -> Answer | None:
             async with objects.hold(1, limits.n_objects), request():
-                return await self._old(one.key, is_update=maker.needs_old(one.position))
+                return await self._old(replacement.key, is_update=maker.needs_old(replacement.position))
 
-        async def put(one: Replacement, new: Any, answer: Answer | None) -> tuple[bool, bytes | None]:
+        async def put(replacement: Replacement, new: Any, answer: Answer | None) -> tuple[bool, bytes | None]:
             if new is UNCHANGED:
                 return True, None
             async with objects.hold(1, limits.n_objects), request():
-                return await self._put(one.key, new, answer, is_update=maker.needs_old(one.position))
+                return await self._put(
+                    replacement.key, new, answer, is_update=maker.needs_old(replacement.position)
+                )
 
-        answers = await runner.request(all_of(old(one) for one in group))
+        answers = await runner.request(all_of(old(replacement) for replacement in group))
         if options.locking == "cluster":
             await runner.request(self._check_cluster(group[0].key, answers))
         stored = [
-            self._stored(one.position, answer, maker) for one, answer in zip(group, answers, strict=True)
+            self._stored(replacement.position, answer, maker)
+            for replacement, answer in zip(group, answers, strict=True)
         ]
         outcome = await maker.make(stored, runner)
         if maker.keeps_emptied and not self._base.supports_deletes:
@@ -230,8 +224,8 @@ class ZarrStore(Store):
         del answers
         work = zip(group, outcome.objects, states_of_old, strict=True)
         done = await runner.request(all_of(put(*each) for each in work))
-        lost = [one for one, (is_done, _) in zip(group, done, strict=True) if not is_done]
-        states = {one.position: state for one, (_, state) in zip(group, done, strict=True)}
+        lost = [replacement for replacement, (is_done, _) in zip(group, done, strict=True) if not is_done]
+        states = {replacement.position: state for replacement, (_, state) in zip(group, done, strict=True)}
         if not lost:
             return Outcome(states=states, left=rest)
         pause = contest.lose(lost[0].key)
@@ -245,7 +239,7 @@ class ZarrStore(Store):
         maker: Maker,
         runner: Runner,
     ) -> Outcome:
-        """Make the objects again that exist but have not been read, and would be deleted; the store cannot delete."""
+        """Make again, as objects without inner chunks, those that would be deleted: the store cannot delete."""
         emptied = [
             i
             for i, new in enumerate(outcome.objects)
@@ -267,12 +261,12 @@ class ZarrStore(Store):
         return CLUSTER, "conditional writes"
 
     async def _check_cluster(self, key: str, olds: Sequence[Answer | None]) -> None:
-        """Raise `LockScopeError` if writers on other nodes are not excluded. Parts of other objects have the locks of these."""
-        if not isinstance(self._base, PartStore):
+        """Raise `LockScopeError` if writers on other nodes are not excluded. A value in an object has the object's locks."""
+        if not isinstance(self._base, NestedStore):
             raise refuse_store(key, "the store has neither locks for other processes nor conditions")
 
     async def _old(self, key: str, *, is_update: bool) -> Answer | None:
-        """Return the stored object, if the new one may depend on it."""
+        """Return the stored object if the new one may depend on it, otherwise None."""
         return await self.get(key) if is_update else None
 
     def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:
@@ -292,26 +286,31 @@ class ZarrStore(Store):
 
     def forget(self, keys: Collection[str]) -> None:
         """Drop cached indexes of objects that have been written."""
-        indexes.drop_remote(self.index_names(list(keys)))
+        indexes.forget(self.index_names(list(keys)))
+
+
+def _nested_name(name: str, holder: tuple[Store, str] | None) -> str:
+    if holder is None:
+        return name
+    store, key = holder
+    return object_names.nested_name(name, store.lock_names([key])[0])
 
 
 def held_nbytes(group: Sequence[Replacement], maker: Maker) -> int:
-    """Return the bytes of old and new objects that the exchange of a group holds; old ones count as much as new ones."""
+    """Return the bytes of memory that the exchange of a group holds; an old object counts as much as its new one."""
     return sum(maker.nbytes(one.position) * (1 + maker.needs_old(one.position)) for one in group)
 
 
-# ---------------------------------------------------------------- a new object of a store that is written from its first to its last byte
-#
-# `Upload`: a new object that threads write while the store takes it in parts (`Store.put_parts`).
+# ---------------------------------------------------------------- a new object, written from its first to its last byte
 
 # Bytes that are collected before the store gets them.
 PIECE_NBYTES = 8 << 20
 
 
 class Upload:
-    """A new object of a store, for threads that run no event loop of zarr; one call at a time.
+    """A new object that a thread outside of zarr's event loop writes while the store takes it (`Store.put_parts`).
 
-    Readers see the object after `commit`. Until then nothing is visible, and no lock is held.
+    Calls must not overlap. Readers see the object after `commit`. Until then nothing is visible, and no lock is held.
 
     Parameters
     ----------
@@ -334,7 +333,7 @@ class Upload:
         self._task: asyncio.Task[Any] | None = None
 
     def write(self, data: Any, offset: int) -> None:
-        """Append bytes, which are copied, at an offset that is not before the end so far; zeros fill the gap.
+        """Copy bytes to an offset at or after the present end; zeros fill the gap.
 
         Raises
         ------
@@ -373,7 +372,7 @@ class Upload:
                 on_zarrs_loop(self._offer(piece))
 
     def commit(self) -> None:
-        """Store the rest, and make the object visible; a writer of this process that updates it has finished.
+        """Store the rest and make the object visible, after other writers of this process have finished their updates.
 
         Raises
         ------
@@ -389,7 +388,7 @@ class Upload:
                 self._store.forget([self._key])
 
     def abort(self) -> None:
-        """Discard the new object; do nothing after the end."""
+        """Discard the new object; after `commit` do nothing."""
         self._piece = bytearray()
         if self._task is not None:
             on_zarrs_loop(self._give_up())
@@ -397,7 +396,7 @@ class Upload:
     # ---- on zarr's event loop
 
     async def _offer(self, piece: Any) -> None:
-        """Wait until the store takes a piece, or the upload has failed."""
+        """Wait until the store has taken a piece; raise if the upload has failed."""
         if self._task is None or self._next is None:
             self._next = asyncio.Queue(1)
             new = StreamedObject(self._pieces, self._nbytes)

@@ -28,7 +28,7 @@ from ..options import OptionChoices, check
 from ..storage.kinds import introduce
 from ..storage.store import Store as AnyStore
 from ..storage.waiting import all_of
-from ..storage.zarr_store import PartStore
+from ..storage.zarr_store import NestedStore
 from .keys import ArrayKeys, KeyLayout, as_path, as_request
 from .shard_map import Shards, as_folder
 from .write import as_bytes, overwrite_parts, put, put_if_absent, put_parts
@@ -45,7 +45,7 @@ __all__ = [
 # `TransformerReader`: the methods of a zarr store that read and list, over chunks in shards.
 
 
-class TransformerReader(PartStore):
+class TransformerReader(NestedStore):
     """The half of `ShardingStorageTransformer` that writes nothing; it sets the attributes.
 
     Attributes

@@ -330,7 +330,7 @@ def test_index_without_version_is_cached_only_if_immutable() -> None:
         read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84), (0, 76), (0, 76)]
     store.requests.clear()
-    indexes.drop_remote(names_in(store, ["a"]))  # as every writer does
+    indexes.forget(names_in(store, ["a"]))  # as every writer does
     read(store, ["a"], np.s_[:2], immutable=True)
     assert [wanted for _, wanted in store.requests] == ["last 68", (0, 84)]
     read(store, ["a"], np.s_[:2], immutable=True, index_cache=0)
