@@ -1,9 +1,10 @@
 # keys.py - keys, byte ranges, conditions and results of the key-value store
 # SPDX-License-Identifier: MIT
-"""Keys of entries: the index along each axis of the grid as 32 bits, most significant byte first.
+"""Keys, byte ranges, conditions and results of the key-value store.
 
-All keys of a grid have the same length, and their lexicographic order is C order over the grid. So each range of keys
-is a range of positions, also if its bounds are not keys.
+A key is the index of an entry along each axis of the grid as 32 bits, most significant byte first. All keys of a grid
+have the same length, and their lexicographic order is C order over the grid. So each range of keys is a range of
+positions, even if its bounds are not keys.
 
 Source: TensorStore, kvstore driver `zarr3_sharding_indexed`, "Key"; requirements KV-10 to KV-12, KV-36, KV-41.
 """
@@ -125,22 +126,22 @@ def as_bytes(data: Any, what: str) -> bytes:
 
 
 def escape(data: bytes) -> str:
-    """Return bytes in TensorStore's notation: printable ASCII as it is, other bytes with a backslash."""
+    """Return bytes in TensorStore's notation: printable ASCII unchanged, other bytes with a backslash."""
     special = {9: "\\t", 10: "\\n", 13: "\\r", 34: '\\"', 39: "\\'", 92: "\\\\"}
-    parts: list[str] = []
+    characters: list[str] = []
     after_hex = False
     for byte in data:
         is_digit = chr(byte) in "0123456789abcdefABCDEF"
         if byte in special:
-            parts.append(special[byte])
+            characters.append(special[byte])
             after_hex = False
         elif 32 <= byte < 127 and not (after_hex and is_digit):
-            parts.append(chr(byte))
+            characters.append(chr(byte))
             after_hex = False
         else:
-            parts.append(f"\\x{byte:02x}")
+            characters.append(f"\\x{byte:02x}")
             after_hex = True
-    return "".join(parts)
+    return "".join(characters)
 
 
 class Grid:
@@ -202,7 +203,7 @@ class Grid:
         return np.asarray(indices @ np.array(self._strides, dtype=np.uint64))
 
     def invalid(self, key: bytes) -> ValueError:
-        """Return the error for bytes that are no key; `key` includes the prefix."""
+        """Return the error for bytes that are not a key; `key` includes the prefix."""
         shape = ", ".join(map(str, self.shape))
         return ValueError(f'Invalid key (grid_shape={{{shape}}}): "{escape(key)}"')
 
@@ -221,10 +222,10 @@ class Grid:
         """Return the number of keys of the grid that are less than a bound."""
         n = 0
         for axis, (extent, stride) in enumerate(self._axes):
-            part = bound[AXIS_NBYTES * axis : AXIS_NBYTES * (axis + 1)]
-            at = int.from_bytes(part.ljust(AXIS_NBYTES, b"\0"))
+            digits = bound[AXIS_NBYTES * axis : AXIS_NBYTES * (axis + 1)]
+            at = int.from_bytes(digits.ljust(AXIS_NBYTES, b"\0"))
             n += min(at, extent) * stride
-            if at >= extent or len(part) < AXIS_NBYTES:
+            if at >= extent or len(digits) < AXIS_NBYTES:
                 return n
         return n + (len(bound) > self.key_nbytes)
 
@@ -313,17 +314,19 @@ def condition_of(if_equal: bytes | str | None) -> bytes | None:
         raise TypeError(f'if_equal: expected a generation (bytes) or "absent", got {shown(if_equal)}')
     if if_equal == FAILED:
         raise ValueError(
-            "if_equal is empty: it comes from a write whose condition did not hold; read the entry for its generation"
+            "if_equal: expected a generation, got FAILED (empty), the result of a write whose condition did not hold; "
+            "read the entry for its generation"
         )
     if if_equal == UNNAMED:
         raise ValueError(
-            "if_equal is UNNAMED: the store does not identify states of its objects, so no write can depend on one"
+            "if_equal: expected a generation, got UNNAMED: the store does not identify states of its objects, so no write "
+            "can depend on one; write without if_equal"
         )
     return if_equal
 
 
 def is_there(shard: OpenedShard, position: int) -> bool:
-    """Return True if the entry exists, also if it is damaged."""
+    """Return True if the entry exists, even if it is damaged."""
     try:
         return not shard.missing and shard.entry(position) is not None
     except ShardError:
@@ -331,7 +334,7 @@ def is_there(shard: OpenedShard, position: int) -> bool:
 
 
 def check_known(if_not_equal: object) -> None:
-    """Raise `TypeError` if the generation that a caller knows is not one."""
+    """Raise `TypeError` if the argument is not a generation."""
     if if_not_equal is not None and not isinstance(if_not_equal, bytes):
         raise TypeError(f"if_not_equal: expected a generation (bytes), got {shown(if_not_equal)}")
 
@@ -374,7 +377,7 @@ def byte_range_of(given: slice | None) -> ByteRange | None:
 
 
 def byte_ranges_of(given: Any, n: int) -> list[ByteRange | None] | None:
-    """Return n slices as byte ranges; None stands for n whole values.
+    """Return n slices as byte ranges; None for n whole values.
 
     Raises
     ------
@@ -387,10 +390,10 @@ def byte_ranges_of(given: Any, n: int) -> list[ByteRange | None] | None:
         return None
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f"byte_ranges: expected a sequence of slices, got {shown(given)}")
-    parts = [byte_range_of(part) for part in given]
-    if len(parts) != n:
-        raise ValueError(f"byte_ranges: expected {n} items, one for each key, got {len(parts)}")
-    return None if all(part is None for part in parts) else parts
+    ranges = [byte_range_of(item) for item in given]
+    if len(ranges) != n:
+        raise ValueError(f"byte_ranges: expected {n} items, one for each key, got {len(ranges)}")
+    return None if all(item is None for item in ranges) else ranges
 
 
 def range_of(given: Any) -> KeyRange:
@@ -417,11 +420,11 @@ def pairs_of(given: Any) -> Iterable[tuple[Any, Any]]:
     if hasattr(given, "keys"):
         return ((key, given[key]) for key in given.keys())  # noqa: SIM118
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"expected a mapping or pairs of key and value, got {shown(given)}")
+        raise TypeError(f"other: expected a mapping or pairs of key and value, got {shown(given)}")
     return map(_pair, given)
 
 
 def _pair(given: Any) -> tuple[Any, Any]:
     if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != 2:
-        raise TypeError(f"expected a pair of key and value, got {shown(given)}")
+        raise TypeError(f"other: expected a pair of key and value, got {shown(given)}")
     return given[0], given[1]

@@ -1,6 +1,6 @@
 # spec.py - layout of a key-value store, and its JSON
 # SPDX-License-Identifier: MIT
-"""Parse and write the JSON of the driver; check it and the arguments of the constructor.
+"""`Layout` and `StoreSpec`: the checked layout of a key-value store, and its JSON in the form of TensorStore's driver.
 
 Source: TensorStore, kvstore driver `zarr3_sharding_indexed`, "JSON specification"; requirements KV-1 to KV-5.
 """
@@ -41,7 +41,7 @@ _MEMBERS = frozenset(
     }
 )
 
-# Members of the driver "file". The options of its writes are accepted and ignored: shardcodec has its own.
+# Members of the driver "file". The options of its writes are accepted and ignored.
 _FILE_MEMBERS = frozenset(
     {"driver", "path", "context"}
     | {f"file_io_{what}" for what in ("concurrency", "locking", "memmap", "mode", "sync")}
@@ -50,26 +50,13 @@ _FILE_MEMBERS = frozenset(
 
 @dataclass(frozen=True)
 class Layout:
-    """Grid and index of a shard whose inner chunks are arbitrary bytes. The other parts of `spec` are not used."""
+    """Grid and index of a shard whose inner chunks are arbitrary bytes; other fields of `spec` are not used."""
 
     spec: ShardSpec
 
     @classmethod
     def of(cls, grid_shape: Any, index_codecs: Any, index_location: Any) -> Layout:
-        """Return a layout from its parts, checked.
-
-        Parameters
-        ----------
-        grid_shape : iterable of int
-            Number of entries along each axis.
-        index_codecs : iterable
-            As in Zarr metadata.
-        index_location : {"end", "start"}
-            End of the shard at which its index is.
-
-        Returns
-        -------
-        Layout
+        """Check the arguments of the constructor of a store, and return their layout.
 
         Raises
         ------
@@ -81,12 +68,8 @@ class Layout:
                 as_int(extent, f"[{axis}]", minimum=1) for axis, extent in enumerate(as_items(grid_shape, ""))
             )
             if len(shape) > MAX_RANK:
-                wrong(
-                    "",
-                    f"expected at most {MAX_RANK} axes, got {len(shape)}",
-                    actual=len(shape),
-                    limit=MAX_RANK,
-                )
+                reason = f"expected at most {MAX_RANK} axes, got {len(shape)}"
+                wrong("", reason, actual=len(shape), limit=MAX_RANK)
             if math.prod(shape) > MAX_ENTRIES:
                 reason = f"expected at most {MAX_ENTRIES} entries, got {math.prod(shape)} in {shape}"
                 wrong("", reason, actual=math.prod(shape), limit=MAX_ENTRIES)
@@ -192,7 +175,7 @@ def _parse(spec: Any, needs_base: bool, context: Mapping[str, Any]) -> StoreSpec
     name = "kvstore" if "kvstore" in members else "base"
     for required in ("grid_shape", "index_codecs", *([name] if needs_base else [])):
         if required not in members:
-            wrong(required, "is missing")
+            wrong(required, "missing required key")
     path = members.get("path", "")
     if not isinstance(path, str):
         wrong("path", f"expected a string, got {show(path)}", actual=path)
@@ -219,11 +202,8 @@ def _parse_base(base: Any, name: str, context: Mapping[str, Any]) -> str | Store
         if isinstance(base, str):
             url = urlsplit(base)
             if url.scheme != "file" or url.netloc or url.query or url.fragment or "|" in base:
-                unsupported(
-                    "",
-                    f"expected a URL file:///..., got {show(base)}; pass the store itself as base",
-                    base=base,
-                )
+                reason = f"expected a URL file:///..., got {show(base)}; pass the store itself as base"
+                unsupported("", reason, base=base)
             return unquote(url.path)
         members: Mapping[str, Any] = as_mapping(base, "")
         if members.get("driver") in DRIVERS:
@@ -249,7 +229,7 @@ def _resource(
         resource = as_mapping(_defined(members.get(name, name), context, name), "")
         _refuse_extra(resource, (number,))
         limit = resource.get(number)
-        # "shared" threads are those of the process, which is the default
+        # "shared" stands for the threads of the process, the default
         is_set = limit is not None and not (limit == "shared" and least)
         return as_int(limit, number, minimum=least) if is_set else None
 
@@ -263,7 +243,7 @@ def _defined(value: Any, context: Mapping[str, Any], name: str) -> Any:
         if value not in context:
             return {} if value == name else wrong("", f"Resource not defined: {show(value)}", actual=value)
         if value in seen:
-            wrong("", f"{show(value)} refers to itself", actual=value)
+            wrong("", f"expected a resource, got {show(value)}, which refers to itself", actual=value)
         seen.add(value)
         value = context[value]
     return value

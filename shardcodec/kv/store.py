@@ -3,7 +3,7 @@
 """`ShardedKeyValueStore`: the entries of one shard as keys and values. `BoundStore`: the same in a transaction.
 
 Each operation has two forms: a method with the suffix ``_sync``, and a coroutine that runs this method in a thread.
-Keys end here: `Entries` (or in a transaction `BoundEntries`) works by position.
+This module translates keys to positions; `Entries` (in a transaction `BoundEntries`) works by position.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
 
     def _use(self, entries: Entries | BoundEntries) -> None:
         self._entries = entries
-        # Bound methods, because a loop over keys calls them for each.
+        # bound methods, because a loop over keys calls them for each key
         self._value, self._position = entries.value, self._grid.position
 
     @classmethod
@@ -349,8 +349,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self, key: Key, byte_range: slice | None, if_not_equal: bytes | None, most: int | None = None
     ) -> ReadResult:
         check_known(if_not_equal)
-        part = byte_range_of(byte_range)
-        return self._entries.read(self._position(key), part, if_not_equal, most)
+        return self._entries.read(self._position(key), byte_range_of(byte_range), if_not_equal, most)
 
     def read_many_sync(
         self,
@@ -387,8 +386,8 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         """
         check_known(if_not_equal)
         positions = self._grid.positions(keys)
-        parts = byte_ranges_of(byte_ranges, len(positions))
-        return self._entries.read_many(positions, parts, if_not_equal)
+        ranges = byte_ranges_of(byte_ranges, len(positions))
+        return self._entries.read_many(positions, ranges, if_not_equal)
 
     def list_sync(
         self,
@@ -557,7 +556,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         return await in_thread(partial(work, *arguments, **keywords), pool=self._threads())
 
     def _threads(self) -> ThreadPoolExecutor | None:
-        """Return the threads of this store, which start with its first coroutine; None: those of the event loop."""
+        """Return the threads of this store, which start with its first coroutine; None for those of the event loop."""
         if self._concurrency is None:
             return None
         pid = os.getpid()
@@ -667,7 +666,7 @@ class BoundStore(ShardedKeyValueStore):
 
 
 def _spec(store: ShardedKeyValueStore, path: bytes) -> StoreSpec:
-    """Return the specification of a store with another `path`: for a store in one of its entries, the key of the entry."""
+    """Return the specification of a store with another `path`. For the base of a nested store, it is the key of the entry."""
     target = store.target
     base: str | StoreSpec | None = target.path
     if isinstance(target, NestedObject):

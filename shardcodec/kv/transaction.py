@@ -1,6 +1,6 @@
 # transaction.py - writes to one or several shards that are committed together
 # SPDX-License-Identifier: MIT
-"""Transactions.
+"""`Transaction`: writes to shards that are committed together. `BoundEntries`: the entries of a shard in one.
 
 The writes of a transaction are buffered in memory. Reads through the transaction see them; other readers see them
 after the commit, which writes each shard once. Each shard changes atomically. The commit writes shards one after the
@@ -44,7 +44,7 @@ class Member:
     pending : WriteBuffer
         The buffered writes.
     expected : bytes or None
-        Generation that the shard must have at commit, because of a repeatable read or a conditional write; None: any.
+        Generation that the shard must have at commit, because of a repeatable read or a conditional write; None for any.
     absent : set of int
         Positions of entries that must not exist at commit, because they were written on this condition.
     generation : bytes
@@ -70,12 +70,12 @@ class Member:
             raise self._conflict(generation)
         self.expected = generation
 
-    def check(self, found: StoredShard) -> None:
+    def check(self, stored: StoredShard) -> None:
         """Raise `ConflictError` if the stored shard is not in the state that the transaction requires."""
         if self.expected is not None:
-            self.expect(found.generation)
-        if any(is_there(found.shard, position) for position in self.absent):
-            raise self._conflict(found.generation)
+            self.expect(stored.generation)
+        if any(is_there(stored.shard, position) for position in self.absent):
+            raise self._conflict(stored.generation)
 
     @property
     def is_conditional(self) -> bool:
@@ -217,7 +217,7 @@ class Transaction:
             self._check_open()
             self._state = "aborted"  # stays so if a write raises
             for group in self._groups():
-                _store(group)
+                _store_group(group)
             self._members.clear()
             self._joined.clear()
             self._state = "committed"
@@ -261,15 +261,16 @@ class Transaction:
             await self.commit()
 
 
-def _store(group: list[Member]) -> None:
+def _store_group(group: list[Member]) -> None:
+    """Store the members of a group; several that have writes change in one step."""
     if len(group) == 1 or not any(member.pending for member in group):
         for member in group:
-            _store_one(member)
+            _store_member(member)
         return
     writing = [member for member in group if member.pending]
     for member in group:
         if not member.pending:
-            _verify(member)
+            _verify_unchanged(member)
     targets = [
         (m.entries.target, m.entries.chain, m.entries.decision(m.pending, m.check, keep=True))
         for m in writing
@@ -281,26 +282,26 @@ def _store(group: list[Member]) -> None:
         member.generation = generation
 
 
-def _store_one(member: Member) -> None:
+def _store_member(member: Member) -> None:
     if member.pending:
         check = member.check if member.is_conditional else None
         member.generation = member.entries.store(member.pending, check)
     else:
-        _verify(member)
+        _verify_unchanged(member)
 
 
-def _verify(member: Member) -> None:
+def _verify_unchanged(member: Member) -> None:
     generation = member.entries.look(lambda shard: shard.generation)
     if member.expected is not None:
         member.expect(generation)
 
 
-class _Unnamed(Exception):
+class _UnnamedState(Exception):
     """The store does not identify states of the shard."""
 
 
 class BoundEntries:
-    """The entries of a shard in a transaction: its buffered writes lie over the stored entries.
+    """The entries of a shard in a transaction: buffered writes over the stored entries.
 
     It has the methods of `Entries` that work by position.
     """
@@ -330,52 +331,56 @@ class BoundEntries:
 
     def value(self, position: int) -> bytes | None:
         """Return a value; None if it is absent."""
-        found = self.read(position)
-        return None if found.state == "missing" else found.value
+        result = self.read(position)
+        return None if result.state == "missing" else result.value
 
     def read(
         self,
         position: int,
-        part: ByteRange | None = None,
+        byte_range: ByteRange | None = None,
         if_not_equal: bytes | None = None,
         most: int | None = None,
     ) -> ReadResult:
-        """Read a value; the generation of a buffered one is `PENDING`. `most` is not used: no read is inline."""
+        """Read a value; the generation of a buffered value is `PENDING`. `most` is ignored, because no read is inline."""
         with self._transaction.mutex:
             member = self._transaction.member(self._stored)
             is_pending, value = member.pending.find(position)
             if is_pending:
-                return self._pending_result(position, value, part)
-            return self._look(member, lambda shard: self._stored.read_in(shard, position, part, if_not_equal))
+                return self._pending_result(position, value, byte_range)
+            return self._look(
+                member, lambda shard: self._stored.read_in(shard, position, byte_range, if_not_equal)
+            )
 
     def read_many(
         self,
         positions: np.ndarray[Any, Any],
-        parts: Sequence[ByteRange | None] | None = None,
+        ranges: Sequence[ByteRange | None] | None = None,
         if_not_equal: bytes | None = None,
     ) -> list[ReadResult]:
-        """Read several values; those that are not buffered belong to one state of the shard."""
+        """Read several values; all stored values belong to one state of the shard."""
         with self._transaction.mutex:
             member = self._transaction.member(self._stored)
             results: list[Any] = []
             for i, position in enumerate(positions.tolist()):
                 is_pending, value = member.pending.find(position)
-                part = None if parts is None else parts[i]
-                results.append(self._pending_result(position, value, part) if is_pending else None)
+                byte_range = None if ranges is None else ranges[i]
+                results.append(self._pending_result(position, value, byte_range) if is_pending else None)
             rest = [i for i, result in enumerate(results) if result is None]
             if rest:
-                wanted = None if parts is None else [parts[i] for i in rest]
+                stored_ranges = None if ranges is None else [ranges[i] for i in rest]
                 stored = self._look(
                     member,
-                    lambda shard: self._stored.read_many_in(shard, positions[rest], wanted, if_not_equal),
+                    lambda shard: self._stored.read_many_in(
+                        shard, positions[rest], stored_ranges, if_not_equal
+                    ),
                 )
                 for i, result in zip(rest, stored, strict=True):
                     results[i] = result
             return results
 
-    def _pending_result(self, position: int, value: bytes | None, part: ByteRange | None) -> ReadResult:
-        own = None if value is None else self._stored.cut(position, value, part)
-        return result_of(own, Stamp(PENDING, time.time()))
+    def _pending_result(self, position: int, value: bytes | None, byte_range: ByteRange | None) -> ReadResult:
+        data = None if value is None else self._stored.cut(position, value, byte_range)
+        return result_of(data, Stamp(PENDING, time.time()))
 
     def exists(self, position: int) -> bool:
         """Return True if an entry exists, buffered or stored."""
@@ -401,7 +406,7 @@ class BoundEntries:
             result = work(shard)
             if self._transaction.repeatable_read:
                 if shard.generation == UNNAMED:
-                    raise _Unnamed
+                    raise _UnnamedState
                 shard.confirm()
                 member.expect(shard.generation)
             return result
@@ -411,7 +416,7 @@ class BoundEntries:
         except ConflictError:
             self._transaction.abort()
             raise
-        except _Unnamed:
+        except _UnnamedState:
             raise UnsupportedError(
                 f"shard {self.key!r}: its store does not identify states of its objects, so repeatable_read is not possible",
                 shard=self.key,

@@ -395,7 +395,7 @@ def test_documented_differences(tmp_path: Path, how: dict[str, Any]) -> None:
     with pytest.raises(KeyError):
         del ours[KEYS[1]]
     assert theirs.write_sync(KEYS[0], b"b", if_equal=b"").generation
-    with pytest.raises(ValueError, match="if_equal is empty"):
+    with pytest.raises(ValueError, match="if_equal: expected a generation, got FAILED"):
         ours.write_sync(KEYS[0], b"b", if_equal=b"")
     beyond = KEYS[0][:4] + b"\0\0\0\x09\x01"  # longer than a key, and after the last key of its row
     for store in (ours, theirs):

@@ -78,7 +78,7 @@ def test_json_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ),
         (
             {"cache_pool": "cache_pool#x", "context": {"cache_pool#x": "cache_pool#x"}},
-            "cache_pool: 'cache_pool#x' refers to itself",
+            "cache_pool: expected a resource, got 'cache_pool#x', which refers to itself",
         ),
         ({"context": 5}, "context: expected an object"),
         ({"context": {"cache_pool": 5}}, "cache_pool: expected an object, got 5"),

@@ -269,7 +269,7 @@ def test_conditional_writes_need_present_state(store: ShardedKeyValueStore, stra
         last = store.delete_sync(key(0, 0), if_equal=third.generation)
         assert dict(store) == {key(0, 1): b"b", key(1, 0): b"c"}
         assert last.generation == store.read_sync(key(0, 1)).stamp.generation
-    with pytest.raises(ValueError, match="if_equal is empty"):
+    with pytest.raises(ValueError, match="if_equal: expected a generation, got FAILED"):
         store.write_sync(key(0, 0), b"x", if_equal=b"")
     with pytest.raises(TypeError, match="if_equal"):
         store.write_sync(key(0, 0), b"x", if_equal="a generation")
