@@ -249,6 +249,11 @@ class PlanReader:
         self, items: Sequence[ReadPlanItem], out: Buffer, axes: Ints, cancel: Cancel | None = None
     ) -> None: ...
 
+def parse_selection(selection: Any, shape: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints] | None: ...
+def locate_selection(
+    chain: Chain, selection: Any, shape: Ints
+) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints, Ints]] | None: ...
+
 class SliceReader:
     def __init__(
         self,
@@ -280,8 +285,8 @@ class ArraySlices(SliceReader):
         chain: Chain,
         *,
         shape: Ints,
-        folder: str,
-        separator: str,
+        lead: str,
+        between: str,
         empty: Callable[[tuple[int, ...], Any], Buffer],
         dtype: Any,
         max_nbytes: int,
@@ -291,7 +296,6 @@ class ArraySlices(SliceReader):
         immutable: bool = False,
     ) -> None: ...
     def get(self, selection: Any) -> Any: ...
-    def locate(self, selection: Any) -> tuple[str, Ints, Ints, Ints, Ints, Ints] | None: ...
 
 def read_index(
     chain: Chain,

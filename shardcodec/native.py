@@ -1,8 +1,6 @@
-# native.py - sizes and limits of the extension module; a signal that stops a running call
+# native.py - load the extension module, and the signal that stops a running call
 # SPDX-License-Identifier: MIT
-"""Sizes and limits of the extension module; a signal that stops a running call.
-
-Loading of ``shardcodec._native``.
+"""`load`: the extension module, loaded at its first use; and the signal that stops a running call.
 
 zarr imports shardcodec's entry point in every process that opens an array, so the import of the package must be fast and
 must not fail. Only the first use loads the extension.
@@ -82,9 +80,7 @@ def loaded() -> ModuleType | None:
     return sys.modules.get("shardcodec._native")
 
 
-# ---------------------------------------------------------------- the native `Cancel` of a thread or task
-#
-# The native `Cancel` that can stop the plans of a thread or task.
+# ---------------------------------------------------------------- the native `Cancel` that can stop the plans of a thread or task
 #
 # It is a context variable: `asyncio.to_thread` copies it to the worker thread, so it need not be passed as an argument.
 

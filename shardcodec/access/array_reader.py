@@ -31,10 +31,10 @@ from ..storage import indexes as index_caches
 from ..storage.indexes import IndexCache
 from ..storage.kinds import readable_at
 from ..storage.waiting import Patience
+from .basic_selection import parse_selection
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
-from .encode_decode import parse_selection
 from .index_scan import ShardGrid, Sizes, sizes_of
 from .read import ObjectSelection
 from .regions import Boxes, as_coordinates, box_rows

@@ -8,6 +8,7 @@ Everything that does not depend on the selection is prepared once: geometry, com
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["ArrayObjects", "BoxReader", "Folder", "folder_at"]
 
 Ints = tuple[int, ...]
+
+# Keys that a reader keeps, because a loop over inner chunks needs the same ones again.
+N_KEYS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +146,13 @@ class ArrayObjects:
     chain: Chain
     dtype: np.dtype[Any]
 
+    def key(self, coords: Ints) -> str:
+        """Return the key in the store of the object at a grid position."""
+        return self.folder.keys([self.keys.key(coords)])[0]
+
     def part(self, coords: Ints, elements: Any) -> ObjectSelection:
         """Return elements of the object at a grid position as a part of a request."""
-        return ObjectSelection(self.folder.keys([self.keys.key(coords)])[0], self.chain, elements)
+        return ObjectSelection(self.key(coords), self.chain, elements)
 
     def parts(self, box: Box, *, drops_rest: bool = False) -> list[ObjectSelection]:
         """Return the parts of a box of the array; `box` has at least one element.
@@ -206,27 +214,28 @@ class BoxReader:
         )
         slices = self._slice_reader(empty, native_cache)
         self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
-        self._locate: Callable[[Any], Any] = _nothing if slices is None else slices.locate
+        self._locate = native.load().locate_selection
+        self._key = functools.lru_cache(N_KEYS)(objects.key)
 
     def _slice_reader(self, empty: Callable[..., Any], cache: Any) -> Any:
         """Return the fast path for slices inside one file; None if objects are not files."""
         objects = self._objects
-        folder = objects.folder.store.path(objects.folder.prefix + objects.keys.prefix)
-        if folder is None or not objects.shape:
+        lead = objects.folder.store.path(objects.folder.prefix + objects.keys.prefix)
+        if lead is None or not objects.shape:
             return None
         return slice_reader(
             objects.chain,
             objects.dtype,
             self._options,
             shape=objects.shape,
-            folder=folder,
-            separator=objects.keys.separator,
+            lead=lead,
+            between=objects.keys.separator,
             empty=empty,
             cache=cache,
         )
 
     def locate(self, selection: Any) -> tuple[ObjectSelection, Ints, Ints] | None:
-        """Return a basic selection within one local file as a part of a request; None for any other.
+        """Return a basic selection within one object as a part of a request; None for any other.
 
         Parameters
         ----------
@@ -240,13 +249,13 @@ class BoxReader:
         axes, shape : tuple of int
             As from `parse_selection`.
         """
-        found = self._locate(selection)
+        objects = self._objects
+        found = self._locate(objects.chain, selection, objects.shape)
         if found is None:
             return None
-        name, axes, shape, start, count, step = found
-        objects = self._objects
-        key = f"{objects.folder.prefix}{objects.keys.prefix}{name}"
-        return ObjectSelection(key, objects.chain, Box(start, count, step, (0,) * len(start))), axes, shape
+        coords, (start, count, step, axes, shape) = found
+        box = Box(start, count, step, (0,) * len(start))
+        return ObjectSelection(self._key(coords), objects.chain, box), axes, shape
 
     def read(
         self,

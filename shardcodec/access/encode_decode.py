@@ -14,10 +14,11 @@ from ..format.dtypes import fill_bytes, fill_scalar
 from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Order, check
+from .basic_selection import parse_selection
 from .chunk_codec import compiled, output_array
 from .inner_chunks import as_elements
 from .read import ObjectSelection, read
-from .regions import Box, whole
+from .regions import whole
 from .write import Elements, WriteItem, write_objects
 
 __all__ = ["decode", "encode"]
@@ -168,77 +169,3 @@ def decode(
     if 0 not in box.count:
         read([ObjectSelection("", compiled(chain, native_order), box, buffer)], out, axes, options)
     return out
-
-
-def parse_selection(selection: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int, ...], tuple[int, ...]]:
-    """Parse a basic selection.
-
-    Parameters
-    ----------
-    selection
-        Integers, slices with positive step, an ellipsis, or a tuple of them; None for all.
-    shape : tuple of int
-        Shape of the array or object.
-
-    Returns
-    -------
-    box : Box
-        The selected elements.
-    axes : tuple of int
-        For each axis of the array its axis in the result; -1 for an axis with an integer.
-    shape : tuple of int
-        Shape of the result.
-
-    Raises
-    ------
-    IndexError
-        The selection is of another kind, or it lies outside the array.
-    """
-    parts = list(_expand(selection, len(shape)))
-    start, count, step, axes = [], [], [], []
-    remaining: list[int] = []
-    for axis, (part, extent) in enumerate(zip(parts, shape, strict=True)):
-        if isinstance(part, slice):
-            chosen = range(*part.indices(extent))
-            if chosen.step < 1:
-                raise IndexError(f"axis {axis}: expected a positive step, got {chosen.step}")
-            axes.append(len(remaining))
-            remaining.append(len(chosen))
-        else:
-            chosen = range(_position(part, extent, axis), extent)[:1]
-            axes.append(-1)
-        start.append(chosen.start)
-        count.append(len(chosen))
-        step.append(chosen.step if len(chosen) > 1 else 1)
-    box = Box(tuple(start), tuple(count), tuple(step), (0,) * len(shape))
-    return box, tuple(axes), tuple(remaining)
-
-
-def _expand(selection: Any, ndim: int) -> tuple[Any, ...]:
-    if selection is None:
-        selection = ()
-    parts = selection if isinstance(selection, tuple) else (selection,)
-    ellipses = sum(part is Ellipsis for part in parts)
-    if ellipses > 1:
-        raise IndexError(f"selection: expected at most one ellipsis, got {ellipses}")
-    if len(parts) - ellipses > ndim:
-        raise IndexError(
-            f"selection: expected at most {ndim} indices, one per axis, got {len(parts) - ellipses}"
-        )
-    rest = (slice(None),) * (ndim - len(parts) + ellipses)
-    if not ellipses:
-        return (*parts, *rest)
-    place = next(i for i, part in enumerate(parts) if part is Ellipsis)
-    return (*parts[:place], *rest, *parts[place + 1 :])
-
-
-def _position(part: Any, extent: int, axis: int) -> int:
-    try:
-        position = None if isinstance(part, bool | np.bool_) else part.__index__()
-    except (AttributeError, TypeError):
-        position = None
-    if position is None:
-        raise IndexError(f"axis {axis}: expected an integer, a slice or an ellipsis, got {part!r}")
-    if not -extent <= position < extent:
-        raise IndexError(f"axis {axis}: expected {-extent} <= index < {extent}, got {part!r}")
-    return position % extent  # type: ignore[no-any-return]

@@ -28,8 +28,8 @@ from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.store import Store
 from ..storage.waiting import Patience, WorkerThreads, all_of, retry
+from .basic_selection import parse_selection
 from .chunk_codec import compiled
-from .encode_decode import parse_selection
 from .placement import ABSENT
 from .read import explain, path_of, with_key
 from .remote_index import IndexLoader, LimitedRemote, check_entries

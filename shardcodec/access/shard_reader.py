@@ -24,9 +24,9 @@ from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
 from ..storage.waiting import DAMAGE, retry
+from .basic_selection import parse_selection
 from .buffer import buffered_chunks
 from .chunk_codec import compiled, output_array
-from .encode_decode import parse_selection
 from .inner_chunks import coordinates, decode_chunks, positions
 from .opened_shard import OpenedShard, ShardObject
 from .placement import ABSENT

@@ -1,7 +1,112 @@
-# slices.pxi - fast path for one box of one object, given as slices: small reads, and small buffered writes
+# slices.pxi - basic selections, and the fast path for one box of one object: small reads, and small buffered writes
 # SPDX-License-Identifier: MIT
 
 EVERYTHING = slice(None)
+
+
+cdef bint axis_box(object index, Py_ssize_t extent, int a, sc_box *box) except -1:
+    """Set axis `a` of a box; return False for what `parse_selection` leaves to its twin in Python."""
+    cdef Py_ssize_t start, stop, step, count
+    cdef int overflow = 0
+    if type(index) is slice:
+        PySlice_Unpack(index, &start, &stop, &step)
+        count = PySlice_AdjustIndices(extent, &start, &stop, step)
+        if step < 1 or count < 1:
+            return False
+    elif type(index) is int:
+        start = <Py_ssize_t>PyLong_AsLongLongAndOverflow(index, &overflow)
+        if start < 0:
+            start += extent
+        if overflow or not 0 <= start < extent:
+            return False
+        count = step = 1
+    else:
+        return False
+    box.start[a] = <uint64_t>start
+    box.count[a] = <uint64_t>count
+    box.step[a] = step if count > 1 else 1
+    return True
+
+
+cdef bint selected_box(object selection, int ndim, const uint64_t *shape, sc_box *box, bint *kept) except -1:
+    """Set the box of a basic selection, and which axes the result has; False as from `parse_selection`."""
+    cdef tuple indices = selection if type(selection) is tuple else (selection,)
+    cdef int a, n = <int>len(indices), ellipsis = n, n_filled
+    for a in range(n):
+        if indices[a] is Ellipsis:
+            if ellipsis < n:
+                return False
+            ellipsis = a
+    n_filled = ndim - n + (ellipsis < n)  # axes of the ellipsis, or after the last index
+    if n_filled < 0:
+        return False
+    for a in range(ndim):
+        if ellipsis <= a < ellipsis + n_filled:
+            index = EVERYTHING
+        else:
+            index = indices[a] if a < ellipsis else indices[a - n_filled + 1]
+        kept[a] = type(index) is slice
+        if not axis_box(index, <Py_ssize_t>shape[a], a, box):
+            return False
+    return True
+
+
+cdef bint within_object(const sc_chain *chain, sc_box *box, int64_t *position) except -1:
+    """Make a box of an array one of the object that has it, and set the position of the object; False if several have it."""
+    cdef int a
+    for a in range(chain.ndim):
+        position[a] = <int64_t>(box.start[a] // chain.shape[a])
+        box.start[a] -= <uint64_t>position[a] * chain.shape[a]
+        if (chain.shape[a] - 1 - box.start[a]) // <uint64_t>box.step[a] < box.count[a] - 1:
+            return False
+    return True
+
+
+cdef tuple selected_numbers(const sc_box *box, int ndim, const bint *kept):
+    cdef int a
+    start, count, step, axes, remaining = [], [], [], [], []
+    for a in range(ndim):
+        start.append(box.start[a])
+        count.append(box.count[a])
+        step.append(box.step[a])
+        axes.append(len(remaining) if kept[a] else -1)
+        if kept[a]:
+            remaining.append(box.count[a])
+    return tuple(start), tuple(count), tuple(step), tuple(axes), tuple(remaining)
+
+
+def parse_selection(selection, shape):
+    """Parse a basic selection, as `access.basic_selection.parse_selection` does; return None for what is left to that function.
+
+    That is an invalid selection, one without elements, and an integer of another type than int.
+
+    Returns start, count and step by axis of the array; the axis of the result for each of them (-1 for an integer); and the
+    shape of the result.
+    """
+    cdef uint64_t extents[32]
+    cdef bint kept[32]
+    cdef sc_box box
+    cdef int ndim = read_rank(shape)
+    read_numbers(shape, ndim, extents)
+    if not selected_box(selection, ndim, extents, &box, kept):
+        return None
+    return selected_numbers(&box, ndim, kept)
+
+
+def locate_selection(Chain chain, selection, shape):
+    """Parse a basic selection within one object of an array; None also if it is in several.
+
+    Returns the grid position of the object, and the numbers of `parse_selection` with the start in this object.
+    """
+    cdef uint64_t extents[32]
+    cdef int64_t position[32]
+    cdef bint kept[32]
+    cdef sc_box box
+    cdef int a, ndim = chain.chain.ndim
+    read_numbers(shape, ndim, extents)
+    if not selected_box(selection, ndim, extents, &box, kept) or not within_object(&chain.chain, &box, position):
+        return None
+    return tuple([position[a] for a in range(ndim)]), selected_numbers(&box, ndim, kept)
 
 
 cdef bint read_slices(const sc_chain *chain, tuple chunk_selection, tuple array_selection, const Py_buffer *array,
@@ -10,34 +115,25 @@ cdef bint read_slices(const sc_chain *chain, tuple chunk_selection, tuple array_
 
     Returns False if the selections are not slices and integers inside the chunk; the C code relies on these checks.
     """
-    cdef Py_ssize_t start, stop, step, first, end, by, n
+    cdef Py_ssize_t first, end, by
     cdef int a, axis = 0
     if len(chunk_selection) != chain.ndim or <size_t>array.itemsize != chain.itemsize:
         return False
     offset[0] = 0
     for a in range(chain.ndim):
-        part = chunk_selection[a]
+        index = chunk_selection[a]
+        if not axis_box(index, <Py_ssize_t>chain.shape[a], a, box):
+            return False
         strides[a] = 0
-        n = 1
-        step = 1
-        if type(part) is slice:
+        if type(index) is slice:
             if axis >= array.ndim or axis >= len(array_selection) or type(array_selection[axis]) is not slice:
                 return False
-            PySlice_Unpack(part, &start, &stop, &step)
-            n = PySlice_AdjustIndices(<Py_ssize_t>chain.shape[a], &start, &stop, step)
             PySlice_Unpack(array_selection[axis], &first, &end, &by)
-            if step < 1 or n < 1 or by != 1 or first < 0 or end > array.shape[axis] or end - first != n:
+            if by != 1 or first < 0 or end > array.shape[axis] or end - first != <Py_ssize_t>box.count[a]:
                 return False
             offset[0] += first * array.strides[axis]
             strides[a] = array.strides[axis]
             axis += 1
-        elif type(part) is int and 0 <= part < chain.shape[a]:
-            start = part
-        else:
-            return False
-        box.start[a] = <uint64_t>start
-        box.count[a] = <uint64_t>n
-        box.step[a] = step if n > 1 else 1
     return axis == array.ndim
 
 
@@ -115,103 +211,32 @@ cdef class SliceReader:
 cdef class ArraySlices(SliceReader):
     """A `SliceReader` for an array whose chunks are such files: a basic selection within one chunk.
 
-    folder: prefix of the names of files, which are grid positions joined by the separator.
+    In Python, dividing positions by the chunk shape and naming the file would cost as much as the read.
+
+    lead: path of a file up to the first number of its grid position. between: the character between two numbers.
     empty: a callable that returns a new array of a shape and dtype, such as numpy.empty.
     """
 
-    cdef int64_t shape[32]
-    cdef bytes folder
-    cdef char separator
+    cdef uint64_t shape[32]
+    cdef bytes lead
+    cdef char between
     cdef object empty, dtype
 
-    def __init__(self, Chain chain, *, shape, str folder, str separator, empty, dtype, **how):
+    def __init__(self, Chain chain, *, shape, str lead, str between, empty, dtype, **how):
         super().__init__(chain, **how)
-        cdef int a
-        if len(shape) != chain.chain.ndim or chain.chain.ndim == 0 or separator not in ("/", "."):
-            raise ValueError(f"expected a shape of the chain's rank {chain.chain.ndim}, at least 1, and separator '/' or "
-                             f"'.', got shape {shape} and separator {separator!r}")
-        for a in range(chain.chain.ndim):
-            self.shape[a] = shape[a]
-        self.folder, self.separator, self.empty, self.dtype = path_bytes(folder), ord(separator), empty, dtype
+        if chain.chain.ndim == 0:
+            raise ValueError("expected a chain with at least one axis, got rank 0")
+        read_numbers(shape, chain.chain.ndim, self.shape)
+        self.lead, self.between, self.empty, self.dtype = path_bytes(lead), ord(between), empty, dtype
 
-    cdef bint find(self, selection, sc_box *box, int64_t *position, bint *kept) except -1:
-        """Set the box of integers, slices and an ellipsis in its chunk, the position of this chunk, and the axes of the result.
-
-        Returns False for any other selection, and for one that is empty or leaves the chunk or the array.
-        """
-        cdef const sc_chain *chain = &self.chain.chain
-        cdef Py_ssize_t start, stop, step, count
-        cdef tuple parts = selection if type(selection) is tuple else (selection,)
-        cdef int a, n_parts = <int>len(parts), ellipsis = n_parts, n_filled, overflow = 0
-        for a in range(n_parts):
-            if parts[a] is Ellipsis:
-                if ellipsis < n_parts:
-                    return False
-                ellipsis = a
-        n_filled = chain.ndim - n_parts + (ellipsis < n_parts)  # axes of the ellipsis, or after the last part
-        if n_filled < 0:
-            return False
-        for a in range(chain.ndim):
-            if ellipsis <= a < ellipsis + n_filled:
-                part = EVERYTHING
-            else:
-                part = parts[a] if a < ellipsis else parts[a - n_filled + 1]
-            kept[a] = type(part) is slice
-            if kept[a]:
-                PySlice_Unpack(part, &start, &stop, &step)
-                count = PySlice_AdjustIndices(<Py_ssize_t>self.shape[a], &start, &stop, step)
-                if step < 1 or count < 1:
-                    return False
-            elif type(part) is int:
-                start = <Py_ssize_t>PyLong_AsLongLongAndOverflow(part, &overflow)
-                if start < 0:
-                    start += <Py_ssize_t>self.shape[a]
-                if overflow or not 0 <= start < self.shape[a]:
-                    return False
-                count = step = 1
-            else:
-                return False
-            position[a] = start // <int64_t>chain.shape[a]
-            start -= <Py_ssize_t>position[a] * <Py_ssize_t>chain.shape[a]
-            if count > 1 and (<Py_ssize_t>chain.shape[a] - 1 - start) // step < count - 1:
-                return False
-            box.start[a] = <uint64_t>start
-            box.count[a] = <uint64_t>count
-            box.step[a] = <uint64_t>step if count > 1 else 1
-        return True
-
-    cdef bytes key(self, const int64_t *position):
-        """Return the name of the file of a chunk, within the folder."""
-        cdef char key[1024]  # 32 numbers of at most 19 digits
+    cdef bytes path(self, const int64_t *position):
+        """Return the path of the file of a chunk."""
+        cdef char numbers[1024]  # 32 numbers of at most 19 digits
         cdef size_t n = 0
         cdef int a
         for a in range(self.chain.chain.ndim):
-            n += <size_t>snprintf(&key[n], sizeof(key) - n, b"%c%lld", self.separator, <long long>position[a])
-        return PyBytes_FromStringAndSize(&key[1], <Py_ssize_t>n - 1)
-
-    def locate(self, selection):
-        """Return where the elements of integers, slices and an ellipsis are; None unless they are in one chunk.
-
-        Returns the name of the file within the folder, the axes of the array in the result (-1 for an integer), the shape of
-        the result, and first element, number of elements and step by axis of the chunk.
-        """
-        cdef int ndim = self.chain.chain.ndim
-        cdef int64_t position[32]
-        cdef bint kept[32]
-        cdef sc_box box
-        cdef int a, axis = 0
-        if not self.find(selection, &box, position, kept):
-            return None
-        axes, shape = [], []
-        for a in range(ndim):
-            axes.append(axis if kept[a] else -1)
-            if kept[a]:
-                axis += 1
-                shape.append(box.count[a])
-        return (
-            self.key(position).decode(), tuple(axes), tuple(shape), tuple([box.start[a] for a in range(ndim)]),
-            tuple([box.count[a] for a in range(ndim)]), tuple([box.step[a] for a in range(ndim)]),
-        )
+            n += <size_t>snprintf(&numbers[n], sizeof(numbers) - n, b"%c%lld", self.between, <long long>position[a])
+        return self.lead + PyBytes_FromStringAndSize(&numbers[1], <Py_ssize_t>n - 1)
 
     def get(self, selection):
         """Return the elements of integers, slices and an ellipsis; None if nothing has been read."""
@@ -225,9 +250,11 @@ cdef class ArraySlices(SliceReader):
         cdef int a, axis = 0
         memset(&item, 0, sizeof(item))
         item.chain = chain
-        if not self.find(selection, &item.box, position, kept):
+        if not selected_box(selection, chain.ndim, self.shape, &item.box, kept):
             return None
-        path = self.folder + self.key(position)
+        if not within_object(chain, &item.box, position):
+            return None
+        path = self.path(position)
         item.source.path = PyBytes_AsString(path)
         if not self.is_small(&item):
             return None

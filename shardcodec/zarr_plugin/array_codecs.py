@@ -1,8 +1,6 @@
 # array_codecs.py - which arrays are native, staged, or left to zarr; zarr's codec objects
 # SPDX-License-Identifier: MIT
-"""Which arrays are native, staged, or left to zarr; zarr's codec objects.
-
-Two kinds of arrays.
+"""`kind_of`: whether an array is native, staged, or left to zarr.
 
 `NativeKind`: every codec has native code. `StagedKind`: a sharded array with other codecs. Its shard part is native
 if possible:

@@ -16,6 +16,7 @@ from zarr.codecs import ShardingCodec as ZarrShardingCodec
 from zarr.registry import register_codec
 
 from ..access.array_io import Request, read_request, write_request, write_request_blocking
+from ..access.basic_selection import parse_selection
 from ..access.chunk_codec import compiled, memory_order
 from ..access.read import ObjectSelection, read
 from ..access.regions import Box, whole
@@ -29,7 +30,7 @@ from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
 from ..storage.store import Outcome, Store, check_store_writable
 from ..storage.waiting import in_thread
-from .request import array_axes, to_box
+from .request import array_axes
 
 if TYPE_CHECKING:
     from ..format.spec import ChainSpec
@@ -216,20 +217,17 @@ class _Job:
 
     def part(self, target: Any, selection: Any, *, by_requests: bool = False) -> _Part | None:
         """Return the box of a basic selection; None if the engine cannot handle it, or a store needs requests."""
-        axes = array_axes(selection)
-        if axes is None or type(target) is not StorePath or not is_zarr_store(target.store):
+        if array_axes(selection) is None or type(target) is not StorePath or not is_zarr_store(target.store):
             return None
         store, key = locate(target)
         store = store.with_prototype(self.shard_spec.prototype)
         if not store.is_near and not by_requests:
             return None
-        ranges = [
-            range(*part.indices(extent)) if isinstance(part, slice) else range(part, part + 1)
-            for part, extent in zip(selection, self.spec.shape, strict=True)
-        ]
-        shape = tuple(len(r) for r, axis in zip(ranges, axes, strict=True) if axis >= 0)
-        box = to_box(selection, tuple(slice(0, n) for n in shape), axes, self.spec.shape)
-        return None if box is None or 0 in box.count else _Part(store, key, box, axes, shape)
+        try:
+            box, axes, shape = parse_selection(selection, self.spec.shape)
+        except IndexError:
+            return None
+        return None if 0 in box.count else _Part(store, key, box, axes, shape)
 
     def request(self, part: _Part, array: np.ndarray[Any, Any]) -> Request:
         """Return the request that reads a part into an array, or writes it from one."""

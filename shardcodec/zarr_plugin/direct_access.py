@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..access.array_io import Request, write_request_blocking
+from ..access.basic_selection import parse_selection
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import open_buffer
 from ..access.chunk_codec import memory_order
-from ..access.encode_decode import parse_selection
 from ..access.read import ObjectSelection
 from ..access.regions import PLAIN_KINDS, Box
 from ..compat import (

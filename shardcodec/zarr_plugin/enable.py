@@ -1,9 +1,6 @@
 # enable.py - switch shardcodec on and off, and say which arrays use it
 # SPDX-License-Identifier: MIT
-"""Switch shardcodec on and off, and say which arrays use it.
-
-Select shardcodec's pipeline for all arrays (`enable`, `disable`) or for one array (`attach`).
-"""
+"""Select shardcodec's pipeline for all arrays (`enable`, `disable`) or for one (`attach`), and say which arrays use it."""
 
 from __future__ import annotations
 

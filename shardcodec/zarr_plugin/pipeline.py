@@ -1,8 +1,6 @@
 # pipeline.py - the codec pipeline that zarr calls, with its fast paths
 # SPDX-License-Identifier: MIT
-"""The codec pipeline that zarr calls, with its fast paths.
-
-`ShardCodecPipeline`: the entry for every array, of Zarr format 2 or 3, sharded or not.
+"""`ShardCodecPipeline`: the entry for every array, of Zarr format 2 or 3, sharded or not.
 
 zarr makes a pipeline when it opens an array, from the metadata and the store of the array. The engine executes each request
 as a whole. A request that the engine does not support is executed by the pipeline that zarr itself would use, with equal

@@ -1,9 +1,6 @@
 # request.py - from a batch of zarr's pipeline to a request of the engine
 # SPDX-License-Identifier: MIT
-"""From a batch of zarr's pipeline to a request of the engine.
-
-Translate a batch of zarr's pipeline into an `access.array_io.Request`.
-"""
+"""`prepare`: from a batch of zarr's pipeline to an `access.array_io.Request`, with zarr's selections as those of the engine."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..access.array_io import Request
+from ..access.basic_selection import selected
 from ..access.chunk_codec import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import Box, Lists, Points, Positions, Selection, is_empty, sorted_list
@@ -36,8 +34,6 @@ __all__ = [
 
 
 # ---------------------------------------------------------------- from zarr's selections to those of the engine
-#
-# Translate the pair of selections that zarr passes for a chunk to a `Selection`.
 #
 # For each chunk, zarr passes a selection of the chunk and a selection of the array. In this module, *the array* is the array
 # in memory that a read fills or a write stores.
@@ -112,36 +108,21 @@ def to_box(
     ):
         return None
     start, count, step, at = [], [], [], []
-    plain = True
-    for part, axis, extent in zip(chunk_selection, axes, shape, strict=True):
-        if axis < 0:
-            if not isinstance(part, int):
+    for index, axis, extent in zip(chunk_selection, axes, shape, strict=True):
+        positions = selected(index, extent) if isinstance(index, slice) is (axis >= 0) else None
+        if positions is None:
+            return None
+        n = len(positions)
+        first: int | None = 0
+        if axis >= 0:
+            first = _first_place(array_selection[axis] if axis < len(array_selection) else None, n)
+            if first is None:
                 return None
-            start.append(part)
-            count.append(1)
-            step.append(1)
-            at.append(0)
-            continue
-        target = array_selection[axis] if axis < len(array_selection) else None
-        if not isinstance(part, slice) or not isinstance(target, slice):
-            return None
-        first, stop, stride = part.indices(extent)
-        n = len(range(first, stop, stride))
-        if (
-            stride < 1
-            or target.start is None
-            or n != target.stop - target.start
-            or target.step not in (None, 1)
-        ):
-            return None
-        if n <= 1:
-            stride = 1  # a step has no effect on one element
-        plain = plain and stride == 1
-        start.append(first)
+        start.append(positions.start)
         count.append(n)
-        step.append(stride)
-        at.append(target.start)
-    return Box(tuple(start), tuple(count), None if plain else tuple(step), tuple(at))
+        step.append(positions.step if n > 1 else 1)  # a step has no effect on one element
+        at.append(first)
+    return Box(tuple(start), tuple(count), None if set(step) <= {1} else tuple(step), tuple(at))  # type: ignore[arg-type]
 
 
 def selected_axes(
@@ -285,12 +266,9 @@ def _numbers(part: Any, axis: int, ndim: int, extent: int) -> range | Positions 
 
     Returns None if the selection is not of a known kind.
     """
-    if isinstance(part, slice):
-        chosen = range(*part.indices(extent))
-        return chosen if chosen.step > 0 else None
-    if isinstance(part, int):
-        return range(part, part + 1)
-    if not isinstance(part, np.ndarray) or not _is_along(part, axis, ndim):
+    if not isinstance(part, np.ndarray):
+        return selected(part, extent)
+    if not _is_along(part, axis, ndim):
         return None
     numbers = _positions(np.flatnonzero(part) if part.dtype == bool else part)
     return None if numbers is None else _as_range(numbers) or numbers
@@ -303,9 +281,8 @@ def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | N
     selection is not of a known kind.
     """
     if isinstance(part, slice):
-        if part.start is None or part.stop - part.start != n or part.step not in (None, 1):
-            return None
-        return int(part.start), None
+        first = _first_place(part, n)
+        return None if first is None else (first, None)
     if not isinstance(part, np.ndarray) or part.size != n or not _is_along(part, axis, ndim):
         return None
     places = _positions(part)
@@ -313,6 +290,18 @@ def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | N
         return None
     chosen = _as_range(places)
     return (0, places) if chosen is None or chosen.step != 1 else (chosen.start, None)
+
+
+def _first_place(part: Any, n: int) -> int | None:
+    """Return where a slice of n consecutive elements of the array starts; None for anything else."""
+    if (
+        not isinstance(part, slice)
+        or part.start is None
+        or part.stop - part.start != n
+        or part.step not in (None, 1)
+    ):
+        return None
+    return int(part.start)
 
 
 def _is_along(array: np.ndarray[Any, Any], axis: int, ndim: int) -> bool:
@@ -342,7 +331,7 @@ def _as_range(numbers: Positions) -> range | None:
     return range(first, last + 1, step)
 
 
-# ---------------------------------------------------------------- translates batches of zarr's pipeline to requests
+# ---------------------------------------------------------------- from a batch to a request
 
 GetChain: TypeAlias = "Callable[[tuple[int, ...], bool], Chain]"
 
