@@ -14,8 +14,10 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardcodec import native
+from shardcodec import ChainSpec, native
 from shardcodec.access.basic_selection import parse_selection, selected
+from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.regions import Box, box_parts
 
 Ints = tuple[int, ...]
 Parsed: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]
@@ -222,6 +224,23 @@ def test_parsers_agree(case: tuple[Ints, Any]) -> None:
     if parsed is not None:
         check_meaning(parsed, selection, shape)
     assert fast == (None if parsed is None or 0 in parsed[1] else parsed)
+
+
+@given(any_selection(), st.data())
+def test_selection_in_one_object_equals_the_only_part_of_its_box(
+    case: tuple[Ints, Any], data: st.DataObject
+) -> None:
+    shape, selection = case
+    extents = tuple(data.draw(st.integers(1, 8)) for _ in shape)
+    chain = compiled(ChainSpec.from_json([{"name": "bytes"}], shape=extents, dtype="uint8", fill_value=0))
+    parsed, expected = in_python(selection, shape), None
+    if parsed is not None and 0 not in parsed[1]:
+        start, count, step, axes, result = parsed
+        parts = list(box_parts(Box(start, count, step, (0,) * len(shape)), extents))
+        if len(parts) == 1:
+            coords, box = parts[0]
+            expected = coords, (box.start, count, step, axes, result)
+    assert native.load().locate_selection(chain, selection, shape) == expected
 
 
 def test_one_axis() -> None:
