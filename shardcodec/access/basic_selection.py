@@ -23,7 +23,7 @@ def selected(index: Any, extent: int) -> range | None:
     if isinstance(index, slice):
         positions = range(*index.indices(extent))
         return positions if positions.step > 0 else None
-    position = _as_integer(index)
+    position = index if type(index) is int else _as_integer(index)
     if position is None or not -extent <= position < extent:
         return None
     position %= extent
@@ -94,8 +94,6 @@ def _expand(selection: Any, ndim: int) -> tuple[Any, ...]:
 
 def _as_integer(index: Any) -> int | None:
     """Return an integer of any type; None for anything else, and for a boolean, which numpy takes as a mask."""
-    if type(index) is int:
-        return index
     if isinstance(index, bool | np.bool_):
         return None
     try:

@@ -108,21 +108,32 @@ def to_box(
     ):
         return None
     start, count, step, at = [], [], [], []
+    plain = True
     for index, axis, extent in zip(chunk_selection, axes, shape, strict=True):
-        positions = selected(index, extent) if isinstance(index, slice) is (axis >= 0) else None
-        if positions is None:
+        positions = selected(index, extent)
+        if positions is None or isinstance(index, slice) is (axis < 0):
             return None
         n = len(positions)
-        first: int | None = 0
-        if axis >= 0:
-            first = _first_place(array_selection[axis] if axis < len(array_selection) else None, n)
-            if first is None:
+        by = positions.step
+        if by != 1:
+            by = by if n > 1 else 1  # a step has no effect on one element
+            plain = plain and by == 1
+        if axis < 0:
+            at.append(0)
+        else:
+            target = array_selection[axis] if axis < len(array_selection) else None
+            if (
+                not isinstance(target, slice)
+                or target.start is None
+                or n != target.stop - target.start
+                or target.step not in (None, 1)
+            ):
                 return None
+            at.append(target.start)
         start.append(positions.start)
         count.append(n)
-        step.append(positions.step if n > 1 else 1)  # a step has no effect on one element
-        at.append(first)
-    return Box(tuple(start), tuple(count), None if set(step) <= {1} else tuple(step), tuple(at))  # type: ignore[arg-type]
+        step.append(by)
+    return Box(tuple(start), tuple(count), None if plain else tuple(step), tuple(at))
 
 
 def selected_axes(
@@ -281,8 +292,9 @@ def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | N
     selection is not of a known kind.
     """
     if isinstance(part, slice):
-        first = _first_place(part, n)
-        return None if first is None else (first, None)
+        if part.start is None or part.stop - part.start != n or part.step not in (None, 1):
+            return None
+        return int(part.start), None
     if not isinstance(part, np.ndarray) or part.size != n or not _is_along(part, axis, ndim):
         return None
     places = _positions(part)
@@ -290,18 +302,6 @@ def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | N
         return None
     chosen = _as_range(places)
     return (0, places) if chosen is None or chosen.step != 1 else (chosen.start, None)
-
-
-def _first_place(part: Any, n: int) -> int | None:
-    """Return where a slice of n consecutive elements of the array starts; None for anything else."""
-    if (
-        not isinstance(part, slice)
-        or part.start is None
-        or part.stop - part.start != n
-        or part.step not in (None, 1)
-    ):
-        return None
-    return int(part.start)
 
 
 def _is_along(array: np.ndarray[Any, Any], axis: int, ndim: int) -> bool:
