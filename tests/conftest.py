@@ -89,8 +89,8 @@ def _leaves_no_setting() -> Iterator[None]:
     active = sys.modules["shardcodec.options"].active
     config, options = _copy(zarr.config.config), active()
     yield
-    blocks = sys.modules.get("shardcodec.access.buffer.open_buffer")
-    is_open = blocks is not None and blocks.active() is not None
+    blocks = sys.modules.get("shardcodec.access.buffer")
+    is_open = blocks is not None and blocks.active_buffer() is not None
     if zarr.config.config == config and active() == options and not is_open:
         return
     left = _changed(config, zarr.config.config) + _changed(options, active())

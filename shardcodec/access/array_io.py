@@ -18,8 +18,8 @@ from .. import native
 from ..compat import has_loop_to_itself
 from ..errors import ShardError
 from ..options import Options
-from ..storage.replace import replace, replace_blocking
-from ..storage.runner import Runner
+from ..storage.replace import replace
+from ..storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ..storage.store import Outcome, Store, Stored, StreamedObject
 from ..storage.waiting import Patience, in_thread
 from .placement import ABSENT
@@ -275,7 +275,7 @@ class _NewShard:
 PARTS_NBYTES = 80 << 20
 
 
-async def write_request(request: Request, options: Options) -> None:
+async def write_request(request: Request, options: Options, runner: Runner = ON_LOOP) -> None:
     """Store the elements of a request.
 
     Raises
@@ -287,14 +287,13 @@ async def write_request(request: Request, options: Options) -> None:
     ShardFormatError, ChecksumError, CodecError
         A stored object is damaged where its bytes must be kept; it is as it was.
     """
-    await replace(request.store, [part.key for part in request.parts], _Elements(request, options), options)
+    keys = [part.key for part in request.parts]
+    await replace(request.store, keys, _Elements(request, options), options, runner)
 
 
 def write_request_blocking(request: Request, options: Options) -> None:
     """Store the elements of a request, in a thread that does not run an event loop; raises as `write_request`."""
-    replace_blocking(
-        request.store, [part.key for part in request.parts], _Elements(request, options), options
-    )
+    run_blocking(write_request(request, options, BLOCKING))
 
 
 class _Elements:

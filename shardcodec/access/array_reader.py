@@ -33,7 +33,7 @@ from ..storage.kinds import readable_at
 from ..storage.waiting import Patience
 from .basic_selection import parse_selection
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
-from .buffer import buffered_chunks
+from .buffer import flush_names, is_any_buffered
 from .chunk_codec import compiled, output_array
 from .index_scan import ShardGrid, Sizes, sizes_of
 from .read import ObjectSelection
@@ -84,8 +84,8 @@ def map_of_array(objects: ArrayObjects, spec: ChainSpec, options: Options) -> Ch
 
 def _sizes(objects: ArrayObjects, keys: list[str], options: Options) -> Sizes:
     store, chain = objects.folder.store, objects.chain
-    if buffered_chunks.is_any_buffered():
-        buffered_chunks.flush_named(store.lock_names(keys))
+    if is_any_buffered():
+        flush_names(store.lock_names(keys))
     return sizes_of(store, chain, keys, options)[0]
 
 
@@ -254,7 +254,7 @@ class ArrayReader:
             An object is damaged; ``.shard`` and ``.chunk_coords`` say where.
         """
         patience = None
-        if not buffered_chunks.is_any_buffered():
+        if not is_any_buffered():
             try:
                 if (part := self._boxes.get(selection)) is not None:
                     return part
@@ -400,9 +400,9 @@ class ArrayReader:
         axes: Ints,
         patience: Patience | None = None,
     ) -> None:
-        if buffered_chunks.is_any_buffered():
+        if is_any_buffered():
             store = self._objects.folder.store
-            buffered_chunks.flush_named(store.lock_names([part.key for part in parts]))
+            flush_names(store.lock_names([part.key for part in parts]))
         self._boxes.read(parts, out, axes, patience)
 
     # ---- pictures

@@ -630,16 +630,16 @@ class StoreObject:
 
     def __init__(self, store: Store, object_key: str, key: str | None = None) -> None:
         self.store = store
-        self._object_key = object_key
+        self.object_key = object_key
         self.key = object_key if key is None else key
         self.path = store.path(object_key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoreObject, (self.store, self._object_key, self.key)
+        return StoreObject, (self.store, self.object_key, self.key)
 
     @property
     def identity(self) -> str:
-        return self.store.lock_names([self._object_key])[0]
+        return self.store.lock_names([self.object_key])[0]
 
     @property
     def realm(self) -> Hashable:
@@ -655,39 +655,39 @@ class StoreObject:
 
     @property
     def is_link(self) -> bool:
-        return self.store.is_link(self._object_key)
+        return self.store.is_link(self.object_key)
 
     @property
     def staging(self) -> str | None:
-        return self.store.staging(self._object_key)
+        return self.store.staging(self.object_key)
 
     @property
     def data(self) -> Any:
         """Bytes of an object in memory, or path of a file."""
-        return self.store.source(self._object_key)
+        return self.store.source(self.object_key)
 
     def open(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         if self.is_near:
             return NativeShard(chain, self.data, options, None if self.path is None else cache)
-        name = None if cache is None else self.store.index_names([self._object_key])[0]
-        loader = IndexLoader(self.store, self._object_key, chain, options, name, cache)
-        size = lambda: sync(self.store.size(self._object_key))  # noqa: E731
+        name = None if cache is None else self.store.index_names([self.object_key])[0]
+        loader = IndexLoader(self.store, self.object_key, chain, options, name, cache)
+        size = lambda: sync(self.store.size(self.object_key))  # noqa: E731
         return RemoteShard(loader, self.store.limits, size, self.identity)
 
     def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         if self.is_near:
             return self.open(chain, options, cache)
-        answer = sync(self.store.get(self._object_key))
+        answer = sync(self.store.get(self.object_key))
         native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
         return FetchedShard(chain, answer, options)
 
     def update(self, maker: Maker, options: Options) -> bytes | None:
-        return replace_blocking(self.store, [self._object_key], maker, options)[0]
+        return replace_blocking(self.store, [self.object_key], maker, options)[0]
 
     def update_all(self, targets: Sequence[Any], maker: Maker, options: Options) -> list[bytes | None]:
         for target in targets:  # a read-only view has the realm of its store
             target.store.check_writable()
-        return replace_blocking(self.store, [target._object_key for target in targets], maker, options)
+        return replace_blocking(self.store, [target.object_key for target in targets], maker, options)
 
 
 def shard_object(

@@ -10,20 +10,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ..arguments import as_buffer, check_argument, checked, show
 from ..format.spec import ShardSpec
-from ..options import NOTHING, OptionChoices, WriteStrategy
-from .buffer import buffered_chunks
+from ..options import NOTHING, OptionChoices, Options, WriteStrategy
+from ..storage import locks
+from ..storage.runner import BLOCKING, run_blocking
+from .buffer import active_buffer, flush_buffered
+from .buffer.buffered import Target
+from .buffer.overlay import Overlay
 from .chunk_codec import compiled
 from .inner_chunks import as_chunks, encode_chunks, position_array, positions, sort_unique
-from .opened_shard import ShardObject, shard_object
+from .opened_shard import StoreObject, shard_object
 from .placement import DEAD_SHARE
 from .shard_change import Change, Settlement, StoredShard, change
 from .shard_reader import ShardReader
 from .user_bytes import UserBytes, check_alignment
 from .write import check_size
+
+if TYPE_CHECKING:
+    from .._native import Chain
 
 __all__ = [
     "Shard",
@@ -53,7 +60,7 @@ class Shard(ShardReader):
 
     Parameters
     ----------
-    target : ShardObject
+    target : StoreObject
         The object with the shard.
     spec : ShardSpec
         Layout and codecs of the shard.
@@ -71,11 +78,12 @@ class Shard(ShardReader):
     """
 
     def __init__(
-        self, target: ShardObject, spec: ShardSpec, mode: str = "r", choices: Mapping[str, Any] = NOTHING
+        self, target: StoreObject, spec: ShardSpec, mode: str = "r", choices: Mapping[str, Any] = NOTHING
     ) -> None:
         if mode not in ("r", "r+"):
             raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
         super().__init__(target, spec, choices)
+        self._object: StoreObject = target
         self._mode = mode
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -124,9 +132,7 @@ class Shard(ShardReader):
         self._check_write(where)
         options = self._options()
         shard = self._chain if native_order else compiled(self._spec.chain, native_order)
-        if not how and buffered_chunks.buffer_chunks(
-            self._object, shard, where, array, options, write_empty=write_empty_chunks
-        ):
+        if not how and self._buffer(shard, where, array, options, write_empty=write_empty_chunks):
             self.refresh()
             return
         chain = compiled(self._spec.inner, native_order)
@@ -282,11 +288,41 @@ class Shard(ShardReader):
             user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
             return wanted._replace(keep_empty=wanted.keep_empty or bool(footer), user=user)
 
-        buffered_chunks.flush(self._object)
+        flush_buffered(self._object)
         try:
             change(self._object, self._chain, decide, options)
         finally:
             self.refresh()
+
+    def _buffer(
+        self, chain: Chain, where: list[int], chunks: Any, options: Options, *, write_empty: bool
+    ) -> bool:
+        """Buffer inner chunks if a block of `group_writes` is open; return False if they must be stored at once.
+
+        All inner chunks of a shard, and inner chunks with codecs without native code, are not buffered.
+        """
+        buffer, target = active_buffer(), self._object
+        if (
+            buffer is None
+            or not 0 < len(where) < chain.n_chunks
+            or chain.stage is not None
+            or not chain.shape
+        ):
+            return False
+        name, kind = buffer.name_of(target), (chain, write_empty)
+        if locks.table().holds(name.name):  # the caller changes the shard just now
+            return False
+        place = Target(target.store, target.object_key, chain, options, write_empty, name=target.key)
+
+        def put(overlay: Overlay) -> bool:
+            for position, chunk in zip(where, chunks, strict=True):
+                overlay.write_chunk(position, chunk)
+            return True
+
+        if buffer.put_quickly(name, kind, place, put, chunks.nbytes):
+            return True
+        added = buffer.add_elements(name, kind, place, chunks.dtype, put, BLOCKING, inline=True)
+        return run_blocking(added)
 
     def _check_mode(self) -> None:
         """Raise ValueError if the shard was opened for reading."""

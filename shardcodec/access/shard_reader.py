@@ -25,7 +25,7 @@ from ..option_sources import Resolver, current_options
 from ..options import Options, check
 from ..storage.waiting import DAMAGE, retry
 from .basic_selection import parse_selection
-from .buffer import buffered_chunks
+from .buffer import flush_buffered
 from .chunk_codec import compiled, output_array
 from .inner_chunks import coordinates, decode_chunks, positions
 from .opened_shard import OpenedShard, ShardObject
@@ -93,7 +93,7 @@ class Snapshot:
         return self._view
 
     def _open(self) -> OpenedShard:
-        buffered_chunks.flush(self._object)
+        flush_buffered(self._object)
         view: OpenedShard = self._try(self._object.open, self._chain, self._resolver.resolve())
         return view
 

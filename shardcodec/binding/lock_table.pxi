@@ -215,3 +215,29 @@ cdef class Hold:
             held_here.reset(self.token)
         finally:
             self.give_back()
+
+
+@cython.no_gc
+cdef class FreeHold:
+    """A context manager that holds one lock if it is free, and yields True if so. The lock is not one of the caller's: see `holds`."""
+
+    cdef LockTable table
+    cdef str key
+    cdef bint is_held
+
+    def __init__(self, LockTable table, str key):
+        self.table = table
+        self.key = key
+
+    def __enter__(self):
+        self.is_held = self.table.enter(self.key, None)
+        return self.is_held
+
+    def __exit__(self, *exception):
+        if self.is_held:
+            self.is_held = False
+            self.table.release(self.key)
+
+    def __dealloc__(self):
+        if self.is_held:  # as in `Hold`
+            self.table.release(self.key)

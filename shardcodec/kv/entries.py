@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import native
-from ..access.buffer import buffered_chunks
+from ..access.buffer import flush_buffered, has_buffered
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard, ShardObject, read_opened
 from ..access.placement import ABSENT, Gone
@@ -105,7 +105,7 @@ class Entries:
         """
         return (
             self._is_prompt
-            and not buffered_chunks.has_buffered(self.target)
+            and not has_buffered(self.target)
             and int(self.chain.index_nbytes) <= INLINE_NBYTES
         )
 
@@ -125,7 +125,7 @@ class Entries:
     def flush(self) -> None:
         """Store the writes that `group_writes` has buffered for the shard; for a nested shard the outer store does this."""
         if not isinstance(self.target, NestedObject):
-            buffered_chunks.flush(self.target)
+            flush_buffered(self.target)
 
     # ---- reading
 
@@ -133,7 +133,7 @@ class Entries:
         """Return a value; None if it is absent."""
         patience = None
         if self._path is not None:
-            buffered_chunks.flush(self.target)
+            flush_buffered(self.target)
             choices, configured = active(), options_of_zarr()
             known = self._known
             if known[0] is not choices or known[1] != configured:

@@ -140,6 +140,10 @@ class LockTable:
 
         return grant
 
+    def hold_free(self, key: str) -> AbstractContextManager[bool]:
+        """Return a context manager that holds a lock if it is free; it yields False if not, and does not wait."""
+        return self._engine.FreeHold(self._native, key)  # type: ignore[no-any-return]
+
     def hold(self, keys: Iterable[str]) -> AbstractContextManager[None]:
         """Return a context manager that holds several locks, except those that the caller's own caller already holds."""
         return self._engine.Hold(self._native, keys)  # type: ignore[no-any-return]

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..options import Options
-from . import locks
 from .runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from .store import Contest, Maker, Replacement, Store
 
 __all__ = ["replace", "replace_blocking"]
 
 
-async def replace(store: Store, keys: Sequence[str], maker: Maker, options: Options) -> list[bytes | None]:
+async def replace(
+    store: Store, keys: Sequence[str], maker: Maker, options: Options, runner: Runner = ON_LOOP
+) -> list[bytes | None]:
     """Replace objects by new ones that are made from them.
 
     Parameters
@@ -31,6 +32,8 @@ async def replace(store: Store, keys: Sequence[str], maker: Maker, options: Opti
         Makes the new objects, under all locks.
     options : Options
         ``locking`` and ``lock_timeout`` are used.
+    runner : Runner
+        How to wait.
 
     Returns
     -------
@@ -46,11 +49,10 @@ async def replace(store: Store, keys: Sequence[str], maker: Maker, options: Opti
     Exception
         Errors of the maker and of the store. The object is as it was.
     """
-    work = _Exchange(store, keys, maker, options, ON_LOOP)
+    work = _Exchange(store, keys, maker, options, runner)
     try:
         while work.left:
-            async with locks.table().hold_async(await work.names()):
-                await work.exchange()
+            await runner.under_locks(await work.names(), work.exchange)
     finally:
         store.forget(keys)
     return work.states
@@ -58,15 +60,7 @@ async def replace(store: Store, keys: Sequence[str], maker: Maker, options: Opti
 
 def replace_blocking(store: Store, keys: Sequence[str], maker: Maker, options: Options) -> list[bytes | None]:
     """Replace objects as `replace`, in a thread that does not run an event loop."""
-    work = _Exchange(store, keys, maker, options, BLOCKING)
-    try:
-        while work.left:
-            # a native context manager: a signal handler that raises cannot leave its locks locked
-            with locks.table().hold(run_blocking(work.names())):
-                run_blocking(work.exchange())
-    finally:
-        store.forget(keys)
-    return work.states
+    return run_blocking(replace(store, keys, maker, options, BLOCKING))
 
 
 class _Exchange:

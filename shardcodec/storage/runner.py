@@ -49,6 +49,9 @@ class Runner(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Hold a part of a budget; `find` returns it on the event loop of requests."""
 
+    async def under_locks(self, names: Sequence[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine while the locks of these objects in the table of this process are held."""
+
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
@@ -72,6 +75,10 @@ class _OnLoop:
     ) -> AbstractAsyncContextManager[None]:
         return find().hold(amount, most)
 
+    async def under_locks(self, names: Sequence[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async with locks.table().hold_async(names):
+            return await work()
+
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
@@ -94,6 +101,11 @@ class _Blocking:
         self, find: Callable[[], budget.Budget], amount: int, most: int
     ) -> AbstractAsyncContextManager[None]:
         return _Entered(budget.HeldFromThread(find, amount, most))
+
+    async def under_locks(self, names: Sequence[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        # a native context manager: a signal handler that raises cannot leave its locks locked
+        with locks.table().hold(names):
+            return await work()
 
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool

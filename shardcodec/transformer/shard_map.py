@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..access.buffer.open_buffer import active
+from ..access.buffer import active_buffer
+from ..access.buffer.buffered import resolve
 from ..access.chunk_codec import byte_map
 from ..access.index_scan import scan_files
 from ..access.opened_shard import NativeShard, NestedShard, OpenedShard
@@ -287,7 +288,7 @@ class Shards:
         check_store_writable(self.below)
         holder, shards, place = self._holder(shard)
         if shards is None or place is None:
-            store, buffer = store_of(holder), active()
+            store, buffer = store_of(holder), active_buffer()
             if buffer is not None:
                 await buffer.flush_objects(store, [shard])
             await replace(store, [shard], batch, options)
@@ -311,9 +312,9 @@ class Shards:
 
     async def _buffer(self, shard: str, change: Edit, options: Options) -> bool:
         """Buffer a change in a block of `group_writes`; return False if the caller must write it now."""
-        buffer = active()
+        buffer = active_buffer()
         holder, _, place = self._holder(shard)
-        if buffer is None or place is not None or (change.given is None and change.part is None):
+        if buffer is None or place is not None or (change.given is None and change.narrowed is None):
             return False
         check_store_writable(self.below)
         at = store_of(holder)
@@ -337,11 +338,12 @@ class Shards:
             buffered.add(change, given, store)
             return buffered
 
-        return await buffer.add(at, shard, self.spec, added)
+        (name,) = await resolve(at, [shard])
+        return await buffer.add(name, self.spec, added)
 
     async def _buffered(self, shards: Sequence[str]) -> dict[str, BufferedEdits]:
         """Return the buffered changes of chunks by shard. Other buffered writes to these shards are flushed first."""
-        buffer, found = active(), {}
+        buffer, found = active_buffer(), {}
         if buffer is None:
             return {}
         for shard in shards:
@@ -353,7 +355,7 @@ class Shards:
 
     async def flush(self) -> None:
         """Flush all buffered writes of this process, because listing and deletion of folders see only stored objects."""
-        buffer = active()
+        buffer = active_buffer()
         if buffer is not None:
             await buffer.flush()
 

@@ -31,7 +31,7 @@ from ..storage.waiting import all_of
 from ..storage.zarr_store import NestedStore
 from .keys import ArrayKeys, KeyLayout, as_path, as_request
 from .shard_map import Shards, as_folder
-from .write import as_bytes, overwrite_parts, put, put_if_absent, put_parts
+from .write import as_bytes, overwrite_ranges, put, put_if_absent, put_ranges
 
 __all__ = [
     "INDEX_2022",
@@ -452,11 +452,11 @@ class ShardingStorageTransformer(TransformerReader):
             if place is None:
                 prototype = default_buffer_prototype()
                 old = await self.shards.below.get(key, prototype)
-                new = overwrite_parts(key, None if old is None else old.to_bytes(), own)
+                new = overwrite_ranges(key, None if old is None else old.to_bytes(), own)
                 await self.shards.below.set(key, buffer_from(prototype, new))
             else:
                 shards.setdefault(place[0], {})[place[1]] = key, own
-        await self.shards.change({shard: put_parts(chunks) for shard, chunks in shards.items()})
+        await self.shards.change({shard: put_ranges(chunks) for shard, chunks in shards.items()})
 
     async def _check_value(self, value: Any) -> None:
         self._check_writable()

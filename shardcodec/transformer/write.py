@@ -1,25 +1,23 @@
 # write.py - write chunks: pending changes of one shard are written together
 # SPDX-License-Identifier: MIT
-"""Write chunks.
+"""Write chunks: edits of shards, the pending edits of one shard together, and those that `group_writes` buffers.
 
-A change of a chunk is a partial write of its shard, with the locks and the checks of `access.shard_change`. A change
-may depend on the stored shard; it is then applied while the lock of the shard is held.
+An edit of a chunk is a partial write of its shard, with the locks and the checks of `access.shard_change`. It may depend on the
+stored shard; it is then applied while the lock of the shard is held. zarr sets the chunks of an array one by one, with many
+concurrent calls: edits of one shard that arrive while the shard is written are queued and then written together.
 
-zarr sets the chunks of an array one by one, with many concurrent calls. Changes of one shard that arrive while the
-shard is written are queued and then written together.
-
-If the store below is a transformer, too, a shard is a chunk there. The change of the inner shard is applied inside of
-the change of the outer shard, under the lock of the outermost shard, which is an object. So a stack of transformers
-loses no update.
+If the store below is a transformer, too, a shard is a chunk there. The edit of the inner shard is applied inside of that of the
+outer shard, under the lock of the outermost shard, which is an object. So a stack of transformers loses no update.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..access import shard_change
+from ..access.buffer.buffered import BufferedWrites
 from ..access.opened_shard import OpenedShard
 from ..access.read import INLINE_NBYTES
 from ..access.shard_change import ShardMaker, StoredShard
@@ -41,56 +39,27 @@ __all__ = [
     "Draft",
     "Edit",
     "Place",
-    "Work",
     "Writer",
     "applier",
     "as_bytes",
     "erase",
-    "overwrite_parts",
+    "overwrite_ranges",
     "put",
     "put_if_absent",
-    "put_parts",
+    "put_ranges",
     "within",
 ]
 
 
 class Unchanged(Exception):
-    """Raised by `Work` to leave the object as it is."""
+    """Raised by `Batch.renewed` to leave the object as it is."""
 
 
-class Work(Protocol):
-    """Makes a new shard from the stored one.
-
-    Attributes
-    ----------
-    new_nbytes : int
-        Number of bytes to write, estimated; small shards are written on the event loop.
-    depends_on_old : bool
-        True if the new shard depends on the stored one.
-    """
-
-    @property
-    def new_nbytes(self) -> int: ...
-
-    @property
-    def depends_on_old(self) -> bool: ...
-
-    def begin(self) -> None:
-        """Compute the attributes. Called when the lock of the object is held, perhaps several times."""
-
-    def renewed(self, stored: Stored) -> Any:
-        """Return the new shard, in any thread, perhaps several times."""
-
-
-class Look(Protocol):
-    """The stored shard under a draft; see `access.shard_change.StoredShard`."""
-
-    @property
-    def shard(self) -> OpenedShard: ...
+# ---------------------------------------------------------------- edits of one shard
 
 
 class Draft:
-    """A stored shard with changes on top. Chunks are read only when a change asks for them.
+    """A stored shard with edits on top. Chunks are read only when an edit asks for them.
 
     Attributes
     ----------
@@ -98,8 +67,8 @@ class Draft:
         Changed chunks by position; None for an erased one.
     """
 
-    def __init__(self, found: Look, chain: Chain, key: str) -> None:
-        self._found = found
+    def __init__(self, shard: Callable[[], OpenedShard], chain: Chain, key: str) -> None:
+        self._shard = shard
         self._chain = chain
         self._key = key
         self.new: dict[int, Any] = {}
@@ -115,11 +84,11 @@ class Draft:
         if position in self.new:
             return self.new[position]
         entry = self._entry(position)
-        return None if entry is None else self._found.shard.range(*entry)
+        return None if entry is None else self._shard().range(*entry)
 
     def _entry(self, position: int) -> tuple[int, int] | None:
         try:
-            shard = self._found.shard
+            shard = self._shard()
             return None if shard.missing else shard.entry(position)
         except ShardError as error:
             raise with_keys(error, self._chain, self._key) from None
@@ -139,9 +108,9 @@ class Edit:
         Number of bytes to write, estimated.
     given : mapping, optional
         New chunks by position (None erases a chunk), if they do not depend on the stored shard.
-    part : callable, optional
-        Takes positions and returns the change of these chunks only, with a copy of its bytes. A change with neither
-        `given` nor `part` cannot be buffered.
+    narrowed : callable, optional
+        Takes positions and returns the edit of these chunks only, with a copy of its bytes. An edit with neither `given` nor
+        `narrowed` cannot be buffered.
     """
 
     def __init__(
@@ -151,62 +120,148 @@ class Edit:
         nbytes: int = 0,
         *,
         given: Mapping[int, Any] | None = None,
-        part: Callable[[Collection[int]], Edit] | None = None,
+        narrowed: Callable[[Collection[int]], Edit] | None = None,
     ) -> None:
         self.apply = apply
         self.blind = blind
         self.nbytes = nbytes
         self.given = given
-        self.part = part
+        self.narrowed = narrowed
 
     def begin(self) -> None:
         """Compute `blind` and `nbytes`. Called when the lock of the shard is held."""
 
 
 class _Within(Edit):
-    """A change of a chunk that is a shard of the transformer on top."""
+    """The edit of a chunk that is a shard of the transformer on top."""
 
-    def __init__(self, position: int, work: Work) -> None:
+    def __init__(self, position: int, batch: Batch) -> None:
         super().__init__(self._apply)
         self._position = position
-        self._work = work
+        self._batch = batch
 
     def begin(self) -> None:
-        self._work.begin()
-        self.blind = () if self._work.depends_on_old else (self._position,)
-        self.nbytes = self._work.new_nbytes
+        self._batch.begin()
+        self.blind = () if self._batch.depends_on_old else (self._position,)
+        self.nbytes = self._batch.new_nbytes
 
     def _apply(self, draft: Draft) -> Mapping[int, Any]:
-        old = draft.value(self._position) if self._work.depends_on_old else None
+        old = draft.value(self._position) if self._batch.depends_on_old else None
         try:
-            return {self._position: self._work.renewed(Stored(0, data=old))}
+            return {self._position: self._batch.renewed(Stored(0, data=old))}
         except Unchanged:
             return {}
 
 
 def put(chunks: Mapping[int, Any]) -> Edit:
-    """Return the change that sets chunks; None erases a chunk."""
+    """Return the edit that sets chunks; None erases a chunk."""
     nbytes = sum(memoryview(data).nbytes for data in chunks.values() if data is not None)
     return Edit(lambda _: chunks, chunks.keys(), nbytes, given=chunks)
 
 
 def put_if_absent(position: int, data: Any) -> Edit:
-    """Return the change that sets a chunk if it is absent."""
+    """Return the edit that sets a chunk if it is absent."""
     return Edit(lambda draft: {} if draft.exists(position) else {position: data}, (), memoryview(data).nbytes)
 
 
 def erase(positions: Sequence[int]) -> Edit:
-    """Return the change that erases the existing ones of some chunks."""
+    """Return the edit that erases the existing ones of some chunks."""
     return Edit(lambda draft: {p: None for p in positions if draft.exists(p)}, given=dict.fromkeys(positions))
 
 
-def within(position: int, work: Work) -> Edit:
-    """Return the change that replaces a chunk, itself a shard, by a new one made from it."""
-    return _Within(position, work)
+def within(position: int, batch: Batch) -> Edit:
+    """Return the edit that replaces a chunk, itself a shard, by a new one made from it."""
+    return _Within(position, batch)
+
+
+# ---------------------------------------------------------------- `set_partial_values`: edits that overwrite ranges of values
+#
+# Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; ST-10.
+
+# Start and bytes of each range.
+ByteRanges = Sequence[tuple[int, memoryview]]
+
+
+def as_bytes(value: Any) -> memoryview:
+    """Return a view of the bytes of a zarr Buffer or a bytes-like object."""
+    return memoryview(value.as_numpy_array() if is_buffer(value) else value).cast("B")
+
+
+def put_ranges(chunks: Mapping[int, tuple[str, ByteRanges]]) -> Edit:
+    """Return the edit that overwrites ranges of chunks; `chunks` maps a position to the key and the ranges."""
+
+    def apply(draft: Draft) -> Mapping[int, Any]:
+        return {
+            position: overwrite_ranges(key, draft.value(position), ranges)
+            for position, (key, ranges) in chunks.items()
+        }
+
+    def narrowed(positions: Collection[int]) -> Edit:
+        return put_ranges(
+            {
+                position: (
+                    chunks[position][0],
+                    [(start, memoryview(bytes(data))) for start, data in chunks[position][1]],
+                )
+                for position in positions
+            }
+        )
+
+    nbytes = sum(data.nbytes for _, ranges in chunks.values() for _, data in ranges)
+    return Edit(apply, (), nbytes, narrowed=narrowed)
+
+
+def overwrite_ranges(key: str, old: Any, ranges: ByteRanges) -> bytearray:
+    """Return a value with ranges overwritten.
+
+    Parameters
+    ----------
+    key : str
+        Key of the value, for errors.
+    old : bytes-like or None
+        The stored value; None if it is absent.
+    ranges : sequence of (int, memoryview)
+        Start and bytes of each. A start below 0 counts from the end of the value.
+
+    Returns
+    -------
+    bytearray
+        The new value, longer than the old one if a part goes beyond its end.
+
+    Raises
+    ------
+    ValueError
+        A part begins beyond the end of the value or before its first byte, or two parts overlap.
+    """
+    value = bytearray(b"" if old is None else old)
+    size = len(value)
+    placed = sorted(
+        ((start if start >= 0 else size + start, data) for start, data in ranges), key=lambda p: p[0]
+    )
+    end = 0
+    for i, (start, data) in enumerate(placed):
+        if start < 0:
+            raise ValueError(
+                f"key {key!r}: expected a part that starts at {-size} or later in a value of {size} bytes, "
+                f"got {start - size}"
+            )
+        if i and start < end:
+            raise ValueError(
+                f"key {key!r}: parts overlap: one begins at byte {start}, the one before it ends at byte {end}"
+            )
+        if start > len(value):
+            what = "does not exist" if old is None else f"has {size} bytes"
+            raise ValueError(f"key {key!r}: a part begins at byte {start}, but the value {what}")
+        end = start + data.nbytes
+        value[start : min(end, len(value))] = data
+    return value
+
+
+# ---------------------------------------------------------------- the writer of the shards of one array
 
 
 class _Waiting(NamedTuple):
-    change: Edit
+    edit: Edit
     done: asyncio.Future[None]
 
 
@@ -255,8 +310,8 @@ class Writer:
         self._place_of = place_of
         self._waiting: dict[_Key, list[_Waiting]] = {}
 
-    async def change(self, shard: str, change: Edit, options: Options) -> None:
-        """Change a shard and wait until the change is stored.
+    async def change(self, shard: str, edit: Edit, options: Options) -> None:
+        """Change a shard and wait until the edit is stored.
 
         Raises
         ------
@@ -265,10 +320,10 @@ class Writer:
         LockError
             Another process held the lock of the shard for longer than ``lock_timeout``.
         Exception
-            An error of the change itself.
+            An error of the edit itself.
         """
         loop = asyncio.get_running_loop()
-        one = _Waiting(change, loop.create_future())
+        one = _Waiting(edit, loop.create_future())
         queue = self._waiting.setdefault((loop, shard, options), [])
         queue.append(one)
         if len(queue) == 1:
@@ -278,7 +333,7 @@ class Writer:
         await asyncio.shield(one.done)
 
     async def change_locked(
-        self, shard: str, change: Edit, options: Options, exchange: Callable[[Batch], Awaitable[None]]
+        self, shard: str, edit: Edit, options: Options, exchange: Callable[[Batch], Awaitable[None]]
     ) -> None:
         """Change a shard whose lock the caller holds; raises as `change`.
 
@@ -286,21 +341,21 @@ class Writer:
         ----------
         shard : str
             Key of the shard.
-        change : Edit
-            The change.
+        edit : Edit
+            The edit.
         options : Options
             Options of the write.
         exchange : callable
             Coroutine function that replaces the shard.
         """
-        one = _Waiting(change, asyncio.get_running_loop().create_future())
+        one = _Waiting(edit, asyncio.get_running_loop().create_future())
         batch = Batch(self._chain, await self._place_of(shard), options, lambda: [one])
         await exchange(batch)
         batch.finish(None)
         await one.done
 
     async def _run(self, key: _Key) -> None:
-        """Write all queued changes of a shard once its lock is held."""
+        """Write all queued edits of a shard once its lock is held."""
         _, shard, options = key
         try:
             place = await self._place_of(shard)
@@ -311,14 +366,22 @@ class Writer:
         failure: BaseException | None = None
         try:
             await self._exchange(shard, batch, options)
-        except BaseException as error:  # noqa: BLE001  # raised in each coroutine that waits for a change
+        except BaseException as error:  # noqa: BLE001  # raised in each coroutine that waits for an edit
             failure = error
-        batch.begin()  # takes the queued changes if the write failed before that
+        batch.begin()  # takes the queued edits if the write failed before that
         batch.finish(failure)
 
 
 class Batch:
-    """All queued changes of one shard: a `Maker` of it, and the `Work` of a shard inside a chunk."""
+    """All queued edits of one shard: a `Maker` of it, or of a shard inside a chunk (`within`).
+
+    Attributes
+    ----------
+    new_nbytes : int
+        Number of bytes to write, estimated; small shards are written on the event loop.
+    depends_on_old : bool
+        True if the new shard depends on the stored one.
+    """
 
     keeps_emptied = True
 
@@ -339,15 +402,16 @@ class Batch:
         self.depends_on_old = True
 
     def begin(self) -> None:
+        """Compute the attributes. Called when the lock of the object is held, perhaps several times."""
         if self._waiting is not None:
             return
         self._waiting = self._take()
         blind: set[int] = set()
-        for change, _ in self._waiting:
-            change.begin()
-            blind.update(change.blind)
-            self.new_nbytes += change.nbytes
-        looks = any(not change.blind for change, _ in self._waiting)
+        for edit, _ in self._waiting:
+            edit.begin()
+            blind.update(edit.blind)
+            self.new_nbytes += edit.nbytes
+        looks = any(not edit.blind for edit, _ in self._waiting)
         self.depends_on_old = looks or len(blind) < self._chain.n_chunks
 
     def needs_old(self, position: int) -> bool:
@@ -370,16 +434,17 @@ class Batch:
         return 0 if old.data is None else memoryview(old.data).nbytes
 
     def renewed(self, stored: Stored) -> Any:
+        """Return the new shard, in any thread, perhaps several times."""
         return self._maker.make_all([stored]).objects[0]
 
     def _decide(self, found: StoredShard) -> shard_change.Change:
-        draft = Draft(found, self._chain, self._key)
+        draft = Draft(lambda: found.shard, self._chain, self._key)
         assert self._waiting is not None
         self._errors = {}
-        for i, (change, _) in enumerate(self._waiting):
+        for i, (edit, _) in enumerate(self._waiting):
             try:
-                draft.new.update(change.apply(draft))
-            except Exception as error:  # noqa: BLE001  # an error of one change must not stop the other ones
+                draft.new.update(edit.apply(draft))
+            except Exception as error:  # noqa: BLE001  # an error of one edit must not stop the other ones
                 self._errors[i] = error
         if not draft.new:
             raise Unchanged
@@ -393,7 +458,7 @@ class Batch:
 def _finish(
     waiting: Sequence[_Waiting], errors: Mapping[int, Exception], failure: BaseException | None
 ) -> None:
-    """Pass to every waiting coroutine the error of its own change, or else `failure`, or the end of the write."""
+    """Pass to every waiting coroutine the error of its own edit, or else `failure`, or the end of the write."""
     for i, (_, done) in enumerate(waiting):
         error = errors.get(i) or failure
         if done.done():  # cancelled
@@ -406,54 +471,31 @@ def _finish(
             done.set_exception(error)
 
 
-# ---------------------------------------------------------------- buffered changes of the chunks of one shard in a block of group_writes
+# ---------------------------------------------------------------- buffered edits of one shard in a block of group_writes
 #
-# Buffered changes of chunks.
-#
-# A chunk that was set or erased has a known new value; the last change counts. A change of a part of a chunk is applied
-# to the stored chunk when the shard is flushed, so parts that another process writes in the meantime are kept. The merged
-# view of such a chunk is cached for readers.
+# A chunk that was set or erased has a known new value; the last edit counts. An edit of some bytes of a chunk is applied to the
+# stored chunk when the shard is flushed, so bytes that another process writes in the meantime are kept. The merged view of such
+# a chunk is cached for readers.
 
 # Memory for the bookkeeping of one buffered chunk, estimated.
 CHUNK_NBYTES = 150
 
 
-class _Found(NamedTuple):
-    shard: OpenedShard
-
-
 def applier(
-    chain: Chain, key: str, change: Edit, shown: Mapping[int, bytes | None]
+    chain: Chain, key: str, edit: Edit, shown: Mapping[int, bytes | None]
 ) -> Callable[[OpenedShard], Mapping[int, Any]]:
-    """Return a function that applies a change to an opened shard with buffered chunks on top.
-
-    Parameters
-    ----------
-    chain
-        Compiled chain of the shard.
-    key : str
-        Key of the shard.
-    change : Edit
-        The change to apply.
-    shown : mapping
-        The buffered chunks by position; None for an erased one.
-
-    Returns
-    -------
-    callable
-        From an opened shard to the changed chunks by position.
-    """
+    """Return a function from an opened shard to its edited chunks by position; `shown` are the buffered chunks on top."""
 
     def look(opened: OpenedShard) -> Mapping[int, Any]:
-        draft = Draft(_Found(opened), chain, key)
+        draft = Draft(lambda: opened, chain, key)
         draft.new = dict(shown)
-        return change.apply(draft)
+        return edit.apply(draft)
 
     return look
 
 
-class BufferedEdits:
-    """Buffered writes of one shard through a transformer: chunks that were set, erased or changed in part.
+class BufferedEdits(BufferedWrites):
+    """Buffered writes of one shard through a transformer: chunks that were set, erased or edited.
 
     Parameters
     ----------
@@ -467,166 +509,84 @@ class BufferedEdits:
     """
 
     def __init__(self, spec: ShardSpec) -> None:
-        self.kind: Hashable = spec
+        self.kind = spec
         self._n_chunks = spec.n_chunks
         self.shown: dict[int, bytes | None] = {}
         self._certain: set[int] = set()
-        self._parts: list[tuple[frozenset[int], Edit]] = []
-        self._nbytes = 0
+        self._partial: list[tuple[frozenset[int], Edit]] = []
+        self._memory_nbytes = 0
         self._store: Callable[[Edit], Awaitable[None]] | None = None
 
     @property
-    def nbytes(self) -> int:
-        """Memory that the buffered changes take, in bytes."""
-        return self._nbytes
+    def memory_nbytes(self) -> int:
+        """Memory that the buffered edits take, in bytes."""
+        return self._memory_nbytes
 
     @property
     def is_complete(self) -> bool:
         """True if every chunk is set or erased, so that the stored shard is not needed."""
         return len(self._certain) == self._n_chunks
 
-    def add(self, change: Edit, shown: Mapping[int, Any], store: Callable[[Edit], Awaitable[None]]) -> None:
-        """Add a change to the buffer.
+    def add(self, edit: Edit, shown: Mapping[int, Any], store: Callable[[Edit], Awaitable[None]]) -> None:
+        """Add an edit.
 
         Parameters
         ----------
-        change : Edit
-            The change.
+        edit : Edit
+            The edit.
         shown : mapping
-            Its chunks as readers see them after the change, by position.
+            Its chunks as readers see them after the edit, by position.
         store : callable
-            Coroutine function that stores all buffered changes in one write.
+            Coroutine function that stores all buffered edits in one write.
         """
-        if change.part is None:
+        if edit.narrowed is None:
             self._certain.update(shown)
-            self._drop_parts(shown)
+            self._drop_overridden(shown)
         elif rest := frozenset(shown) - self._certain:
-            part = change.part(rest)
-            self._parts.append((rest, part))
-            self._nbytes += part.nbytes + CHUNK_NBYTES
+            mine = edit.narrowed(rest)
+            self._partial.append((rest, mine))
+            self._memory_nbytes += mine.nbytes + CHUNK_NBYTES
         for position, data in shown.items():
             old = self.shown.get(position)
             new = None if data is None else bytes(data)
-            self._nbytes += len(new or b"") - len(old or b"") + CHUNK_NBYTES * (position not in self.shown)
+            self._memory_nbytes += (
+                len(new or b"") - len(old or b"") + CHUNK_NBYTES * (position not in self.shown)
+            )
             self.shown[position] = new
         self._store = store
 
-    def _drop_parts(self, given: Mapping[int, Any]) -> None:
-        """Drop buffered parts of chunks that were set or erased later."""
+    def _drop_overridden(self, given: Mapping[int, Any]) -> None:
+        """Drop partial edits of chunks that were set or erased later."""
         kept = []
-        for positions, part in self._parts:
+        for positions, edit in self._partial:
             rest = positions.difference(given)
             if rest == positions:
-                kept.append((positions, part))
+                kept.append((positions, edit))
                 continue
-            self._nbytes -= part.nbytes + CHUNK_NBYTES
-            if rest and part.part is not None:
-                part = part.part(rest)
-                self._nbytes += part.nbytes + CHUNK_NBYTES
-                kept.append((rest, part))
-        self._parts = kept
+            self._memory_nbytes -= edit.nbytes + CHUNK_NBYTES
+            if rest and edit.narrowed is not None:
+                mine = edit.narrowed(rest)
+                self._memory_nbytes += mine.nbytes + CHUNK_NBYTES
+                kept.append((rest, mine))
+        self._partial = kept
 
     async def flush(self) -> None:
-        """Store all buffered changes in one write."""
+        """Store all buffered edits in one write."""
         assert self._store is not None
-        await self._store(self._change())
+        await self._store(self._edit())
 
-    def _change(self) -> Edit:
+    def _edit(self) -> Edit:
         given = {position: self.shown[position] for position in self._certain}
         nbytes = sum(len(data) for data in given.values() if data is not None)
         if self.is_complete:
             return Edit(lambda _: given, given, nbytes)
 
         def apply(draft: Draft) -> Mapping[int, Any]:
-            for _, part in self._parts:
-                draft.new.update(part.apply(draft))
+            for _, edit in self._partial:
+                draft.new.update(edit.apply(draft))
             for position, data in given.items():
                 if data is not None or draft.exists(position):
                     draft.new[position] = data
             return draft.new
 
-        return Edit(apply, (), nbytes + sum(part.nbytes for _, part in self._parts))
-
-
-# ---------------------------------------------------------------- overwrite parts of values
-#
-# `set_partial_values`: overwrite parts of stored values.
-#
-# Source: Zarr v3 core specification, draft of 2022, "Abstract store interface"; ST-10.
-
-ByteRanges = Sequence[tuple[int, memoryview]]
-
-
-def as_bytes(value: Any) -> memoryview:
-    """Return a view of the bytes of a zarr Buffer or a bytes-like object."""
-    return memoryview(value.as_numpy_array() if is_buffer(value) else value).cast("B")
-
-
-def put_parts(chunks: Mapping[int, tuple[str, ByteRanges]]) -> Edit:
-    """Return the change that overwrites parts of chunks; `chunks` maps a position to the key and the parts."""
-
-    def apply(draft: Draft) -> Mapping[int, Any]:
-        return {
-            position: overwrite_parts(key, draft.value(position), parts)
-            for position, (key, parts) in chunks.items()
-        }
-
-    def some(positions: Collection[int]) -> Edit:
-        return put_parts(
-            {
-                position: (
-                    chunks[position][0],
-                    [(start, memoryview(bytes(part))) for start, part in chunks[position][1]],
-                )
-                for position in positions
-            }
-        )
-
-    nbytes = sum(part.nbytes for _, parts in chunks.values() for _, part in parts)
-    return Edit(apply, (), nbytes, part=some)
-
-
-def overwrite_parts(key: str, old: Any, parts: ByteRanges) -> bytearray:
-    """Return a value with parts overwritten.
-
-    Parameters
-    ----------
-    key : str
-        Key of the value, for errors.
-    old : bytes-like or None
-        The stored value; None if it is absent.
-    parts : sequence of (int, memoryview)
-        Start and bytes of each part. A start below 0 counts from the end of the value.
-
-    Returns
-    -------
-    bytearray
-        The new value, longer than the old one if a part goes beyond its end.
-
-    Raises
-    ------
-    ValueError
-        A part begins beyond the end of the value or before its first byte, or two parts overlap.
-    """
-    value = bytearray(b"" if old is None else old)
-    size = len(value)
-    placed = sorted(
-        ((start if start >= 0 else size + start, part) for start, part in parts), key=lambda p: p[0]
-    )
-    end = 0
-    for i, (start, part) in enumerate(placed):
-        if start < 0:
-            raise ValueError(
-                f"key {key!r}: expected a part that starts at {-size} or later in a value of {size} bytes, "
-                f"got {start - size}"
-            )
-        if i and start < end:
-            raise ValueError(
-                f"key {key!r}: parts overlap: one begins at byte {start}, the one before it ends at byte {end}"
-            )
-        if start > len(value):
-            what = "does not exist" if old is None else f"has {size} bytes"
-            raise ValueError(f"key {key!r}: a part begins at byte {start}, but the value {what}")
-        end = start + part.nbytes
-        value[start : min(end, len(value))] = part
-    return value
+        return Edit(apply, (), nbytes + sum(edit.nbytes for _, edit in self._partial))

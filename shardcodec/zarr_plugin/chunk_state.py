@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 
 from .. import native
-from ..access.buffer.open_buffer import active
+from ..access.buffer import active_buffer
 from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
 from ..access.placement import ABSENT
 from ..arguments import checked
@@ -208,7 +208,7 @@ class _Scan:
     def run(self, progress: Progress | None) -> Iterator[tuple[list[tuple[int, ...]], Sizes]]:
         """Yield batches of shards and the sizes of their inner chunks."""
         total, done = self.grid.n_shards, 0
-        buffer = active()
+        buffer = active_buffer()
         if buffer is not None and buffer.nbytes:
             for shards in self.grid.batches():
                 # a listing shows stored objects only

@@ -20,7 +20,7 @@ import numpy as np
 from ..access.array_io import Request, write_request_blocking
 from ..access.basic_selection import parse_selection
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
-from ..access.buffer import open_buffer
+from ..access.buffer import active_buffer
 from ..access.chunk_codec import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import PLAIN_KINDS, Box
@@ -39,12 +39,13 @@ from ..format.metadata import key_encoding
 from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
 from ..storage import indexes
+from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import Store
 from .array_codecs import Kind
 from .request import Declined
 
 if TYPE_CHECKING:
-    from .layout_guard import ArrayGuard
+    from .buffered_write import ArrayGuard
 
 __all__ = ["DirectAccess", "MemoisedAccess", "direct_access"]
 
@@ -214,7 +215,7 @@ class DirectAccess:
 
     def read(self, selection: Any) -> Any:
         """Return the elements of a selection as zarr returns them; None if nothing was read."""
-        buffer = open_buffer.active()
+        buffer = active_buffer()
         if buffer is not None and buffer.is_empty:
             buffer = None
         if not self._reads:
@@ -269,15 +270,16 @@ class DirectAccess:
         if not values.ndim:
             axes = (-1,) * len(axes)
         request = Request(store, parts, range(len(parts)), axes, values, self._spec)
-        buffer = open_buffer.active()
-        if buffer is not None:
-            return buffer.write_blocking(request, self._options, self._layout_guard())
-        write_request_blocking(request, self._options)
+        buffer = active_buffer()
+        if buffer is None:
+            write_request_blocking(request, self._options)
+        elif not buffer.write_quickly(request, self._options, guard := self._layout_guard()):
+            run_blocking(buffer.write(request, self._options, guard, BLOCKING))
         return True
 
     def _layout_guard(self) -> ArrayGuard:
         if self._guard is None:
-            from .layout_guard import ArrayGuard  # only blocks of `group_writes` need it
+            from .buffered_write import ArrayGuard  # only blocks of `group_writes` need it
 
             folder = self._objects.folder
             self._guard = ArrayGuard(self._metadata, folder.store, folder.prefix.rstrip("/"))

@@ -21,7 +21,7 @@ from zarr.registry import register_pipeline
 
 from .. import native
 from ..access.array_io import Request, read_request, write_request
-from ..access.buffer import open_buffer
+from ..access.buffer import active_buffer
 from ..access.read import slice_reader
 from ..compat import (
     ArrayMetadata,
@@ -50,7 +50,7 @@ from .array_codecs import Kind, kind_of
 from .request import Declined, prepare
 
 if TYPE_CHECKING:
-    from ..access.buffer.layout_looks import LayoutGuard
+    from ..access.buffer.buffered import LayoutGuard
     from .buffered_write import SmallWriter
     from .direct_access import MemoisedAccess
 
@@ -196,7 +196,7 @@ class ShardCodecPipeline(CodecPipeline):
     def _guard_of(self, target: Any) -> LayoutGuard | None:
         """Return the guard of this array, which `target` is an object of, for blocks of `group_writes`."""
         if self._guard is None and type(target) is StorePath and store_of(target.store).describes_arrays:
-            from .layout_guard import ArrayGuard
+            from .buffered_write import ArrayGuard
 
             n_parts = self._metadata.encode_chunk_key((0,) * len(self._metadata.shape)).count("/") + 1
             folder = "/".join(target.path.split("/")[:-n_parts])
@@ -387,7 +387,7 @@ class ShardCodecPipeline(CodecPipeline):
         batch = originals(list(batch_info))
         if not batch:
             return ()
-        buffer = open_buffer.active()
+        buffer = active_buffer()
         patience = None
         if self._small_reader is not None and len(batch) == 1 and buffer is None and not drop_axes:
             try:
@@ -437,11 +437,10 @@ class ShardCodecPipeline(CodecPipeline):
         if not batch:
             return
         options = self._options()
-        buffer = open_buffer.active()
+        buffer = active_buffer()
         guard = None if buffer is None else self._guard_of(items[0][0])
         fast_path = self._small_writer if buffer is not None and len(batch) == 1 and not drop_axes else None
         if buffer is not None and fast_path and fast_path.write(batch[0], value, options, buffer, guard):
-            await buffer.keep_within_budget()
             return
         try:
             request = self._prepare(batch, value, drop_axes)
@@ -457,7 +456,7 @@ class ShardCodecPipeline(CodecPipeline):
     @staticmethod
     async def _flush(batch: list[Any]) -> None:
         """Flush the buffered writes of these objects, before zarr's own pipeline reads or writes them."""
-        buffer = open_buffer.active()
+        buffer = active_buffer()
         if buffer is not None:
             for target in (item[0] for item in batch if isinstance(item[0], StorePath)):
                 await buffer.flush_objects(store_of(target.store), [target.path])

@@ -39,6 +39,8 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("read the sizes of the inner chunks of many shards", r"\.load\(\)\.scan\(|[^.]\.scan\($|\.load_sizes\(", {"access/index_scan.py", "transformer/read.py"}),
     ("read the indexes of many shards, where damage is a result", r"class ShardIndex\b|shardcodec-index", {"access/index_scan.py"}),
     ("parse a basic selection", r"\.indices\(|PySlice_AdjustIndices\(|\bis Ellipsis\b", {"access/basic_selection.py", "binding/slices.pxi"}),
+    ("write awaited and in a thread without an event loop", r"def \w+_blocking\(", {"storage/runner.py", "storage/replace.py", "access/array_io.py"}),
+    ("keep elements of one object until they are stored", r"\bOverlay\(", {"access/buffer/buffered.py"}),
 ]
 # fmt: on
 

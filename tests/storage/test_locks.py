@@ -67,6 +67,22 @@ def test_lock_is_held_once_and_released_without_a_rest() -> None:
     assert table.try_acquire("a")
 
 
+def test_block_holds_a_lock_only_if_it_is_free() -> None:
+    """The fast path of `group_writes` runs on event loops and must not wait; its lock is free after an error, too."""
+    table = LockTable()
+    with table.hold_free("a") as is_held:
+        assert is_held and table.n_waiting("a") == 0
+        with table.hold_free("a") as is_held_twice:
+            assert not is_held_twice
+        assert not table.try_acquire("a")
+    with pytest.raises(KeyError), table.hold_free("a"):
+        raise KeyError
+    forgotten = table.hold_free("a")
+    forgotten.__enter__()
+    del forgotten  # as a signal handler between `__enter__` and the block
+    assert len(table) == 0
+
+
 def test_reader_detects_a_writer_in_between() -> None:
     table = LockTable()
     before = table.calm("a")

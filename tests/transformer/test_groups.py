@@ -20,8 +20,8 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
+from shardcodec.access import buffer as blocks
 from shardcodec.access.buffer import group_writes as group_writes_module
-from shardcodec.access.buffer import open_buffer as blocks
 from shardcodec.transformer import ShardingStorageTransformer
 
 PER_SHARD = (2, 3)
@@ -115,9 +115,9 @@ async def test_random_operations_match_a_dictionary(kind: str, budget: int, tmp_
                     case _:
                         await store.set_if_not_exists(key, buffer(data))
                         twin.setdefault(key, data)
-                buffer_ = blocks.active()
+                buffer_ = blocks.active_buffer()
                 assert buffer_ is not None and buffer_.nbytes <= budget
-                assert buffer_.nbytes == sum(one.writes.nbytes for one in buffer_._objects.values())
+                assert buffer_.nbytes == sum(one.memory_nbytes for one in buffer_._objects.values())
                 some = rng.sample(names, 3)
                 assert await values(store, [(k, None) for k in some]) == [twin.get(k) for k in some]
             if budget == 700:
@@ -284,7 +284,7 @@ def test_task_started_by_a_flush_is_no_part_of_it_afterwards() -> None:
 
     async def write_after_the_first_flush() -> None:
         async with asyncio.timeout(60):
-            while (open_buffer := blocks.active()) is not None and len(open_buffer.names()) > 1:
+            while (open_buffer := blocks.active_buffer()) is not None and len(open_buffer.names()) > 1:
                 await asyncio.sleep(0.001)
             write = over(shards).set("c/0/0", buffer(b"late"))
             await asyncio.create_task(write, context=contexts[0])

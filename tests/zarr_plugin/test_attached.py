@@ -208,6 +208,16 @@ def test_grouped_writes_of_inner_chunks_need_no_event_loop_after_the_first(tmp_p
     assert array[0:4, 0:3].sum() == 0
 
 
+@pytest.mark.usefixtures("no_loop")
+def test_grouped_writes_across_shards_need_no_event_loop(tmp_path: Path) -> None:
+    """Only a write within one shard was buffered in the thread; any other one went through zarr's event loop."""
+    array = shardcodec.attach(create(tmp_path, own=True))
+    with shardcodec.group_writes():
+        array[3:13, 1:20] = 7
+        array[0:2, :] = 5
+        assert (tmp_path / "c").exists() is False
+
+
 def python_calls(work: Callable[[], Any]) -> list[str]:
     """Return the functions of Python that some work calls, after it has run three times."""
     for _ in range(3):

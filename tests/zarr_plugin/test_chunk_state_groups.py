@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath
 
 import shardcodec
 from shardcodec import ShardSpec, chunk_state, group_writes, iter_existing, open_shard
-from shardcodec.access.buffer import open_buffer as blocks
+from shardcodec.access import buffer as blocks
 from shardcodec.storage.kinds import store_of
 from shardcodec.storage.object_names import lies_in
 from shardcodec.transformer import ShardingStorageTransformer
@@ -43,7 +43,7 @@ def make(store: Any, name: str, **how: Any) -> Any:
 
 
 def buffered_names() -> list[str]:
-    buffer = blocks.active()
+    buffer = blocks.active_buffer()
     assert buffer is not None
     return sorted(buffer.names())
 

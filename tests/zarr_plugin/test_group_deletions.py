@@ -23,7 +23,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath
 
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
-from shardcodec.access.buffer import open_buffer as blocks
+from shardcodec.access import buffer as blocks
 from shardcodec.transformer import ShardingStorageTransformer
 
 
@@ -33,7 +33,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def n_buffered() -> int:
-    buffer = blocks.active()
+    buffer = blocks.active_buffer()
     assert buffer is not None
     return len(buffer.names())
 
@@ -83,7 +83,7 @@ def test_stale_handle_writes_nothing_into_another_layout(store: Any, way: str) -
         new = create(store, shards=(16, 12), chunks=(8, 12), overwrite=True)
         stale[1, 1] = 1
         with pytest.warns(RuntimeWarning, match="1 shard of .* another layout"):
-            sync(blocks.active().flush())  # type: ignore[union-attr]
+            sync(blocks.active_buffer().flush())  # type: ignore[union-attr]
         new[1, 1] = 2
     assert zarrs_view(new)[1, 1] == 2
     assert np.count_nonzero(zarrs_view(new)[...] != -1) == 1

@@ -18,7 +18,7 @@ from helpers import ours, zarrs_view
 from zarr.core.sync import sync
 
 from shardcodec import group_writes
-from shardcodec.access.buffer import open_buffer as blocks
+from shardcodec.access import buffer as blocks
 
 WRITTEN = [7, 7, 7, 0, 0, 0, 0, 0]
 NOTHING = [0] * 8
@@ -251,7 +251,7 @@ def test_block_on_zarrs_event_loop_is_refused_at_its_start(folder: Path) -> None
             await array.async_array.setitem(slice(0, 3), np.full(3, 7, "i4"))
 
     sync(work())
-    assert blocks.active() is None
+    assert blocks.active_buffer() is None
     assert stored(folder) == WRITTEN
 
 
@@ -271,10 +271,10 @@ def test_generator_collected_on_zarrs_event_loop_stores_its_block(folder: Path) 
 
     sync(collect())
     for _ in range(500):
-        if blocks.active() is None:
+        if blocks.active_buffer() is None:
             break
         sync(asyncio.sleep(0.01))
-    assert blocks.active() is None
+    assert blocks.active_buffer() is None
     assert stored(folder) == WRITTEN
 
 
@@ -297,7 +297,7 @@ def test_writes_left_by_a_cancelled_end_are_stored_by_the_next_block(folder: Pat
         raise AssertionError
     with group_writes():
         pass
-    assert blocks.active() is None
+    assert blocks.active_buffer() is None
     assert stored(folder) == WRITTEN
 
 
@@ -314,7 +314,7 @@ def test_closed_coroutine_stores_its_block(folder: Path) -> None:
         coroutine.send(None)
         await array.async_array.setitem(slice(0, 3), np.full(3, 7, "i4"))
         coroutine.close()
-        while blocks.active() is not None:
+        while blocks.active_buffer() is not None:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(work(), 30))

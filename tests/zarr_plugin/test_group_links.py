@@ -104,16 +104,16 @@ def test_erased_link_keeps_writes_that_were_buffered_meanwhile(
     link = tmp_path / "array/c/0"
     link.unlink()
     link.symlink_to(tmp_path / "other/c/0")
-    flush = ProcessBuffer.flush
+    flush = ProcessBuffer._flush_from
 
-    async def write_meanwhile(self: ProcessBuffer, names: Any = None) -> None:
-        await flush(self, names)
+    async def write_meanwhile(self: ProcessBuffer, runner: Any, names: Any) -> None:
+        await flush(self, runner, names)
         if (tmp_path / "array/c/0").is_symlink() and self.is_empty:
             await other.async_array.setitem(slice(0, 2), 5)
 
     with group_writes():
         with monkeypatch.context() as patch:
-            patch.setattr(ProcessBuffer, "flush", write_meanwhile)
+            patch.setattr(ProcessBuffer, "_flush_from", write_meanwhile)
             linked[:] = 0
         assert not link.is_symlink()
         assert other[:].tolist() == [5, 5, 1, 1, 1, 1, 1, 1]

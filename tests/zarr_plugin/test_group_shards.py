@@ -24,7 +24,7 @@ from zarr.storage import LocalStore
 
 import shardcodec
 from shardcodec import GroupWriteError, ShardSpec, group_writes, open_shard
-from shardcodec.access.buffer import open_buffer as blocks
+from shardcodec.access import buffer as blocks
 from shardcodec.kv import ShardedKeyValueStore
 
 KEYS = [f"c/{i}/{j}" for i in range(2) for j in range(2)]  # shards of 8 x 12, each of 2 x 4 inner chunks
@@ -89,7 +89,7 @@ def test_buffered_chunks_are_visible_at_once_and_stored_at_the_end(tmp_path: Pat
             shard.write_chunks([at], [chunk(n)])
         shard.write_chunks(GRID[5:7], np.stack([chunk(5), chunk(6)]))
         assert not shard_path(array).exists()
-        buffer = blocks.active()
+        buffer = blocks.active_buffer()
         assert buffer is not None
         assert buffer.nbytes == 7 * 48
         shard.write_chunks([GRID[0]], [chunk(70)])
@@ -350,7 +350,7 @@ def test_array_handles_see_buffered_writes(store: Any, how: str, immutable: bool
         array[2, 1] = 5
         array[15, 23] = 6
         assert ways[how]()[0] == 5
-        buffer = blocks.active()
+        buffer = blocks.active_buffer()
         assert buffer is not None
         assert len(buffer.names()) == int(how != "whole")  # chunks that are not read stay buffered
         with open_shard(store, "c/0/0", spec, mode="r+") as shard:

@@ -30,7 +30,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import GroupWriteError, group_writes
-from shardcodec.access.buffer import open_buffer as blocks
+from shardcodec.access import buffer as blocks
 from shardcodec.access.buffer.overlay import Overlay
 
 SHAPE = (16, 24)  # two by two shards of 8 x 12, inner chunks of 4 x 3
@@ -43,9 +43,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def buffered_nbytes() -> int:
     """Return the memory of the buffer, compared with that of its objects."""
-    buffer = blocks.active()
+    buffer = blocks.active_buffer()
     assert buffer is not None
-    assert buffer.nbytes == sum(one.writes.nbytes for one in buffer._objects.values())
+    assert buffer.nbytes == sum(one.memory_nbytes for one in buffer._objects.values())
     return buffer.nbytes
 
 
@@ -292,7 +292,7 @@ def test_cancelled_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert buffered_nbytes() > before
             await array.setitem((1001, 1000), 1)
             buffered_nbytes()
-        assert blocks.active() is None
+        assert blocks.active_buffer() is None
 
     asyncio.run(main())
     assert has_waited and all(has_waited)
@@ -431,7 +431,7 @@ def test_block_without_flush_on_error_cannot_be_nested(outer: bool) -> None:
     with group_writes(flush_on_error=outer):
         with pytest.raises(RuntimeError, match="no other block"), group_writes(flush_on_error=not outer):
             pytest.fail("expected RuntimeError at the start of the inner block")
-        assert blocks.active() is not None
+        assert blocks.active_buffer() is not None
 
 
 def test_nested_blocks_use_the_smallest_budget(tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_forked_child_leaves_the_block_to_its_parent(tmp_path: Path) -> None:
     array = create(tmp_path)
 
     def child() -> None:
-        assert blocks.active() is None
+        assert blocks.active_buffer() is None
         block.__exit__(None, None, None)
         assert not shard_path(array).exists()
         array[8, 0] = 6

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ...arguments import checked
 from ...compat import is_zarrs_loop, on_zarrs_loop, watch_deletions
-from . import open_buffer
+from . import active_buffer, set_active_buffer
 from .process_buffer import ProcessBuffer
 
 __all__ = [
@@ -141,11 +141,11 @@ class _Blocks:
 
     @property
     def buffer(self) -> ProcessBuffer | None:
-        return open_buffer.active()
+        return active_buffer()
 
     @buffer.setter
     def buffer(self, buffer: ProcessBuffer | None) -> None:
-        open_buffer.set_active(buffer)
+        set_active_buffer(buffer)
 
     def enter(self, block: group_writes) -> None:
         """Open a block.
@@ -236,12 +236,12 @@ class _Blocks:
 
 
 def _deleting(store: Any, prefix: str) -> AbstractAsyncContextManager[None]:
-    buffer = open_buffer.active()
+    buffer = active_buffer()
     return nullcontext() if buffer is None else buffer.deleting(store, prefix)
 
 
 def _describing(store: Any, document: str) -> AbstractAsyncContextManager[None]:
-    buffer = open_buffer.active()
+    buffer = active_buffer()
     return nullcontext() if buffer is None else buffer.describing(store, document)
 
 

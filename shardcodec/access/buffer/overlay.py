@@ -1,8 +1,6 @@
-# overlay.py - buffered elements of one object over the stored ones, and their flush
+# overlay.py - buffered elements of one object over the stored ones
 # SPDX-License-Identifier: MIT
-"""Buffered elements of one object over the stored ones, and their flush.
-
-The buffered elements of one object.
+"""Buffered elements of one object over the stored ones.
 
 An overlay stores the inner chunks that were written to, decoded, in one array in the order of their first write. So it
 takes memory only for these inner chunks. An inner chunk that was written only in part has a mask of its written elements.
@@ -23,23 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import native
-from ...options import Options
-from ...storage.locks import NO_FILE
-from ...storage.runner import Runner
-from ...storage.store import Outcome, Stored
-from ..read import ObjectSelection, read
-from ..regions import PLAIN_KINDS, Box, Boxes, Positions, pack_boxes, whole
-from ..write import Elements, WriteItem, write_objects
+from ..regions import PLAIN_KINDS, Box, Boxes, Positions, pack_boxes
 
 if TYPE_CHECKING:
     from ..._native import Chain
 
-
-__all__ = [
-    "Array",
-    "Overlay",
-    "OverlayMaker",
-]
+__all__ = ["Array", "Overlay"]
 
 Array = np.ndarray[Any, Any]
 
@@ -97,6 +84,11 @@ class Overlay:
         return native.load().ChunkSlices(chain) if usual else None
 
     # ---- what is buffered
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the elements in memory."""
+        return self._array.dtype  # type: ignore[no-any-return]
 
     @property
     def nbytes(self) -> int:
@@ -350,94 +342,3 @@ def _assign(to: Array, source: Array, where: Array | None = None) -> None:
 
 
 _PLAIN = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
-
-
-# ---------------------------------------------------------------- makes a new object from a stored one and the overlay over it
-#
-# `OverlayMaker`: flushes the overlay of one object with `storage.replace`.
-
-
-class OverlayMaker:
-    """A `Maker` of one object from its stored elements and its buffered ones.
-
-    One native call encodes the inner chunks and writes them. If the stored object is damaged where it is needed, `make`
-    raises, and the object stays as it is.
-
-    Parameters
-    ----------
-    overlay : Overlay
-        The buffered elements.
-    key : str
-        Name of the object in errors.
-    path : str or None
-        The file of the object; None if the object is not a file.
-    staging : callable
-        Returns the folder for temporary files; called only if there is a path.
-    options : Options
-        Options of the write.
-    write_empty : bool
-        Store inner chunks that equal the fill value.
-    """
-
-    keeps_emptied = True
-
-    def __init__(
-        self,
-        overlay: Overlay,
-        key: str,
-        path: str | None,
-        staging: Callable[[], str | None],
-        options: Options,
-        *,
-        write_empty: bool,
-    ) -> None:
-        self._overlay = overlay
-        self._key = key
-        self._path = path
-        self._staging = staging
-        self._options = options
-        self._write_empty = write_empty
-
-    def begin(self) -> None:
-        """Do nothing: the elements are known."""
-
-    def needs_old(self, position: int) -> bool:
-        return not self._overlay.is_complete
-
-    def nbytes(self, position: int) -> int:
-        if self._path is not None:
-            return 0  # the engine writes the file as it encodes
-        chain = self._overlay.chain
-        return math.prod(chain.shape) * int(chain.itemsize)
-
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
-        (old,) = stored
-        return await runner.call(self._write, old, inline=False)
-
-    def _write(self, old: Stored) -> Outcome:
-        chain, path, key = self._overlay.chain, self._path, self._key
-
-        def read_old(boxes: Boxes, out: Array) -> None:
-            read([ObjectSelection(key, chain, boxes, self._source(old))], out, range(out.ndim), self._options)
-
-        positions, chunks = self._overlay.chunks(read_old)
-        if chain.is_shard:
-            item = WriteItem(chain, path, old.data, self._overlay.boxes(positions), key, old.file, positions)
-        else:
-            item = WriteItem(chain, path, None, whole(chain.shape), key, old.file)
-        return write_objects(
-            [item],
-            self._options,
-            Elements(chunks, range(chunks.ndim), self._write_empty),
-            keep_empty=old.keeps_empty,
-            staging=None if path is None else self._staging(),
-            retry_appeared=False,
-        )
-
-    def _source(self, old: Stored) -> Any:
-        """Return the stored object for a read: a buffer, the descriptor of the locked file, or the path of the file."""
-        if self._path is None:
-            return old.data
-        if old.file is None:
-            return self._path
-        return None if old.file is NO_FILE else old.file.fd

@@ -19,46 +19,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ...compat import on_zarrs_loop
+import numpy as np
+
 from ...errors import GroupWriteError
 from ...options import Options
 from ...storage import locks
 from ...storage.kinds import store_of
 from ...storage.object_names import lies_below, lies_in
-from ...storage.runner import BLOCKING, run_blocking
+from ...storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ...storage.store import Store
 from ...storage.waiting import all_of, in_thread
 from ..array_io import Request, read_request, write_request
 from ..opened_shard import ShardObject
 from ..read import INLINE_NBYTES, ObjectSelection, decoded_nbytes
 from ..regions import Box
-from .buffered_object import (
-    BufferedElements,
-    BufferedObject,
-    BufferedWrites,
-    LockName,
-    LockNames,
-    Target,
-    lock_names,
-    resolve,
-)
-from .layout_looks import LayoutGuard, LayoutLooks
+from .buffered import BufferedElements, BufferedWrites, LayoutGuard, LayoutLooks, LockName, LockNames, Target
 from .overlay import Array, Overlay
-
-if TYPE_CHECKING:
-    from ..._native import Chain
 
 __all__ = ["ProcessBuffer"]
 
 # Objects that are flushed at a time; each is encoded with all threads of its options.
 CONCURRENCY = 4
+# Most memory that the overlay takes per byte of an inner chunk: each element of one byte has one byte of the mask.
+MASKED = 2
 # Shards that the message of an error names; its attributes have all of them.
 NAMES_IN_ERROR = 5
 
@@ -92,7 +83,7 @@ class ProcessBuffer:
     def __init__(self) -> None:
         self.max_nbytes = 0
         self.is_closing = False
-        self._objects: dict[str, BufferedObject] = {}
+        self._objects: dict[str, BufferedWrites] = {}
         self._clock = itertools.count()
         self._nbytes = 0
         # Guards `_objects`, `_nbytes` and `_is_closed`. Code under it creates no objects, so it starts no garbage collection,
@@ -120,270 +111,233 @@ class ProcessBuffer:
         """Return the names of the objects with buffered writes."""
         return list(self._objects)  # one step for other threads, because strings are hashed and compared in C
 
-    def name_of(self, target: ShardObject) -> str:
+    def name_of(self, target: ShardObject) -> LockName:
         """Return the name of the object of a handle."""
         return self._names.of_object(target)
 
-    # ---- writing elements
+    def _chosen(self, names: Iterable[str]) -> dict[str, BufferedWrites]:
+        """Return the buffered writes of those of the objects that have any."""
+        return {name: writes for name in names if (writes := self._objects.get(name)) is not None}
 
-    async def write(self, request: Request, options: Options, guard: LayoutGuard | None = None) -> None:
+    # ---- writing
+
+    async def write(
+        self, request: Request, options: Options, guard: LayoutGuard | None = None, runner: Runner = ON_LOOP
+    ) -> None:
         """Buffer a request; parts that gain nothing from the buffer are stored at once."""
-        request.store.check_writable()
-        names = await self._names_of(request)
-        if len(names) == 1 and self._buffer_quickly(names[0], request, options, guard):
-            await self.keep_within_budget()
+        store, parts = request.store, request.parts
+        store.check_writable()
+        if self.write_quickly(request, options, guard):
             return
-        at_once = {i for i, part in enumerate(request.parts) if not self._may_buffer(names[i], part)}
+        names = await self._names.of(store, [part.key for part in parts], runner)
+        at_once = [i for i, part in enumerate(parts) if not self._may_buffer(names[i], part)]
         if at_once:
-            await self._write_at_once(request, sorted(at_once), names, options)
-        for i, part in enumerate(request.parts):
+            await self._write_at_once(request, at_once, names, options, runner)
+        for i, part in enumerate(parts):
             if i in at_once:
                 continue
-            async with locks.table().hold_async([names[i].name]):
-                is_buffered = await self._buffer(names[i].name, part, request, options, guard)
-            if is_buffered:
-                await self.keep_within_budget()
-            else:
-                await self._write_at_once(request, [i], names, options)
+            target = Target(store, part.key, part.chain, options, request.writes_empty, guard)
+            put, nbytes = _put_box(part, request), decoded_nbytes(part.chain, part.box)
+            inline = nbytes <= INLINE_NBYTES
+            if inline and self.put_quickly(names[i], part.chain, target, put, nbytes):
+                continue
+            is_buffered = await self.add_elements(
+                names[i], part.chain, target, request.array.dtype, put, runner, inline=inline
+            )
+            if not is_buffered:
+                await self._write_at_once(request, [i], names, options, runner)
 
-    async def _names_of(self, request: Request) -> list[LockName]:
-        return await self._names.of(request.store, [part.key for part in request.parts])
+    def write_quickly(self, request: Request, options: Options, guard: LayoutGuard | None) -> bool:
+        """Buffer a small request for one object of a writable store; return as `put_quickly`."""
+        if len(request.parts) != 1:
+            return False
+        (part,) = request.parts
+        name, nbytes = self._names.known(request.store, part.key), decoded_nbytes(part.chain, part.box)
+        if name is None or nbytes > INLINE_NBYTES or not self._may_buffer(name, part):
+            return False
+        target = Target(request.store, part.key, part.chain, options, request.writes_empty, guard)
+        return self.put_quickly(name, part.chain, target, _put_box(part, request), nbytes)
+
+    def put_quickly(
+        self, name: LockName, kind: Hashable, target: Target, put: Callable[[Overlay], bool], nbytes: int
+    ) -> bool:
+        """Write elements to an overlay that exists, without waiting; the coroutines take longer than a small write.
+
+        Returns False if nothing was buffered: the object has no elements of this kind yet, its lock is not free, the memory
+        budget may be exceeded, or `put` has returned False. The caller then uses `write` or `add_elements`.
+
+        Parameters
+        ----------
+        name : LockName
+            The name of the object.
+        kind : hashable
+            Kind of the elements; see `BufferedWrites`.
+        target : Target
+            Where and how they are stored.
+        put : callable
+            Writes the elements.
+        nbytes : int
+            Size of the inner chunks with these elements.
+        """
+        if name.is_link or self.is_closing or self._nbytes + MASKED * nbytes > self.max_nbytes:
+            return False
+        with locks.table().hold_free(name.name) as is_held:
+            writes = self._objects.get(name.name)
+            if not is_held or not isinstance(writes, BufferedElements) or writes.kind != kind:
+                return False
+            if not put(writes.overlay):
+                return False
+            writes.target = target
+            return self._note(name.name, writes)
+
+    def write_slices(self, target: Target, chunk_selection: Any, array_selection: Any, array: Array) -> bool:
+        """Buffer slices of an array that are exactly one inner chunk; return as `put_quickly`."""
+        name = self._names.known(target.store, target.key)
+        if name is None:
+            return False
+
+        def put(overlay: Overlay) -> bool:
+            return overlay.write_slices(chunk_selection, array_selection, array)
+
+        return self.put_quickly(name, target.chain, target, put, array.nbytes)
 
     def _may_buffer(self, name: LockName, part: ObjectSelection) -> bool:
         """Return True if a part of a request is buffered.
 
         A write of a whole object gains nothing. A selection by indices is rare. Codecs without native code have no
-        elements to buffer. A write through a symbolic link may remove the link, but the buffered write would have the
-        name of its target.
+        elements to buffer.
         """
-        native = part.chain.stage is None and not name.is_link
-        return native and not self.is_closing and _box_of(part) is not None and not part.replaces
+        is_native = part.chain.stage is None
+        return is_native and self._takes(name) and _box_of(part) is not None and not part.replaces
+
+    def _takes(self, name: LockName) -> bool:
+        """Return True if writes of an object are buffered now.
+
+        A write through a symbolic link may remove the link, but the buffered write would have the name of its target.
+        """
+        return not name.is_link and (not self.is_closing or _is_flushing())
 
     async def _write_at_once(
-        self, request: Request, chosen: Sequence[int], names: Sequence[LockName], options: Options
+        self,
+        request: Request,
+        chosen: Sequence[int],
+        names: Sequence[LockName],
+        options: Options,
+        runner: Runner,
     ) -> None:
         """Store parts of a request now.
 
         Buffered writes of their objects are flushed first, or dropped if the part replaces the object. Those of a symbolic
         link are always flushed: an erase removes the link and keeps the file, which may have other names.
         """
-        is_replaced = {i: request.parts[i].replaces and not names[i].is_link for i in chosen}
-        await self.flush(names[i].name for i in chosen if not is_replaced[i])
-        async with locks.table().hold_async([names[i].name for i in chosen]):
-            await write_request(_selected(request, chosen), options)
-            for i in chosen:
-                if is_replaced[i]:
-                    self._drop(names[i].name)
+        replaced = [names[i].name for i in chosen if request.parts[i].replaces and not names[i].is_link]
+        changed = [names[i].name for i in chosen]
+        await self._flush_from(runner, [name for name in changed if name not in replaced])
 
-    async def _buffer(
-        self, name: str, part: ObjectSelection, request: Request, options: Options, guard: LayoutGuard | None
+        async def work() -> None:
+            await write_request(_selected(request, chosen), options, runner)
+            for name in replaced:
+                self._drop(name)
+
+        await runner.under_locks(changed, work)
+
+    async def add_elements(
+        self,
+        name: LockName,
+        kind: Hashable,
+        target: Target,
+        dtype: np.dtype[Any],
+        put: Callable[[Overlay], bool],
+        runner: Runner,
+        *,
+        inline: bool,
     ) -> bool:
-        """Buffer a part of a request; return False if the buffer is closed. The caller holds the object's lock."""
-        found = self._objects.get(name)
-        if found is not None and found.writes.kind is not part.chain:
-            await self._flush_object(name, found)  # another surface, or memory of the other byte order
-            found = None
-        one = found or BufferedObject(BufferedElements(part.chain, request.array.dtype))
-        writes, box = one.writes, _box_of(part)
-        assert isinstance(writes, BufferedElements) and box is not None
-        try:
-            if decoded_nbytes(part.chain, part.box) <= INLINE_NBYTES:
-                writes.overlay.write(box, request.axes, request.array)
-            else:
-                await in_thread(writes.overlay.write, box, request.axes, request.array)
-        except BaseException:
-            if found is not None:
-                self._note(name, found)  # a cancelled write has taken memory
-            raise
-        writes.target = Target(request.store, part.key, options, request.writes_empty, guard)
-        return self._note(name, one)
+        """Buffer elements, which `put` writes to the overlay of their object; return as `add`."""
 
-    def _buffer_quickly(
-        self, name: LockName, request: Request, options: Options, guard: LayoutGuard | None
-    ) -> bool:
-        """Buffer the only part of a small request; return False if nothing was buffered."""
-        (part,) = request.parts
-        box = _box_of(part)
-        if box is None or not self._may_buffer(name, part) or decoded_nbytes(part.chain, box) > INLINE_NBYTES:
-            return False
-
-        def write(overlay: Overlay) -> bool:
-            overlay.write(box, request.axes, request.array)
-            return True
-
-        target = Target(request.store, part.key, options, request.writes_empty, guard)
-        return self._write_overlay(name.name, part.chain, write, target)
-
-    def write_slices(
-        self, target: Target, chain: Chain, chunk_selection: Any, array_selection: Any, array: Array
-    ) -> bool:
-        """Buffer slices of an array that are exactly one inner chunk of an object with buffered elements.
-
-        Returns False if nothing was buffered; the caller then uses `write`.
-        """
-        name = self._names.known(target.store, target.key)
-        if name is None or self.is_closing:
-            return False
-
-        def write(overlay: Overlay) -> bool:
-            return overlay.write_slices(chunk_selection, array_selection, array)
-
-        return self._write_overlay(name.name, chain, write, target)
-
-    def _write_overlay(
-        self, name: str, chain: Chain, write: Callable[[Overlay], bool], target: Target
-    ) -> bool:
-        """Write to the overlay of an object.
-
-        Returns False, and writes nothing, if the overlay does not exist, the object's lock is not free, the buffer is closed,
-        or `write` returns False.
-        """
-        table = locks.table()
-        if not table.try_acquire(name):
-            return False
-        try:
-            found = self._objects.get(name)
-            writes = None if found is None else found.writes
-            if found is None or not isinstance(writes, BufferedElements) or writes.kind is not chain:
-                return False
-            if not write(writes.overlay):
-                return False
+        async def change(writes: BufferedElements | None) -> BufferedElements:
+            writes = writes or BufferedElements(kind, target, dtype)
+            await runner.call(put, writes.overlay, inline=inline)
             writes.target = target
-            return self._note(name, found)
-        finally:
-            table.release(name)
+            return writes
 
-    def _note(self, name: str, one: BufferedObject) -> bool:
-        """Count the memory of an object after a write; return False if the buffer is closed. The caller holds its lock."""
-        nbytes, number = one.writes.nbytes, next(self._clock)
-        with self._mutex:
-            if self._is_closed:
-                return False
-            self._objects[name] = one
-            self._nbytes += nbytes - one.nbytes
-            one.nbytes, one.last_write = nbytes, number
-        return True
-
-    def write_blocking(self, request: Request, options: Options, guard: LayoutGuard | None = None) -> bool:
-        """Buffer a small request for one object, in a thread that does not run an event loop.
-
-        Returns False if nothing was buffered; the caller then uses `write`.
-        """
-        if len(request.parts) != 1:
-            return False
-        (part,) = request.parts
-        name = self._names_of_blocking(request.store, [part.key])[0]
-        box, table = _box_of(part), locks.table()
-        if box is None or not self._may_buffer(name, part) or table.holds(name.name):
-            return False
-        if decoded_nbytes(part.chain, box) > INLINE_NBYTES:
-            return False
-        with table.hold([name.name]):
-            found = self._objects.get(name.name)
-            if found is not None and found.writes.kind is not part.chain:
-                return False
-            one = found or BufferedObject(BufferedElements(part.chain, request.array.dtype))
-            writes = one.writes
-            assert isinstance(writes, BufferedElements)
-            try:
-                writes.overlay.write(box, request.axes, request.array)
-            except BaseException:
-                if found is not None:
-                    self._note(name.name, found)  # as in `_buffer`
-                raise
-            writes.target = Target(request.store, part.key, options, request.writes_empty, guard)
-            if not self._note(name.name, one):
-                return False
-        if self._nbytes > self.max_nbytes:
-            on_zarrs_loop(self.keep_within_budget())
-        return True
-
-    def _names_of_blocking(self, store: Store, keys: Sequence[str]) -> list[LockName]:
-        known = [name for key in keys if (name := self._names.known(store, key)) is not None]
-        return known if len(known) == len(keys) else run_blocking(self._names.of(store, keys, BLOCKING))
-
-    # ---- writing through other surfaces
+        return await self.add(name, kind, change, runner)
 
     async def add(
         self,
-        store: Store,
-        key: str,
+        name: LockName,
         kind: Hashable,
-        change: Callable[[Any], Awaitable[BufferedWrites | None]],
+        change: Callable[[Any], Coroutine[Any, Any, BufferedWrites | None]],
+        runner: Runner = ON_LOOP,
     ) -> bool:
-        """Buffer a change of an object that is not a write of elements.
+        """Buffer a change of an object.
 
         Parameters
         ----------
-        store : Store
-            The store of the object.
-        key : str
-            Its key there.
+        name : LockName
+            The name of the object, from `resolve` or `name_of`.
         kind : hashable
             Kind of the change; see `BufferedWrites`.
         change : callable
             Coroutine function. It gets the buffered writes of this kind, or None, and returns them with the change, or
-            None if the change cannot be buffered. It is called under the object's lock in the table. If it raises, the
-            buffered writes stay as they are.
+            None if the change cannot be buffered. It is called under the object's lock in the table.
+        runner : Runner
+            How to wait.
 
         Returns
         -------
         bool
             False if the caller must store the change at once; the object then has no buffered writes.
         """
-        (found,) = await resolve(store, [key])
-        name = found.name
-        is_buffered = False
-        # a link as in `_may_buffer`
-        if not found.is_link and (not self.is_closing or _is_flushing()):
-            async with locks.table().hold_async([name]):
-                one = self._objects.get(name)
-                if one is not None and one.writes.kind != kind:
-                    await self._flush_object(name, one)
-                    one = None
-                writes = await change(None if one is None else one.writes)
-                is_buffered = writes is not None and self._note(name, one or BufferedObject(writes))
-        if not is_buffered:
-            await self.flush([name])
-        elif not _is_flushing():
+        has_changed: bool | None = False
+        while self._takes(name):
+            work = functools.partial(self._change, name.name, kind, change)
+            has_changed = await runner.under_locks([name.name], work)
+            if has_changed is not None:
+                break
+            await self._flush_from(
+                runner, [name.name]
+            )  # no lock is held: a thread waits for zarr's event loop
+        if not has_changed:
+            await self._flush_from(runner, [name.name])
+        elif self._nbytes > self.max_nbytes and not _is_flushing():
             # a flush holds a lock, under which it must not wait for the locks of other objects
-            await self.keep_within_budget()
-        return is_buffered
+            await runner.request(self.keep_within_budget())
+        return bool(has_changed)
 
-    def add_blocking(self, name: str, kind: Hashable, change: Callable[[Any], BufferedWrites]) -> bool:
-        """Buffer a change in a thread that does not run an event loop. Waits for the object's lock.
+    async def _change(
+        self, name: str, kind: Hashable, change: Callable[[Any], Coroutine[Any, Any, BufferedWrites | None]]
+    ) -> bool | None:
+        """Call `change` and count the memory; None if the object has buffered writes of another kind."""
+        before = self._objects.get(name)
+        if before is not None and before.kind != kind:
+            return None
+        try:
+            after = await change(before)
+        except BaseException:
+            if before is not None:
+                self._note(name, before)  # a cancelled write has taken memory
+            raise
+        return after is not None and self._note(name, after)
 
-        `change` is called as in `add`, but is a plain function and must not return None. The object must not be a link.
-
-        Returns False if the caller must store the change at once: no block is open, the buffer was closed meanwhile, or
-        the caller holds the object's lock. Unlike after `add`, the object may then still have buffered writes; the
-        caller flushes them first.
-        """
-        table = locks.table()
-        while not self.is_closing and not table.holds(name):
-            with table.hold([name]):
-                one = self._objects.get(name)
-                if one is None or one.writes.kind == kind:
-                    writes = change(None if one is None else one.writes)
-                    is_buffered = self._note(name, one or BufferedObject(writes))
-                    break
-            self.flush_blocking(name)
-        else:
-            return False
-        if self._nbytes > self.max_nbytes:
-            on_zarrs_loop(self.keep_within_budget())
-        return is_buffered
+    def _note(self, name: str, writes: BufferedWrites) -> bool:
+        """Count the memory of an object after a write; return False if the buffer is closed. The caller holds its lock."""
+        nbytes, number = writes.memory_nbytes, next(self._clock)
+        with self._mutex:
+            if self._is_closed:
+                return False
+            self._objects[name] = writes
+            self._nbytes += nbytes - writes.counted
+            writes.counted, writes.last_write = nbytes, number
+        return True
 
     async def find(self, store: Store, key: str, kind: Hashable) -> Any:
         """Return the buffered writes of an object; None if there are none. Writes of another kind are flushed first."""
         if not self._objects:
             return None
-        (name,) = await lock_names(store, [key])
-        one = self._objects.get(name)
-        if one is None:
-            return None
-        if one.writes.kind == kind:
-            return one.writes
+        (name,) = await _lock_names(store, [key])
+        writes = self._objects.get(name)
+        if writes is None or writes.kind == kind:
+            return writes
         await self.flush([name])
         return None
 
@@ -391,17 +345,18 @@ class ProcessBuffer:
 
     def has_any(self, store: Store, keys: Sequence[str]) -> bool:
         """Return True if any of these objects has buffered writes; in a thread that does not run an event loop."""
-        return any(self.has(name.name) for name in self._names_of_blocking(store, keys))
+        return any(self.has(name.name) for name in run_blocking(self._names.of(store, keys, BLOCKING)))
 
     async def read(self, request: Request, options: Options) -> set[int]:
         """Read the elements of a request into its array; return the positions of objects that do not exist."""
         if not self._objects:
             return await read_request(request, options)
-        names = [name.name for name in await self._names_of(request)]
+        found_names = await self._names.of(request.store, [part.key for part in request.parts])
+        names = [name.name for name in found_names]
         await self.flush(
             name
             for name, part in zip(names, request.parts, strict=True)
-            if self.has(name) and (_box_of(part) is None or not self._fits(name, part))
+            if self.has(name) and (_box_of(part) is None or not self._fits(name, part, request))
         )
         # before the store is read: writes that are flushed meanwhile are seen here or there
         found = {
@@ -419,18 +374,15 @@ class ProcessBuffer:
             await in_thread(_copy_overlays, found.values(), request)
         return missing - {request.positions[i] for i in found}
 
-    def _fits(self, name: str, part: ObjectSelection) -> bool:
-        """Return True if an object has buffered elements of the layout of a part; another process may have made it anew."""
+    def _fits(self, name: str, part: ObjectSelection, request: Request) -> bool:
+        """Return True if an object has buffered elements that this read sees."""
         elements = self._elements(name)
-        if elements is None:
-            return False
-        chain = elements.overlay.chain
-        return bool(chain.shape == part.chain.shape and chain.itemsize == part.chain.itemsize)
+        return elements is not None and elements.fits(part.chain, request.array.dtype)
 
     def _elements(self, name: str) -> BufferedElements | None:
         """Return the buffered elements of an object; None if it has none."""
-        one = self._objects.get(name)
-        return one.writes if one is not None and isinstance(one.writes, BufferedElements) else None
+        writes = self._objects.get(name)
+        return writes if isinstance(writes, BufferedElements) else None
 
     # ---- deletions and other layouts
 
@@ -443,7 +395,7 @@ class ProcessBuffer:
         if self.is_empty:
             yield
             return
-        (folder,) = await lock_names(store_of(base), [prefix])
+        (folder,) = await _lock_names(store_of(base), [prefix])
         folder = folder.rstrip("/")
         names = [name for name in self.names() if lies_below(name, folder)]
         async with contextlib.AsyncExitStack() as held:
@@ -472,7 +424,7 @@ class ProcessBuffer:
 
     async def _is_void(self, writes: BufferedWrites) -> bool:
         """Return True if buffered writes must not be stored, because their array is another one by now."""
-        target = _target_of(writes)
+        target = writes.target
         if target is None or target.guard is None:
             return False
         return await self._looks.why_void(target.guard, target.key) is not None
@@ -482,11 +434,12 @@ class ProcessBuffer:
     async def keep_within_budget(self) -> None:
         """Flush objects until the others fit into the budget: complete ones first, then those not written for longest."""
         while self._nbytes > self.max_nbytes:
-            objects = [(name, one) for name in self.names() if (one := self._objects.get(name)) is not None]
+            objects = self._chosen(self.names())
             if not objects:
                 return
-            name, _ = min(objects, key=lambda item: (not item[1].writes.is_complete, item[1].last_write))
-            await self.flush([name])
+            await self.flush(
+                [min(objects, key=lambda n: (not objects[n].is_complete, objects[n].last_write))]
+            )
 
     async def flush(self, names: Iterable[str] | None = None) -> None:
         """Store the buffered writes of these objects, or of all objects.
@@ -501,10 +454,9 @@ class ProcessBuffer:
             return
         if names is None:
             self._looks.forget()
-        targets = [_target_of(one.writes) for name in chosen if (one := self._objects.get(name)) is not None]
-        await self._looks.look_at(
-            target.guard for target in targets if target is not None and target.guard is not None
-        )
+        targets = [writes.target for writes in self._chosen(chosen).values()]
+        guards = [target.guard for target in targets if target is not None]
+        await self._looks.look_at(guard for guard in guards if guard is not None)
         limit = asyncio.Semaphore(CONCURRENCY)
         written: list[str] = []
         failures: dict[str, Exception] = {}
@@ -512,9 +464,9 @@ class ProcessBuffer:
         async def flush_one(name: str) -> None:
             try:
                 async with limit, locks.table().hold_async([name]):
-                    one = self._objects.get(name)
-                    if one is not None:
-                        await self._flush_object(name, one)
+                    writes = self._objects.get(name)
+                    if writes is not None:
+                        await self._flush_object(name, writes)
                         written.append(name)
             except Exception as error:  # noqa: BLE001  # raised below, after all objects have been tried
                 failures[name] = error
@@ -528,32 +480,34 @@ class ProcessBuffer:
             raise _failure(written, failures)
         self._looks.report()
 
-    def flush_blocking(self, name: str) -> None:
-        """Flush one object as `flush`, in a thread that does not run zarr's event loop."""
-        on_zarrs_loop(self.flush([name]))
+    async def _flush_from(self, runner: Runner, names: Iterable[str]) -> None:
+        """Flush objects as `flush`, with requests of a runner."""
+        chosen = [name for name in names if self.has(name)]
+        if chosen:
+            await runner.request(self.flush(chosen))
 
     async def flush_objects(self, store: Store, keys: Sequence[str]) -> None:
         """Flush objects of one store; as `flush`."""
         if self._objects:
-            await self.flush(await lock_names(store, keys))
+            await self.flush(await _lock_names(store, keys))
 
     async def flush_with_parts(self, store: Store, keys: Sequence[str]) -> None:
         """Flush objects of one store, and objects of other stores that are parts of them; as `flush`."""
-        whole = set(await lock_names(store, keys)) if self._objects else set()
+        whole = set(await _lock_names(store, keys)) if self._objects else set()
         if whole:
             await self.flush(name for name in self.names() if lies_in(name, whole))
             # the first flush may have buffered writes of the objects
             await self.flush(name for name in whole if self.has(name))
 
-    async def _flush_object(self, name: str, one: BufferedObject) -> None:
+    async def _flush_object(self, name: str, writes: BufferedWrites) -> None:
         """Store the buffered writes of one object, or drop them if they are void; the caller holds its lock."""
-        if await self._is_void(one.writes):
+        if await self._is_void(writes):
             self._drop(name)
             return
         flush = _Flush()
         token = _flush.set(flush)
         try:
-            await one.writes.flush()
+            await writes.flush()
         finally:
             flush.is_over = True
             _flush.reset(token)
@@ -561,9 +515,9 @@ class ProcessBuffer:
 
     def _drop(self, name: str) -> None:
         with self._mutex:
-            one = self._objects.pop(name, None)
-            if one is not None:
-                self._nbytes -= one.nbytes
+            writes = self._objects.pop(name, None)
+            if writes is not None:
+                self._nbytes -= writes.counted
 
     def close(self, *, drop: bool) -> bool:
         """Close the buffer, so that it takes no more writes.
@@ -587,10 +541,6 @@ class ProcessBuffer:
             return True
 
 
-def _target_of(writes: BufferedWrites) -> Target | None:
-    return writes.target if isinstance(writes, BufferedElements) else None
-
-
 def _box_of(part: ObjectSelection) -> Box | None:
     """Return the elements of a part if they are a box of rank 1 or more, the only ones that an overlay takes."""
     return part.box if isinstance(part.box, Box) and len(part.box.count) > 0 else None
@@ -605,6 +555,23 @@ class _OverlaidBox(NamedTuple):
     def is_covered(self) -> bool:
         """Return True if the stored object is not needed."""
         return self.overlay.covers(self.box)
+
+
+async def _lock_names(store: Store, keys: Sequence[str]) -> list[str]:
+    """Return the names of objects of one store, which are not memoised: there may be many."""
+    return await ON_LOOP.call(store.lock_names, keys, inline=store.is_prompt)
+
+
+def _put_box(part: ObjectSelection, request: Request) -> Callable[[Overlay], bool]:
+    """Return the function that writes the elements of a part to the overlay of its object."""
+    box = part.box
+    assert isinstance(box, Box)
+
+    def put(overlay: Overlay) -> bool:
+        overlay.write(box, request.axes, request.array)
+        return True
+
+    return put
 
 
 def _selected(request: Request, chosen: Sequence[int]) -> Request:
