@@ -52,9 +52,7 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- the bounds and the results of `advise`
-#
-# `AdviseReport` and its parts: plain records. ``docs/tools.md`` describes the members of the JSON.
+# ---------------------------------------------------------------- bounds and results; ``docs/tools.md`` describes their JSON
 
 Ints = tuple[int, ...]
 
@@ -239,14 +237,12 @@ class AdviseReport(Report):
     trials: tuple[Trial, ...] = ()
 
 
-# ---------------------------------------------------------------- how a program reads an array, and what that costs with some chunk shape
-#
-# `AccessPattern`: boxes of one shape at any positions, with a weight. Pure arithmetic.
+# ---------------------------------------------------------------- how a program reads an array
 
 
 @dataclass(frozen=True)
 class AccessPattern(Record):
-    """Boxes that a program reads.
+    """Boxes of one shape, at any positions, that a program reads.
 
     Parameters
     ----------
@@ -280,8 +276,8 @@ class AccessPattern(Record):
         n, box = np.asarray(shape, float), np.asarray(self.box, float)
         all_cells = np.ceil(n / sizes)
         # a box begins anywhere in a cell, so it reaches (box - 1) / size cells further
-        some = np.minimum((box - 1) / sizes + 1, all_cells)
-        return np.where(box >= n, all_cells, some).prod(axis=-1)
+        mean_cells = np.minimum((box - 1) / sizes + 1, all_cells)
+        return np.where(box >= n, all_cells, mean_cells).prod(axis=-1)
 
     @property
     def n_elements(self) -> int:
@@ -312,15 +308,15 @@ def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
     if shape and min(shape) < 1:
         raise ValueError(f"access: expected an array with elements, got shape {tuple(shape)}")
     body, _, weight = text.partition("@")
-    parts = [part.strip() for part in body.split(",")] if shape else []
-    if len(parts) != len(shape):
+    extents = [word.strip() for word in body.split(",")] if shape else []
+    if len(extents) != len(shape):
         raise ValueError(f"access: expected {len(shape)} numbers or colons, one for each axis, got {text!r}")
     box = []
-    for axis, (part, n) in enumerate(zip(parts, shape, strict=True)):
-        extent = n if part == ":" else int(part) if re.fullmatch(r"[0-9]+", part) else 0
+    for axis, (word, n) in enumerate(zip(extents, shape, strict=True)):
+        extent = n if word == ":" else int(word) if re.fullmatch(r"[0-9]+", word) else 0
         if not 1 <= extent <= n:
             raise ValueError(
-                f"access: expected a number from 1 to {n} or ':' for axis {axis}, got {part!r} in {text!r}"
+                f"access: expected a number from 1 to {n} or ':' for axis {axis}, got {word!r} in {text!r}"
             )
         box.append(extent)
     try:
@@ -332,9 +328,9 @@ def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
     return AccessPattern(text, tuple(box), number)
 
 
-# ---------------------------------------------------------------- shapes of shards and inner chunks for the way an array is read
+# ---------------------------------------------------------------- proposals
 
-# The cost of a request in addition to its bytes, in bytes: as many as a service sends in the time of one answer.
+# The cost of a request in addition to its bytes: the bytes that a service sends in the time of one answer.
 REQUEST_NBYTES = 1 << 20
 # Inner chunks may be smaller or larger than the target by these factors.
 SMALLEST, LARGEST = 0.25, 2.0
@@ -379,38 +375,42 @@ def advise(
     bounds.check()
     itemsize = np.dtype(dtype).itemsize
     if not shape or min(shape) < 1 or not accesses:
-        raise ValueError(f"expected an array with elements and at least one access, got shape {shape}")
+        raise ValueError(
+            f"shape, accesses: expected an array with elements and at least one access, got shape {shape} and "
+            f"{len(accesses)} accesses"
+        )
     _check_bounds(shape, itemsize, bounds)
-    found: list[Proposal] = []
+    proposals: list[Proposal] = []
     costs: set[float] = set()
     for chunk in _chunk_shapes(shape, itemsize, accesses, bounds):
         shard = _shard_shape(shape, chunk, itemsize, accesses, bounds)
         if shard is None:
             continue
-        one = _proposal(shape, chunk, shard, itemsize, accesses, bounds)
-        cost = float(f"{one.cost_nbytes:.4g}")
-        if cost not in costs:  # of equal ones, such as with two axes exchanged, the first
+        proposal = _proposal(shape, chunk, shard, itemsize, accesses, bounds)
+        cost = float(f"{proposal.cost_nbytes:.4g}")
+        if cost not in costs:  # the first of equal proposals, such as with two axes exchanged
             costs.add(cost)
-            found.append(one)
-        if len(found) == N_PROPOSALS:
+            proposals.append(proposal)
+        if len(proposals) == N_PROPOSALS:
             break
-    if not found:
+    if not proposals:
         raise ValueError(
             f"no shapes fit: expected at most {bounds.max_files} shards of at most {format_nbytes(bounds.largest_shard)}, and "
             f"at least {bounds.writers} of them; change max_files, shard_nbytes, memory or writers"
         )
-    found.sort(key=lambda one: one.cost_nbytes)
+    proposals.sort(key=lambda proposal: proposal.cost_nbytes)
     now = None if present is None else _proposal(shape, *present, itemsize, accesses, bounds)
-    return AdviseReport(shape, str(np.dtype(dtype)), bounds, now, tuple(found))
+    return AdviseReport(shape, str(np.dtype(dtype)), bounds, now, tuple(proposals))
 
 
 def _check_bounds(shape: Ints, itemsize: int, bounds: Bounds) -> None:
-    """Raise `ValueError` if so few shards cannot hold the array."""
+    """Raise `ValueError` if `max_files` shards cannot hold the array, or are fewer than the writers."""
     total = math.prod(shape) * itemsize
     if bounds.max_files is not None and bounds.max_files * bounds.largest_shard < total:
         raise ValueError(
-            f"max_files: {bounds.max_files} shards of at most {format_nbytes(bounds.largest_shard)} (shard_nbytes and memory) "
-            f"cannot hold {format_nbytes(total)}; allow {-(-total // bounds.largest_shard)} shards or larger ones"
+            f"max_files: expected at least {-(-total // bounds.largest_shard)} shards of at most "
+            f"{format_nbytes(bounds.largest_shard)} (shard_nbytes and memory) for {format_nbytes(total)}, got {bounds.max_files}; "
+            "allow more shards or larger ones"
         )
     if bounds.max_files is not None and bounds.max_files < bounds.writers:
         raise ValueError(
@@ -441,7 +441,7 @@ def _chunk_shapes(
 
 
 def _candidates(shape: Ints) -> np.ndarray[Any, Any]:
-    """Return all shapes of powers of two and whole axes; of fewer powers, if there are very many."""
+    """Return all shapes of powers of two and whole axes; if there are very many, with fewer powers."""
     for step in itertools.count(1):
         axes = [sorted({*(2**k for k in range(0, n.bit_length(), step) if 2**k < n), n}) for n in shape]
         if math.prod(map(len, axes)) <= MAX_CANDIDATES:
@@ -488,11 +488,11 @@ def _proposal(
     bounds: Bounds,
 ) -> Proposal:
     chunk_nbytes, shard_nbytes = math.prod(chunk) * itemsize, math.prod(shard) * itemsize
-    costs = tuple(_cost(one, shape, chunk, shard, itemsize, bounds.ratio) for one in accesses)
-    weights = sum(one.weight for one in accesses)
+    costs = tuple(_cost(access, shape, chunk, shard, itemsize, bounds.ratio) for access in accesses)
+    weights = sum(access.weight for access in accesses)
     mean = sum(
-        one.weight * (cost.read_nbytes + REQUEST_NBYTES * cost.n_requests)
-        for one, cost in zip(accesses, costs, strict=True)
+        access.weight * (cost.read_nbytes + REQUEST_NBYTES * cost.n_requests)
+        for access, cost in zip(accesses, costs, strict=True)
     )
     n_chunks = math.prod(-(-n // size) for n, size in zip(shard, chunk, strict=True))
     return Proposal(
@@ -525,15 +525,11 @@ def _cost(
     )
 
 
-# ---------------------------------------------------------------- measure proposals of `advise` on a sample of the array
-#
-# `try_proposal`: write a sample of an array in other shapes to a temporary folder, and read it as the patterns say.
-#
-# Reads are warm: the files have just been written. So times compare the work of the processor, and `AccessCost` has the
-# requests and bytes that count on slow storage.
+# ---------------------------------------------------------------- trials on a sample of the array
 
-# Elements of the sample, in bytes, and reads of each pattern.
+# Default size of the sample without encoding.
 SAMPLE_NBYTES = 64 << 20
+# Reads of each pattern.
 N_READS = 15
 
 
@@ -546,7 +542,10 @@ def try_proposal(
     threads: int | None = None,
     monitor: Monitor | None = None,
 ) -> Trial:
-    """Measure a proposal.
+    """Write a sample of an array in the proposed shapes to a temporary folder, and time reads of it.
+
+    The files have just been written, so the times compare the work of the processor. `AccessCost` has the requests and bytes
+    that count on slow storage.
 
     Parameters
     ----------
@@ -561,7 +560,7 @@ def try_proposal(
     threads : int, optional
         Number of threads. Default: the option ``threads``.
     monitor : Monitor, optional
-        It is asked between two reads whether to stop.
+        Checked between two reads for a request to stop.
 
     Returns
     -------
@@ -576,13 +575,13 @@ def try_proposal(
     source = ArrayReader(array.folder, threads, None, False)
     shape = sample_shape(source.shape, proposal.chunk_shape, source.dtype.itemsize, sample_nbytes)
     with tempfile.TemporaryDirectory(prefix="shardcodec-advise-") as folder:
-        _write(source, _spec(array, proposal), shape, folder)
+        _write_sample(source, _proposed_spec(array, proposal), shape, folder)
         stored = sum(file.stat().st_size for file in Path(folder, "c").rglob("*") if file.is_file())
         reader = open_array(folder, threads=threads)
-        found = [_measure(reader, one, shape, monitor) for one in accesses]
+        measured = [_measure(reader, access, shape, monitor) for access in accesses]
     nbytes = math.prod(shape) * source.dtype.itemsize
     ratio = nbytes / stored if stored else math.inf
-    return Trial(proposal.chunk_shape, proposal.shard_shape, shape, ratio, tuple(found))
+    return Trial(proposal.chunk_shape, proposal.shard_shape, shape, ratio, tuple(measured))
 
 
 def sample_shape(shape: Ints, chunk: Ints, itemsize: int, nbytes: int) -> Ints:
@@ -596,7 +595,7 @@ def sample_shape(shape: Ints, chunk: Ints, itemsize: int, nbytes: int) -> Ints:
     return tuple(sample)
 
 
-def _spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
+def _proposed_spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
     """Return the encoding of the proposed shards, with the codecs of the array."""
     chain = ChainSpec.from_metadata(array.document)
     if array.spec is not None and array.foreign_codec is None:
@@ -605,14 +604,14 @@ def _spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
         codecs = chain.codecs
     else:
         raise UnsupportedError(
-            f"array {array.place}: shardcodec does not have the codec {array.foreign_codec}"
+            f"array {array.place}: expected codecs of shardcodec, got {array.foreign_codec}; convert the array first"
         )
     # the order of the axes belongs to the old shapes
     kept = [codec for codec in codecs if not isinstance(codec, Transpose)]
     return ShardSpec(proposal.shard_shape, proposal.chunk_shape, chain.dtype, chain.fill_value, kept)
 
 
-def _write(source: ArrayReader, spec: ShardSpec, shape: Ints, folder: str) -> None:
+def _write_sample(source: ArrayReader, spec: ShardSpec, shape: Ints, folder: str) -> None:
     Path(folder, "zarr.json").write_text(json.dumps(spec.to_metadata(shape)), encoding="utf-8")
     array: Any = attach(zarr.open_array(folder, mode="r+"))
     # no other process writes to this folder, so locks between nodes are not needed

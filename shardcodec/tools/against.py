@@ -1,6 +1,6 @@
 # against.py - compare the elements of an array with those of another one
 # SPDX-License-Identifier: MIT
-"""`Comparison`: two arrays of one shape and data type, in any layout, compared block by block. `compared_objects`: the objects beside."""
+"""Compare two arrays of one shape and data type, in any layout, block by block; compare the objects beside arrays."""
 
 from __future__ import annotations
 
@@ -57,45 +57,45 @@ class Comparison:
         expected = self._own.shape, type_of(array, self._own)
         if isinstance(other, SourceArray):
             self._reference: Any = _SourceElements(other)
-            found = self._reference.shape, self._reference.type_name
+            actual = self._reference.shape, self._reference.type_name
         else:
             self._reference = elements_of(other)
-            found = self._reference.shape, type_of(other, self._reference)
-        if expected != found:
+            actual = self._reference.shape, type_of(other, self._reference)
+        if expected != actual:
             raise ValueError(
                 f"{other.place}: expected an array of shape {expected[0]} and data type {expected[1]}, as {array.place} has, "
-                f"got {found[0]} and {found[1]}"
+                f"got {actual[0]} and {actual[1]}"
             )
 
     @property
     def least_nbytes(self) -> int:
         """Memory of a comparison in bytes: blocks of one inner chunk, and the inner chunks that are decoded for them."""
         readers = self._own, self._reference
-        sizes = [int(math.prod(one.chunks) * one.dtype.itemsize) for one in readers]
+        sizes = [int(math.prod(reader.chunks) * reader.dtype.itemsize) for reader in readers]
         return 4 * sizes[0] + sum(sizes) * current_options().threads
 
     def limit_blocks(self, nbytes: int) -> None:
-        """Compare blocks of at most so many decoded bytes, or of one inner chunk."""
+        """Compare blocks of at most `nbytes` decoded bytes, but of at least one inner chunk."""
         self._block_nbytes = min(self._block_nbytes, nbytes)
 
     @classmethod
     def of(cls, array: ArrayTarget, against: Any, storage_options: Mapping[str, Any] | None) -> Self:
-        """Return the comparison with the array of the same name in a group, or with an array, from any source of `convert`."""
+        """Return the comparison with an array, or with the array of the same name in a group; any source of `convert`."""
         if array.layout is None:
             raise ValueError("against: expected a shard inside of its array, got one without an array")
         tree = open_foreign(against, current_options(), lambda name: name == array.name)
         if tree is not None:
             return cls(array, _named(tree, array.name))
-        found = find_arrays(against, array=array.name or None, storage_options=storage_options)
-        return cls(array, next(found))
+        arrays = find_arrays(against, array=array.name or None, storage_options=storage_options)
+        return cls(array, next(arrays))
 
     def further_shards(self) -> Iterator[ShardTarget]:
-        """Yield the shards of the grid that are not stored, and may be stored in the other array."""
+        """Yield the shards of the grid that are not stored here and may be stored in the other array."""
         if self._array.only is not None:
             return
         other, own = self._other, self._array.spec
         if other is not None and other.spec and own and other.spec.shard_shape == own.shard_shape:
-            positions: Iterator[Ints] = (one.coords for one in other.shards() if one.coords is not None)
+            positions: Iterator[Ints] = (shard.coords for shard in other.shards() if shard.coords is not None)
         else:
             positions = itertools.product(*map(range, self._array.shard_grid))
         for coords in positions:
@@ -108,12 +108,17 @@ class Comparison:
         for box in self._blocks(shard):
             try:
                 own, other = self._own[box], self._reference[box]
-            except (ShardError, OSError, ValueError, RuntimeError) as error:  # the last two of zarr's codecs
+            except (
+                ShardError,
+                OSError,
+                ValueError,
+                RuntimeError,
+            ) as error:  # zarr's codecs raise the last two
                 yield self._finding(shard, f"the elements of {_shown(box)} cannot be compared: {error}")
                 continue
             differs = _differs(own, other)
             if differs is not None and differs.any():
-                first = [int(i) + part.start for i, part in zip(np.argwhere(differs)[0], box, strict=True)]
+                first = [int(i) + axis.start for i, axis in zip(np.argwhere(differs)[0], box, strict=True)]
                 n = np.count_nonzero(differs)
                 yield self._finding(
                     shard,
@@ -139,7 +144,7 @@ class Comparison:
 
 
 class _SourceElements:
-    """Reads boxes of a source of `convert`, as `elements_of` does of an array of zarr."""
+    """The elements of a source of `convert`, with the interface of `elements_of`."""
 
     def __init__(self, source: SourceArray) -> None:
         self.shape, self.dtype, self.type_name = source.shape, source.dtype, source.data_type
@@ -149,16 +154,16 @@ class _SourceElements:
     def __getitem__(self, box: Box) -> Any:
         if self._source.bytes is not None:
             return np.asarray(self._source.elements()[box])
-        out = np.empty([part.stop - part.start for part in box], self.dtype)
-        self._source.read(tuple(part.start for part in box), out)
+        out = np.empty([axis.stop - axis.start for axis in box], self.dtype)
+        self._source.read(tuple(axis.start for axis in box), out)
         return out
 
 
 def _named(tree: SourceTree, name: str) -> SourceArray:
     """Return the array of a name; raise `FileNotFoundError` if there is none."""
-    for one in tree.arrays:
-        if one.name == name:
-            return one
+    for array in tree.arrays:
+        if array.name == name:
+            return array
     raise FileNotFoundError(f"against: expected an array {name!r} at {tree.place}, but there is none")
 
 
@@ -175,23 +180,8 @@ def compared_objects(
 ) -> Iterator[tuple[str, tuple[FindingKind, str] | None]]:
     """Compare the objects of another hierarchy that belong to no array with those of the same names below a root.
 
-    Parameters
-    ----------
-    against
-        The other hierarchy; nothing is compared if it is not one of zarr, or a single shard.
-    root : Folder
-    array : str or None
-        Only objects in the folder of this array.
-    storage_options : mapping or None
-    monitor : Monitor
-    n_threads : int
-
-    Yields
-    ------
-    name : str
-        Path of an object below the root.
-    difference : tuple of (FindingKind, str), or None
-        What is wrong; None if it is the same.
+    Nothing is compared if `against` is a single shard or not a hierarchy of zarr. Only objects in the folder of `array` count
+    if it is not None. Yields the path of each object below the root, and the difference or None.
     """
     if open_foreign(against, current_options(), lambda name: False) is not None:
         return
@@ -200,35 +190,35 @@ def compared_objects(
         return
     store = others.store
 
-    def compare(one: OtherObject) -> tuple[str, tuple[FindingKind, str] | None]:
+    def compare(item: OtherObject) -> tuple[str, tuple[FindingKind, str] | None]:
         try:
-            expected = open_object(store, one.key)
+            expected = open_object(store, item.key)
             try:
-                found = open_object(root.store, root.prefix + one.name)
+                actual = open_object(root.store, root.prefix + item.name)
                 try:
-                    return one.name, _difference(expected, found)
+                    return item.name, _difference(expected, actual)
                 finally:
-                    _close(found)
+                    _close(actual)
             finally:
                 _close(expected)
         except (ShardError, OSError) as error:
-            return one.name, (FindingKind.UNREADABLE, f"the object cannot be compared: {error}")
+            return item.name, (FindingKind.UNREADABLE, f"the object cannot be compared: {error}")
 
-    listed = (one for one in others if isinstance(one, OtherObject))
+    listed = (item for item in others if isinstance(item, OtherObject))
     yield from in_order(listed, compare, n_threads, monitor)
 
 
-def _difference(expected: OpenedShard | None, found: OpenedShard | None) -> tuple[FindingKind, str] | None:
-    if expected is None:  # it was removed since the listing
+def _difference(expected: OpenedShard | None, actual: OpenedShard | None) -> tuple[FindingKind, str] | None:
+    if expected is None:  # removed since the listing
         return None
-    if found is None:
+    if actual is None:
         return (
             FindingKind.MISSING_OBJECT,
             f"an object of {expected.nbytes} bytes that belongs to no array does not exist",
         )
-    if found.nbytes != expected.nbytes:
-        return FindingKind.DIFFERENT, f"expected an object of {expected.nbytes} bytes, got {found.nbytes}"
-    if not same_bytes(expected, found):
+    if actual.nbytes != expected.nbytes:
+        return FindingKind.DIFFERENT, f"expected an object of {expected.nbytes} bytes, got {actual.nbytes}"
+    if not same_bytes(expected, actual):
         return FindingKind.DIFFERENT, f"expected an object with the same {expected.nbytes} bytes, got others"
     return None
 
@@ -239,17 +229,17 @@ def _close(view: OpenedShard | None) -> None:
 
 
 def _differs(own: Any, other: Any) -> np.ndarray[Any, Any] | None:
-    """Return which elements differ in a bit; None if none does."""
+    """Return a flag for each element, True if a bit differs; None if no element differs."""
     if own.dtype.kind in "OT":
         return np.asarray(own != other)
-    a, b = (np.ascontiguousarray(one, one.dtype.newbyteorder("=")) for one in (own, other))
+    a, b = (np.ascontiguousarray(elements, elements.dtype.newbyteorder("=")) for elements in (own, other))
     size = a.dtype.itemsize
-    left = a.reshape(-1).view(np.uint8).reshape(-1, size)
-    right = b.reshape(-1).view(np.uint8).reshape(-1, size)
-    if np.array_equal(left, right):
+    own_bytes = a.reshape(-1).view(np.uint8).reshape(-1, size)
+    other_bytes = b.reshape(-1).view(np.uint8).reshape(-1, size)
+    if np.array_equal(own_bytes, other_bytes):
         return None
-    return np.asarray((left != right).any(axis=1)).reshape(np.shape(own))
+    return np.asarray((own_bytes != other_bytes).any(axis=1)).reshape(np.shape(own))
 
 
 def _shown(box: Box) -> str:
-    return "[" + ", ".join(f"{part.start}:{part.stop}" for part in box) + "]"
+    return "[" + ", ".join(f"{axis.start}:{axis.stop}" for axis in box) + "]"

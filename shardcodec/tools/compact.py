@@ -26,7 +26,7 @@ from ..options import Options, Order, in_force
 from ..storage.kinds import placed_options
 from ..storage.waiting import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
-from .damage.index_search import FoundIndex, How, find_index
+from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import sequence
 from .hierarchy_copy import NewHierarchy, NewObjects, NewPlace, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
@@ -220,24 +220,24 @@ class CompactWork:
 
     def _find(
         self, shard: ShardTarget, stack: ExitStack
-    ) -> tuple[OpenedShard | None, FoundIndex | ShardError]:
+    ) -> tuple[OpenedShard | None, StoredIndex | ShardError]:
         """Open a shard until the stack ends, and find its index; an error if it is damaged, and no writer is changing it."""
         spec = shard.array.shard_spec
         damage = ShardError("the index or an entry is damaged; run `shardcodec verify`")
 
-        def look() -> tuple[OpenedShard | None, FoundIndex | ShardError]:
+        def look() -> tuple[OpenedShard | None, StoredIndex | ShardError]:
             view = open_object(shard.array.store, shard.key)
             if view is None:
                 return None, damage
             stack.callback(view.close)
             try:
                 found = find_index(view, spec, self._share.block_nbytes)
-                is_whole = found.how is How.IN_PLACE and not _is_damaged(found, view, spec)
+                is_whole = found.status is IndexStatus.IN_PLACE and not _is_damaged(found, view, spec)
             except ShardError as error:
                 return view, error
             return view, found if is_whole else damage
 
-        def is_torn(looked: tuple[OpenedShard | None, FoundIndex | ShardError], patience: Patience) -> bool:
+        def is_torn(looked: tuple[OpenedShard | None, StoredIndex | ShardError], patience: Patience) -> bool:
             view, index = looked
             return view is not None and isinstance(index, ShardError) and patience.sees_change(path)
 
@@ -248,7 +248,7 @@ class CompactWork:
         self,
         shard: ShardTarget,
         view: OpenedShard,
-        found: FoundIndex,
+        found: StoredIndex,
         done: CompactedShard,
     ) -> CompactedShard | None:
         spec = shard.array.shard_spec
@@ -278,7 +278,7 @@ class CompactWork:
         dead = layout.total("dead")
         return dead > 0 and dead >= self._task.min_dead * layout.nbytes
 
-    def _write(self, shard: ShardTarget, view: OpenedShard, found: FoundIndex, spec: ShardSpec) -> int:
+    def _write(self, shard: ShardTarget, view: OpenedShard, found: StoredIndex, spec: ShardSpec) -> int:
         """Write the new shard; return its size in bytes."""
         places = found.entries
         assert places is not None
@@ -333,7 +333,7 @@ class CompactWork:
         return _size(shard)
 
 
-def _is_damaged(found: FoundIndex, view: OpenedShard, spec: ShardSpec) -> bool:
+def _is_damaged(found: StoredIndex, view: OpenedShard, spec: ShardSpec) -> bool:
     assert found.entries is not None
     bad = bad_entries(found.entries, view.nbytes, found.offset, found.nbytes)
     return bool(bad.any() or wrong_sizes(found.entries, spec.inner.fixed_nbytes).any())

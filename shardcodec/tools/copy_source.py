@@ -21,7 +21,7 @@ from ..errors import ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
 from .chunk_check import ChunkCheck, Level
-from .damage.index_search import How
+from .damage.index_search import IndexStatus
 from .foreign_chunks import ForeignChunks, elements_of, type_of
 from .report import FindingKind
 from .survey import Survey, survey
@@ -156,8 +156,8 @@ class ChunksOfCopy:
             self._view = open_object(array.store, key)
             if self._view is not None:
                 self._survey = survey(self._view, key, check, Level.INDEX)
-                found = self._survey.found
-                if found.how is How.ELSEWHERE and found.kind is FindingKind.TORN_APPEND:
+                found = self._survey.index
+                if found.status is IndexStatus.ELSEWHERE and found.kind is FindingKind.TORN_APPEND:
                     # the state before an append: a newer inner chunk may be among the bytes behind it
                     self._survey.is_lost[:] = True
 

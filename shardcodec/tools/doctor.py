@@ -47,8 +47,6 @@ __all__ = [
 
 
 # ---------------------------------------------------------------- the results of `doctor`
-#
-# `Check`: one fact about a place or a process, with its status and one line of advice.
 
 
 class Status(enum.StrEnum):
@@ -105,14 +103,12 @@ class DoctorReport(Report):
     @property
     def n_problems(self) -> int:
         """Number of checks with a problem."""
-        return sum(one.status is Status.PROBLEM for one in self.checks)
+        return sum(check.status is Status.PROBLEM for check in self.checks)
 
 
 # ---------------------------------------------------------------- facts about the file system of a folder
-#
-# The facts of `doctor` about a folder: mount, locks, write strategies, clock, space, inodes and permissions.
 
-# Below this share of free space or inodes there is a note, below the second one a problem.
+# A smaller share of free space or inodes is a note (`LOW`) or a problem (`VERY_LOW`).
 LOW, VERY_LOW = 0.1, 0.02
 # Difference of clocks in seconds from which times of files mislead: the granularity that the file states allow for.
 CLOCK_SECONDS = 2.0
@@ -230,9 +226,9 @@ def _strategies(folder: str) -> Check:
         reasons["append"] = WHY_NOT_APPEND.format(used=", ".join(sorted(APPEND_TYPES)))
     if not can_overwrite:
         reasons["in_place"] = WHY_NOT_IN_PLACE.format(used=", ".join(sorted(LOCAL_TYPES)))
-    works = [one for one in ("replace", "append", "in_place") if one not in reasons]
+    works = [strategy for strategy in ("replace", "append", "in_place") if strategy not in reasons]
     text = f"{', '.join(works)} work on {name}"
-    text += "".join(f"; not {one}: {why}" for one, why in reasons.items())
+    text += "".join(f"; not {strategy}: {why}" for strategy, why in reasons.items())
     advice = "Many small updates are cheaper on a file system that can append." if reasons else None
     details = {"works": works, "reasons": reasons}
     return Check("strategies", Status.NOTE if reasons else Status.OK, text, advice, details)
@@ -259,30 +255,30 @@ def _clock(known: Known, *, is_probed: bool) -> Check:
 
 
 def _space(folder: str) -> Iterator[Check]:
-    found = os.statvfs(folder)
-    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-    yield _left(
+    status = os.statvfs(folder)
+    free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    yield _free_share(
         "space",
         f"{format_nbytes(free)} of {format_nbytes(total)} free ({format_share(free, total)})",
         free,
         total,
         "Free some space: an update needs room for the new shard beside the old one.",
     )
-    if not found.f_files:
+    if not status.f_files:
         yield Check(
             "inodes", Status.OK, "the file system has no limit of files", None, {"n_free": None, "n": None}
         )
         return
-    yield _left(
+    yield _free_share(
         "inodes",
-        f"{found.f_favail:,} of {found.f_files:,} free ({format_share(found.f_favail, found.f_files)})",
-        found.f_favail,
-        found.f_files,
+        f"{status.f_favail:,} of {status.f_files:,} free ({format_share(status.f_favail, status.f_files)})",
+        status.f_favail,
+        status.f_files,
         "Use larger shards: each one takes an inode.",
     )
 
 
-def _left(name: str, text: str, free: int, total: int, advice: str) -> Check:
+def _free_share(name: str, text: str, free: int, total: int, advice: str) -> Check:
     share = free / total if total else 1.0
     status = Status.PROBLEM if share < VERY_LOW else Status.NOTE if share < LOW else Status.OK
     details = {"n_free": free, "n": total} if name == "inodes" else {"free_nbytes": free, "nbytes": total}
@@ -290,8 +286,6 @@ def _left(name: str, text: str, free: int, total: int, advice: str) -> Check:
 
 
 # ---------------------------------------------------------------- facts about this process and the installation
-#
-# The facts of `doctor` about the process: versions, variants for the processor, threads and why, pipeline, options.
 
 PIPELINE = "shardcodec.ShardCodecPipeline"
 
@@ -305,14 +299,14 @@ def check_process() -> Iterator[Check]:
     yield Check("versions", Status.OK, text, None, {**versions, "platform": facts["platform"]})
     yield _processor(facts)
     try:
-        found = settings(options_of_zarr(), max_workers())
+        options = settings(options_of_zarr(), max_workers())
     except (TypeError, ValueError) as error:
         yield Check(
             "options", Status.PROBLEM, str(error), "Correct this option: every read and write fails with it."
         )
     else:
-        yield _threads(found["threads"].value, found["threads"].source)
-        yield _options(found)
+        yield _threads(options["threads"].value, options["threads"].source)
+        yield _options(options)
     yield _pipeline()
 
 
@@ -329,13 +323,13 @@ def _processor(facts: dict[str, object]) -> Check:
     return Check("processor", Status.OK, text, None, details)
 
 
-def _options(found: dict[str, Setting]) -> Check:
-    changed = {name: one.value for name, one in found.items() if one.source != "default"}
-    text = ", ".join(f"{name}={found[name].value} ({found[name].source})" for name in changed)
+def _options(options: dict[str, Setting]) -> Check:
+    changed = {name: setting.value for name, setting in options.items() if setting.source != "default"}
+    text = ", ".join(f"{name}={options[name].value} ({options[name].source})" for name in changed)
     text = text or "all have their defaults"
     if unknown := unknown_variables():
         text += f"; nothing reads {', '.join(unknown)}"
-        meant = [f"{one} for {variable}" for variable, one in unknown.items() if one is not None]
+        meant = [f"{name} for {variable}" for variable, name in unknown.items() if name is not None]
         advice = f"Correct or remove these environment variables{': ' * bool(meant)}{', '.join(meant)}."
         return Check("options", Status.NOTE, text, advice, changed)
     return Check("options", Status.OK, text, None, changed)
@@ -343,8 +337,8 @@ def _options(found: dict[str, Setting]) -> Check:
 
 def _threads(threads: int, source: str) -> Check:
     limits = {**thread_limits(), "zarr's threading.max_workers": max_workers()}
-    told = ", ".join(f"{name} {'-' if limit is None else limit}" for name, limit in limits.items())
-    text = f"{threads} by {source} ({told})"
+    listed = ", ".join(f"{name} {'-' if limit is None else limit}" for name, limit in limits.items())
+    text = f"{threads} by {source} ({listed})"
     details = {"threads": threads, "source": source, "limits": limits}
     machine = limits["machine"] or 1
     if threads < machine:
@@ -362,7 +356,7 @@ def _pipeline() -> Check:
     return Check("pipeline", Status.NOTE, text, advice, {"path": path})
 
 
-# ---------------------------------------------------------------- facts about a place of shards and about this process
+# ---------------------------------------------------------------- facts about a place of shards, a folder or a store
 
 
 @checked
@@ -395,11 +389,11 @@ def doctor(
 
 
 def _reached(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:
-    """Yield facts about the place; a place that fails is a problem, and the facts about this process follow."""
+    """Yield facts about the place; an error of the place is a problem, and does not end the report."""
     try:
         yield from _place(target, probe, storage_options)
     except _failures() as error:
-        # obstore appends the structure of its error, which says nothing more
+        # obstore appends the structure of its error, which repeats the message
         message = str(error).partition("\n\nDebug source:")[0] or type(error).__name__
         advice = "Check that the place exists, can be reached and takes new files, or run it with --dry-run."
         yield Check("place", Status.PROBLEM, f"a check failed: {message}", advice)
@@ -412,9 +406,9 @@ def _failures() -> tuple[type[BaseException], ...]:
 
 
 def _place(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:
-    found = at_url(target, storage_options)
-    folder = None if isinstance(found, str | os.PathLike) else folder_at(found, "")
-    path = os.path.abspath(os.fspath(found)) if folder is None else folder.store.path(folder.prefix)
+    place = at_url(target, storage_options)
+    folder = None if isinstance(place, str | os.PathLike) else folder_at(place, "")
+    path = os.path.abspath(os.fspath(place)) if folder is None else folder.store.path(folder.prefix)
     if path is not None:
         if not os.path.exists(path):
             yield _missing(
@@ -438,7 +432,7 @@ def _missing(name: str, advice: str) -> Check:
 
 
 def _exists(folder: Folder) -> bool:
-    """Return False if the bucket of a store does not exist. Stores that cannot list have no sign of it."""
+    """Return False if the bucket of a store does not exist. A store that cannot list does not show it."""
     store = folder.store
     if store.is_near or not store.supports_listing:
         return True
@@ -479,7 +473,7 @@ def _store(folder: Folder, name: str, probe: bool) -> Iterator[Check]:
 
 
 def _writers(store: Store, prefix: str, probe: bool) -> Check:
-    """Tell whether writers of other processes are excluded."""
+    """Return the fact whether writers in other processes are excluded."""
     if store.is_near:
         return Check(
             "writers", Status.OK, "only this process has the objects, and its writers exclude each other"

@@ -1,8 +1,10 @@
 # documents.py - metadata documents of a hierarchy, and names in them
 # SPDX-License-Identifier: MIT
-"""Metadata documents of a hierarchy, and names in them.
+"""The nodes of a hierarchy, found by their documents (``zarr.json``; ``.zarray`` and ``.zgroup`` of Zarr v2), and checked names.
 
-Find nodes of a hierarchy by their documents: ``zarr.json``, or ``.zarray`` and ``.zgroup`` of Zarr v2.
+Names come from HDF5 files, entries of zip files, listings of stores, consolidated metadata, plans and arguments. A name such as
+``..`` would lead out of the new hierarchy, and one such as ``zarr.json`` would hide its metadata. So every name that a tool
+writes passes `node_path` or `object_name` before the first write.
 """
 
 from __future__ import annotations
@@ -103,9 +105,9 @@ def array_documents(
     document : mapping or SpecError
         Its document, or what is wrong with it.
     """
-    for path, below, found in _nodes(folder, document, name):
-        if isinstance(found, SpecError) or not is_group(found):
-            yield path, below, found
+    for path, below, node in _nodes(folder, document, name):
+        if isinstance(node, SpecError) or not is_group(node):
+            yield path, below, node
 
 
 def group_documents(
@@ -113,12 +115,13 @@ def group_documents(
 ) -> Iterator[tuple[str, Folder, Document]]:
     """Yield a group and the groups in it, at any depth: path, folder and document.
 
-    Without a listing, those that consolidated metadata show. Damaged documents are left out; `array_documents` yields them.
+    A store without listings has only those of the consolidated metadata. Damaged documents are skipped; `array_documents`
+    yields them.
     """
     yield name, folder, document
-    for path, below, found in _nodes(folder, document, name):
-        if not isinstance(found, SpecError) and is_group(found):
-            yield path, below, found
+    for path, below, node in _nodes(folder, document, name):
+        if not isinstance(node, SpecError) and is_group(node):
+            yield path, below, node
 
 
 def _nodes(
@@ -134,21 +137,21 @@ def _nodes(
         path = f"{name}/{child}" if name else child
         below = replace(folder, prefix=f"{folder.prefix}{child}/")
         try:
-            found = document_of(below)
+            node = document_of(below)
         except SpecError as error:
             yield path, below, error
             continue
-        if found is None:
+        if node is None:
             continue
-        yield path, below, found
-        if is_group(found):
-            yield from _nodes(below, found, path)
+        yield path, below, node
+        if is_group(node):
+            yield from _nodes(below, node, path)
 
 
 def _consolidated(
     folder: Folder, document: Document, name: str
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
-    """Yield the nodes that consolidated metadata show; without a listing nothing else does."""
+    """Yield the nodes of the consolidated metadata, for a store that cannot list."""
     if document.get("zarr_format") == 2:
         stored = (parsed(folder, ".zmetadata") or {}).get("metadata") or {}
         known = {
@@ -158,9 +161,9 @@ def _consolidated(
         }
     else:
         known = dict((document.get("consolidated_metadata") or {}).get("metadata") or {})
-    for path, one in sorted(known.items()):
-        if isinstance(one, Mapping):
-            yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), one
+    for path, node in sorted(known.items()):
+        if isinstance(node, Mapping):
+            yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), node
 
 
 # ---------------------------------------------------------------- consolidated metadata of a new hierarchy
@@ -239,15 +242,10 @@ def encoded_document(document: Any) -> bytes:
 
 
 # ---------------------------------------------------------------- the names that a tool writes
-#
-# `node_path`, `object_name`: every name that a tool writes passes one of them, before the first write. `inner_path`: of an argument.
-#
-# Names come from HDF5 files, entries of zip files, listings of stores, consolidated metadata, plans and arguments. A name such as
-# ``..`` would lead out of the new hierarchy, and one such as ``zarr.json`` would hide its metadata.
 
-# How all names begin that shardcodec makes beside the objects of a hierarchy: marks, temporary files, journals.
+# Prefix of all names that shardcodec makes beside the objects of a hierarchy: marks, temporary files, journals.
 OWN_PREFIX = ".shardcodec-"
-# How the name of a staging folder ends; it begins with a dot.
+# Suffix of the name of a staging folder, which begins with a dot.
 STAGING_SUFFIX = ".shardcodec"
 
 
@@ -263,13 +261,13 @@ def node_path(*parts: str) -> str:
     ------
     ValueError
         A name in it is empty, consists of periods only (``.``, ``..``), is reserved for metadata or for shardcodec, or has a null
-        byte, or a backslash, which zarr takes for a slash.
+        byte, or a backslash, which zarr reads as a slash.
     """
     path = "/".join(filter(None, parts))
     for name in path.split("/") if path else ():
         problem = _problem(name)
         if problem is None and "\\" in name:
-            problem = "has a backslash, which zarr takes for a slash"
+            problem = "has a backslash, which zarr reads as a slash"
         if problem is None and (name in DOCUMENTS or name.startswith(OWN_PREFIX)):
             problem = "is reserved"
         if problem is not None:
@@ -286,13 +284,13 @@ def object_name(name: str) -> str:
     Raises
     ------
     ValueError
-        A part of it is empty, as in an absolute name, or consists of periods only, or has a null byte.
+        A step of it is empty, as in an absolute name, or consists of periods only, or has a null byte.
     """
-    for part in name.split("/"):
-        if (problem := _problem(part)) is not None:
+    for step in name.split("/"):
+        if (problem := _problem(step)) is not None:
             raise ValueError(
-                f"expected the name of an object that can be written, got {name!r}: {part!r} {problem}; rename it, or leave out "
-                "what is not of an array (--only-arrays, in Python only_arrays)"
+                f"expected the name of an object that can be written, got {name!r}: {step!r} {problem}; rename it, or leave out "
+                "objects that belong to no array (--only-arrays, in Python only_arrays)"
             )
     return name
 
@@ -312,22 +310,22 @@ def inner_path(path: str, argument: str) -> str:
         It leads elsewhere.
     """
     name = path.strip("/")
-    for part in name.split("/"):
-        if (problem := _problem(part)) is not None:
+    for step in name.split("/"):
+        if (problem := _problem(step)) is not None:
             raise ValueError(
-                f"{argument}: expected the path of an array in the group, got {path!r}: {part!r} {problem}"
+                f"{argument}: expected the path of an array in the group, got {path!r}: {step!r} {problem}"
             )
     return name
 
 
 def is_own_name(name: str) -> bool:
-    """Return True for an object that shardcodec has made for its own work, such as a temporary file or the mark of a job."""
+    """Return True for the name of a file that shardcodec needs only for a while: a temporary file, the mark of a job."""
     *folders, last = name.split("/")
     if last.startswith(OWN_PREFIX):
         return True
     return any(
-        one.startswith(OWN_PREFIX) or (one.startswith(".") and one.endswith(STAGING_SUFFIX))
-        for one in folders
+        folder.startswith(OWN_PREFIX) or (folder.startswith(".") and folder.endswith(STAGING_SUFFIX))
+        for folder in folders
     )
 
 

@@ -1,6 +1,6 @@
 # foreign_chunks.py - elements and inner chunks of arrays that only zarr decodes
 # SPDX-License-Identifier: MIT
-"""`elements_of`: the elements of any array that the engine or zarr can decode. `ForeignChunks`: zarr's codecs of its inner chunks."""
+"""Elements and inner chunks of arrays with data types or codecs that the engine does not have, decoded by zarr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ForeignChunks", "elements_of", "opened_by_zarr", "type_of"]
 
 
 class ForeignChunks:
-    """Zarr's codecs of the inner chunks of an array, of the innermost ones if inner chunks are shards.
+    """Zarr's codecs of the inner chunks of an array; of the innermost ones if inner chunks are shards.
 
     Attributes
     ----------
@@ -35,14 +35,14 @@ class ForeignChunks:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self | None:
         """Return the codecs of a ``zarr.json``; None if this version of zarr lacks the data type or a codec."""
-        found = inner_codecs_of(document)
-        if found is None:
+        inner = inner_codecs_of(document)
+        if inner is None:
             return None
-        codecs, shape, dtype, fill_value = found
+        codecs, shape, dtype, fill_value = inner
         return cls(ZarrCodecs(codecs, shape, dtype, fill_value), shape)
 
     def decode(self, data: Any) -> np.ndarray[Any, Any]:
-        """Decode a chunk. A damaged one raises any exception, as zarr's codecs do."""
+        """Decode a chunk. For a damaged chunk, zarr's codecs raise any exception."""
         (chunk,) = self._codecs.decode([data], [self.shape])
         if chunk.shape != self.shape:
             raise ValueError(f"expected a chunk of shape {self.shape}, got {chunk.shape}")
@@ -57,7 +57,7 @@ class ForeignChunks:
 
 
 def opened_by_zarr(array: ArrayTarget) -> Any:
-    """Return the `zarr.Array` of an array; raises what zarr raises."""
+    """Return the `zarr.Array` of an array; errors are zarr's."""
     store = array.store
     root = store.path(array.folder.prefix.rstrip("/"))
     base: Any = root if root is not None else StorePath(store.place, array.folder.prefix.rstrip("/"))

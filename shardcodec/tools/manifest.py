@@ -40,7 +40,7 @@ class ManifestRow(NamedTuple):
     level : str
         How much was checked.
     n_findings : int
-        Number of findings that are no warnings.
+        Number of findings without warnings.
     """
 
     array: str
@@ -64,7 +64,7 @@ class Manifest:
     FileNotFoundError
         Its folder does not exist.
     ValueError
-        It is inside of a zarr hierarchy, or another file than a manifest has its name.
+        It is inside of a zarr hierarchy, or a file that is not a manifest has its name.
     """
 
     def __init__(self, path: str) -> None:
@@ -110,11 +110,13 @@ class Manifest:
 
     @contextmanager
     def _full_disk(self) -> Iterator[None]:
-        """Let an error of SQLite, such as a full disk, be an `OSError` that names the file."""
+        """Raise an error of SQLite, such as a full disk, as an `OSError` that names the file."""
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise OSError(f"manifest {self._path}: it cannot be written: {error}") from error
+            raise OSError(
+                f"manifest {self._path}: cannot write it: {error}; free some space, or choose another place"
+            ) from error
 
     def _abort(self) -> None:
         try:
@@ -143,7 +145,7 @@ class Manifest:
 def _check_outside_of_hierarchies(path: str) -> None:
     """Refuse a file in the folder of an array or a group, or below it."""
     folder, name = os.path.split(os.path.abspath(path))
-    # the link itself is replaced, not the file that it leads to, but users expect neither in a hierarchy
+    # only a link itself is replaced, but users expect neither the link nor its file in a hierarchy
     for file in (os.path.join(os.path.realpath(folder), name), os.path.realpath(path)):
         above = os.path.dirname(file)
         while True:
@@ -171,7 +173,7 @@ def _check_replaceable(path: str) -> None:
 
 
 class OldManifest:
-    """A manifest of an earlier run, and which of its shards exist in this run.
+    """A manifest of an earlier run. It also remembers the shards of this run.
 
     Parameters
     ----------
@@ -212,7 +214,7 @@ class OldManifest:
         return None if row is None else ManifestRow(*row)
 
     def missing(self, array: str) -> Iterator[str]:
-        """Yield the shards of an array that the earlier run verified, and that were not looked for in this run."""
+        """Yield the shards of an array that the earlier run verified, and that `find` did not get in this run."""
         query = "SELECT shard FROM old.shards WHERE array = ? EXCEPT SELECT shard FROM seen WHERE array = ?"
         for (shard,) in self._rows.execute(query, (array, array)):
             yield shard
@@ -223,7 +225,7 @@ class OldManifest:
         return any(self._rows.execute(query, (array,)).fetchone() for array in arrays)
 
     def of_other_arrays(self, arrays: Container[str]) -> Iterator[tuple[str, str]]:
-        """Yield array and shard of the rows of all arrays but these, in order."""
+        """Yield array and shard of the rows of all other arrays, in order."""
         for array, shard in self._rows.execute("SELECT array, shard FROM old.shards ORDER BY array, shard"):
             if array not in arrays:
                 yield array, shard

@@ -19,7 +19,7 @@ from ..format.spec import ShardSpec
 from ..storage.ranges import runs
 from .chunk_check import ChunkCheck, Level
 from .damage.index_layout import Entries, is_absent
-from .damage.index_search import FoundIndex, How
+from .damage.index_search import IndexStatus, StoredIndex
 from .targets import ShardTarget
 from .work import MemoryShare
 
@@ -130,14 +130,14 @@ class ShardUserBytes(NamedTuple):
 
 
 def user_parts(
-    view: OpenedShard, found: FoundIndex, spec: ShardSpec, shard: ShardTarget, share: MemoryShare
+    view: OpenedShard, found: StoredIndex, spec: ShardSpec, shard: ShardTarget, share: MemoryShare
 ) -> ShardUserBytes:
     """Return header, footer and alignment of a shard whose index is in its place.
 
     Without a mark of a writer, bytes before the first and behind the last inner chunk are taken for header and footer, as
     every packing does. Raise `UnsupportedError` if they are larger than the memory for them.
     """
-    if found.entries is None or found.how is How.ELSEWHERE or is_absent(found.entries).all():
+    if found.entries is None or found.status is IndexStatus.ELSEWHERE or is_absent(found.entries).all():
         return ShardUserBytes()
 
     def read(low: int, n: int) -> bytes:

@@ -25,7 +25,7 @@ from ..options import Options
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
 from .damage.index_layout import is_absent
-from .damage.index_search import FoundIndex, How
+from .damage.index_search import IndexStatus, StoredIndex
 from .hierarchy_copy import NewObjects
 from .other_objects import NO_OBJECTS, ObjectCounts
 from .report import Finding, FindingKind, LeftArray, Report
@@ -235,7 +235,7 @@ class ShardRepair:
         """Return the survey of a shard that cannot be read: all its inner chunks are lost, and the copy may have them."""
         n = self._spec.n_chunks
         finding = Finding(FindingKind.UNREADABLE, shard.name, str(error), shard.array.name, recoverable=False)
-        index = FoundIndex(How.LOST, None, 0, 0, finding.kind, finding.detail)
+        index = StoredIndex(IndexStatus.LOST, None, 0, 0, finding.kind, finding.detail)
         places = np.full((n, 2), ABSENT, dtype=np.uint64)
         return Survey(index, places, _inside(shard), (finding,), 1, 0, 0, 0, 0)
 
@@ -252,7 +252,7 @@ class ShardRepair:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(shard, found, chunks)
             if plan.has_any:
-                user = user_parts(view, found.found, self._spec, shard, self._check.share)
+                user = user_parts(view, found.index, self._spec, shard, self._check.share)
                 to.check_memory(shard, self._new_nbytes(view, plan))
                 with to.writer(shard, self._spec, **user._asdict()) as writer:
                     self._write(writer, shard, view, plan, chunks)
@@ -284,7 +284,7 @@ class ShardRepair:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(shard, found, chunks)
             if plan.has_any:
-                user = user_parts(view, found.found, self._spec, shard, self._check.share)
+                user = user_parts(view, found.index, self._spec, shard, self._check.share)
                 if shard.place.path is None:
                     self._budget.check_whole(shard.name, self._new_nbytes(view, plan))
                     self._replace_object(shard, user, check_state)

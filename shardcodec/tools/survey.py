@@ -1,4 +1,4 @@
-# survey.py - what of one shard is whole, and what is damaged
+# survey.py - check one shard: which inner chunks are whole, and which are damaged
 # SPDX-License-Identifier: MIT
 """`survey`: find the index of a shard, check its entries and inner chunks, and find inner chunks that are not where it says.
 
@@ -18,7 +18,7 @@ from ..access.opened_shard import NestedShard, OpenedShard
 from ..access.placement import ABSENT
 from .chunk_check import ChunkCheck, Level, Problem, read_runs
 from .damage.index_layout import Entries, bad_entries, is_absent, wrong_sizes
-from .damage.index_search import FoundIndex, How, find_index
+from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import rebuild
 from .damage.recognise import (
     Displacement,
@@ -39,31 +39,31 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The state of one shard.
+    """The result of a check of one shard.
 
     Attributes
     ----------
-    found : FoundIndex
-        Its index.
+    index : StoredIndex
+        The index of the shard.
     places : ndarray of uint64, shape (n_chunks, 2)
-        Where inner chunks are that are whole and whose position is proved; absent elsewhere.
+        Offset and size of each whole inner chunk whose position is proved; absent elsewhere.
     is_lost : ndarray of bool, shape (n_chunks,)
         Inner chunks that were stored, or may have been, and are not in `places`.
     findings : tuple of Finding
         At most `MOST_FINDINGS`.
     n_findings : int
-        Number of findings that are no warnings, also of those that are not listed.
+        Number of findings without warnings, listed or not.
     nbytes : int
         Size of the object in bytes.
     data_nbytes : int
         Bytes of the inner chunks.
     verified_nbytes : int
-        Those of inner chunks that a checksum has verified.
+        Bytes of inner chunks that a checksum has verified.
     unverifiable_nbytes : int
-        Those of inner chunks without a checksum.
+        Bytes of inner chunks without a checksum.
     """
 
-    found: FoundIndex
+    index: StoredIndex
     places: Entries
     is_lost: Flags
     findings: tuple[Finding, ...]
@@ -80,8 +80,8 @@ class Survey:
 
     def without_entries(self) -> Survey:
         """Return the result without the arrays, which take memory for each inner chunk."""
-        found = replace(self.found, entries=None, hints=None)
-        return replace(self, found=found, places=self.places[:0].copy(), is_lost=self.is_lost[:0].copy())
+        index = replace(self.index, entries=None, hints=None)
+        return replace(self, index=index, places=self.places[:0].copy(), is_lost=self.is_lost[:0].copy())
 
 
 def survey(
@@ -105,13 +105,13 @@ def survey(
     check : ChunkCheck
         Verifies inner chunks of this array.
     level : Level
-        How much is checked. Of a damaged shard the inner chunks are always read, to say what `repair` can restore.
+        IndexStatus much is checked. The inner chunks of a damaged shard are always read, to say what `repair` can restore.
     array : str
         Path of the array, for findings.
     is_inside : ndarray of bool, shape (n_chunks,), optional
         Inner chunks that have elements of the array; by default all.
     order : str, optional
-        The order in which a writer laid out the inner chunks; only for an index that is lost.
+        The order in which a writer laid out the inner chunks; used only if the index is lost.
 
     Returns
     -------
@@ -145,13 +145,13 @@ class _ShardSurvey:
         self.data_nbytes = self.verified_nbytes = 0
 
     def result(self) -> Survey:
-        found = find_index(self.view, self.spec, self.check.share.block_nbytes, self.inside)
-        if found.entries is None:
-            self._rebuild(found)
+        index = find_index(self.view, self.spec, self.check.share.block_nbytes, self.inside)
+        if index.entries is None:
+            self._rebuild(index)
         else:
-            self._check_entries(found, found.entries)
+            self._check_entries(index, index.entries)
         return Survey(
-            found,
+            index,
             self.places,
             self.is_lost,
             *self.list.result(),
@@ -161,56 +161,56 @@ class _ShardSurvey:
             0 if self.check.has_checksum else self.data_nbytes,
         )
 
-    def _rebuild(self, found: FoundIndex) -> None:
-        rebuilt = rebuild(self.view, found, self.check, self.order, self.inside)
+    def _rebuild(self, index: StoredIndex) -> None:
+        rebuilt = rebuild(self.view, index, self.check, self.order, self.inside)
         self.places, self.is_lost = rebuilt.entries, rebuilt.is_lost & self.inside
         self.data_nbytes = int(self.places[~is_absent(self.places), 1].sum())
         n_proved = int((~is_absent(self.places)).sum())
-        detail = f"{found.detail}; {rebuilt.n_recognised} inner chunks are recognised, {n_proved} of them at a proved position"
-        assert found.kind is not None
-        self.list.add(found.kind, detail, found.offset, found.nbytes, recoverable=not self.is_lost.any())
+        detail = f"{index.detail}; {rebuilt.n_recognised} inner chunks are recognised, {n_proved} of them at a proved position"
+        assert index.kind is not None
+        self.list.add(index.kind, detail, index.offset, index.nbytes, recoverable=not self.is_lost.any())
 
     # ---- a whole index
 
-    def _check_entries(self, found: FoundIndex, entries: Entries) -> None:
+    def _check_entries(self, index: StoredIndex, entries: Entries) -> None:
         spec, nbytes = self.spec, self.view.nbytes
         stored = ~is_absent(entries)
-        bad = bad_entries(entries, nbytes, found.offset, found.nbytes)
+        bad = bad_entries(entries, nbytes, index.offset, index.nbytes)
         wrong = wrong_sizes(entries, spec.inner.fixed_nbytes) & ~bad
         self.data_nbytes = int(entries[stored & ~bad, 1].sum())
-        displaced = displacement_of(found, nbytes, spec)
+        displaced = displacement_of(index, nbytes, spec)
         readable = stored & ~bad & ~wrong
         level = self.level
-        if found.how is not How.IN_PLACE or (displaced is not None and self.check.has_checksum):
+        if index.status is not IndexStatus.IN_PLACE or (displaced is not None and self.check.has_checksum):
             level = self._level_of_moved
         problems = self._read(entries, readable, level)
         whole = readable.copy()
         whole[list(problems)] = False
-        if not found.is_anchored and not (whole | ~stored | ~self.inside)[[0, -1]].all():
-            # each entry may be that of a neighbour: bytes that were cut off or appended are read as the first or last ones
+        if not index.is_anchored and not (whole | ~stored | ~self.inside)[[0, -1]].all():
+            # each entry may be its neighbour's: cut or appended bytes shift all entries
             whole[:], stored, displaced = False, np.ones_like(stored), None
         if displaced is not None:
-            displaced = self._displace(found, entries, displaced, whole, bad)
+            displaced = self._displace(index, entries, displaced, whole, bad)
         if displaced is None:
             self.places[whole] = entries[whole]
         if displaced is None or displaced.kind is FindingKind.TRUNCATED_TAIL:
-            displaced = self._follow_drift(found, entries, stored & ~whole) or displaced
-        if found.doubtful is not None:
-            stored |= found.doubtful
+            displaced = self._follow_drift(index, entries, stored & ~whole) or displaced
+        if index.doubtful is not None:
+            stored |= index.doubtful
         is_damaged = bool(
-            bad.any() or wrong.any() or problems or displaced is not None or found.kind is not None
+            bad.any() or wrong.any() or problems or displaced is not None or index.kind is not None
         )
-        if self._has_unreferenced(found, np.where(bad[:, None], ABSENT, entries), stored, is_damaged):
+        if self._has_unreferenced(index, np.where(bad[:, None], ABSENT, entries), stored, is_damaged):
             stored |= is_damaged
             self._report_unreferenced(int((is_absent(entries) & self.inside).sum()))
         self.is_lost = stored & is_absent(self.places) & self.inside
-        self._report(found, entries, displaced, bad, wrong, problems)
+        self._report(index, entries, displaced, bad, wrong, problems)
 
     def _read(self, entries: Entries, chosen: Flags, level: Level) -> dict[int, Problem]:
         """Verify the chosen inner chunks at a level; return the problems by position, and add to `verified_nbytes`.
 
-        The ranges of the chosen entries lie inside the object. At a level that does not check inner chunks nothing is
-        read and the result is empty; but the indexes of nested shards are always read.
+        The chosen entries lie inside the object. A level without checks of inner chunks reads only the indexes of nested
+        shards.
         """
         if self.check.nested is not None:
             return self._read_nested(self.check.nested, entries, chosen, level)
@@ -218,11 +218,11 @@ class _ShardSurvey:
             return {}
         positions = np.flatnonzero(chosen)
         if level is Level.CHECKSUM:
-            found = self.check.checksum_problems(self.view, entries, positions)
-            if found is not None:
-                damaged = sum(int(entries[position, 1]) for position in found)
+            wrong = self.check.checksum_problems(self.view, entries, positions)
+            if wrong is not None:
+                damaged = sum(int(entries[position, 1]) for position in wrong)
                 self.verified_nbytes += int(entries[positions, 1].sum()) - damaged
-                return found
+                return wrong
         self._check_memory(entries, chosen)
         problems: dict[int, Problem] = {}
         for position, data in read_runs(self.view, entries, positions, self.check.share.block_nbytes):
@@ -247,7 +247,7 @@ class _ShardSurvey:
     def _read_nested(
         self, check: ChunkCheck, entries: Entries, chosen: Flags, level: Level
     ) -> dict[int, Problem]:
-        """Check inner chunks that are shards themselves; at every level their indexes are read."""
+        """Check inner chunks that are shards; their indexes are read at every level."""
         problems: dict[int, Problem] = {}
         where = np.flatnonzero(chosen)
         for position in where[np.argsort(entries[where, 0], kind="stable")].tolist():
@@ -265,11 +265,11 @@ class _ShardSurvey:
 
     @property
     def _level_of_moved(self) -> Level:
-        """The level at which inner chunks are checked that are not where the index says."""
-        return max(self.level, Level.CHECKSUM, key=lambda one: one.rank)
+        """The level for inner chunks that are not where the index says: at least their checksums prove the place."""
+        return max(self.level, Level.CHECKSUM, key=lambda level: level.rank)
 
     def _displace(
-        self, found: FoundIndex, entries: Entries, displaced: Displacement, whole: Flags, bad: Flags
+        self, index: StoredIndex, entries: Entries, displaced: Displacement, whole: Flags, bad: Flags
     ) -> Displacement | None:
         """Find inner chunks in their shifted places; return None if nothing proves the displacement."""
         if displaced.kind is FindingKind.TRUNCATED_TAIL:
@@ -277,7 +277,7 @@ class _ShardSurvey:
             return displaced if displaced.is_packed else None
         if not self.check.has_checksum:
             return displaced if displaced.is_packed else None  # no place is proved
-        moved = shifted(entries, displaced.shift, found, self.view.nbytes)
+        moved = shifted(entries, displaced.shift, index, self.view.nbytes)
         verified = self.verified_nbytes
         in_other = ~is_absent(moved)
         in_other[list(self._read(moved, in_other, self._level_of_moved))] = False
@@ -292,18 +292,18 @@ class _ShardSurvey:
         self.places[there] = moved[there]
         return displaced
 
-    def _follow_drift(self, found: FoundIndex, entries: Entries, missing: Flags) -> Displacement | None:
+    def _follow_drift(self, index: StoredIndex, entries: Entries, missing: Flags) -> Displacement | None:
         """Find inner chunks that are not whole in their places behind a cut or an insertion between inner chunks.
 
-        One chunk at the right distance may be an old one, among dead bytes. Two are taken as proof. Where the distance is that
-        from one inner chunk to another, each whole one behind the first damaged place may be another one; none is proved.
+        One chunk at the right distance may be an old one, among dead bytes; two are proof. If the distance is that from one
+        inner chunk to another, each whole one behind the first damaged place may be another one, and none is proved.
         """
-        drift = drift_of(found, self.view.nbytes, self.spec)
+        drift = drift_of(index, self.view.nbytes, self.spec)
         if not drift or not self.check.has_checksum or not missing.any():
             return None
         if not self.spec.n_index_checksums and not has_all_chunks(entries, self.inside):
-            return None  # with an entry that is damaged, each whole inner chunk at this distance may be another one
-        moved = shifted(entries, drift, found, self.view.nbytes)
+            return None  # a damaged entry may name another whole inner chunk at this distance
+        moved = shifted(entries, drift, index, self.view.nbytes)
         if drift > 0:
             behind = entries[:, 0] > entries[missing, 0].min()
             self.places[behind & _are_among(entries, moved[~is_absent(moved)])] = ABSENT
@@ -317,10 +317,12 @@ class _ShardSurvey:
         detail = f"{np.count_nonzero(there)} inner chunks are {abs(drift)} bytes {'before' if drift < 0 else 'behind'} their offsets"
         return Displacement(FindingKind.SHIFTED_DATA, drift, detail, is_packed=False)
 
-    def _has_unreferenced(self, found: FoundIndex, entries: Entries, stored: Flags, is_damaged: bool) -> bool:
-        """Return True if absent entries prove nothing: the index has no checksum, and no entry names a whole inner chunk.
+    def _has_unreferenced(
+        self, index: StoredIndex, entries: Entries, stored: Flags, is_damaged: bool
+    ) -> bool:
+        """Return True if absent entries prove nothing: the index has no checksum, and an inner chunk has no entry.
 
-        In a shard without other damage only bytes count that are an inner chunk for sure.
+        In a shard without other damage, only bytes that certainly are an inner chunk count.
         """
         spec = self.spec
         if spec.n_index_checksums or stored[self.inside].all():
@@ -328,14 +330,14 @@ class _ShardSurvey:
         is_sure = self.check.has_checksum or spec.inner.fixed_nbytes is None
         if not is_damaged and not (self.level is Level.DECODE and is_sure and can_recognise(self.check)):
             return False
-        low, high = (found.nbytes, self.view.nbytes) if found.offset == 0 else (0, found.offset)
+        low, high = (index.nbytes, self.view.nbytes) if index.offset == 0 else (0, index.offset)
         return has_chunks_between(self.view, low, high, entries, self.places, self.check)
 
     # ---- findings
 
     def _report(
         self,
-        found: FoundIndex,
+        index: StoredIndex,
         entries: Entries,
         displaced: Displacement | None,
         bad: Flags,
@@ -343,15 +345,15 @@ class _ShardSurvey:
         problems: dict[int, Problem],
     ) -> None:
         is_recovered = not self.is_lost.any()
-        if found.kind is not None:
-            self.list.add(found.kind, found.detail, found.offset, found.nbytes, recoverable=is_recovered)
+        if index.kind is not None:
+            self.list.add(index.kind, index.detail, index.offset, index.nbytes, recoverable=is_recovered)
         if displaced is not None:
             self.list.add(displaced.kind, displaced.detail, recoverable=is_recovered)
         for position in np.flatnonzero(
             bad | wrong | self._flags(problems) | (self.is_lost if displaced else bad)
         ).tolist():
             if displaced is not None and not self.is_lost[position]:
-                continue  # found in another place
+                continue  # whole in another place
             self._report_chunk(
                 position, entries, displaced, bool(bad[position]), bool(wrong[position]), problems
             )
@@ -389,8 +391,8 @@ class _ShardSurvey:
             kind, detail, nested = problems[position]
         elif is_wrong:
             kind = FindingKind.WRONG_SIZE
-            due = self.spec.inner.fixed_nbytes
-            detail = f"expected an inner chunk of {due or 'more than 0'} bytes, got {nbytes}"
+            expected = self.spec.inner.fixed_nbytes
+            detail = f"expected an inner chunk of {expected or 'more than 0'} bytes, got {nbytes}"
         elif is_bad and not self.inside[position] and self.check.has_checksum:
             kind = FindingKind.OUTSIDE_ARRAY
         self.list.add(
@@ -413,9 +415,9 @@ class _ShardSurvey:
 
 
 def _is_explained(entries: Entries, missing: Flags, there: Flags) -> bool:
-    """Return True if a shift of the inner chunks that were found explains all damage behind the first of them.
+    """Return True if a shift of the whole inner chunks explains all damage behind the first of them.
 
-    Of one size, each may also be its neighbour, after two damages. Different sizes leave no doubt.
+    Chunks of one size may also be their neighbours, after two damages. Different sizes leave no doubt.
     """
     if len(np.unique(entries[there, 1])) > 1:
         return True
@@ -434,7 +436,7 @@ def _share_bytes(entries: Entries, others: Entries) -> Flags:
     live = live[np.argsort(live[:, 0], kind="stable")]
     if not len(live):
         return np.zeros(len(entries), dtype=np.bool_)
-    reach = np.maximum.accumulate(live[:, 0] + live[:, 1])  # how far the entries up to this one reach
+    reach = np.maximum.accumulate(live[:, 0] + live[:, 1])  # the end of all entries up to this one
     ends = entries[:, 0] + np.where(is_absent(entries), np.uint64(0), entries[:, 1])
-    before = np.searchsorted(live[:, 0], ends, side="left")  # those that begin before the end
+    before = np.searchsorted(live[:, 0], ends, side="left")  # number of entries that begin before the end
     return np.asarray((before > 0) & (reach[np.maximum(before, 1) - 1] > entries[:, 0]))

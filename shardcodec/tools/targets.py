@@ -1,8 +1,9 @@
 # targets.py - what a path leads to: arrays, their objects, single shards
 # SPDX-License-Identifier: MIT
-"""What a path leads to: arrays, their objects, single shards.
+"""What a path leads to: a group, an array or one shard, in a folder, a zip file or a URL; the objects of an array.
 
-`find_arrays`: what a path leads to, which may be a group, an array or one shard, in a folder, a zip file or a URL.
+Shards are found by listing the array's folder, key by key. For a store that cannot list, such as HTTP, they are the keys of the
+whole grid, whether the shards exist or not.
 """
 
 from __future__ import annotations
@@ -52,11 +53,6 @@ __all__ = [
 
 
 # ---------------------------------------------------------------- an array that a tool works on, and its shards
-#
-# `ArrayTarget`: metadata and objects of one array. `ShardTarget`: one of its shards.
-#
-# Shards are found by listing the array's folder, key by key. A store that cannot list, such as HTTP, gets the keys of the
-# whole grid; shards that do not exist are among them.
 
 Ints = tuple[int, ...]
 
@@ -68,13 +64,13 @@ class ForeignObject:
     Attributes
     ----------
     name : str
-        Its path or key, for messages.
+        Path or key of the object, for messages.
     key : str
-        Its key in the store.
+        Key of the object in the store.
     reason : str
-        Why it is not a shard of the array.
+        Why the object is not a shard of the array.
     is_journal : bool
-        It is the undo journal of another file: the folder is a copy that was made beside an unfinished update.
+        True for the undo journal of another file: the folder was copied during an update.
     """
 
     name: str
@@ -90,11 +86,11 @@ class ShardTarget:
     Attributes
     ----------
     array : ArrayTarget
-        Its array.
+        Array of the shard.
     key : str
-        Its key in the store.
+        Key of the shard in the store.
     coords : tuple of int or None
-        Its position in the grid of shards; None for a shard without an array.
+        Position in the grid of shards; None for a shard without an array.
     """
 
     array: ArrayTarget
@@ -123,7 +119,7 @@ class ShardTarget:
         return path is not None and pending_journal(path) is not None
 
     def settle(self) -> bool:
-        """Roll back an unfinished update in place, when its writer has ended; return False if there is none."""
+        """Roll back an unfinished update in place after its writer has ended; return False if there is none."""
         if not self.has_journal:
             return False
         with self.open("r+") as handle:
@@ -167,8 +163,8 @@ class ArrayTarget:
     document : mapping
         Its ``zarr.json`` or ``.zarray``; empty for a shard without an array, and if it cannot be parsed.
     layout : ArrayLayout or None
-        Shape, chunks and data type; None if the document is invalid, and for a shard without an array. The data type is
-        that of bytes if the engine does not have that of the array, see `foreign_type`.
+        Shape, chunks and data type; None if the document is invalid, and for a shard without an array. If the engine does not
+        have the data type (`foreign_type`), elements are bytes.
     keys : KeyEncoding or None
         Keys of its chunks.
     spec : ShardSpec or None
@@ -178,7 +174,7 @@ class ArrayTarget:
     is_malformed : bool
         The document is malformed, so no program can read the array.
     bytes : ByteDocument or None
-        The metadata as far as the engine goes; None without valid metadata.
+        The metadata, and a document that the engine can use; None without valid metadata.
     only : tuple of (str, tuple of int or None), or None
         Key and position of the single shard that was given, instead of the whole array.
     """
@@ -204,7 +200,7 @@ class ArrayTarget:
 
     @property
     def foreign_type(self) -> str | None:
-        """Name of the data type that the engine does not have; None if it has that of the array."""
+        """Name of the data type if the engine does not have it, otherwise None."""
         return None if self.bytes is None else self.bytes.data_type
 
     @property
@@ -218,7 +214,7 @@ class ArrayTarget:
         if self.bytes is None or not self.bytes.is_foreign:
             return (self.spec,)
         stored = self.bytes.stored
-        # what the engine does not have is compared as the metadata spell it
+        # data types and codecs that the engine does not have are compared as spelt in the metadata
         return self.spec, stored.get("data_type"), stored.get("fill_value"), inner_codecs(stored["codecs"])
 
     @property
@@ -258,7 +254,7 @@ class ArrayTarget:
         return 1 if self.only is not None else math.prod(self.shard_grid)
 
     def listed_keys(self) -> Iterator[str]:
-        """Yield the keys of all objects in the folder except metadata. A folder at the key of a chunk is one: it cannot be opened."""
+        """Yield the keys of all objects in the folder except metadata, and of folders at the key of a chunk."""
         for key in self.store.keys(self.folder.prefix, with_folders=True):
             name = key.rstrip("/")
             if name != key:
@@ -268,13 +264,13 @@ class ArrayTarget:
                 yield name
 
     def is_chunk_with(self, keys: KeyEncoding, key: str) -> bool:
-        """Return True if a key would be that of a chunk, or of the folder of all chunks, with other keys."""
+        """Return True if another key encoding maps a chunk, or the folder of all chunks, to this key."""
         relative = key.removeprefix(self.folder.prefix)
         ndim = 0 if self._geometry is None else self._geometry[1]
         return keys.coords(relative, ndim) is not None or f"{relative}{keys.separator}" == keys.prefix
 
     def is_chunk(self, key: str) -> bool:
-        """Return True for the key of a chunk of the array; with shards or without, stored or not."""
+        """Return True for the key of a chunk of the array, sharded or not, stored or not."""
         coords, grid = self._coords(key), self._chunk_grid
         return coords is not None and (grid is None or all(i < n for i, n in zip(coords, grid, strict=True)))
 
@@ -295,7 +291,7 @@ class ArrayTarget:
 
     @cached_property
     def _geometry(self) -> tuple[KeyEncoding, int, Ints | None] | None:
-        """Keys, number of axes and grid of the chunks, also if codecs or data type are not supported; None if nothing tells them."""
+        """Keys, number of axes and grid of the chunks, even if codecs or data type are not supported; None if unknown."""
         if self.layout is not None and self.keys is not None:
             sizes = [axis[0] for axis in self.layout.edges]
             is_regular = all(len(axis) == 1 for axis in self.layout.edges)
@@ -315,11 +311,11 @@ class ArrayTarget:
         return ShardTarget(self, self.folder.prefix + self.keys.key(coords), coords)
 
     def shards(self) -> Iterator[ShardTarget]:
-        """Yield the shards, in the order of the listing; without a listing, shards that do not exist are among them."""
-        return (one for one in self.objects() if isinstance(one, ShardTarget))
+        """Yield the shards, in the order of the listing; without a listing, also shards that do not exist."""
+        return (target for target in self.objects() if isinstance(target, ShardTarget))
 
     def objects(self) -> Iterator[ShardTarget | ForeignObject]:
-        """Yield the shards, and all other objects in the folder except metadata; memory is bounded."""
+        """Yield the shards and all other objects in the folder except metadata, one by one, so that memory is bounded."""
         if self.only is not None:
             yield ShardTarget(self, *self.only)
         elif not self.is_sharded or self.keys is None:
@@ -330,7 +326,7 @@ class ArrayTarget:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
 
     def _listed(self, key: str) -> ShardTarget | ForeignObject | None:
-        """Return the target for a key; None for a name that belongs to an update in place of a shard beside it."""
+        """Return the target for a key; None for the undo journal of a shard beside it."""
         assert self.keys is not None
         grid = self.shard_grid
         coords = self.keys.coords(key.removeprefix(self.folder.prefix), len(grid))
@@ -357,10 +353,10 @@ def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
     target = ArrayTarget(name, folder, document)
     try:
         with bounded_depth("metadata"):
-            found = byte_document(document)
-            layout = parse_document(found.document)
-        target = replace(target, layout=layout, keys=key_encoding(document), bytes=found)
-        spec = _spec(found)
+            parsed = byte_document(document)
+            layout = parse_document(parsed.document)
+        target = replace(target, layout=layout, keys=key_encoding(document), bytes=parsed)
+        spec = _spec(parsed)
     except ShardError as error:
         return replace(target, problem=error.message, is_malformed=isinstance(error, SpecError))
     if spec is None:
@@ -373,14 +369,14 @@ def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
     return replace(target, spec=spec, problem=problem)
 
 
-def _spec(found: ByteDocument) -> ShardSpec | None:
+def _spec(parsed: ByteDocument) -> ShardSpec | None:
     """Return the encoding of the shards; None if the array is not sharded."""
-    chain = ChainSpec.from_metadata(found.document)
+    chain = ChainSpec.from_metadata(parsed.document)
     if chain.sharding is not None:
         return ShardSpec.from_chain(chain)
-    is_moved = found.data_type is not None and found.stored.get("zarr_format") == 3
-    if found.codec is not None and not is_moved:
-        ChainSpec.from_metadata(found.stored)  # raises the error of this codec or data type
+    is_moved = parsed.data_type is not None and parsed.stored.get("zarr_format") == 3
+    if parsed.codec is not None and not is_moved:
+        ChainSpec.from_metadata(parsed.stored)  # raises the error of this codec or data type
     return None
 
 
@@ -407,7 +403,7 @@ def find_arrays(
         A group, an array, or one shard of an array: the documents above the shard show which array. A path may lead
         into a zip file, as ``data.zip/images``.
     array : str, optional
-        Only this array, by its path in the group.
+        Only the array with this path in the group.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     storage_options : mapping, optional
@@ -416,7 +412,7 @@ def find_arrays(
     Yields
     ------
     ArrayTarget
-        An array that is not sharded, or whose metadata are invalid, is one too; its ``problem`` says why.
+        Arrays that are not sharded, or whose metadata are invalid, are included; ``problem`` says what is wrong.
 
     Raises
     ------
@@ -440,8 +436,8 @@ def find_arrays(
         return
     if array is not None:
         raise ValueError(f"array: expected none, because {folder!r} is an array, got {array!r}")
-    found = array_target("", folder, document)
-    yield found if not rest else _single(found, rest)
+    whole = array_target("", folder, document)
+    yield whole if not rest else _single(whole, rest)
 
 
 def find_groups(
@@ -469,24 +465,24 @@ def find_hierarchy(target: Any, storage_options: Mapping[str, Any] | None = None
 def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> Iterator[ArrayTarget]:
     if rest:
         raise FileNotFoundError(f"{rest!r} is neither an array nor a shard of the group {folder!r}")
-    wanted = None if array is None else inner_path(array, "array")
-    if wanted is not None:
-        below = replace(folder, prefix=f"{folder.prefix}{wanted}/")
+    chosen = None if array is None else inner_path(array, "array")
+    if chosen is not None:
+        below = replace(folder, prefix=f"{folder.prefix}{chosen}/")
         document_below = document_of(below) if folder.store.supports_listing else None
         if document_below is not None and not is_group(document_below):
-            yield array_target(wanted, below, document_below)
+            yield array_target(chosen, below, document_below)
             return
     n = 0
-    for name, place, found in array_documents(folder, document):
-        if wanted is not None and name != wanted:
+    for name, place, node in array_documents(folder, document):
+        if chosen is not None and name != chosen:
             continue
         n += 1
-        if isinstance(found, SpecError):
-            yield ArrayTarget(name, place, {}, problem=found.message, is_malformed=True)
+        if isinstance(node, SpecError):
+            yield ArrayTarget(name, place, {}, problem=node.message, is_malformed=True)
         else:
-            yield array_target(name, place, found)
-    if wanted is not None and not n:
-        raise FileNotFoundError(f"the group {folder!r} has no array {wanted!r}")
+            yield array_target(name, place, node)
+    if chosen is not None and not n:
+        raise FileNotFoundError(f"the group {folder!r} has no array {chosen!r}")
     if not n and not folder.store.supports_listing:
         raise UnsupportedError(
             f"group {folder!r}: the store cannot list its objects, and the group has no consolidated metadata; "
@@ -539,56 +535,57 @@ def _nearest(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[Fo
 
 
 def _candidates(target: Any, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[Folder, str]]:
-    """Yield the folder itself and those above it, each with the rest of the path."""
+    """Yield the target and the folders above it, each with the rest of the path."""
     if is_url(target):
         for url, rest in _urls(target):
             yield folder_at(at_url(url, storage_options), ""), rest
         return
-    at_url(target, storage_options)  # it refuses options for anything else
+    at_url(target, storage_options)  # raises if there are options without a URL
     if isinstance(target, str | os.PathLike):
         yield from _paths(os.path.abspath(os.fspath(target)))
         return
     store, path = (target.store, target.path) if isinstance(target, StorePath) else (target, "")
     if not is_zarr_store(store):
-        raise TypeError(f"expected a path, a URL or a zarr store, got {type(target).__name__}")
+        raise TypeError(f"target: expected a path, a URL or a zarr store, got {type(target).__name__}")
     if isinstance(store, RenamedStore):
         raise UnsupportedError(
-            "the tools need the stored objects; give the store behind this view, or convert the array first"
+            f"target: expected a store, got a view of one ({type(store).__name__}); pass the store behind the view, or convert "
+            "the array first"
         )
     yield from _in_store(store, path)
 
 
 def _urls(url: str) -> Iterator[tuple[str, str]]:
-    """Yield a URL and those above it, up to the bucket or the host."""
+    """Yield a URL and the URLs above it, up to the bucket or the host."""
     scheme, _, path = url.partition("://")
-    parts = path.rstrip("/").split("/")
-    for n in range(len(parts), 0, -1):
-        above = "/".join(parts[:n])
+    steps = path.rstrip("/").split("/")
+    for n in range(len(steps), 0, -1):
+        above = "/".join(steps[:n])
         if above:
-            yield f"{scheme}://{above}", "/".join(parts[n:])
+            yield f"{scheme}://{above}", "/".join(steps[n:])
 
 
 def _paths(path: str) -> Iterator[tuple[Folder, str]]:
-    """Yield the folders of a local path; at a zip file, first those in the file.
+    """Yield a local path and the folders above it; at a zip file, first the folders in the file.
 
-    The folders above are yielded too, because a shard may have the bytes of a zip file.
+    A path in a zip file is tried both ways, because a shard may have the bytes of a zip file.
     """
-    parts: list[str] = []
+    steps: list[str] = []
     folder = path
     while True:
         if is_zip(folder):
-            yield from _in_store(zip_at(folder), "/".join(parts))
-        yield folder_at(folder, ""), "/".join(parts)
+            yield from _in_store(zip_at(folder), "/".join(steps))
+        yield folder_at(folder, ""), "/".join(steps)
         folder, name = os.path.split(folder)
         if not name:
             return
-        parts.insert(0, name)
+        steps.insert(0, name)
 
 
 def _in_store(store: Any, path: str) -> Iterator[tuple[Folder, str]]:
-    parts = path.split("/") if path else []
-    for n in range(len(parts), -1, -1):
-        yield folder_at(store, "/".join(parts[:n])), "/".join(parts[n:])
+    steps = path.split("/") if path else []
+    for n in range(len(steps), -1, -1):
+        yield folder_at(store, "/".join(steps[:n])), "/".join(steps[n:])
 
 
 def lasting_state(store: Store, key: str) -> str | None:

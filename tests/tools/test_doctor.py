@@ -145,7 +145,7 @@ def test_clock_of_the_server(stamp: float, difference: float, status: Status) ->
     ("free", "status"), [(50, Status.OK), (9, Status.NOTE), (1, Status.PROBLEM), (0, Status.PROBLEM)]
 )
 def test_free_space(free: int, status: Status) -> None:
-    assert facts._left("space", "", free, 100, "Free some.").status is status
+    assert facts._free_share("space", "", free, 100, "Free some.").status is status
 
 
 def test_read_only_mount_and_unknown_mount_are_notes() -> None:

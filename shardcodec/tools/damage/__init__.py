@@ -1,3 +1,3 @@
 # __init__.py - the analysis of damaged shards
 # SPDX-License-Identifier: MIT
-"""Find the index and the inner chunks of a shard that is damaged."""
+"""The analysis of damaged shards: find the index, recognise inner chunks, and prove their positions."""

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The index of a shard as bytes and as entries, without the shard.
 
-`bad_entries` applies the rules of the engine (`_native.index_check`) to all entries at once instead of up to the first bad
-one.
+`bad_entries` applies the rules of the engine (`_native.index_check`) to all entries, and does not stop at the first bad one.
 """
 
 from __future__ import annotations
@@ -34,31 +33,21 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 CHECKSUM_NBYTES = 4
 # CRC-32C (Castagnoli), bits reversed: RFC 3720, appendix B.4.
 _POLYNOMIAL = 0x82F63B78
-# Longest index in which a damaged byte is looked for: the search takes about a microsecond for each byte.
-MOST_CORRECTED_NBYTES = 4 << 20
+# Maximum size of an index in which a damaged byte is searched; the search takes about a microsecond for each byte.
+MAX_CORRECTED_NBYTES = 4 << 20
 
 
 def index_offset(spec: ShardSpec, nbytes: int) -> int:
-    """Return where the index of a shard of this size begins; negative if the shard is too short for it."""
+    """Return the offset of the index in a shard of `nbytes` bytes; negative if the shard is too short."""
     if spec.index_location == "start":
         return 0 if nbytes >= spec.index_nbytes else nbytes - spec.index_nbytes
     return nbytes - spec.index_nbytes
 
 
 def decode_entries(spec: ShardSpec, stored: Any, *, check: bool = True) -> Entries | None:
-    """Decode an index.
+    """Decode the ``spec.index_nbytes`` bytes of an index to shape (n_chunks, 2); None if a checksum is wrong.
 
-    Parameters
-    ----------
-    spec : ShardSpec
-    stored : buffer of ``spec.index_nbytes`` bytes
-    check : bool
-        Verify the checksums; without it, any bytes are decoded.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n_chunks, 2), or None
-        None if a checksum is wrong.
+    Without `check`, any bytes are decoded.
     """
     if check or not spec.n_index_checksums:
         entries = np.empty((spec.n_chunks, 2), dtype=np.uint64)
@@ -96,25 +85,12 @@ def encode_entries(spec: ShardSpec, entries: Entries) -> bytes:
 
 
 def is_absent(entries: Entries) -> Flags:
-    """Return which entries are absent: both numbers are 2^64-1."""
+    """Return flags of the absent entries: both numbers are 2^64-1."""
     return np.asarray((entries[:, 0] == ABSENT) & (entries[:, 1] == ABSENT))
 
 
 def bad_entries(entries: Entries, nbytes: int, index_at: int, index_nbytes: int) -> Flags:
-    """Return which entries cannot be right: half absent, outside of the object, or in the index.
-
-    Parameters
-    ----------
-    entries : ndarray of uint64, shape (n, 2)
-    nbytes : int
-        Size of the object in bytes.
-    index_at, index_nbytes : int
-        Range of the index in it.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-    """
+    """Return flags of the impossible entries: half absent, outside of the object of `nbytes` bytes, or in the index."""
     offset, size = entries[:, 0], entries[:, 1]
     limit = np.uint64(nbytes)
     outside = (size > limit) | (offset > limit - np.minimum(size, limit))
@@ -126,7 +102,7 @@ def bad_entries(entries: Entries, nbytes: int, index_at: int, index_nbytes: int)
 
 
 def wrong_sizes(entries: Entries, fixed_nbytes: int | None) -> Flags:
-    """Return which present entries have a size that the codecs cannot make; `fixed_nbytes` is None for any size but 0."""
+    """Return flags of the present entries with a size that the codecs cannot make; `fixed_nbytes` is None for any size but 0."""
     size = entries[:, 1]
     wrong = size == 0 if fixed_nbytes is None else size != np.uint64(fixed_nbytes)
     return np.asarray(wrong & ~is_absent(entries))
@@ -136,51 +112,41 @@ def wrong_sizes(entries: Entries, fixed_nbytes: int | None) -> Flags:
 
 
 def correct_one_byte(stored: Any) -> bytes | None:
-    """Correct an index with one CRC-32C at its end, if exactly one damaged byte explains the wrong checksum.
+    """Correct an index with one little-endian CRC-32C at its end; None unless exactly one damaged byte explains the checksum.
 
     With c(x) for the checksum of x, c(x) ^ c(y) depends only on x ^ y, and an error e in byte p changes the register to
-    table[e], which the bytes behind p then advance. The search goes backward: it takes back one zero byte at a time and
-    looks whether the rest is an entry of the table.
-
-    Parameters
-    ----------
-    stored : buffer
-        Entries, then 4 bytes of checksum, little endian.
-
-    Returns
-    -------
-    bytes or None
-        None if no single byte, or more than one, explains the checksum.
+    table[e], which the bytes behind p then advance. The search goes backward: each step takes back one zero byte and
+    compares the register with the table.
     """
     data = bytearray(stored)
     n = len(data) - CHECKSUM_NBYTES
-    if n > MOST_CORRECTED_NBYTES:
+    if n > MAX_CORRECTED_NBYTES:
         return None
     expected = int.from_bytes(data[n:], "little")
     difference = expected ^ int(native.load().crc32c(memoryview(data)[:n]))
-    found: list[tuple[int, int]] = []
+    corrections: list[tuple[int, int]] = []
     for k in range(CHECKSUM_NBYTES):  # a damaged byte of the checksum itself
         if difference & ~(0xFF << 8 * k) == 0:
-            found.append((n + k, difference >> 8 * k))
+            corrections.append((n + k, difference >> 8 * k))
     table = _table()
     error_of = {value: error for error, value in enumerate(table) if error}
     first_of = {value >> 24: error for error, value in enumerate(table)}
-    state = difference
+    register = difference
     for p in range(n - 1, -1, -1):
-        if state in error_of:
-            found.append((p, error_of[state]))
-        # take back one zero byte: forward is state = table[state & 255] ^ (state >> 8)
-        low = first_of[state >> 24]
-        state = ((state ^ table[low]) << 8 | low) & 0xFFFFFFFF
-    if len(found) != 1:
+        if register in error_of:
+            corrections.append((p, error_of[register]))
+        # take back one zero byte: forward is register = table[register & 255] ^ (register >> 8)
+        low = first_of[register >> 24]
+        register = ((register ^ table[low]) << 8 | low) & 0xFFFFFFFF
+    if len(corrections) != 1:
         return None
-    place, error = found[0]
+    place, error = corrections[0]
     data[place] ^= error
     return bytes(data)
 
 
 def _table() -> list[int]:
-    """Return the checksum register after each byte, from zero."""
+    """Return the checksum register after each byte value, starting from a register of zero."""
     table = []
     for value in range(256):
         for _ in range(8):

@@ -1,18 +1,18 @@
 # index_search.py - find the index of a shard that may be damaged
 # SPDX-License-Identifier: MIT
-"""Find the index of a damaged shard.
+"""Find the index of a shard that may be damaged.
 
-The places are tried in this order; the first whole index is taken:
+The places are tried in this order, up to the first whole index:
 
 1. its own place,
 2. behind a cut: only bytes of the checksum are missing at the end of the object,
 3. its own place, after the correction of one damaged byte (`index_layout.correct_one_byte`),
 4. the other end of the shard, if a writer had another ``index_location``,
-5. anywhere: the last place where the checksum holds and all entries lie before the index. This is the shard before an
-   append that was torn, or bytes were added to the object. If the object ends with a damaged index, this is only an older
-   state, which shows what the append has not changed.
+5. anywhere: the last place where the checksum holds and all entries lie before the index. This is the index before a torn
+   append, or bytes were added to the object. If the object ends with a damaged index, the older index shows only what the
+   append has not changed.
 
-Without a checksum of the index, only the bounds of all entries tell an index from other bytes: one impossible entry may mean
+Without a checksum of the index, only the bounds of all entries tell an index from other bytes. One impossible entry may mean
 that bytes were cut off or appended, and that each entry is read in the place of its neighbour. Such an index is in its place
 only if the inner chunks end where it begins (`_is_anchored`).
 """
@@ -46,8 +46,8 @@ from .index_layout import (
 
 __all__ = [
     "UNKNOWN",
-    "FoundIndex",
-    "How",
+    "IndexStatus",
+    "StoredIndex",
     "find_index",
 ]
 
@@ -56,12 +56,12 @@ UNKNOWN = np.uint64(0)
 
 # Words of an index that the search compares before it computes a checksum.
 _SAMPLE_WORDS = 8
-# In a larger index one byte explains damage of many by chance (255 * n / 2^32), so its inner chunks must touch each other too.
-MOST_TRUSTED_NBYTES = 4096
+# In a larger index, one byte may explain the damage of many by chance (255 * n / 2^32), so its inner chunks must also touch.
+MAX_TRUSTED_NBYTES = 4096
 
 
-class How(enum.Enum):
-    """How an index was found."""
+class IndexStatus(enum.Enum):
+    """The relation of an index to the one that the shard should have."""
 
     IN_PLACE = "in place"
     CORRECTED = "corrected"  # the present index, with some bytes restored
@@ -70,38 +70,39 @@ class How(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class FoundIndex:
-    """The index of a shard.
+class StoredIndex:
+    """The index of a shard, which may be damaged or lost.
 
     Attributes
     ----------
-    how : How
+    status : IndexStatus
     entries : ndarray of uint64, shape (n_chunks, 2), or None
         The entries, which may be wrong; None if the index is lost.
     offset : int
-        Where the index begins in the object, or where it should.
+        Offset of the index in the object, or the offset that it should have.
     nbytes : int
         Bytes of the index that the object has.
     kind : FindingKind or None
         What is wrong; None for an index in its place.
     detail : str
     hints : ndarray or None
-        Entries of a lost index, of two numbers `UNKNOWN` where its bytes are missing. Any of them may be wrong.
+        Entries of a lost index, any of which may be wrong; both numbers are `UNKNOWN` where bytes are missing.
     checksum : bytes
         The last stored checksum of a lost index; of an index that is too short, the last bytes of the object, which are the
         checksum if the missing ones were before it. Empty if it has none.
     n_missing : int
         Bytes of a lost index that are missing.
     proved : ndarray or None
-        Entries that a lost index and an older whole one have in the same position; absent elsewhere, which proves nothing.
+        Entries that a lost index and an older whole one have in the same position. They are absent elsewhere, which proves
+        nothing.
     is_anchored : bool
-        The inner chunks end where the index begins, or begin where it ends: it was not shifted by bytes that were cut off or
-        appended. Always true with a checksum.
+        True if the inner chunks end where the index begins, or begin where it ends, so that no cut or appended bytes have
+        shifted it; always with a checksum.
     doubtful : ndarray of bool or None
-        Entries that are absent, and may be those of stored inner chunks.
+        Entries that are absent and may belong to stored inner chunks.
     """
 
-    how: How
+    status: IndexStatus
     entries: Entries | None
     offset: int
     nbytes: int
@@ -117,23 +118,10 @@ class FoundIndex:
 
 def find_index(
     view: OpenedShard, spec: ShardSpec, block_nbytes: int = BLOCK_NBYTES, inside: Flags | None = None
-) -> FoundIndex:
-    """Find the index of a shard.
+) -> StoredIndex:
+    """Find the index of a shard; the search reads blocks of `block_nbytes` bytes.
 
-    Parameters
-    ----------
-    view : OpenedShard
-        The object.
-    spec : ShardSpec
-        Its encoding.
-    block_nbytes : int
-        Bytes of the object to search at a time.
-    inside : ndarray of bool, shape (n_chunks,), optional
-        Inner chunks that have elements of the array: entries of the others do not show damage.
-
-    Returns
-    -------
-    FoundIndex
+    `inside` has the inner chunks with elements of the array; entries of other chunks do not show damage.
     """
     at, n = index_offset(spec, view.nbytes), spec.index_nbytes
     stored = view.range(at, n) if at >= 0 else None
@@ -141,15 +129,15 @@ def find_index(
     if not spec.n_index_checksums:
         return _without_checksum(view, spec, entries, at, block_nbytes, inside)
     if entries is not None:
-        return FoundIndex(How.IN_PLACE, entries, at, n)
-    found = _cut_checksum(view, spec) or _corrected(view, spec, stored, at)
-    if found is None and not _holds_equal_indexes(spec):
-        found = _other_end(view, spec, at) or _elsewhere(view, spec, at, block_nbytes)
-    return _if_latest(found, view, spec, stored, at)
+        return StoredIndex(IndexStatus.IN_PLACE, entries, at, n)
+    index = _cut_checksum(view, spec) or _corrected(view, spec, stored, at)
+    if index is None and not _holds_equal_indexes(spec):
+        index = _other_end(view, spec, at) or _elsewhere(view, spec, at, block_nbytes)
+    return _if_latest(index, view, spec, stored, at)
 
 
 def _holds_equal_indexes(spec: ShardSpec) -> bool:
-    """Return True if inner chunks are shards with an index of the same size, which a search could take for that of the shard."""
+    """Return True if inner chunks are shards with an index of the same size, which a search could mistake for this one."""
     inner: ChainSpec | None = spec.inner
     while inner is not None and inner.sharding is not None:
         if ShardSpec.from_chain(inner).index_nbytes == spec.index_nbytes:
@@ -168,26 +156,26 @@ def _without_checksum(
     at: int,
     block_nbytes: int,
     inside: Flags | None,
-) -> FoundIndex:
+) -> StoredIndex:
     n, is_nested = spec.index_nbytes, _holds_equal_indexes(spec)
     if entries is not None:
         needed = entries if inside is None else np.where(inside[:, None], entries, ABSENT)
         limit = at if spec.index_location == "end" else view.nbytes
         if _is_possible(needed, entries, view, spec, at):
             inserted = None if is_nested else _around_inserted(view, spec, entries, at)
-            # entries that reach too far say that inner chunks have lost bytes, and `_is_possible` has anchored them
+            # entries that reach too far show that inner chunks have lost bytes; `_is_possible` has anchored them
             is_anchored = _end_of(needed) > limit or _is_anchored(entries, view, spec, at)
-            return inserted or FoundIndex(How.IN_PLACE, entries, at, n, is_anchored=is_anchored)
-    found = None if is_nested else _other_end(view, spec, at)
+            return inserted or StoredIndex(IndexStatus.IN_PLACE, entries, at, n, is_anchored=is_anchored)
+    index = None if is_nested else _other_end(view, spec, at)
     is_anchored = entries is not None and _is_anchored(entries, view, spec, at)
-    # the index of a nested shard and the first absent entries behind it could be taken for an index
-    if found is None and not is_anchored and spec.inner.sharding is None and spec.index_location == "end":
-        found = _elsewhere(view, spec, at, block_nbytes)
-    return _if_latest(found, view, spec, None if entries is None else view.range(at, n), at)
+    # a search could mistake the index of a nested shard, and absent entries behind it, for an index
+    if index is None and not is_anchored and spec.inner.sharding is None and spec.index_location == "end":
+        index = _elsewhere(view, spec, at, block_nbytes)
+    return _if_latest(index, view, spec, None if entries is None else view.range(at, n), at)
 
 
 def _is_possible(needed: Entries, entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -> bool:
-    """Return True if the needed entries are possible in this object, or all were before it lost bytes of inner chunks."""
+    """Return True if the needed entries are possible in this object, or were before it lost bytes of inner chunks."""
     if _wrong_sizes(needed, spec).any():
         return False
     n = spec.index_nbytes
@@ -196,7 +184,7 @@ def _is_possible(needed: Entries, entries: Entries, view: OpenedShard, spec: Sha
         first = 0 if spec.index_location == "end" else n
         if not _is_packed(needed) or _first_of(needed) != first:
             return False
-        needed = entries  # one that no reader needs shows too that the index is damaged
+        needed = entries  # an entry that no reader needs also shows damage of the index
     low = at + n_lost if spec.index_location == "end" else at
     return not bad_entries(needed, view.nbytes + n_lost, low, n).any()
 
@@ -204,7 +192,7 @@ def _is_possible(needed: Entries, entries: Entries, view: OpenedShard, spec: Sha
 def _is_anchored(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -> bool:
     """Return True if an index without a checksum begins where the inner chunks end, or they begin where it ends.
 
-    If bytes were cut off or appended, it does not; or the first entry is made of other bytes, and impossible.
+    Otherwise bytes were cut off or appended. The first entry may then consist of other bytes and be impossible.
     """
     possible = _are_possible(entries, view.nbytes, at, spec)
     live = entries[possible & ~is_absent(entries)]
@@ -215,8 +203,8 @@ def _is_anchored(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) 
     return _end_of(entries) == at
 
 
-def _impossible(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -> FoundIndex:
-    """Return an index of which some entries are impossible, as a lost one."""
+def _impossible(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -> StoredIndex:
+    """Return a lost index whose hints have impossible entries."""
     possible = _are_possible(entries, view.nbytes, at, spec)
     first = int(np.argmin(possible))
     offset, nbytes = (int(number) for number in entries[first])
@@ -224,8 +212,8 @@ def _impossible(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -
         f"{int((~possible).sum())} entries of the index are impossible, and it has no checksum; that of inner chunk "
         f"{coordinates(first, spec.grid_shape)} claims {nbytes} bytes at offset {offset} of {view.nbytes}"
     )
-    return FoundIndex(
-        How.LOST,
+    return StoredIndex(
+        IndexStatus.LOST,
         None,
         at,
         spec.index_nbytes,
@@ -237,23 +225,23 @@ def _impossible(entries: Entries, view: OpenedShard, spec: ShardSpec, at: int) -
 
 
 def _end_of(entries: Entries) -> int:
-    """Return where the last inner chunk ends, of entries with numbers that any file can have."""
+    """Return the end of the last inner chunk, without entries beyond the size of any file."""
     limit = np.uint64(2**60)
     live = entries[(entries[:, 0] < limit) & (entries[:, 1] < limit)]
     return int(live.sum(axis=1, dtype=np.uint64).max()) if len(live) else 0
 
 
 def _first_of(entries: Entries) -> int:
-    """Return where the first inner chunk begins; 0 without one."""
+    """Return the offset of the first inner chunk; 0 without inner chunks."""
     live = entries[~is_absent(entries)]
     return int(live[:, 0].min()) if len(live) else 0
 
 
-def _around_inserted(view: OpenedShard, spec: ShardSpec, entries: Entries, at: int) -> FoundIndex | None:
-    """Return the index around inserted bytes that are read as possible entries, such as 16 bytes of 0xFF.
+def _around_inserted(view: OpenedShard, spec: ShardSpec, entries: Entries, at: int) -> StoredIndex | None:
+    """Return the index around inserted bytes that look like possible entries, such as 16 bytes of 0xFF.
 
-    The inner chunks end where it begins, and it overlaps its own place. Bytes of 0xFF may be in each place where so many
-    entries are absent; an entry that is not the same for all these places is doubtful.
+    The inner chunks end where the index begins, and it overlaps its own place. Bytes of 0xFF may have been inserted wherever
+    as many entries are absent; an entry that differs between these places is doubtful.
     """
     n = spec.n_chunks
     m = min(n - 1, at // 16)
@@ -278,8 +266,8 @@ def _around_inserted(view: OpenedShard, spec: ShardSpec, entries: Entries, at: i
     detail = (
         f"{16 * n_inserted} bytes follow the index at offset {at - 16 * n_inserted}, or were inserted into it"
     )
-    return FoundIndex(
-        How.ELSEWHERE,
+    return StoredIndex(
+        IndexStatus.ELSEWHERE,
         of_index,
         at - 16 * n_inserted,
         spec.index_nbytes,
@@ -292,9 +280,9 @@ def _around_inserted(view: OpenedShard, spec: ShardSpec, entries: Entries, at: i
 def _without_inserted(
     known: Entries, possible: Flags, n: int, n_inserted: int
 ) -> tuple[Entries | None, Flags]:
-    """Return the `n` entries without the inserted ones, and those that depend on where they were inserted.
+    """Return the `n` entries without the inserted ones, and flags of entries that depend on the place of the insertion.
 
-    None if the inserted ones are before all others, so the index is in its place, or do not explain the impossible ones.
+    None if the inserted entries are first, so that the index is in its place, or do not explain the impossible entries.
     """
     is_free = is_absent(known) | ~possible
     n_free, n_impossible = (np.concatenate([[0], np.cumsum(flags)]) for flags in (is_free, ~possible))
@@ -317,23 +305,23 @@ def _without_inserted(
 
 
 def _if_latest(
-    found: FoundIndex | None, view: OpenedShard, spec: ShardSpec, stored: Any, at: int
-) -> FoundIndex:
-    """Return a found index, or a lost one if it is only that of the shard before an append: the object ends with a damaged one."""
-    if found is None:
+    index: StoredIndex | None, view: OpenedShard, spec: ShardSpec, stored: Any, at: int
+) -> StoredIndex:
+    """Return the index, or a lost one if it is only the index before an append and the object ends with a damaged index."""
+    if index is None:
         return _lost(view, spec, stored, at)
-    is_older = found.kind is FindingKind.TORN_APPEND and found.offset + spec.index_nbytes <= at
+    is_older = index.kind is FindingKind.TORN_APPEND and index.offset + spec.index_nbytes <= at
     if is_older and _is_index(
         None if stored is None else decode_entries(spec, stored, check=False), view, spec, at
     ):
-        return _with_older(_lost(view, spec, stored, at), found.entries)
-    return found
+        return _with_older(_lost(view, spec, stored, at), index.entries)
+    return index
 
 
-def _with_older(lost: FoundIndex, older: Entries | None) -> FoundIndex:
-    """Return a lost index with the entries that are the same in an older whole one.
+def _with_older(lost: StoredIndex, older: Entries | None) -> StoredIndex:
+    """Return a lost index with the entries that are equal in an older whole index.
 
-    One that is read from a wrong byte is often a small size behind zeros, which may be the first inner chunk by chance.
+    An entry that is read from a wrong byte is often a small size after zeros, which may equal the first inner chunk by chance.
     """
     if older is None or lost.hints is None:
         return lost
@@ -344,7 +332,7 @@ def _with_older(lost: FoundIndex, older: Entries | None) -> FoundIndex:
 
 
 def _is_index(entries: Entries | None, view: OpenedShard, spec: ShardSpec, at: int) -> bool:
-    """Return True if the bytes in the place of the index are one, though damaged."""
+    """Return True if the bytes in the place of the index are a damaged index."""
     if entries is None:
         return False
     live = entries[_are_possible(entries, view.nbytes, at, spec) & ~is_absent(entries)]
@@ -354,7 +342,7 @@ def _is_index(entries: Entries | None, view: OpenedShard, spec: ShardSpec, at: i
 # ---- an index with a checksum, near its place
 
 
-def _cut_checksum(view: OpenedShard, spec: ShardSpec) -> FoundIndex | None:
+def _cut_checksum(view: OpenedShard, spec: ShardSpec) -> StoredIndex | None:
     """Return the index at the end of an object whose last one to three bytes are missing."""
     if spec.index_location == "start" or spec.n_index_checksums != 1:
         return None
@@ -371,24 +359,26 @@ def _cut_checksum(view: OpenedShard, spec: ShardSpec) -> FoundIndex | None:
         entries = decode_entries(spec, bare + checksum)
         if entries is not None and _is_plausible(entries, view.nbytes, at, n, spec):
             detail = f"the last {n_cut} bytes, of the checksum of the index, are missing"
-            return FoundIndex(How.CORRECTED, entries, at, n, FindingKind.TRUNCATED_TAIL, detail)
+            return StoredIndex(IndexStatus.CORRECTED, entries, at, n, FindingKind.TRUNCATED_TAIL, detail)
     return None
 
 
-def _corrected(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> FoundIndex | None:
+def _corrected(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> StoredIndex | None:
     if stored is None or spec.n_index_checksums != 1:
         return None
     corrected = correct_one_byte(stored)
     entries = None if corrected is None else decode_entries(spec, corrected)
     if entries is None or not _is_plausible(entries, view.nbytes, at, spec.index_nbytes, spec):
         return None
-    if spec.index_nbytes > MOST_TRUSTED_NBYTES and not _is_packed(entries):
+    if spec.index_nbytes > MAX_TRUSTED_NBYTES and not _is_packed(entries):
         return None
     detail = "one byte of the index is damaged; the checksum shows which one, and its value"
-    return FoundIndex(How.CORRECTED, entries, at, spec.index_nbytes, FindingKind.BAD_INDEX_CHECKSUM, detail)
+    return StoredIndex(
+        IndexStatus.CORRECTED, entries, at, spec.index_nbytes, FindingKind.BAD_INDEX_CHECKSUM, detail
+    )
 
 
-def _other_end(view: OpenedShard, spec: ShardSpec, at: int) -> FoundIndex | None:
+def _other_end(view: OpenedShard, spec: ShardSpec, at: int) -> StoredIndex | None:
     """Return a whole index at the other end of the object."""
     n = spec.index_nbytes
     other = 0 if spec.index_location == "end" else view.nbytes - n
@@ -399,7 +389,7 @@ def _other_end(view: OpenedShard, spec: ShardSpec, at: int) -> FoundIndex | None
         return None
     end = "start" if other == 0 else "end"
     detail = f"expected the index at the {spec.index_location} of the shard, found it at the {end}"
-    return FoundIndex(How.ELSEWHERE, entries, other, n, FindingKind.MISPLACED_INDEX, detail)
+    return StoredIndex(IndexStatus.ELSEWHERE, entries, other, n, FindingKind.MISPLACED_INDEX, detail)
 
 
 def _is_packed(entries: Entries) -> bool:
@@ -416,11 +406,11 @@ def _is_plausible(entries: Entries, nbytes: int, at: int, n: int, spec: ShardSpe
     return not wrong_sizes(entries, spec.inner.fixed_nbytes).any()
 
 
-def _lost(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> FoundIndex:
+def _lost(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> StoredIndex:
     n = spec.index_nbytes
     if stored is None:
         detail = f"expected at least the {n} bytes of the index, got {view.nbytes} bytes"
-        return FoundIndex(How.LOST, None, max(at, 0), 0, FindingKind.TRUNCATED_TAIL, detail)
+        return StoredIndex(IndexStatus.LOST, None, max(at, 0), 0, FindingKind.TRUNCATED_TAIL, detail)
     rest = decode_entries(spec, stored, check=False)
     checksum = bytes(stored)[-CHECKSUM_NBYTES:] if spec.n_index_checksums else b""
     cut = _cut_index(view, spec)
@@ -428,21 +418,29 @@ def _lost(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> FoundInde
         n_cut, hints = cut.nbytes, cut.hints
         detail = f"the last {n_cut} bytes of the object, and of its index of {n} bytes, are missing"
         kind = FindingKind.TRUNCATED_TAIL
-        return FoundIndex(
-            How.LOST, None, at + n_cut, n - n_cut, kind, detail, hints, checksum=checksum, n_missing=n_cut
+        return StoredIndex(
+            IndexStatus.LOST,
+            None,
+            at + n_cut,
+            n - n_cut,
+            kind,
+            detail,
+            hints,
+            checksum=checksum,
+            n_missing=n_cut,
         )
     if not spec.n_index_checksums:
         assert rest is not None
         return _impossible(rest, view, spec, at)
     detail = f"the checksum of the index of {n} bytes at offset {at} is wrong, and no other index is whole"
-    return FoundIndex(How.LOST, None, at, n, FindingKind.BAD_INDEX_CHECKSUM, detail, rest, checksum)
+    return StoredIndex(IndexStatus.LOST, None, at, n, FindingKind.BAD_INDEX_CHECKSUM, detail, rest, checksum)
 
 
 # ---- an index that was cut off
 
 
 @dataclass(frozen=True, eq=False)
-class _Cut:
+class _TruncatedIndex:
     """An index without its last bytes."""
 
     nbytes: int  # number of missing bytes
@@ -450,14 +448,14 @@ class _Cut:
     n_consistent: int
 
 
-def _cut_index(view: OpenedShard, spec: ShardSpec) -> _Cut | None:
-    """Find the first entries of an index whose last bytes are missing; None if the object does not end with possible entries."""
+def _cut_index(view: OpenedShard, spec: ShardSpec) -> _TruncatedIndex | None:
+    """Find the first entries of a truncated index; None if the object does not end with possible entries."""
     if spec.index_location == "start" or spec.index_endian != "little" or _is_permuted(spec):
         return None
     n = spec.index_nbytes
     tail = np.frombuffer(view.range(view.nbytes - n, n), dtype=np.uint8)
-    best: _Cut | None = None
-    for phase in range(16):  # the last `phase` bytes belong to an entry that is not whole
+    best: _TruncatedIndex | None = None
+    for phase in range(16):  # the last `phase` bytes are an incomplete entry
         whole = (n - phase) // 16
         pairs = tail[n - phase - 16 * whole : n - phase].view("<u8").reshape(whole, 2)
         first = view.nbytes - phase - 16 * np.arange(whole, 0, -1)
@@ -474,18 +472,18 @@ def _cut_index(view: OpenedShard, spec: ShardSpec) -> _Cut | None:
         if best is None or n_consistent > best.n_consistent:
             hints = np.full((spec.n_chunks, 2), UNKNOWN, dtype=np.uint64)
             hints[:run] = pairs[whole - run :]
-            best = _Cut(n_cut, hints, n_consistent)
+            best = _TruncatedIndex(n_cut, hints, n_consistent)
     return best
 
 
 def _are_possible(entries: Entries, nbytes: int, at: int | None, spec: ShardSpec) -> Flags:
-    """Return which entries a writer could have stored in a shard with the index at a place; None for no index."""
+    """Return flags of the entries that a writer could have stored with the index at `at`; None for no index."""
     where = (nbytes, 0) if at is None else (at, spec.index_nbytes)
     return ~bad_entries(entries, nbytes, *where) & ~_wrong_sizes(entries, spec)
 
 
 def _wrong_sizes(entries: Entries, spec: ShardSpec) -> Flags:
-    """Return which present entries have a wrong size; a nested shard is not smaller than its index."""
+    """Return flags of the present entries with a wrong size; a nested shard is at least as large as its index."""
     least = 0
     if spec.inner.sharding is not None and not spec.inner.bytes_codecs:
         least = ShardSpec.from_chain(spec.inner).index_nbytes
@@ -493,9 +491,9 @@ def _wrong_sizes(entries: Entries, spec: ShardSpec) -> Flags:
 
 
 def _n_consistent(entries: Entries) -> int:
-    """Return the number of absent entries, and of those that overlap no inner chunk with a smaller offset.
+    """Return the number of entries that are absent or overlap no inner chunk with a smaller offset.
 
-    An entry that is read from a wrong byte is often possible too, but it overlaps others.
+    An entry that is read from a wrong byte is often possible, but it overlaps others.
     """
     absent = is_absent(entries)
     live = entries[~absent]
@@ -507,14 +505,9 @@ def _n_consistent(entries: Entries) -> int:
 def _is_damage_likelier(
     entries: Entries | None, n_consistent: int, view: OpenedShard, spec: ShardSpec, at: int
 ) -> bool:
-    """Return True if the index is probably damaged in its place, and not cut.
+    """Return True if the index is probably damaged in its place, and not truncated.
 
-    Parameters
-    ----------
-    entries : ndarray or None
-        The entries in its place.
-    n_consistent : int
-        The number of consistent entries if it was cut.
+    `entries` are those in its place; `n_consistent` is the number of consistent entries of a truncated index.
     """
     if entries is None:
         return False
@@ -534,8 +527,8 @@ def _is_permuted(spec: ShardSpec) -> bool:
 # ---- an index anywhere in the object
 
 
-def _elsewhere(view: OpenedShard, spec: ShardSpec, at: int, block_nbytes: int) -> FoundIndex | None:
-    """Find the last whole index before the place where it should be, or around it."""
+def _elsewhere(view: OpenedShard, spec: ShardSpec, at: int, block_nbytes: int) -> StoredIndex | None:
+    """Find the last whole index before its own place, or overlapping it."""
     n, words = spec.index_nbytes, _sampled_words(spec)
     high = view.nbytes - n
     step = max(1, block_nbytes // 8)  # the search needs some arrays of the size of a block
@@ -552,16 +545,16 @@ def _elsewhere(view: OpenedShard, spec: ShardSpec, at: int, block_nbytes: int) -
             behind = view.nbytes - place - n
             if spec.index_location == "end":
                 detail = f"{behind} bytes follow the last whole index at offset {place}, and no index refers to them"
-                return FoundIndex(How.ELSEWHERE, entries, place, n, FindingKind.TORN_APPEND, detail)
+                return StoredIndex(IndexStatus.ELSEWHERE, entries, place, n, FindingKind.TORN_APPEND, detail)
             detail = f"expected the index at offset 0, found it at offset {place}"
-            return FoundIndex(How.ELSEWHERE, entries, place, n, FindingKind.MISPLACED_INDEX, detail)
+            return StoredIndex(IndexStatus.ELSEWHERE, entries, place, n, FindingKind.MISPLACED_INDEX, detail)
     return None
 
 
 def _lies_around(entries: Entries, place: int, nbytes: int, spec: ShardSpec) -> bool:
-    """Return True if all entries are possible for an index at this place: before one at the end of a shard.
+    """Return True if all entries are possible for an index at this place; those of an index at the end lie before it.
 
-    Without a checksum, the inner chunks must also follow each other, up to the index.
+    Without a checksum, the inner chunks must also follow each other up to the index.
     """
     size = place + spec.index_nbytes if spec.index_location == "end" else nbytes
     if not _is_plausible(entries, size, place, spec.index_nbytes, spec):
@@ -570,7 +563,7 @@ def _lies_around(entries: Entries, place: int, nbytes: int, spec: ShardSpec) -> 
 
 
 def _sampled_words(spec: ShardSpec) -> list[tuple[int, bool]]:
-    """Return the first words of a stored index: number of the word, and True if it is an offset."""
+    """Return the number of each sampled word of a stored index, and True if it is an offset."""
     shape = spec.index_shape
     logical = np.arange(2 * spec.n_chunks).reshape(shape).transpose(spec.index_perm).reshape(-1)
     return [(i, int(word) % 2 == 0) for i, word in enumerate(logical[:_SAMPLE_WORDS].tolist())]

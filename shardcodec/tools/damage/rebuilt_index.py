@@ -1,22 +1,21 @@
 # rebuilt_index.py - rebuild a lost index from the inner chunks
 # SPDX-License-Identifier: MIT
-"""Rebuild the index of a shard from the inner chunks that can be recognised, and what is left of the index.
+"""Rebuild the index of a shard from recognised inner chunks and the remains of the index.
 
-An entry of a damaged index is no proof, neither that an inner chunk is there nor that it is absent. It is a *hint* if it names
-exactly the range of a recognised chunk. A position is proved in one of these ways:
+An entry of a damaged index proves nothing, not even that an inner chunk is absent. It is a *hint* if it names exactly the range
+of a recognised chunk. A position is proved in one of these ways:
 
-- *Checksum*: an index that is made of hints, and of recognised chunks in the positions that have none, has the stored checksum;
-  perhaps with exchanged hints, because chunks of one size are recognised under the entries of each other.
-- *Count and order*: the range has only inner chunks, as many as the shard has positions, and they lie in one order. Either the
-  caller says in which order, or at least half of the positions have a hint, so many that they do not agree with an order by
-  chance, and all hints agree with it. Where several orders agree with all hints, only chunks that have one place in all of
-  them are proved.
-- *Order*: the index has no checksum that would contradict: its end is missing or was never written, or its writer has made
-  none. At least `_MIN_HINTS` hints agree with an order. The range has only inner chunks. Chunks without a hint are proved if
-  as many positions are free between their neighbours in that order.
+- *Checksum*: an index of hints, and of recognised chunks in positions without a hint, has the stored checksum. Hints may be
+  exchanged, because a chunk is also recognised under the entry of another chunk of its size.
+- *Count and order*: the range has only inner chunks, as many as the shard has positions, in one order. Either the caller knows
+  the order; or at least half of the positions have a hint, too many to agree with an order by chance, and all hints agree with
+  it. If several orders agree with all hints, only chunks with the same place in all of them are proved.
+- *Order*: the index has no checksum that could contradict: its end is missing or was never written, or its writer makes none.
+  At least `_MIN_HINTS` hints agree with an order. The range has only inner chunks. Chunks without a hint are proved if as many
+  positions are free between their neighbours in that order.
 - *Older index*: a whole index from before an append has the same entry in the same position.
 
-Without a checksum the order of columns is no proof: two exchanged entries of a square make it from the order of rows.
+Without a checksum, the order of columns proves nothing: in a square of four, it is the order of rows with two entries exchanged.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from ...format.spec import ShardSpec
 from ...options import ORDERS
 from ..chunk_check import ChunkCheck, Level, read_runs
 from .index_layout import CHECKSUM_NBYTES, Entries, encode_entries, is_absent, wrong_sizes
-from .index_search import FoundIndex
+from .index_search import StoredIndex
 from .recognise import Slot, Slots, recognise
 
 __all__ = [
-    "Rebuilt",
+    "RebuiltIndex",
     "rebuild",
     "sequence",
 ]
@@ -48,24 +47,24 @@ __all__ = [
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.intp]]
 
-# From positions to the number of a recognised inner chunk.
+# The number of the recognised inner chunk at each position.
 Places = Mapping[int, int]
 
-# Indexes whose checksum is compared with the stored one, and bytes of all of them.
-_MOST_CANDIDATES = 4000
-_MOST_CANDIDATE_NBYTES = 256 << 20
-# Entries of which all arrangements are compared; of more, those that one or two exchanges make.
-_MOST_PERMUTED = 6
-# Of fewer arrangements one agrees with an order by chance.
+# Maximum number of indexes whose checksum is compared with the stored one, and of bytes of all of them.
+_MAX_CANDIDATES = 4000
+_MAX_CANDIDATE_NBYTES = 256 << 20
+# Up to this number of entries all arrangements are compared; above it, those of one or two exchanges.
+_MAX_PERMUTED = 6
+# With fewer arrangements, one may agree with an order by chance.
 _RARE = 1000
-# So many exchanged entries of an index do not agree with an order by chance.
+# Number of exchanged entries that do not agree with an order by chance.
 _MIN_HINTS = 8
-# Checksums of bytes that were never written, or erased: the true one is missing.
+# A checksum that was never written, or erased.
 _BLANK = (bytes(CHECKSUM_NBYTES), b"\xff" * CHECKSUM_NBYTES)
 
 
 @dataclass(frozen=True, eq=False)
-class Rebuilt:
+class RebuiltIndex:
     """A rebuilt index.
 
     Attributes
@@ -73,9 +72,9 @@ class Rebuilt:
     entries : ndarray of uint64, shape (n_chunks, 2)
         Proved places of whole inner chunks; absent elsewhere.
     is_lost : ndarray of bool, shape (n_chunks,)
-        Inner chunks that may have been stored and have no proved place, or are damaged there.
+        Inner chunks that may have been stored and have no proved place, or are damaged in it.
     n_recognised : int
-        Whole inner chunks in the bytes of the shard.
+        Number of whole inner chunks in the bytes of the shard.
     """
 
     entries: Entries
@@ -84,7 +83,7 @@ class Rebuilt:
 
 
 def sequence(spec: ShardSpec, order: str) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Return all positions of inner chunks in the order in which a writer lays them out."""
+    """Return all positions of inner chunks in the order of the stored chunks."""
     out = np.empty(spec.n_chunks, dtype=np.uint64)
     native.load().order(out, spec.grid_shape, order)
     return out.astype(np.intp)
@@ -92,80 +91,67 @@ def sequence(spec: ShardSpec, order: str) -> np.ndarray[Any, np.dtype[np.intp]]:
 
 def rebuild(
     view: OpenedShard,
-    found: FoundIndex,
+    lost: StoredIndex,
     check: ChunkCheck,
     order: str | None = None,
     inside: Flags | None = None,
-) -> Rebuilt:
-    """Rebuild the index of a shard.
+) -> RebuiltIndex:
+    """Rebuild a lost index.
 
-    Parameters
-    ----------
-    view : OpenedShard
-    found : FoundIndex
-        The lost index.
-    check : ChunkCheck
-    order : {"morton", "lexicographic", "colexicographic"}, optional
-        The order of the inner chunks, if the caller knows it.
-    inside : ndarray of bool, shape (n_chunks,), optional
-        Inner chunks that have elements of the array.
-
-    Returns
-    -------
-    Rebuilt
+    `order` is that of the inner chunks, if the caller knows it. `inside` has the inner chunks with elements of the array.
     """
     spec = check.spec
-    low, high = (found.nbytes, view.nbytes) if spec.index_location == "start" else (0, found.offset)
+    low, high = (lost.nbytes, view.nbytes) if spec.index_location == "start" else (0, lost.offset)
     slots = recognise(view, low, max(low, high), check) or Slots((), False)
-    evidence = _Evidence(spec, slots, high, found, order, inside)
+    evidence = _Evidence(spec, slots, high, lost, order, inside)
     places = evidence.with_checksum()
     is_complete = places is not None
     if places is None:
         places, is_complete = evidence.with_order()
         if is_complete and not evidence.fits_cut_checksum(places):
             places, is_complete = {}, False
-    entries = _proved(view, found, check)
-    if not is_complete and slots.found and slots.fills_range:
+    entries = _proved(view, lost, check)
+    if not is_complete and slots.chunks and slots.fills_range:
         known = set(map(tuple, entries.tolist()))
-        is_complete = all((slot.offset, slot.nbytes) in known for slot in slots.found)
+        is_complete = all((slot.offset, slot.nbytes) in known for slot in slots.chunks)
     is_lost = is_absent(entries) & (not is_complete)
     for position, number in places.items():
-        slot = slots.found[number]
+        slot = slots.chunks[number]
         is_lost[position] = not slot.is_whole
         if slot.is_whole:
             entries[position] = slot.offset, slot.nbytes
-    return Rebuilt(entries, is_lost, sum(slot.is_whole for slot in slots.found))
+    return RebuiltIndex(entries, is_lost, sum(slot.is_whole for slot in slots.chunks))
 
 
-def _proved(view: OpenedShard, found: FoundIndex, check: ChunkCheck) -> Entries:
+def _proved(view: OpenedShard, lost: StoredIndex, check: ChunkCheck) -> Entries:
     """Return the proved entries whose inner chunks are whole; absent elsewhere."""
     entries = np.full((check.spec.n_chunks, 2), ABSENT, dtype=np.uint64)
-    if found.proved is None:
+    if lost.proved is None:
         return entries
-    where = np.flatnonzero(~is_absent(found.proved))
-    for position, data in read_runs(view, found.proved, where, check.share.block_nbytes):
+    where = np.flatnonzero(~is_absent(lost.proved))
+    for position, data in read_runs(view, lost.proved, where, check.share.block_nbytes):
         if not isinstance(data, OSError) and check.problem(position, data, Level.DECODE) is None:
-            entries[position] = found.proved[position]
+            entries[position] = lost.proved[position]
     return entries
 
 
 class _Evidence:
-    """What shows the positions of recognised inner chunks.
+    """The evidence for the positions of recognised inner chunks.
 
     Attributes
     ----------
     hinted : dict
         The slot that the entry of a position names exactly; a slot that two entries name is a hint for neither.
-    left : list of int
+    unhinted : list of int
         Slots without a hint.
     open : list of int
         Positions without a hint.
     garbled : list of int
-        Those of them whose entry is not absent.
+        Positions without a hint whose entry is not absent.
     high : int
-        Where the inner chunks end.
+        End of the inner chunks.
     table : ndarray of uint64, shape (n_slots + 1, 2)
-        The entries that name the slots, and an absent one.
+        The entry of each slot, then an absent one.
     """
 
     def __init__(
@@ -173,19 +159,19 @@ class _Evidence:
         spec: ShardSpec,
         slots: Slots,
         high: int,
-        found: FoundIndex,
+        lost: StoredIndex,
         order: str | None,
         inside: Flags | None,
     ) -> None:
-        self.spec, self.slots, self.found, self.order, self.inside = spec, slots.found, found, order, inside
+        self.spec, self.slots, self.lost, self.order, self.inside = spec, slots.chunks, lost, order, inside
         self.high = high
         self.table = np.array(
-            [*((slot.offset, slot.nbytes) for slot in slots.found), (ABSENT, ABSENT)], np.uint64
+            [*((slot.offset, slot.nbytes) for slot in slots.chunks), (ABSENT, ABSENT)], np.uint64
         )
         self.fills_range = slots.fills_range
-        hints = found.hints
+        hints = lost.hints
         self.hinted = {} if hints is None else _hinted(self.slots, hints)
-        self.left = sorted(set(range(len(self.slots))) - set(self.hinted.values()))
+        self.unhinted = sorted(set(range(len(self.slots))) - set(self.hinted.values()))
         self.open = [position for position in range(spec.n_chunks) if position not in self.hinted]
         absent = np.zeros(spec.n_chunks, dtype=np.bool_) if hints is None else is_absent(hints)
         self.garbled = [position for position in self.open if not absent[position]]
@@ -193,18 +179,18 @@ class _Evidence:
     # ---- an index with the stored checksum
 
     def with_checksum(self) -> Places | None:
-        """Return the places of an index that has the stored checksum; None if none has."""
-        checksum, n = self.found.checksum, self.spec.index_nbytes
+        """Return the places of an index with the stored checksum; None if no candidate has it."""
+        checksum, n = self.lost.checksum, self.spec.index_nbytes
         if not checksum:
             return None
         candidates = itertools.chain(map(self._numbers, self._candidates()), self._exchanged())
-        for numbers in itertools.islice(candidates, min(_MOST_CANDIDATES, _MOST_CANDIDATE_NBYTES // n)):
+        for numbers in itertools.islice(candidates, min(_MAX_CANDIDATES, _MAX_CANDIDATE_NBYTES // n)):
             if self._stored(numbers).endswith(checksum):
                 return {position: number for position, number in enumerate(numbers.tolist()) if number >= 0}
         return None
 
     def _numbers(self, places: Places) -> Numbers:
-        """Return the slot of each position, and -1 for none."""
+        """Return the slot of each position; -1 without a slot."""
         numbers = np.full(self.spec.n_chunks, -1, dtype=np.intp)
         numbers[list(places)] = list(places.values())
         return numbers
@@ -214,39 +200,39 @@ class _Evidence:
         return encode_entries(self.spec, self.table[numbers])
 
     def fits_cut_checksum(self, places: Places) -> bool:
-        """Return False if the last bytes of the checksum are missing, and the others contradict an index with these places."""
-        n_left = CHECKSUM_NBYTES - self.found.n_missing
-        if self.spec.n_index_checksums != 1 or not 0 < n_left < CHECKSUM_NBYTES:
+        """Return False if the last bytes of the checksum are missing and the others contradict these places."""
+        n_stored = CHECKSUM_NBYTES - self.lost.n_missing
+        if self.spec.n_index_checksums != 1 or not 0 < n_stored < CHECKSUM_NBYTES:
             return True
         return self._stored(self._numbers(places))[-CHECKSUM_NBYTES:].startswith(
-            self.found.checksum[-n_left:]
+            self.lost.checksum[-n_stored:]
         )
 
     def _candidates(self) -> Iterator[Places]:
         """Yield possible indexes; the likely ones come first."""
-        left = self.left
+        unhinted = self.unhinted
         yield self.hinted
         for order in self._orders():
             for positions in self._present():
                 if len(positions) == len(self.slots):
                     yield _in_order(self.spec, order, positions)
         for order in self._orders():
-            yield from itertools.islice(self._between(order), _MOST_CANDIDATES // 4)
+            yield from itertools.islice(self._between(order), _MAX_CANDIDATES // 4)
         yield from self._with_inserted()
-        if left and len(left) <= 2:
-            some = itertools.permutations(self.open, len(left))
-            yield from ({**self.hinted, **dict(zip(one, left, strict=True))} for one in some)
+        if unhinted and len(unhinted) <= 2:
+            choices = itertools.permutations(self.open, len(unhinted))
+            yield from ({**self.hinted, **dict(zip(chosen, unhinted, strict=True))} for chosen in choices)
         yield from ({**self.hinted, **filled} for filled in self._filled())
 
     def _filled(self) -> Iterator[Places]:
         """Yield the places of slots without a hint in the positions with a garbled entry."""
-        left, garbled = self.left, self.garbled
-        if len(garbled) <= len(left):
-            chosen = itertools.permutations(left, len(garbled))
-            yield from (dict(zip(garbled, one, strict=True)) for one in chosen)
+        unhinted, garbled = self.unhinted, self.garbled
+        if len(garbled) <= len(unhinted):
+            chosen = itertools.permutations(unhinted, len(garbled))
+            yield from (dict(zip(garbled, arrangement, strict=True)) for arrangement in chosen)
         else:
-            some = itertools.permutations(garbled, len(left))
-            yield from (dict(zip(one, left, strict=True)) for one in some)
+            choices = itertools.permutations(garbled, len(unhinted))
+            yield from (dict(zip(arrangement, unhinted, strict=True)) for arrangement in choices)
 
     def _exchanged(self) -> Iterator[Numbers]:
         """Yield indexes with exchanged entries."""
@@ -261,15 +247,15 @@ class _Evidence:
                 yield numbers
 
     def _with_inserted(self) -> Iterator[Places]:
-        """Yield indexes that had further entries anywhere, if whole entries of the stored one are missing."""
-        n_missing, rest = divmod(self.found.n_missing, 16)
-        if not n_missing or rest or self.found.hints is None or len(self.left) > n_missing:
+        """Yield indexes with further entries anywhere, if whole entries of the stored index are missing."""
+        n_missing, rest = divmod(self.lost.n_missing, 16)
+        if not n_missing or rest or self.lost.hints is None or len(self.unhinted) > n_missing:
             return
-        named = _hinted(self.slots, self.found.hints)
+        named = _hinted(self.slots, self.lost.hints)
         for first in range(self.spec.n_chunks - n_missing + 1):
             moved = {p if p < first else p + n_missing: number for p, number in named.items()}
-            for positions in itertools.permutations(range(first, first + n_missing), len(self.left)):
-                yield {**moved, **dict(zip(positions, self.left, strict=True))}
+            for positions in itertools.permutations(range(first, first + n_missing), len(self.unhinted)):
+                yield {**moved, **dict(zip(positions, self.unhinted, strict=True))}
 
     def _orders(self) -> Sequence[str]:
         if self.order is not None:
@@ -277,14 +263,14 @@ class _Evidence:
         return ORDERS if self.spec.n_index_checksums else ORDERS[:2]
 
     def _present(self) -> Iterator[Sequence[int]]:
-        """Yield sets of positions that may be all that are present."""
+        """Yield the sets of positions that may be all present ones."""
         yield range(self.spec.n_chunks)
         if self.inside is not None:
             yield np.flatnonzero(self.inside).tolist()
         yield sorted([*self.hinted, *self.garbled])
 
     def _between(self, order: str) -> Iterator[Places]:
-        """Yield indexes in which the slots without a hint have open positions between their neighbours in an order."""
+        """Yield indexes with the slots without a hint in open positions between their neighbours in an order."""
         gaps = self._gaps(order)
         if gaps is None:
             return
@@ -310,7 +296,7 @@ class _Evidence:
             positions, last = [], number
         return gaps
 
-    # ---- without it
+    # ---- count and order
 
     def with_order(self) -> tuple[Places, bool]:
         """Return the places that count and order prove, and True if they show that nothing else was stored."""
@@ -325,50 +311,50 @@ class _Evidence:
         if self._reaches_beyond():
             return {}, False
         if self.spec.n_index_checksums:
-            has_none = self.found.n_missing > 0 or self.found.checksum in _BLANK
+            has_none = self.lost.n_missing > 0 or self.lost.checksum in _BLANK
         else:
-            has_none = self.found.is_anchored
+            has_none = self.lost.is_anchored
         return self._in_some_order() if has_none and n_hints >= _MIN_HINTS else ({}, False)
 
     def _is_chance(self, n_hints: int) -> bool:
-        """Return True if so few hints may agree with an order by chance. One chunk without a hint has the position that is left."""
+        """Return True if `n_hints` hints may agree with an order by chance. A single chunk without a hint takes the last position."""
         n = len(self.slots)
         return n - n_hints > 1 and math.perm(n, min(n_hints, _MIN_HINTS)) < _RARE
 
     def _reaches_beyond(self) -> bool:
-        """Return True if an entry could be right but for its end: bytes of inner chunks are missing, so others are shifted."""
-        if self.found.hints is None:
+        """Return True if only the end of an entry is impossible: bytes of inner chunks are missing, so others are shifted."""
+        if self.lost.hints is None:
             return False
-        entries = self.found.hints[self.garbled]
+        entries = self.lost.hints[self.garbled]
         limit = np.uint64(4 * self.high)
         could_be = (entries <= limit).all(axis=1) & ~wrong_sizes(entries, self.spec.inner.fixed_nbytes)
         return bool((entries[could_be].sum(axis=1, dtype=np.uint64) > np.uint64(self.high)).any())
 
     def _in_full_order(self) -> tuple[Places, bool]:
-        """Return the places if every position is present, or every one that has elements of the array and the caller knows the order."""
+        """Return the places if all positions are present, or all with elements of the array in an order that the caller knows."""
         for positions in itertools.islice(self._present(), 1 + (self.inside is not None)):
             if len(positions) == len(self.slots):
-                orders = [_in_order(self.spec, one, positions) for one in self._orders()]
-                places = _common([one for one in orders if self.hinted.items() <= one.items()])
+                orders = [_in_order(self.spec, order, positions) for order in self._orders()]
+                places = _common([ranks for ranks in orders if self.hinted.items() <= ranks.items()])
                 return places, len(places) == len(self.slots)
         return {}, False
 
     def _in_some_order(self) -> tuple[Places, bool]:
         """Return the places of hints that agree with an order, and of slots that have one place between them."""
-        found = []
+        indexes = []
         for order in self._orders():
             gaps = self._gaps(order)
             if gaps is not None:
                 exact = (zip(p, numbers, strict=True) for p, numbers in gaps if len(p) == len(numbers))
-                found.append({**self.hinted, **dict(itertools.chain(*exact))})
-        places = _common(found)
+                indexes.append({**self.hinted, **dict(itertools.chain(*exact))})
+        places = _common(indexes)
         return places, len(places) == len(self.slots)
 
 
 def _rearranged(n: int) -> Iterator[Numbers]:
-    """Yield numbers 0 to `n` - 1 with two equal runs exchanged, or three in a cycle; of few numbers, in all orders."""
-    if n <= _MOST_PERMUTED:
-        yield from (np.array(one, np.intp) for one in itertools.permutations(range(n)))
+    """Yield 0 to `n` - 1 with two equal runs exchanged, or three numbers in a cycle; few numbers in all orders."""
+    if n <= _MAX_PERMUTED:
+        yield from (np.array(order, np.intp) for order in itertools.permutations(range(n)))
         return
     numbers = np.arange(n)
     for k in range(1, n // 2 + 1):
@@ -386,7 +372,7 @@ def _rearranged(n: int) -> Iterator[Numbers]:
 
 
 def _few(chosen: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return list(itertools.islice(chosen, _MOST_CANDIDATES // 4))
+    return list(itertools.islice(chosen, _MAX_CANDIDATES // 4))
 
 
 def _hinted(slots: Sequence[Slot], hints: Entries) -> dict[int, int]:
@@ -402,14 +388,14 @@ def _hinted(slots: Sequence[Slot], hints: Entries) -> dict[int, int]:
 
 def _in_order(spec: ShardSpec, order: str, positions: Sequence[int]) -> dict[int, int]:
     """Return the rank of each position among the given ones."""
-    wanted = np.zeros(spec.n_chunks, dtype=np.bool_)
-    wanted[list(positions)] = True
+    is_present = np.zeros(spec.n_chunks, dtype=np.bool_)
+    is_present[list(positions)] = True
     laid_out = sequence(spec, order)
-    return {position: rank for rank, position in enumerate(laid_out[wanted[laid_out]].tolist())}
+    return {position: rank for rank, position in enumerate(laid_out[is_present[laid_out]].tolist())}
 
 
 def _common(orders: Sequence[Mapping[int, int]]) -> dict[int, int]:
     """Return the positions that have one slot in all orders."""
     if not orders:
         return {}
-    return {p: rank for p, rank in orders[0].items() if all(one.get(p) == rank for one in orders)}
+    return {p: rank for p, rank in orders[0].items() if all(order.get(p) == rank for order in orders)}

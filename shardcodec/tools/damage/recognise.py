@@ -1,11 +1,14 @@
 # recognise.py - recognise encoded inner chunks without an index, and where lost or inserted bytes have shifted them
 # SPDX-License-Identifier: MIT
-"""Recognise encoded inner chunks without an index, and where lost or inserted bytes have shifted them.
+"""Recognise encoded inner chunks without an index, and find the shift of inner chunks against a whole index.
 
-Recognise inner chunks in the bytes of a shard without its index.
+Chunks of a fixed size follow one another. The end of a zstd, gzip, zlib or blosc stream is known from its bytes; a ``crc32c``
+behind it adds 4 bytes. A stream is a chunk only if it decodes to one, so other bytes are not mistaken for chunks.
 
-Chunks of a fixed size follow one another. A zstd, gzip, zlib or blosc stream says where it ends; a ``crc32c`` behind it has
-4 bytes more. A stream is a chunk only if it decodes to one, so other bytes are not taken for chunks.
+A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
+lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
+before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
+whole chunks are possible; a chunk is proved if all of them put it in the same place.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from ..chunk_check import ChunkCheck, Level
 from ..report import FindingKind
 from ..work import BLOCK_NBYTES, MemoryShare
 from .index_layout import Entries, bad_entries, is_absent
-from .index_search import FoundIndex, How
+from .index_search import IndexStatus, StoredIndex
 
 __all__ = [
     "Displacement",
@@ -63,12 +66,12 @@ class Slots:
 
     Attributes
     ----------
-    found : tuple of Slot
+    chunks : tuple of Slot
     fills_range : bool
-        True if they touch each other, so none is missing.
+        True if the slots fill the whole range, so that no chunk is missing.
     """
 
-    found: tuple[Slot, ...]
+    chunks: tuple[Slot, ...]
     fills_range: bool
 
 
@@ -91,7 +94,7 @@ class _Window:
         return self._block[start : start + nbytes]
 
 
-# From an offset and the most decoded bytes of an inner chunk: where the stream there ends; None without a stream.
+# Maps an offset and the maximum decoded size of an inner chunk to the end of the stream; None without a stream.
 _End = Callable[[_Window, int, int], int | None]
 
 
@@ -106,20 +109,7 @@ def can_recognise(check: ChunkCheck) -> bool:
 
 
 def recognise(view: OpenedShard, low: int, high: int, check: ChunkCheck) -> Slots | None:
-    """Find the inner chunks in bytes [low, high) of a shard.
-
-    Parameters
-    ----------
-    view : OpenedShard
-    low, high : int
-        The range; an index is outside of it.
-    check : ChunkCheck
-
-    Returns
-    -------
-    Slots or None
-        None if inner chunks of these codecs cannot be recognised.
-    """
+    """Find the inner chunks in bytes [low, high) of a shard, without the index; None if they cannot be recognised."""
     spec = check.spec
     if not can_recognise(check):
         return None
@@ -134,19 +124,10 @@ def recognise(view: OpenedShard, low: int, high: int, check: ChunkCheck) -> Slot
 def has_chunks_between(
     view: OpenedShard, low: int, high: int, entries: Entries, places: Entries, check: ChunkCheck
 ) -> bool:
-    """Return True if bytes [low, high) have an inner chunk that no entry names.
+    """Return True if bytes [low, high), without the index, have an inner chunk that no entry names.
 
-    Parameters
-    ----------
-    view : OpenedShard
-    low, high : int
-        The range; an index is outside of it.
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        The possible ones; absent elsewhere.
-    places : ndarray of uint64, shape (n_chunks, 2)
-        Inner chunks that are whole in these places; absent elsewhere.
-    check : ChunkCheck
-        If inner chunks of its codecs cannot be recognised, any bytes may be one.
+    `entries` are the possible entries, `places` those of whole inner chunks; both have shape (n_chunks, 2) and are absent
+    elsewhere. If the codecs do not permit to recognise inner chunks, any bytes may be one.
     """
     live = places if can_recognise(check) else np.concatenate([entries, places])
     live = live[~is_absent(live)]
@@ -164,29 +145,29 @@ def has_chunks_between(
 
 
 def _has_chunk(view: OpenedShard, low: int, high: int, check: ChunkCheck) -> bool:
-    """Return True if a whole inner chunk is in a range, or a part of the disk there cannot be read."""
+    """Return True if a whole inner chunk is in a range, or the disk cannot read some of its bytes."""
     try:
         slots = recognise(view, low, high, check)
     except OSError as error:
-        if error.errno != errno.EIO:  # others may go away
+        if error.errno != errno.EIO:  # other errors may be temporary
             raise
         return True
-    return slots is not None and any(slot.is_whole for slot in slots.found)
+    return slots is not None and any(slot.is_whole for slot in slots.chunks)
 
 
 def _fixed_slots(view: OpenedShard, low: int, high: int, nbytes: int, check: ChunkCheck) -> Slots:
     window = _Window(view, low, high, check.share)
-    found = []
+    chunks = []
     for offset in range(low, high - nbytes + 1, nbytes):
         problem = check.problem(0, window.bytes(offset, nbytes), Level.DECODE)
-        found.append(Slot(offset, nbytes, problem is None))
-        if len(found) > check.spec.n_chunks:
-            return Slots(tuple(found), False)
-    return Slots(tuple(found), not (high - low) % nbytes)
+        chunks.append(Slot(offset, nbytes, problem is None))
+        if len(chunks) > check.spec.n_chunks:
+            return Slots(tuple(chunks), False)
+    return Slots(tuple(chunks), not (high - low) % nbytes)
 
 
 def _stream_of(inner: ChainSpec) -> tuple[bytes, _End, int] | None:
-    """Return the first bytes of an encoded chunk, the function that finds its end, and the size of checksums behind it."""
+    """Return the magic bytes of an encoded chunk, the function that finds its end, and the size of checksums behind it."""
     codecs = list(inner.bytes_codecs)
     n_checksums = 0
     while codecs and isinstance(codecs[-1], Crc32c):
@@ -207,7 +188,7 @@ def _stream_of(inner: ChainSpec) -> tuple[bytes, _End, int] | None:
 def _stream_slots(
     window: _Window, low: int, check: ChunkCheck, magic: bytes, end_of: _End, n_behind: int
 ) -> Slots:
-    found: list[Slot] = []
+    chunks: list[Slot] = []
     fills = True
     offset = low
     most = check.spec.inner.nbytes if check.can_decode else sys.maxsize
@@ -216,21 +197,21 @@ def _stream_slots(
         nbytes = 0 if end is None else end + n_behind - offset
         fits = 0 < nbytes <= min(window.high - offset, window.share.largest_nbytes or nbytes)
         if fits and check.problem(0, window.bytes(offset, nbytes), Level.DECODE) is None:
-            found.append(Slot(offset, nbytes, True))
+            chunks.append(Slot(offset, nbytes, True))
             offset += nbytes
-            if len(found) > check.spec.n_chunks:
-                return Slots(tuple(found), False)
+            if len(chunks) > check.spec.n_chunks:
+                return Slots(tuple(chunks), False)
             continue
         fills = False
         following = _next(window, offset + 1, magic)
         if following is None:
             break
         offset = following
-    return Slots(tuple(found), fills)
+    return Slots(tuple(chunks), fills)
 
 
 def _next(window: _Window, offset: int, magic: bytes) -> int | None:
-    """Return where the first bytes of a stream occur next; None if they do not, or are not known."""
+    """Return the next offset of the magic bytes of a stream; None if there is none, or the stream has no magic bytes."""
     while magic and offset < window.high:
         n = window.share.block_nbytes
         block = window.bytes(offset, n)
@@ -277,15 +258,15 @@ def _end_of_zlib(window: _Window, offset: int, most: int) -> int | None:
 
 
 def _end_of_deflate(window: _Window, offset: int, wbits: int) -> int | None:
-    """Inflate the stream, without keeping the result."""
+    """Inflate the stream to find its end; the result is discarded."""
     stream = zlib.decompressobj(wbits)
     try:
         for data in _blocks(window, offset):
             offset += len(data)
-            left = data
-            while left and not stream.eof:
-                stream.decompress(left, window.share.block_nbytes)
-                left = stream.unconsumed_tail
+            rest = data
+            while rest and not stream.eof:
+                stream.decompress(rest, window.share.block_nbytes)
+                rest = stream.unconsumed_tail
             if stream.eof:
                 return offset - len(stream.unused_data)
     except zlib.error:
@@ -315,13 +296,6 @@ def _end_of_blosc(window: _Window, offset: int, most: int) -> int | None:
 
 
 # ---------------------------------------------------------------- inner chunks that are not where a whole index says
-#
-# Inner chunks that are all, or from some byte on, shifted against the index.
-#
-# A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
-# lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
-# before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
-# whole chunks are possible; a chunk is proved if all of them put it in the same place.
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -334,12 +308,12 @@ class Displacement:
     ----------
     kind : FindingKind
     shift : int
-        Add it to an offset; 0 if the bytes are missing and not shifted.
+        Number to add to an offset; 0 if bytes are missing and not shifted.
     detail : str
     is_packed : bool
-        The entries follow each other without gaps, as a writer lays them out: without checksums the only evidence.
+        The entries follow each other without gaps, in the layout of writers; the only evidence without checksums.
     moves_all : bool
-        All inner chunks are shifted; if not, those behind an unknown byte.
+        True if all inner chunks are shifted; otherwise, those behind an unknown byte.
     """
 
     kind: FindingKind
@@ -349,33 +323,27 @@ class Displacement:
     moves_all: bool = False
 
 
-def displacement_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> Displacement | None:
-    """Return how inner chunks may be shifted against a whole index; None if nothing suggests it.
+def displacement_of(index: StoredIndex, nbytes: int, spec: ShardSpec) -> Displacement | None:
+    """Return the possible shift of inner chunks in an object of `nbytes` bytes; None if nothing suggests a shift.
 
-    Parameters
-    ----------
-    found : FoundIndex
-        An index with entries.
-    nbytes : int
-        Size of the object in bytes.
-    spec : ShardSpec
+    `index` has entries.
     """
-    assert found.entries is not None
-    live = found.entries[_could_be_written(found.entries)].astype(np.int64)
+    assert index.entries is not None
+    live = index.entries[_could_be_written(index.entries)].astype(np.int64)
     if not len(live):
         return None
     ends = live.sum(axis=1)
     first, end, n = int(live[:, 0].min()), int(ends.max()), spec.index_nbytes
     is_packed = _is_packed(live)
-    if spec.index_location == "start" and found.offset > 0 and found.how is How.ELSEWHERE:
-        detail = f"{found.offset} bytes were inserted before the index"
-        is_at_end = found.offset == nbytes - n and end <= found.offset
+    if spec.index_location == "start" and index.offset > 0 and index.status is IndexStatus.ELSEWHERE:
+        detail = f"{index.offset} bytes were inserted before the index"
+        is_at_end = index.offset == nbytes - n and end <= index.offset
         return (
             None
             if is_at_end
-            else Displacement(FindingKind.SHIFTED_DATA, found.offset, detail, is_packed, True)
+            else Displacement(FindingKind.SHIFTED_DATA, index.offset, detail, is_packed, True)
         )
-    if spec.index_location == "start" and found.offset == 0:
+    if spec.index_location == "start" and index.offset == 0:
         if first == 0 and end + n <= nbytes and is_packed:
             detail = f"offsets do not count the {n} bytes of the index at the start"
             return Displacement(FindingKind.SHIFTED_DATA, n, detail, is_packed, True)
@@ -383,20 +351,20 @@ def displacement_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> Displace
             detail = f"inner chunks end at byte {end}, but the object ends at byte {nbytes}"
             return Displacement(FindingKind.TRUNCATED_TAIL, 0, detail, is_packed)
         return None
-    if spec.index_location == "end" and found.offset and end > found.offset:
-        lost = end - found.offset
-        detail = f"{lost} bytes before the index are missing: inner chunks end at byte {end}, the index begins at byte {found.offset}"
+    if spec.index_location == "end" and index.offset and end > index.offset:
+        lost = end - index.offset
+        detail = f"{lost} bytes before the index are missing: inner chunks end at byte {end}, the index begins at byte {index.offset}"
         return Displacement(FindingKind.LOST_HEAD, -lost, detail, is_packed)
     return None
 
 
-def drift_of(found: FoundIndex, nbytes: int, spec: ShardSpec) -> int:
-    """Return how far inner chunks behind a cut or an insertion would be shifted, if there is nothing behind the last one."""
-    assert found.entries is not None
-    live = found.entries[_could_be_written(found.entries)].astype(np.int64)
+def drift_of(index: StoredIndex, nbytes: int, spec: ShardSpec) -> int:
+    """Return the shift of inner chunks behind a cut or an insertion, if nothing follows the last inner chunk."""
+    assert index.entries is not None
+    live = index.entries[_could_be_written(index.entries)].astype(np.int64)
     if not len(live):
         return 0
-    return (nbytes if spec.index_location == "start" else found.offset) - int(live.sum(axis=1).max())
+    return (nbytes if spec.index_location == "start" else index.offset) - int(live.sum(axis=1).max())
 
 
 def has_all_chunks(entries: Entries, inside: Flags) -> bool:
@@ -409,7 +377,7 @@ def has_all_chunks(entries: Entries, inside: Flags) -> bool:
 
 
 def _could_be_written(entries: Entries) -> Flags:
-    """Return which entries are pairs of numbers that any file can have."""
+    """Return flags of the entries that do not exceed the size of any file."""
     limit = np.uint64(2**60)
     return np.asarray((entries[:, 0] < limit) & (entries[:, 1] < limit))
 
@@ -419,33 +387,23 @@ def _is_packed(live: np.ndarray[Any, Any]) -> bool:
     return bool((in_order[1:, 0] == in_order[:-1].sum(axis=1)).all())
 
 
-def shifted(entries: Entries, shift: int, found: FoundIndex, nbytes: int) -> Entries:
-    """Return the entries with shifted offsets, absent where these are impossible."""
+def shifted(entries: Entries, shift: int, index: StoredIndex, nbytes: int) -> Entries:
+    """Return the entries with shifted offsets; impossible entries become absent."""
     moved = np.full_like(entries, ABSENT)
     movable = _could_be_written(entries)
     new = entries[movable, 0].astype(np.int64) + shift
     movable[movable] = new >= 0
     moved[movable, 0] = new[new >= 0].astype(np.uint64)
     moved[movable, 1] = entries[movable, 1]
-    moved[bad_entries(moved, nbytes, found.offset, found.nbytes)] = ABSENT
+    moved[bad_entries(moved, nbytes, index.offset, index.nbytes)] = ABSENT
     return moved
 
 
 def prove(entries: Entries, shift: int, in_place: Flags, in_other: Flags) -> tuple[Flags, Flags]:
-    """Return which inner chunks are proved in their own place, and which in the shifted place.
+    """Return flags of the inner chunks that are proved in their own place, and in the shifted place.
 
-    Parameters
-    ----------
-    entries : ndarray of uint64, shape (n, 2)
-        The entries of the index.
-    shift : int
-        Negative: the lost bytes.
-    in_place, in_other : ndarray of bool, shape (n,)
-        Inner chunks that are whole in their own place, and in the shifted place.
-
-    Returns
-    -------
-    tuple of ndarray of bool, shape (n,)
+    `in_place` and `in_other` have the inner chunks that are whole in the one and in the other. A negative `shift` is the
+    number of lost bytes.
     """
     live = _could_be_written(entries) & ~is_absent(entries)
     offsets = np.zeros(len(entries), dtype=np.int64)
