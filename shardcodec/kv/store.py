@@ -349,7 +349,8 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self, key: Key, byte_range: slice | None, if_not_equal: bytes | None, most: int | None = None
     ) -> ReadResult:
         check_known(if_not_equal)
-        return self._entries.read(self._position(key), byte_range_of(byte_range), if_not_equal, most)
+        wanted = byte_range_of(byte_range)  # before the key: TensorStore reports it first
+        return self._entries.read(self._position(key), wanted, if_not_equal, most)
 
     def read_many_sync(
         self,

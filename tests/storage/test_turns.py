@@ -246,9 +246,9 @@ def slow_files(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(file_systems, "is_prompt", lambda _: False)
     for where, name in (
         (array_io, "read"),
-        (array_io, "write"),
+        (array_io, "write_objects"),
         (codec, "read"),
-        (codec, "write"),
+        (codec, "write_objects"),
         (files, "_put"),
         (object_names, "real_paths"),
         (files, "staging_folder"),
@@ -266,7 +266,7 @@ def test_slow_file_system_is_not_accessed_on_the_event_loop(tmp_path: Path, slow
     array[2:10, 3:15] = 2
     assert array[2, 3] == 2
     assert slow_files["read"] >= 1
-    assert slow_files["write"] >= 2
+    assert slow_files["write_objects"] >= 2
     assert slow_files["advance"] >= 2
     assert slow_files["release"] >= 2
     assert slow_files["real_paths"] >= 2
