@@ -47,9 +47,6 @@ class Batch: ...
 class Selection: ...
 
 @final
-class Stamp: ...
-
-@final
 class Chain:
     inner: Chain | Any  # None unless `is_shard`; callers check that first
     shape: tuple[int, ...]
