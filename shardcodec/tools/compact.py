@@ -28,7 +28,7 @@ from ..storage.waiting import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import sequence
-from .hierarchy_copy import NewHierarchy, NewObjects, NewPlace, holds_whole_shards
+from .hierarchy_copy import CopyPlace, CopyWriter, HierarchyCopy, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTask
 from .other_objects import NO_OBJECTS, ObjectCounts, count_objects, other_objects
@@ -167,7 +167,7 @@ class CompactTask(ShardTask[CompactedShard | None]):
     order: str | None
     index_crc: bool
     dry_run: bool
-    to: NewPlace | None = None
+    to: CopyPlace | None = None
 
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> CompactWork:
         return CompactWork(array, self, options, budget)
@@ -181,7 +181,7 @@ class CompactWork:
 
     def __init__(self, array: ArrayTarget, task: CompactTask, options: Options, budget: MemoryBudget) -> None:
         self._task, self._budget = task, budget
-        self._to = None if task.to is None else NewObjects(task.to, budget, options)
+        self._to = None if task.to is None else CopyWriter(task.to, budget, options)
         self._options = replace(options, threads=1)
         holds_whole = holds_whole_shards(array, self._to)
         self._share = budget.share(array.shard_spec, array.place, options.threads, holds_whole=holds_whole)
@@ -462,7 +462,7 @@ def compact(
     with pool:
         if to is not None and dry_run:
             pool.check_new_place(to)
-        new = None if to is None or dry_run else pool.new_hierarchy(to)
+        new = None if to is None or dry_run else pool.begin_copy(to)
         task = CompactTask(min_dead, order, index_crc, dry_run, None if new is None else new.place)
         run = _CompactRun(new, task, pool, monitor, on_shard)
         run.others = counts
@@ -496,7 +496,7 @@ class _CompactRun(RunOverArrays[CompactedShard]):
 
     def __init__(
         self,
-        to: NewHierarchy | None,
+        to: HierarchyCopy | None,
         task: CompactTask,
         pool: ShardPool,
         monitor: Monitor,

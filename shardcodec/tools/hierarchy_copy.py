@@ -25,16 +25,16 @@ from ..storage.kinds import is_url, object_at
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
-from .new_hierarchy import JobOver, NewTree, check_new_place, claim, guard, has_claim, release
+from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, has_claim, release
 from .other_objects import ObjectCounts, OtherObjects
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor
 
-__all__ = ["NewHierarchy", "NewObjects", "NewPlace", "holds_whole_shards", "root_prefix"]
+__all__ = ["CopyPlace", "CopyWriter", "HierarchyCopy", "holds_whole_shards", "root_prefix"]
 
 
 @dataclass(frozen=True)
-class NewPlace:
+class CopyPlace:
     """Where a new hierarchy is written, as plain data for other processes.
 
     Attributes
@@ -57,15 +57,15 @@ class NewPlace:
         return self.storage_options if is_url(self.to) else None
 
     @cached_property
-    def tree(self) -> NewTree:
+    def hierarchy(self) -> NewHierarchy:
         """The hierarchy."""
-        return NewTree(self.to, self.options)
+        return NewHierarchy(self.to, self.options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "tree"}
+        return {name: value for name, value in vars(self).items() if name != "hierarchy"}
 
 
-class NewObjects:
+class CopyWriter:
     """Writes shards of a new hierarchy, or the new object of a single shard, in any process.
 
     Raises
@@ -74,10 +74,10 @@ class NewObjects:
         This machine does not see the mark of the run.
     """
 
-    def __init__(self, place: NewPlace, budget: MemoryBudget, options: Options) -> None:
+    def __init__(self, place: CopyPlace, budget: MemoryBudget, options: Options) -> None:
         self._place, self._budget, self._durability = place, budget, options.durability
         if place.job is not None:
-            tree = place.tree
+            tree = place.hierarchy
             if not has_claim(tree, place.job):
                 raise FileNotFoundError(
                     f"{tree.place}: expected the mark of this run on the worker at {socket.gethostname()}, but there is none; all "
@@ -101,11 +101,11 @@ class NewObjects:
         if shard.array.only is not None:
             writer = ShardWriter(self._place.to, spec, storage_options=self._place.options, **how)
         else:
-            writer = self._place.tree.writer(_new_name(shard.array, shard.key), spec, **how)
+            writer = self._place.hierarchy.writer(_new_name(shard.array, shard.key), spec, **how)
         with writer, _over_is_error():
             yield writer
             if shard.array.only is None:
-                self._place.tree.before_store()
+                self._place.hierarchy.before_store()
 
     def copy(self, array: ArrayTarget, key: str) -> int:
         """Copy an object of the old array as it is; return its size in bytes.
@@ -116,7 +116,7 @@ class NewObjects:
             The run is over, the object cannot be written, or there is another one.
         """
         store, new_key = self._object(array, key)
-        before_store = None if array.only is not None else self._place.tree.before_store
+        before_store = None if array.only is not None else self._place.hierarchy.before_store
         durable = self._durability == "fsync"
         try:
             with _over_is_error():
@@ -137,7 +137,7 @@ class NewObjects:
     def _object(self, array: ArrayTarget, key: str) -> tuple[Store, str]:
         if array.only is not None:
             return object_at(self._place.to, None, self._place.options)[:2]
-        root = self._place.tree.root
+        root = self._place.hierarchy.root
         return root.store, root.prefix + _new_name(array, key)
 
 
@@ -168,7 +168,7 @@ def _are_equal(store: Store, key: str, other_store: Store, other_key: str) -> bo
                 view.close()
 
 
-def holds_whole_shards(array: ArrayTarget, to: NewObjects | None) -> bool:
+def holds_whole_shards(array: ArrayTarget, to: CopyWriter | None) -> bool:
     """Return True if new shards of an array, in its own place if `to` is None, are in memory as a whole."""
     key = f"{array.folder.prefix}zarr.json"  # all keys of an array are in one store
     return array.store.path(key) is None if to is None else to.holds_whole(array, key)
@@ -187,7 +187,7 @@ def root_prefix(array: ArrayTarget) -> str:
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class NewHierarchy:
+class HierarchyCopy:
     """A copy of a hierarchy that is being written, or the new object of a single shard; its parts are `place` and `objects`.
 
     Parameters
@@ -221,22 +221,24 @@ class NewHierarchy:
         is_one_shard: bool = False,
     ) -> None:
         check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
-        self.place = NewPlace(to, storage_options, job)
+        self.place = CopyPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
         self._budget, self._options = budget, options
         if job is not None:
-            claim(self.place.tree, job, None, is_begun=False)
-        self.objects = NewObjects(self.place, budget, options)
+            claim(self.place.hierarchy, job, None, is_begun=False)
+        self.objects = CopyWriter(self.place, budget, options)
 
     def copy_all(self, array: ArrayTarget) -> None:
         """Copy all objects of an array that is not sharded, except documents."""
         self.add(array)
         durable = self._options.durability == "fsync"
-        self.place.tree.copy_array(array, self._budget, durable=durable, may_replace=False)
+        self.place.hierarchy.copy_array(array, self._budget, durable=durable, may_replace=False)
 
     def copy_others(self, others: OtherObjects, monitor: Monitor) -> ObjectCounts:
-        """Copy the objects that belong to no array; see `NewTree.copy_others`."""
-        return self.place.tree.copy_others(others, self._budget, self._options, monitor, may_replace=False)
+        """Copy the objects that belong to no array; see `NewHierarchy.copy_others`."""
+        return self.place.hierarchy.copy_others(
+            others, self._budget, self._options, monitor, may_replace=False
+        )
 
     def add(self, array: ArrayTarget, edit: Edit | None = None) -> None:
         """Note an array whose documents are to be written, its ``zarr.json`` after `edit`, with those of the groups above it."""
@@ -266,9 +268,9 @@ class NewHierarchy:
             self.add_group(name, folder)
         documents = {node: with_consolidated(node, self._documents) for node in self._documents}
         if documents:
-            self.place.tree.write_documents(documents, may_replace=False)
+            self.place.hierarchy.write_documents(documents, may_replace=False)
         if self.place.job is not None:
-            release(self.place.tree)
+            release(self.place.hierarchy)
 
 
 def _stored_documents(folder: Folder) -> dict[str, bytes]:

@@ -39,7 +39,7 @@ from .work import MemoryBudget, Monitor
 __all__ = [
     "MARK",
     "JobOver",
-    "NewTree",
+    "NewHierarchy",
     "absolute",
     "check_apart",
     "check_new_place",
@@ -80,7 +80,7 @@ def check_new_place(
     old = absolute(source, storage_options if is_url(source) else None)
     check_apart(old, absolute(to, options), name="to")
     if not is_one_shard:
-        NewTree(to, options).check_free()
+        NewHierarchy(to, options).check_free()
         return
     store, key, name = object_at(to, None, options)
     path = store.path(key)
@@ -127,7 +127,7 @@ def _is_same_store(a: Any, b: Any) -> bool:
 # ---------------------------------------------------------------- the place, and the objects in it
 
 
-class NewTree:
+class NewHierarchy:
     """The place of a new hierarchy, and the objects in it; `storage_options` only with a URL.
 
     `before_store` is called before each object of a job is stored; it raises `JobOver` if it must not be.
@@ -350,7 +350,7 @@ def _nothing() -> None:
 MARK = ".shardcodec-job"
 
 
-def claim(destination: NewTree, job: str, path: str | None, *, is_begun: bool) -> None:
+def claim(destination: NewHierarchy, job: str, path: str | None, *, is_begun: bool) -> None:
     """Mark an incomplete hierarchy for a job with a plan at `path`, so that no other one writes there. All its workers may call it.
 
     With `is_begun` a ledger shows that the job has written shards; only then may there be objects without the mark.
@@ -379,7 +379,7 @@ def claim(destination: NewTree, job: str, path: str | None, *, is_begun: bool) -
         )
 
 
-def has_claim(destination: NewTree, job: str) -> bool:
+def has_claim(destination: NewHierarchy, job: str) -> bool:
     """Return True if the mark is that of a job, False if there is none.
 
     Raises
@@ -403,7 +403,7 @@ def has_claim(destination: NewTree, job: str) -> bool:
     )
 
 
-def guard(destination: NewTree, job: str) -> Callable[[], None]:
+def guard(destination: NewHierarchy, job: str) -> Callable[[], None]:
     """Return a check for the time just before an object is stored: the destination must still be that of the job.
 
     A worker that was taken for lost may wake up long after others have done its work, and users have written since.
@@ -426,20 +426,20 @@ def guard(destination: NewTree, job: str) -> Callable[[], None]:
     return check
 
 
-def release(destination: NewTree) -> None:
+def release(destination: NewHierarchy) -> None:
     """Remove the mark of a complete hierarchy. It is harmless if it stays, because the metadata are there."""
     with _optional(destination):
         destination.remove(MARK)
 
 
-def _stored(destination: NewTree) -> bytes | None:
+def _stored(destination: NewHierarchy) -> bytes | None:
     with _optional(destination):
         return destination.get(MARK)
     return None
 
 
 @contextmanager
-def _optional(destination: NewTree) -> Iterator[None]:
+def _optional(destination: NewHierarchy) -> Iterator[None]:
     """Ignore errors of a store without files: some, such as that of icechunk, take only keys of Zarr and have no mark."""
     try:
         yield

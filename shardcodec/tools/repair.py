@@ -28,7 +28,7 @@ from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
 from .documents import DOCUMENTS
-from .hierarchy_copy import NewHierarchy, NewObjects, NewPlace, holds_whole_shards
+from .hierarchy_copy import CopyPlace, CopyWriter, HierarchyCopy, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTask
 from .other_objects import NO_OBJECTS, count_objects, other_objects
@@ -67,7 +67,7 @@ class RepairTask(ShardTask[RepairedShard | None]):
     ----------
     backup, copy, order, dry_run, storage_options
         As for `repair`.
-    to : NewPlace or None
+    to : CopyPlace or None
         Where new shards are written.
     """
 
@@ -76,7 +76,7 @@ class RepairTask(ShardTask[RepairedShard | None]):
     order: str | None
     dry_run: bool
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    to: NewPlace | None = None
+    to: CopyPlace | None = None
 
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> RepairWork:
         return RepairWork(array, self, options, budget)
@@ -95,7 +95,7 @@ class RepairWork:
         if task.copy is not None and budget.nbytes is not None:
             budget = MemoryBudget(max(1, budget.nbytes // 2))  # the other half is for the copy
         self._task = task
-        self._to = None if task.to is None else NewObjects(task.to, budget, options)
+        self._to = None if task.to is None else CopyWriter(task.to, budget, options)
         self._options = replace(options, threads=1)
         source, wanted = None, options.threads
         if task.copy is not None:
@@ -338,7 +338,7 @@ def repair(
         stack.enter_context(pool)
         if to is not None and dry_run:
             pool.check_new_place(to)
-        new = None if to is None or dry_run else pool.new_hierarchy(to)
+        new = None if to is None or dry_run else pool.begin_copy(to)
         folder = None if backup is None else os.fspath(backup)
         task = RepairTask(folder, copy, order, dry_run, storage_options, None if new is None else new.place)
         run = _RepairRun(new, task, pool, monitor, on_shard)
@@ -411,7 +411,7 @@ class _RepairRun(RunOverArrays[RepairedShard]):
 
     def __init__(
         self,
-        to: NewHierarchy | None,
+        to: HierarchyCopy | None,
         task: RepairTask,
         pool: ShardPool,
         monitor: Monitor,

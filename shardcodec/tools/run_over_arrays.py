@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any, Generic, TypeVar
 
-from .hierarchy_copy import NewHierarchy
+from .hierarchy_copy import HierarchyCopy
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ShardTask, ShardWork
 from .other_objects import NO_OBJECTS, OtherObjects
@@ -30,7 +30,7 @@ class RunOverArrays(ABC, Generic[R]):
 
     Parameters
     ----------
-    to : NewHierarchy or None
+    to : HierarchyCopy or None
         The new hierarchy, which gets the arrays without readable shards as they are.
     pool : ShardPool
         It works on the shards.
@@ -51,7 +51,11 @@ class RunOverArrays(ABC, Generic[R]):
     """
 
     def __init__(
-        self, to: NewHierarchy | None, pool: ShardPool, monitor: Monitor, on_shard: Callable[[R], None] | None
+        self,
+        to: HierarchyCopy | None,
+        pool: ShardPool,
+        monitor: Monitor,
+        on_shard: Callable[[R], None] | None,
     ) -> None:
         self._to, self._pool, self._monitor, self._on_shard = to, pool, monitor, on_shard
         self.n_shards = 0

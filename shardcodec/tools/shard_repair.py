@@ -26,7 +26,7 @@ from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
 from .damage.index_layout import is_absent
 from .damage.index_search import IndexStatus, StoredIndex
-from .hierarchy_copy import NewObjects
+from .hierarchy_copy import CopyWriter
 from .other_objects import NO_OBJECTS, ObjectCounts
 from .report import Finding, FindingKind, LeftArray, Report
 from .rewrite import (
@@ -245,7 +245,7 @@ class ShardRepair:
             return self._report(shard, self._plan(shard, found, self._chunks_of_copy(shard, stack)))
 
     def write_new(
-        self, shard: ShardTarget, view: OpenedShard, found: Survey, to: NewObjects
+        self, shard: ShardTarget, view: OpenedShard, found: Survey, to: CopyWriter
     ) -> RepairedShard:
         """Write the repaired shard to a new place."""
         with ExitStack() as stack:

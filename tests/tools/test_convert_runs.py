@@ -27,7 +27,7 @@ from shardcodec.tools.convert.layout import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.new_hierarchy import MARK, NewTree
+from shardcodec.tools.new_hierarchy import MARK, NewHierarchy
 from shardcodec.tools.work import Monitor, Stopped
 
 # ---- reads, memory, cost
@@ -140,7 +140,7 @@ def test_plan_survives_json(tmp_path: Path) -> None:
     options = resolve()
     plan = make_plan(
         open_source(tmp_path / "a.zarr", options),
-        NewTree(tmp_path / "b.zarr"),
+        NewHierarchy(tmp_path / "b.zarr"),
         Choices(shards=(4, 8, 4)),
         options,
     )

@@ -22,7 +22,7 @@ from shardcodec.tools.convert import execute, work
 from shardcodec.tools.convert.convert import convert, plan_convert
 from shardcodec.tools.jobs.job_files import PlanFile
 from shardcodec.tools.jobs.run_part import run_part, status
-from shardcodec.tools.new_hierarchy import MARK, NewTree, claim, release
+from shardcodec.tools.new_hierarchy import MARK, NewHierarchy, claim, release
 from shardcodec.tools.work import Monitor, Stopped
 
 
@@ -103,7 +103,7 @@ def test_shard_of_a_killed_run_does_not_stay_if_its_elements_are_gone(how: Any, 
     plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16), threads=1, **how)
     assert run_part(plan, 0).is_complete
     (tmp_path / "new" / "zarr.json").unlink()  # as after a kill before the first line of the ledger
-    claim(NewTree(tmp_path / "new"), PlanFile.read(plan).job, None, is_begun=True)
+    claim(NewHierarchy(tmp_path / "new"), PlanFile.read(plan).job, None, is_begun=True)
     shutil.rmtree(tmp_path / "plan.ledger")
     shutil.rmtree(tmp_path / "old" / "c")
     assert run_part(plan, 0).is_complete
@@ -141,9 +141,9 @@ def test_job_whose_worker_was_killed_at_the_very_end_is_complete(
         write(self, documents, **how)
         raise KeyboardInterrupt
 
-    write = NewTree.write_documents
+    write = NewHierarchy.write_documents
     with monkeypatch.context() as patch:
-        patch.setattr(NewTree, "write_documents", killed)
+        patch.setattr(NewHierarchy, "write_documents", killed)
         with pytest.raises(KeyboardInterrupt):
             run_part(tmp_path / "plan", 0)
     assert (tmp_path / "new" / MARK).exists()
@@ -205,7 +205,7 @@ def test_stores_have_the_mark_only_until_the_end(kind: str) -> None:
     if kind == "object store":
         obstore = pytest.importorskip("obstore", reason="obstore is not installed")
         new = ObjectStore(obstore.store.MemoryStore())
-    tree = NewTree(new)
+    tree = NewHierarchy(new)
     claim(tree, "first", "plan.json", is_begun=False)
     claim(tree, "first", "plan.json", is_begun=False)
     with pytest.raises(FileExistsError, match=r"the job plan\.json writes there"):
@@ -220,7 +220,7 @@ def test_stores_have_the_mark_only_until_the_end(kind: str) -> None:
 def test_store_that_takes_only_keys_of_zarr_has_no_mark() -> None:
     new = KeysOfZarr()
     with pytest.raises(ValueError, match="invalid key"):
-        NewTree(new).get(MARK)
+        NewHierarchy(new).get(MARK)
     assert convert(VALUES, new, chunks=(8, 8), shards=(16, 16)).is_complete
     assert (elements(new) == VALUES).all()
 

@@ -22,7 +22,7 @@ from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools import backup, compact, repair, verify
 from shardcodec.tools.compact import CompactTask
-from shardcodec.tools.hierarchy_copy import NewHierarchy, NewObjects
+from shardcodec.tools.hierarchy_copy import CopyWriter, HierarchyCopy
 from shardcodec.tools.jobs.dask_run import Lost
 from shardcodec.tools.jobs.shard_pool import ShardPool
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
@@ -168,7 +168,7 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
     place = ArrayPlace.of(array, str(group), None, None)
     names = [(one.relative, one.coords) for one in shards]
     task: Any
-    new = NewHierarchy(how["to"], None, MemoryBudget(None), group, resolve(), "job")
+    new = HierarchyCopy(how["to"], None, MemoryBudget(None), group, resolve(), "job")
     new.add(array)
     if kind == "compact":
         task = CompactTask(0.1, "lexicographic", False, False, new.place)
@@ -191,9 +191,9 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
 def test_worker_that_goes_on_after_the_end_stores_nothing(group: Path, tmp_path: Path) -> None:
     """A user has written to the new array since."""
     (array,) = find_arrays(group, array="a")
-    new = NewHierarchy(tmp_path / "new.zarr", None, MemoryBudget(None), group, resolve(), "job")
+    new = HierarchyCopy(tmp_path / "new.zarr", None, MemoryBudget(None), group, resolve(), "job")
     new.add(array)
-    late = NewObjects(new.place, MemoryBudget(None), resolve())
+    late = CopyWriter(new.place, MemoryBudget(None), resolve())
     shard = next(iter(array.shards()))
     new.finish(())
     with pytest.raises(OSError, match="the job is over"):
@@ -204,7 +204,7 @@ def test_worker_that_goes_on_after_the_end_stores_nothing(group: Path, tmp_path:
     with pytest.raises(
         FileNotFoundError, match="all workers must reach the new hierarchy under the same path"
     ):
-        NewObjects(new.place, MemoryBudget(None), resolve())
+        CopyWriter(new.place, MemoryBudget(None), resolve())
 
 
 def test_run_that_ends_during_a_copy_gets_no_object(
@@ -212,7 +212,7 @@ def test_run_that_ends_during_a_copy_gets_no_object(
 ) -> None:
     """The mark was looked at before the first byte; a worker that slept after it wrote over the objects of users."""
     (array,) = find_arrays(group, array="a")
-    new = NewHierarchy(tmp_path / "new.zarr", None, MemoryBudget(None), group, resolve(), "job")
+    new = HierarchyCopy(tmp_path / "new.zarr", None, MemoryBudget(None), group, resolve(), "job")
     new.add(array)
     blocks = backup._blocks
 

@@ -26,7 +26,7 @@ from shardcodec.access.opened_shard import NativeShard
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools.chunk_check import read_runs
-from shardcodec.tools.hierarchy_copy import NewObjects, NewPlace, holds_whole_shards
+from shardcodec.tools.hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.work import MemoryBudget
 
@@ -173,7 +173,7 @@ def test_stores_that_hold_a_new_shard_in_memory(kind: str, tmp_path: Path) -> No
     create(store)
     (array,) = find_arrays(store)
     assert holds_whole_shards(array, None) == (kind != "local")
-    new = NewObjects(NewPlace(to), MemoryBudget(None), resolve())
+    new = CopyWriter(CopyPlace(to), MemoryBudget(None), resolve())
     assert holds_whole_shards(array, new) == (kind in ("memory", "other"))
 
 

@@ -23,8 +23,8 @@ from zarr.storage import LocalStore, ZipStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, plan_convert, repair, run_part
-from shardcodec.tools.hierarchy_copy import NewHierarchy
-from shardcodec.tools.new_hierarchy import NewTree
+from shardcodec.tools.hierarchy_copy import HierarchyCopy
+from shardcodec.tools.new_hierarchy import NewHierarchy
 from shardcodec.transformer import open_2022
 
 OTHERS = {
@@ -285,16 +285,16 @@ def test_job_that_ended_between_two_objects_is_resumed(
 ) -> None:
     hierarchy(LocalStore(tmp_path / "a.zarr"))
     copied: list[str] = []
-    copy = NewTree.copy
+    copy = NewHierarchy.copy
 
-    def killed(self: NewTree, store: Any, key: str, name: str, *more: Any, **how: Any) -> Any:
+    def killed(self: NewHierarchy, store: Any, key: str, name: str, *more: Any, **how: Any) -> Any:
         if name in OTHERS and len(copied) == 4:
             raise KeyboardInterrupt
         copied.extend([name] if name in OTHERS else [])
         return copy(self, store, key, name, *more, **how)
 
     how: dict[str, Any] = {"job": tmp_path / "job.json", "threads": 1}
-    monkeypatch.setattr(NewTree, "copy", killed)
+    monkeypatch.setattr(NewHierarchy, "copy", killed)
     with pytest.raises(KeyboardInterrupt):
         by_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", **how)
     monkeypatch.undo()
@@ -313,17 +313,17 @@ def test_late_worker_writes_no_object_into_a_complete_hierarchy(
     hierarchy(LocalStore(tmp_path / "a.zarr"))
     plan_convert(tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "plan.json", n_parts=2, shards=(32, 64))
     run_part(tmp_path / "plan.json", 0)
-    copy = NewTree.copy
+    copy = NewHierarchy.copy
     is_late: list[bool] = []
 
-    def overtaken(self: NewTree, store: Any, key: str, name: str, *more: Any, **how: Any) -> Any:
+    def overtaken(self: NewHierarchy, store: Any, key: str, name: str, *more: Any, **how: Any) -> Any:
         if not is_late and name in OTHERS:
             is_late.append(True)
             assert run_part(tmp_path / "plan.json", 1).is_complete
             (tmp_path / "b.zarr/.hidden").write_bytes(b"users have written since")
         return copy(self, store, key, name, *more, **how)
 
-    monkeypatch.setattr(NewTree, "copy", overtaken)
+    monkeypatch.setattr(NewHierarchy, "copy", overtaken)
     assert run_part(tmp_path / "plan.json", 1, threads=1).is_complete
     assert is_late and (tmp_path / "b.zarr/.hidden").read_bytes() == b"users have written since"
 
@@ -354,13 +354,13 @@ def test_whole_object_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 def test_objects_of_another_program_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hierarchy(LocalStore(tmp_path / "a.zarr"))
-    copy = NewHierarchy.copy_others
+    copy = HierarchyCopy.copy_others
 
-    def late(self: NewHierarchy, *arguments: Any) -> Any:
+    def late(self: HierarchyCopy, *arguments: Any) -> Any:
         (tmp_path / "b.zarr/.hidden").write_bytes(b"of another program")
         return copy(self, *arguments)
 
-    monkeypatch.setattr(NewHierarchy, "copy_others", late)
+    monkeypatch.setattr(HierarchyCopy, "copy_others", late)
     with pytest.raises(FileExistsError, match="expected no file of this name"):
         repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
     assert (tmp_path / "b.zarr/.hidden").read_bytes() == b"of another program"

@@ -21,14 +21,14 @@ from shardcodec.tools.convert.plan import Unit
 from shardcodec.tools.convert.work import GroupWork
 from shardcodec.tools.jobs.dask_work import PlanWorker
 from shardcodec.tools.jobs.job_files import PlanFile
-from shardcodec.tools.new_hierarchy import MARK, NewTree, claim
+from shardcodec.tools.new_hierarchy import MARK, NewHierarchy, claim
 
 
 @pytest.fixture
 def planned(tmp_path: Path, new: Path, job: Path) -> PlanFile:
     plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS)
     found = PlanFile.read(job)
-    claim(NewTree(found.destination), found.job, str(job), is_begun=False)
+    claim(NewHierarchy(found.destination), found.job, str(job), is_begun=False)
     return found
 
 
@@ -123,7 +123,7 @@ def test_memory_bounds_the_batches_at_the_same_time(
 ) -> None:
     plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS, threads=3)
     file = PlanFile.read(job)
-    claim(NewTree(file.destination), file.job, str(job), is_begun=False)
+    claim(NewHierarchy(file.destination), file.job, str(job), is_begun=False)
     (need,) = (one.need_nbytes for one in file.plan.arrays)
     running, seen = [], []
     original = GroupWork.run

@@ -25,7 +25,7 @@ from ...options import Options, check
 from ...storage.kinds import is_url, placed_options
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
-from ..new_hierarchy import MARK, NewTree, absolute, check_apart, has_claim, release
+from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim, release
 from ..other_objects import ObjectCounts, count_objects
 from ..targets import ArrayTarget, find_arrays
 from ..work import Incomplete, Monitor, Stopped
@@ -79,7 +79,7 @@ def plan_file(
     return PlanFile(path, plan, places[0], places[1], n_parts, options)
 
 
-def begin_job(file: PlanFile, new: NewTree, *, resume: bool) -> tuple[PlanFile, bool]:
+def begin_job(file: PlanFile, new: NewHierarchy, *, resume: bool) -> tuple[PlanFile, bool]:
     """Store the plan of a new job, or find the one that is resumed.
 
     A finished job stays until another one takes its file, so that a command that runs once more finds it complete.
@@ -88,7 +88,7 @@ def begin_job(file: PlanFile, new: NewTree, *, resume: bool) -> tuple[PlanFile, 
     ----------
     file : PlanFile
         The new plan.
-    new : NewTree
+    new : NewHierarchy
         Its destination.
     resume : bool
         Go on with the job in the file, if there is one.
@@ -131,12 +131,12 @@ def begin_job(file: PlanFile, new: NewTree, *, resume: bool) -> tuple[PlanFile, 
     return file, True
 
 
-def give_up(new: NewTree, owner: str, job: PlanFile | None, *, had_folder: bool) -> None:
+def give_up(new: NewHierarchy, owner: str, job: PlanFile | None, *, had_folder: bool) -> None:
     """Remove the file and the mark of a job that has not written anything, so that the next attempt finds nothing.
 
     Parameters
     ----------
-    new : NewTree
+    new : NewHierarchy
     owner : str
         Name of the job.
     job : PlanFile or None
@@ -316,7 +316,7 @@ def convert(
             storage_options=_options_for(source, storage_options),
         )
         check_apart(whole_source(source), destination)
-        new = NewTree(destination, storage_options)
+        new = NewHierarchy(destination, storage_options)
         choices = _choices(chunks, shards, codecs, like, storage_options)
         plan = make_plan(
             tree,
@@ -372,7 +372,7 @@ class _Conversion:
 
     plan: ConvertPlan
     tree: SourceTree
-    new: NewTree
+    new: NewHierarchy
     options: Options
     monitor: Monitor
     fail_fast: bool
@@ -498,7 +498,7 @@ def plan_convert(
         storage_options=_options_for(source, storage_options),
     )
     check_apart(whole_source(source), destination)
-    new = NewTree(destination, storage_options)
+    new = NewHierarchy(destination, storage_options)
     new.check_free()
     choices = _choices(chunks, shards, codecs, like, storage_options)
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)

@@ -25,7 +25,7 @@ from ...format.byte_document import byte_document
 from ...format.metadata import KeyEncoding, key_encoding, parse_document
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
-from ..new_hierarchy import NewTree
+from ..new_hierarchy import NewHierarchy
 from ..targets import lasting_state
 from .source import Ints, file_state
 
@@ -56,7 +56,7 @@ class NewArray:
 
     Parameters
     ----------
-    tree : NewTree
+    tree : NewHierarchy
     name : str
         Path of the array in the hierarchy.
     document : mapping
@@ -69,7 +69,7 @@ class NewArray:
         The name cannot be written.
     """
 
-    def __init__(self, tree: NewTree, name: str, document: Mapping[str, Any], options: Options) -> None:
+    def __init__(self, tree: NewHierarchy, name: str, document: Mapping[str, Any], options: Options) -> None:
         self.name, self._tree, self._options = name, tree, options
         self.folder = tree.folder(name)
         self.keys: KeyEncoding = key_encoding(document)

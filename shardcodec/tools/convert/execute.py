@@ -20,7 +20,7 @@ from ...options import Options
 from ...storage.waiting import ThreadCall, WorkerThreads
 from ..documents import encoded_document
 from ..jobs.job_files import FoundLines, Ledger, ledger_folder, read_ledgers
-from ..new_hierarchy import JobOver, NewTree, claim, guard, has_claim, release
+from ..new_hierarchy import JobOver, NewHierarchy, claim, guard, has_claim, release
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..work import Incomplete, MemoryBudget, Monitor, Stopped
 from .grouping import Geometry, encode_grouping
@@ -202,7 +202,7 @@ class Execution:
     plan : ConvertPlan
     tree : SourceTree
         The opened source.
-    destination : NewTree
+    destination : NewHierarchy
     options : Options
     monitor : Monitor
     job : str or None
@@ -219,7 +219,7 @@ class Execution:
         self,
         plan: ConvertPlan,
         tree: SourceTree,
-        destination: NewTree,
+        destination: NewHierarchy,
         options: Options,
         monitor: Monitor,
         *,
@@ -530,7 +530,7 @@ class Intermediate:
         self._options = replace(options, locking="thread")
         # a name that no other hierarchy has, because the whole folder is removed at the end
         self._folder = os.path.abspath(os.fspath(folder))
-        self._new = NewTree(os.path.join(self._folder, f"{plan.fingerprint}.zarr"))
+        self._new = NewHierarchy(os.path.join(self._folder, f"{plan.fingerprint}.zarr"))
         self._job = None if job is None else f"{job}.temp"
         if self._job is None or not os.path.exists(ledger_folder(self._job)):
             self._new.check_free()

@@ -41,7 +41,7 @@ from ...transformer.legacy_2022.open import as_store, check_understood, legacy_s
 from ...transformer.legacy_2022.translate import to_v3
 from ...zarr_plugin.enable import attach
 from ..documents import DOCUMENTS, encoded_document, is_own_name, object_name
-from ..new_hierarchy import NewTree, check_apart
+from ..new_hierarchy import NewHierarchy, check_apart
 from ..other_objects import LeftObject, OtherObject, OtherObjects, count_objects
 from ..rewrite import copy_chunks, stored_runs
 from ..work import MemoryBudget, MemoryShare, Monitor, in_order
@@ -395,7 +395,7 @@ def convert_2022(
     base, prefix = as_store(dst)
     check_store_writable(base)
     place = normalized(f"{prefix}/{path if dst_path is None else dst_path}")
-    new = NewTree(StorePath(base, place))
+    new = NewHierarchy(StorePath(base, place))
     check_apart(source.base, StorePath(base, place))
     if not overwrite:
         new.check_free("after an interrupted conversion repeat it with overwrite=True")
@@ -427,14 +427,14 @@ def _group(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_format(base: Any) -> None:
     """Raise `FileExistsError` for a store with a hierarchy of the 2022 format, which gets no nodes of Zarr v3."""
-    stored = NewTree(base).get("zarr.json")
+    stored = NewHierarchy(base).get("zarr.json")
     if stored is not None and parse_json(stored, "zarr.json").get("zarr_format") != 3:
         raise FileExistsError(
             f"expected a hierarchy of Zarr v3 or an empty store, got another format in {base}"
         )
 
 
-def _make_room(new: NewTree, documents: Mapping[str, Mapping[str, Any]], others: OtherObjects) -> None:
+def _make_room(new: NewHierarchy, documents: Mapping[str, Mapping[str, Any]], others: OtherObjects) -> None:
     """Remove what an earlier conversion of the same nodes has written, metadata first; nothing if there is something else.
 
     Raises
@@ -471,7 +471,7 @@ def _make_room(new: NewTree, documents: Mapping[str, Mapping[str, Any]], others:
 
 
 def _copy_array(
-    plan: LegacyPlan, new: NewTree, node: str, options: Options, progress: Progress | None
+    plan: LegacyPlan, new: NewHierarchy, node: str, options: Options, progress: Progress | None
 ) -> None:
     """Copy all objects of an array, several at a time. After the first error no other copy is started, and it is raised."""
     keys = key_encoding(plan.document)
@@ -487,7 +487,7 @@ def _copy_array(
                 progress(done, len(coords))
 
 
-def _copy(plan: LegacyPlan, key: str, new: NewTree, name: str, options: Options) -> None:
+def _copy(plan: LegacyPlan, key: str, new: NewHierarchy, name: str, options: Options) -> None:
     if plan.here is None or plan.there is None:
         store, stored_key, _ = object_at(plan.store, key)
         durable = options.durability == "fsync"

@@ -20,7 +20,7 @@ from ...arguments import check_fields
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..documents import consolidated, node_path
-from ..new_hierarchy import NewTree
+from ..new_hierarchy import NewHierarchy
 from .destination import NewArray
 from .grouping import Geometry, Grouping, encode_grouping, move_grouping, parts_of_axis
 from .layout import Choices, chunks_of, kept_layout, misfit, new_layout
@@ -312,7 +312,7 @@ def default_memory() -> int:
 
 def make_plan(
     tree: SourceTree,
-    destination: NewTree,
+    destination: NewHierarchy,
     choices: Choices,
     options: Options,
     *,
@@ -442,7 +442,9 @@ def _add_groups(tree: SourceTree, documents: dict[str, Any]) -> None:
         documents[name]["consolidated_metadata"] = found[name]
 
 
-def fingerprint(tree: SourceTree, destination: NewTree, documents: Mapping[str, Any], verify: str) -> str:
+def fingerprint(
+    tree: SourceTree, destination: NewHierarchy, documents: Mapping[str, Any], verify: str
+) -> str:
     """Return a hash of the identity of the source, its metadata, the new metadata and the options."""
     sources = []
     for one in tree.arrays:
@@ -455,7 +457,7 @@ def fingerprint(tree: SourceTree, destination: NewTree, documents: Mapping[str, 
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def check_same_source(plan: ConvertPlan, tree: SourceTree, destination: NewTree) -> None:
+def check_same_source(plan: ConvertPlan, tree: SourceTree, destination: NewHierarchy) -> None:
     """Raise `ConflictError` if the source is not the one for which the plan was made."""
     found = fingerprint(tree, destination, plan.documents, plan.verify)
     if found != plan.fingerprint:

@@ -22,7 +22,7 @@ from ...errors import ConflictError, ShardError
 from ...options import Options
 from ..chunk_check import ChunkCheck, Level
 from ..damage.rebuilt_index import sequence
-from ..new_hierarchy import JobOver, NewTree
+from ..new_hierarchy import JobOver, NewHierarchy
 from ..report import format_nbytes
 from ..rewrite import CopiedChunks, copy_chunks
 from ..survey import survey
@@ -310,7 +310,7 @@ class GroupWork:
     plan : ConvertPlan
     tree : SourceTree
         The opened source.
-    destination : NewTree
+    destination : NewHierarchy
     options : Options
     done : mapping
         Shards that earlier runs have recorded.
@@ -323,7 +323,7 @@ class GroupWork:
         self,
         plan: ConvertPlan,
         tree: SourceTree,
-        destination: NewTree,
+        destination: NewHierarchy,
         options: Options,
         done: Done,
         *,

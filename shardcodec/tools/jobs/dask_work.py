@@ -30,7 +30,7 @@ from ..convert.plan import ConvertPlan, Unit
 from ..convert.report import ShardFailure, ShardRecord
 from ..convert.source import Ints
 from ..convert.work import Done, GroupWork
-from ..new_hierarchy import NewTree, guard, has_claim
+from ..new_hierarchy import NewHierarchy, guard, has_claim
 from ..targets import ArrayTarget, ShardTarget
 from ..work import Incomplete, Monitor, Stopped
 from .dask_run import Cluster, DaskRun, Lost, RunPlugin, worker_of_run
@@ -398,7 +398,7 @@ class PlanWorker:
             )
         return file
 
-    def _check_destination(self, new: NewTree, plan: ConvertPlan) -> None:
+    def _check_destination(self, new: NewHierarchy, plan: ConvertPlan) -> None:
         """Check that this machine sees the mark that the job has written.
 
         Raises

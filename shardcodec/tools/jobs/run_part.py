@@ -21,7 +21,7 @@ from ..convert.open_source import open_source
 from ..convert.plan import check_same_source
 from ..convert.report import ConvertReport
 from ..convert.source import SourceTree
-from ..new_hierarchy import NewTree
+from ..new_hierarchy import NewHierarchy
 from ..report import Record, Report
 from ..work import Monitor
 from .job_files import PlanFile, read_ledgers
@@ -40,7 +40,7 @@ __all__ = [
 # `open_plan`: a worker opens what a plan names, and checks that it is what was planned.
 
 
-def open_plan(found: PlanFile, options: Options) -> tuple[SourceTree, NewTree]:
+def open_plan(found: PlanFile, options: Options) -> tuple[SourceTree, NewHierarchy]:
     """Open source and destination of a plan.
 
     Raises
@@ -59,7 +59,7 @@ def open_plan(found: PlanFile, options: Options) -> tuple[SourceTree, NewTree]:
         others=plan.others,
         storage_options=found.storage_options if is_url(found.source) else None,
     )
-    new = NewTree(found.destination, found.storage_options)
+    new = NewHierarchy(found.destination, found.storage_options)
     check_same_source(plan, tree, new)
     return tree, new
 
@@ -242,6 +242,6 @@ def status(file: str | os.PathLike[str]) -> StatusReport:
         sum(one.n_finished for one in arrays),
         lines.n_damaged,
         lines.n_foreign,
-        is_finished(lines) and NewTree(found.destination, found.storage_options).is_complete,
+        is_finished(lines) and NewHierarchy(found.destination, found.storage_options).is_complete,
         tuple(arrays),
     )

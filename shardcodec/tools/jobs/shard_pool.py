@@ -17,7 +17,7 @@ from ...option_sources import current_options
 from ...options import check
 from ...storage.files import check_name
 from ...storage.kinds import is_url
-from ..hierarchy_copy import NewHierarchy
+from ..hierarchy_copy import HierarchyCopy
 from ..new_hierarchy import check_new_place
 from ..targets import ArrayTarget, ShardTarget, find_arrays
 from ..work import MemoryBudget, Monitor
@@ -192,8 +192,8 @@ class ShardPool:
         """True if workers of a cluster do the work."""
         return self._workers is not None
 
-    def new_hierarchy(self, to: Any) -> NewHierarchy:
-        """Begin a new hierarchy, which all processes of this pool write.
+    def begin_copy(self, to: Any) -> HierarchyCopy:
+        """Begin the copy of a hierarchy, which all processes of this pool write.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class ShardPool:
         Raises
         ------
         ValueError, FileExistsError
-            See `NewHierarchy`; or workers should write a single shard.
+            See `HierarchyCopy`; or workers should write a single shard.
         """
         is_one_shard = self._is_one_shard()
         if self.is_remote and is_one_shard:
@@ -210,7 +210,7 @@ class ShardPool:
                 "to: expected a group or an array with dask, got one shard, which needs no workers"
             )
         job = uuid.uuid4().hex if self.is_remote else None
-        return NewHierarchy(
+        return HierarchyCopy(
             to,
             self._storage_options,
             self.budget,
@@ -221,7 +221,7 @@ class ShardPool:
         )
 
     def check_new_place(self, to: Any) -> None:
-        """Raise the errors of `new_hierarchy`; nothing is written."""
+        """Raise the errors of `begin_copy`; nothing is written."""
         check_new_place(to, self._storage_options, self._target, is_one_shard=self._is_one_shard())
 
     def _is_one_shard(self) -> bool:
