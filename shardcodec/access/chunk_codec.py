@@ -1,6 +1,6 @@
 # chunk_codec.py - compiled chains of codecs
 # SPDX-License-Identifier: MIT
-"""Compiled chains: one native object for each spec and byte order of the caller's memory.
+"""Compiled chains: one native object for each spec and byte order of the caller's memory; `ClippedCodecs` has one for each shape.
 
 The metadata of codecs (`format`) are imported when the first chain is compiled, because every process that opens an array with
 zarr imports this module.
@@ -9,18 +9,23 @@ zarr imports this module.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import native
-from ..errors import UnsupportedError
+from ..errors import ShardError, UnsupportedError
+from .records import PlanItem
+from .regions import as_void, whole
 
 if TYPE_CHECKING:
     from .._native import Chain
     from ..format.spec import ChainSpec, ShardSpec
 
 __all__ = ["byte_map", "compiled", "memory_order", "output_array", "staged_shard", "staged_whole"]
+
+Array = np.ndarray[Any, Any]
 
 
 @functools.lru_cache(maxsize=256)
@@ -49,8 +54,6 @@ def compiled(spec: ChainSpec, native_order: bool = True, any_nan: bool = False) 
     from ..format.chain import lower
 
     if spec.is_clipped:
-        from .clipped_chunks import ClippedCodecs
-
         if spec.bytes_codecs:
             raise UnsupportedError(
                 "expected a shard with clipped inner chunks to have no codecs after sharding_indexed; "
@@ -147,3 +150,58 @@ def memory_order(array: np.dtype[Any], spec: np.dtype[Any]) -> bool | None:
     if spec.kind not in "OT" and array == spec.newbyteorder("S"):
         return False
     return None
+
+
+# ---------------------------------------------------------------- inner chunks that are clipped to their shard
+
+
+class ClippedCodecs:
+    """Native codecs for the inner chunks of a shard whose `chunk_shape` does not divide its shape; see `staged.read.ChunkCodecs`.
+
+    Draft 1.1 of the codec clips the last inner chunks along an axis to the shard. A native chain has one shape, so such a shard
+    is staged: the engine finds the inner chunks, and each is encoded with the chain of its shape. `spec` is that of an inner
+    chunk which is not clipped.
+    """
+
+    one_by_one = True
+
+    def __init__(self, spec: ChainSpec) -> None:
+        self._spec = spec
+        self._chains: dict[tuple[int, ...], Chain] = {}  # at most two sizes along each axis
+        self.fill: Array = np.frombuffer(spec.fill, dtype=spec.dtype).reshape(())
+        self.input_dtype = self.fill.dtype
+
+    def _chain(self, shape: tuple[int, ...]) -> Chain:
+        chain = self._chains.get(shape)
+        if chain is None:
+            from ..format.chain import lower
+
+            chain = native.load().Chain(**lower(self._spec.with_shape(shape)))
+            self._chains[shape] = chain
+        return chain
+
+    def decode(self, chunks: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        """Decode buffers to arrays of these shapes."""
+        return [self._decode_one(chunk, shape) for chunk, shape in zip(chunks, shapes, strict=True)]
+
+    def _decode_one(self, chunk: Any, shape: tuple[int, ...]) -> Array:
+        out = np.empty(shape, dtype=self._spec.dtype)
+        try:
+            native.load().read([(self._chain(shape), chunk, whole(shape))], as_void(out), range(out.ndim))
+        except ShardError as error:
+            error.shard = None  # the item of this small plan; the caller adds its own item
+            raise
+        return out
+
+    def encode(self, chunks: Sequence[Array], write_empty: bool) -> list[Any]:
+        """Encode arrays, each with the chain of its shape."""
+        return [self._encode_one(chunk) for chunk in chunks]
+
+    def _encode_one(self, chunk: Array) -> Any:
+        plan = [PlanItem(self._chain(chunk.shape), None, whole(chunk.shape))]
+        (new,), *_ = native.load().write(plan, as_void(chunk), tuple(range(chunk.ndim)), write_empty=True)
+        return new
+
+    def is_fill(self, chunk: Array) -> bool:
+        """Return True if all elements of a chunk equal the fill value bit by bit."""
+        return bool(native.load().all_equal(np.ascontiguousarray(as_void(chunk)), self._spec.fill))

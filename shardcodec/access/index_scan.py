@@ -36,7 +36,8 @@ from .remote_index import IndexLoader, LimitedRemote, check_entries
 
 if TYPE_CHECKING:
     from .._native import Chain
-    from .opened_shard import OpenedShard, ShardObject
+    from .opened_shard import OpenedShard
+    from .shard_object import ShardObject
 
 
 __all__ = [

@@ -22,9 +22,9 @@ from .buffer.buffered import Target
 from .buffer.overlay import Overlay
 from .chunk_codec import compiled
 from .inner_chunks import as_chunks, encode_chunks, position_array, positions, sort_unique
-from .opened_shard import StoreObject, shard_object
 from .placement import DEAD_SHARE
 from .shard_change import Change, Settlement, StoredShard, change
+from .shard_object import StoreObject, shard_object
 from .shard_reader import ShardReader
 from .user_bytes import UserBytes, check_alignment
 from .write import check_size

@@ -19,9 +19,10 @@ from ..options import Options
 from ..storage.locks import NO_FILE, settle
 from ..storage.runner import Runner
 from ..storage.store import UNCHANGED, Outcome, Stored
-from .opened_shard import NO_OBJECT, NativeShard, ShardObject, content_generation
+from .opened_shard import NO_OBJECT, NativeShard, content_generation
 from .placement import Gone
 from .read import with_key
+from .shard_object import ShardObject
 from .user_bytes import UserBytes
 from .write import NOTHING, EncodedItem, ordered, write_encoded
 

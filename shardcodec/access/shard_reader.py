@@ -28,10 +28,11 @@ from .basic_selection import parse_selection
 from .buffer import flush_buffered
 from .chunk_codec import compiled, output_array
 from .inner_chunks import coordinates, decode_chunks, positions
-from .opened_shard import OpenedShard, ShardObject
+from .opened_shard import OpenedShard
 from .placement import ABSENT
 from .read import ObjectSelection, read, with_key
 from .regions import Box, touched
+from .shard_object import ShardObject
 from .user_bytes import HeaderFooter, find
 
 if TYPE_CHECKING:

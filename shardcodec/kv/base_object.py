@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..access.opened_shard import NestedShard, OpenedShard, ShardObject, shard_object
+from ..access.opened_shard import NestedShard, OpenedShard
+from ..access.shard_object import ShardObject, shard_object
 from ..options import Options
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url

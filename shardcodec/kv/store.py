@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from .. import native
-from ..access.opened_shard import ShardObject
 from ..access.read import INLINE_NBYTES
+from ..access.shard_object import ShardObject
 from ..arguments import check_argument, checked
 from ..errors import UnsupportedError
 from ..format.checks import as_int

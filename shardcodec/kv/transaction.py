@@ -20,8 +20,9 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from ..access.opened_shard import UNKNOWN, OpenedShard, ShardObject
+from ..access.opened_shard import UNKNOWN, OpenedShard
 from ..access.shard_change import StoredShard, change_all
+from ..access.shard_object import ShardObject
 from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
 from ..storage.waiting import in_thread

@@ -12,7 +12,8 @@ from typing import Any, Self
 import numpy as np
 
 from ..access.box_reader import Folder
-from ..access.opened_shard import OpenedShard, open_object
+from ..access.opened_shard import OpenedShard
+from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..option_sources import current_options
 from .backup import same_bytes

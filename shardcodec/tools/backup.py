@@ -16,7 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from .. import native
-from ..access.opened_shard import Entries, NestedShard, OpenedShard, Sums, open_object
+from ..access.opened_shard import Entries, NestedShard, OpenedShard, Sums
+from ..access.shard_object import open_object
 from ..compat import on_zarrs_loop
 from ..mounts import Descriptor
 from ..storage.files import OldBytes, open_file, pending_journal, read_journal, staging_for

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..access.chunk_codec import compiled
-from ..access.opened_shard import OpenedShard, open_object
+from ..access.opened_shard import OpenedShard
 from ..access.shard_change import Change, StoredShard, change
 from ..access.shard_layout import ShardLayout, shard_layout
+from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..arguments import checked
 from ..errors import ShardError

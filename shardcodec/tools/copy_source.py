@@ -16,7 +16,8 @@ import numpy as np
 
 from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates, encode_chunks
-from ..access.opened_shard import OpenedShard, open_object
+from ..access.opened_shard import OpenedShard
+from ..access.shard_object import open_object
 from ..errors import ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from ..access.box_reader import Folder
-from ..access.opened_shard import open_object
+from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..format.spec import ShardSpec
 from ..options import Options

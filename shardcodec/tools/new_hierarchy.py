@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..access.box_reader import Folder, folder_at
-from ..access.opened_shard import open_object
+from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..compat import LocalStore, StorePath, buffer_from, default_buffer_prototype, on_zarrs_loop, unwrap
 from ..format.spec import ShardSpec

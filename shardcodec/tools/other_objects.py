@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..access.box_reader import Folder
-from ..access.opened_shard import open_object
+from ..access.shard_object import open_object
 from ..format.metadata import KeyEncoding
 from ..storage.store import Store
 from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..access.opened_shard import NativeShard, OpenedShard, open_object
+from ..access.opened_shard import NativeShard, OpenedShard
+from ..access.shard_object import open_object
 from ..arguments import checked
 from ..errors import ConflictError, ShardError
 from ..format.spec import ShardSpec

@@ -11,7 +11,8 @@ import numpy as np
 
 from .. import native
 from ..access.inner_chunks import coordinates
-from ..access.opened_shard import OpenedShard, open_object
+from ..access.opened_shard import OpenedShard
+from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..access.user_bytes import HeaderFooter, find
 from ..errors import ConflictError, ShardFormatError, UnsupportedError

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Any
 
 from ..access.box_reader import Folder, folder_at
-from ..access.opened_shard import StoreObject
 from ..access.shard import Shard
+from ..access.shard_object import StoreObject
 from ..compat import StorePath, on_zarrs_loop
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..access.opened_shard import open_object
+from ..access.shard_object import open_object
 from ..arguments import checked
 from ..checksum import crc32c
 from ..errors import ShardError, UnsupportedError

@@ -22,7 +22,7 @@ from workers import forked
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.opened_shard import open_object
+from shardcodec.access.shard_object import open_object
 from shardcodec.errors import ConflictError
 from shardcodec.storage.files import pending_journal
 from shardcodec.tools import compact, verify

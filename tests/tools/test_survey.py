@@ -21,7 +21,8 @@ from zarr.codecs import Crc32cCodec
 
 import shardcodec
 from shardcodec import tools
-from shardcodec.access.opened_shard import NativeShard, open_object
+from shardcodec.access.opened_shard import NativeShard
+from shardcodec.access.shard_object import open_object
 from shardcodec.options import resolve
 from shardcodec.storage.kinds import object_at
 from shardcodec.tools.chunk_check import ChunkCheck, Level

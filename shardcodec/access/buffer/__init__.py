@@ -14,7 +14,7 @@ from ...compat import on_zarrs_loop
 from ...storage import locks
 
 if TYPE_CHECKING:
-    from ..opened_shard import ShardObject
+    from ..shard_object import ShardObject
     from .process_buffer import ProcessBuffer
 
 __all__ = [

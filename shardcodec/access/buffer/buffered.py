@@ -20,9 +20,9 @@ from ...storage.replace import replace
 from ...storage.runner import ON_LOOP, Runner
 from ...storage.store import Outcome, Store, Stored
 from ...storage.waiting import all_of
-from ..opened_shard import ShardObject
 from ..read import ObjectSelection, read
 from ..regions import Boxes, whole
+from ..shard_object import ShardObject
 from ..write import Elements, WriteItem, write_objects
 from .overlay import Array, Overlay
 

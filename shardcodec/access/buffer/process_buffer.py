@@ -38,9 +38,9 @@ from ...storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ...storage.store import Store
 from ...storage.waiting import all_of, in_thread
 from ..array_io import Request, read_request, write_request
-from ..opened_shard import ShardObject
 from ..read import INLINE_NBYTES, ObjectSelection, decoded_nbytes
 from ..regions import Box
+from ..shard_object import ShardObject
 from .buffered import BufferedElements, BufferedWrites, LayoutGuard, LayoutLooks, LockName, LockNames, Target
 from .overlay import Array, Overlay
 

@@ -16,9 +16,9 @@ from ... import native
 from ...access.array_io import PARTS_NBYTES, Request, write_request_blocking
 from ...access.box_reader import ArrayObjects, BoxReader
 from ...access.chunk_codec import compiled
-from ...access.opened_shard import open_object
 from ...access.read import ObjectSelection
 from ...access.regions import Box, box_parts, whole
+from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter
 from ...compat import default_spec
 from ...format.byte_document import byte_document

@@ -22,9 +22,9 @@ import zarr
 
 from ...access.box_reader import folder_at
 from ...access.inner_chunks import coordinates
-from ...access.opened_shard import shard_object
 from ...access.placement import ABSENT
 from ...access.shard import Shard
+from ...access.shard_object import shard_object
 from ...arguments import checked
 from ...compat import LocalStore, Store, StorePath, quiet, sync
 from ...errors import ShardFormatError, UnsupportedError

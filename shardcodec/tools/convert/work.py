@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ... import native
-from ...access.opened_shard import open_object
+from ...access.shard_object import open_object
 from ...errors import ConflictError, ShardError
 from ...options import Options
 from ..chunk_check import ChunkCheck, Level

@@ -22,8 +22,9 @@ from ...access.array_reader import ArrayReader
 from ...access.box_reader import Folder
 from ...access.chunk_codec import compiled
 from ...access.inner_chunks import position_array
-from ...access.opened_shard import OpenedShard, StoreObject
+from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
+from ...access.shard_object import StoreObject
 from ...compat import on_zarrs_loop
 from ...errors import ShardError, ShardFormatError
 from ...format.metadata import KeyEncoding
