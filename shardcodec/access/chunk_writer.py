@@ -23,6 +23,7 @@ import numpy as np
 from .. import native
 from ..arguments import as_buffer, checked
 from ..errors import UnsupportedError
+from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Durability, Options, Order, check
@@ -32,7 +33,7 @@ from ..storage.files import check_name, staging_for
 from ..storage.whole_file import sync_documents
 from .chunk_codec import compiled
 from .inner_chunks import as_array, as_chunks, as_coords, batches, coordinates, encode_chunks, positions
-from .placement import ABSENT, aligned
+from .placement import aligned
 from .user_bytes import check_alignment, marked_footer
 from .write import check_size, ordered
 

@@ -16,7 +16,7 @@ from ..drawing.chunk_map import MAX_CELLS, ChunkMap
 from ..drawing.figures import check_file, layout_figure, map_figure, save
 from ..drawing.html import MAX_SVG_CELLS, facts_table, map_svg
 from ..errors import ShardError
-from .placement import ABSENT
+from ..format.codecs import ABSENT
 from .shard_layout import shard_layout
 
 __all__ = ["html_of_shard", "html_of_state", "layout_arguments", "map_of_state", "plot_layout", "plot_map"]

@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import native
+from ..format.codecs import ABSENT
 
 __all__ = [
-    "ABSENT",
     "BLOCK_NBYTES",
     "DEAD_SHARE",
     "PACK",
@@ -51,7 +51,6 @@ __all__ = [
     "within",
 ]
 
-ABSENT = np.uint64(2**64 - 1)
 # Measured (docs/durability.md): with more dead bytes `replace` copies more, with fewer `append` packs more often.
 DEAD_SHARE = 0.25
 # The same for less than `MIN_DEAD_NBYTES`: shards of a few small inner chunks would be packed at nearly every update.

@@ -17,6 +17,7 @@ import numpy as np
 from .. import native
 from ..compat import on_zarrs_loop, sync
 from ..errors import ShardError, ShardFormatError
+from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage import locks
 from ..storage.budget import Limits
@@ -27,7 +28,6 @@ from ..storage.replace import replace_blocking
 from ..storage.store import NO_OBJECT, Answer, Changed, Maker, Store, state_bytes
 from ..storage.waiting import all_of
 from .opened_shard import Entries, NativeShard, OpenedShard, Sums, changed_error
-from .placement import ABSENT
 from .remote_index import (
     IndexLoader,
     LimitedRemote,

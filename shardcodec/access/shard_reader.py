@@ -20,6 +20,7 @@ import numpy as np
 from .. import native
 from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
+from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
@@ -29,7 +30,6 @@ from .buffer import flush_buffered
 from .chunk_codec import compiled, output_array
 from .inner_chunks import coordinates, decode_chunks, positions
 from .opened_shard import OpenedShard
-from .placement import ABSENT
 from .read import ObjectSelection, read, with_key
 from .regions import Box, touched
 from .shard_object import ShardObject

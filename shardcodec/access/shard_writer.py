@@ -21,6 +21,7 @@ from .. import native
 from ..arguments import as_buffer, checked, show
 from ..compat import StorePath
 from ..errors import LockError, UnsupportedError
+from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Durability, Order, check
@@ -29,7 +30,7 @@ from ..storage.store import Store
 from ..storage.zarr_store import Upload
 from .chunk_writer import ChunkWriter, SlotHow, SlotWriter, create
 from .inner_chunks import positions
-from .placement import ABSENT, aligned
+from .placement import aligned
 from .user_bytes import check_alignment
 from .write import check_size, ordered
 

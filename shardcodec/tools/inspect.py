@@ -22,12 +22,12 @@ from ..access.chunk_codec import compiled
 from ..access.index_scan import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
 from ..access.opened_shard import OpenedShard
 from ..access.pictures import layout_arguments
-from ..access.placement import ABSENT
 from ..access.shard_layout import ShardLayout, shard_layout
 from ..arguments import checked
 from ..drawing.chunk_map import ChunkMap
 from ..drawing.figures import array_figure, check_file, save
 from ..format.byte_document import inner_codecs
+from ..format.codecs import ABSENT
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
 from .array_report import (

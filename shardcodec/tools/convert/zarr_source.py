@@ -23,10 +23,10 @@ from ...access.box_reader import Folder
 from ...access.chunk_codec import compiled
 from ...access.inner_chunks import position_array
 from ...access.opened_shard import OpenedShard
-from ...access.placement import ABSENT
 from ...access.shard_object import StoreObject
 from ...compat import on_zarrs_loop
 from ...errors import ShardError, ShardFormatError
+from ...format.codecs import ABSENT
 from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
