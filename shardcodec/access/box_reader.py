@@ -27,7 +27,6 @@ from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.files import FileStore, check_name
 from ..storage.indexes import IndexCache
 from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, original
-from ..storage.runner import run_blocking
 from ..storage.store import Store
 from ..storage.waiting import Patience
 from .read import ObjectSelection, read, slice_reader
@@ -86,9 +85,8 @@ class Folder:
         if self.base is not None:
             buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
             return None if buffer is None else bytes(buffer.to_bytes())
-        work = self.store.get(key)
         try:
-            answer = run_blocking(work) if self.store.is_near else on_zarrs_loop(work)
+            answer = self.store.wait(self.store.get(key))
         except ShardFileError as error:
             if error.context.get("kind") != "folder":
                 raise

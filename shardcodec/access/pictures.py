@@ -17,9 +17,9 @@ from ..drawing.figures import check_file, layout_figure, map_figure, save
 from ..drawing.html import MAX_SVG_CELLS, facts_table, map_svg
 from ..errors import ShardError
 from ..format.codecs import ABSENT
-from .shard_layout import shard_layout
+from .shard_layout import layout_arguments
 
-__all__ = ["html_of_shard", "html_of_state", "layout_arguments", "map_of_state", "plot_layout", "plot_map"]
+__all__ = ["html_of_shard", "html_of_state", "map_of_state", "plot_layout", "plot_map"]
 
 File = str | os.PathLike[str] | None
 
@@ -56,18 +56,6 @@ def html_of_state(state: Any) -> str:
         ("encoded", f"{total:,} bytes"),
     ]
     return facts_table("ChunkState", rows, map_svg(map_of_state(state, MAX_SVG_CELLS)))
-
-
-def layout_arguments(shard: Any, title: str) -> tuple[int, dict[str, Any], Any, int, str]:
-    """Return the arguments of `layout_figure` for a shard; raise if its index is invalid."""
-    shard.check()
-    entries = shard.index.reshape(-1, 2)
-    stored = np.flatnonzero(entries[:, 0] != ABSENT)
-    places = np.concatenate([stored[:, None], entries[stored].astype(np.int64)], axis=1)
-    ranges: dict[str, Any] = {}
-    if shard.exists:
-        ranges = shard_layout(shard.spec, entries, shard.nbytes, shard.read_range).ranges
-    return shard.nbytes, ranges, places, shard.spec.n_chunks, title
 
 
 def plot_layout(shard: Any, file: File) -> Any:

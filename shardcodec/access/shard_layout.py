@@ -24,7 +24,7 @@ from ..format.spec import ShardSpec
 from ..options import ORDERS
 from .user_bytes import HeaderFooter, find
 
-__all__ = ["KINDS", "ShardLayout", "shard_layout", "stored_order"]
+__all__ = ["KINDS", "ShardLayout", "layout_arguments", "shard_layout", "stored_order"]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 Ranges = np.ndarray[Any, np.dtype[np.int64]]
@@ -96,6 +96,18 @@ def shard_layout(
     parts = _split(places, index_at, spec.index_nbytes, nbytes, found)
     alignment = found.alignment if found is not None and found.is_marked else 1
     return ShardLayout(nbytes, len(stored), parts, alignment, stored_order(by_offset, spec.grid_shape))
+
+
+def layout_arguments(shard: Any, title: str) -> tuple[int, dict[str, Any], Any, int, str]:
+    """Return the arguments of `layout_figure` for a shard; raise if its index is invalid."""
+    shard.check()
+    entries = shard.index.reshape(-1, 2)
+    stored = np.flatnonzero(entries[:, 0] != ABSENT)
+    places = np.concatenate([stored[:, None], entries[stored].astype(np.int64)], axis=1)
+    ranges: dict[str, Any] = {}
+    if shard.exists:
+        ranges = shard_layout(shard.spec, entries, shard.nbytes, shard.read_range).ranges
+    return shard.nbytes, ranges, places, shard.spec.n_chunks, title
 
 
 def _split(

@@ -46,6 +46,7 @@ __all__ = [
     "report_unguarded",
     "scope_at",
     "seed_latency",
+    "strategies_at",
 ]
 
 # File systems where appends to a shard were tested with kills and power cuts. Elsewhere an append may fail: GlusterFS lost
@@ -225,6 +226,12 @@ def appends(file: int | OpenFile) -> bool:
 def is_local(file: int | OpenFile) -> bool:
     """Return True if only processes of this machine use this open file, and all of them see the same state."""
     return name_of(file) in LOCAL_TYPES
+
+
+def strategies_at(folder: str) -> tuple[str, bool, bool]:
+    """Return the name of the file system of a folder, and whether its shards may be appended to and updated in place."""
+    with Descriptor(folder) as fd:
+        return name_of(fd), appends(fd), is_local(fd)
 
 
 def is_prompt(path: str) -> bool:

@@ -19,23 +19,32 @@ import json
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Coroutine,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from ..compat import IN_MEMORY, buffer_from
+from ..compat import IN_MEMORY, buffer_from, on_zarrs_loop
 from ..errors import LockError
 from ..options import Options
 from . import locks, object_names
 from .budget import Limits, limits_of_zarr
 from .file_systems import OpenFile
+from .runner import run_blocking
 
 if TYPE_CHECKING:
     from .runner import Runner
-
 
 __all__ = [
     "GROUP_NBYTES",
@@ -57,6 +66,8 @@ __all__ = [
     "group_of",
     "state_bytes",
 ]
+
+T = TypeVar("T")
 
 
 # ---------------------------------------------------------------- answers to requests
@@ -366,6 +377,10 @@ class Store(ABC):
         """True if the documents in the store are those of the arrays that are opened in it."""
         return True
 
+    def says_missing(self, error: Exception) -> bool:
+        """Return True if an error of a request says that the place of all objects does not exist."""
+        return isinstance(error, FileNotFoundError)
+
     @property
     def is_read_only(self) -> bool:
         """True if the store refuses writes."""
@@ -412,6 +427,10 @@ class Store(ABC):
         return object_names.describe(self._given, key)
 
     # ---- requests
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run one of the coroutines below in a thread without an event loop, and return its result."""
+        return run_blocking(work) if self.is_near else on_zarrs_loop(work)  # type: ignore[no-any-return]
 
     @property
     def budget_name(self) -> str | None:

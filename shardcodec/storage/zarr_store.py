@@ -109,6 +109,9 @@ class ZarrStore(Store):
             return self._inner.is_prompt
         return not isinstance(self._given, NestedStore) or self._given.is_prompt
 
+    def says_missing(self, error: Exception) -> bool:
+        return super().says_missing(error) or conditions.names_missing_bucket(error)
+
     def lock_names(self, keys: Sequence[str]) -> list[str]:
         """Return names that stores of one place share, as far as their ``__str__`` tells."""
         if self._inner is not None:

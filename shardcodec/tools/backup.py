@@ -8,7 +8,6 @@ the same time, finds either no backup or a whole one.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -18,8 +17,6 @@ from typing import Any
 from .. import native
 from ..access.opened_shard import Entries, NestedShard, OpenedShard, Sums
 from ..access.shard_object import open_object
-from ..compat import on_zarrs_loop
-from ..mounts import Descriptor
 from ..storage.files import OldBytes, open_file, pending_journal, read_journal, staging_for
 from ..storage.kinds import object_at
 from ..storage.store import Store
@@ -120,7 +117,7 @@ def write_object(
         store.check_writable()
         if before_store is not None:
             before_store()
-        on_zarrs_loop(store.put_empty(key))
+        store.wait(store.put_empty(key))
         return
     if path is None:
         upload = Upload(store, key, nbytes)
@@ -255,7 +252,7 @@ class Backup:
         """Wait until the backup and its name are on disk; another worker may have written it just now."""
         for path in (self._journal, self.path):
             with suppress(FileNotFoundError):
-                _sync(path)
+                native.load().sync_path(path)
         folder = os.path.dirname(os.path.abspath(self.path))
         last = os.path.dirname(self._folder)
         while folder != last and os.path.dirname(folder) != folder:
@@ -343,16 +340,7 @@ def sync_folders(path: str) -> None:
 
 def _sync_folder(path: str) -> None:
     with suppress(PermissionError):  # of a folder that this user could not have made either
-        try:
-            _sync(path)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # this file system has nothing to sync for a folder
-                raise
-
-
-def _sync(path: str) -> None:
-    with Descriptor(path) as fd:
-        os.fsync(fd)
+        native.load().sync_path(path)
 
 
 def _file_blocks(path: str) -> Iterator[memoryview]:

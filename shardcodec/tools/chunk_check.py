@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import enum
 import errno
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -21,22 +20,16 @@ from ..format.byte_document import ByteDocument
 from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
-from ..storage.budget import NEAR
-from ..storage.ranges import coalesced
+from ..storage.ranges import read_runs
 from .damage.index_layout import CHECKSUM_NBYTES
 from .foreign_chunks import ForeignChunks
 from .report import FindingKind
 from .work import UNLIMITED, MemoryShare
 
-__all__ = ["ChunkCheck", "Level", "Problem", "has_checksum", "read_runs"]
+__all__ = ["ChunkCheck", "Level", "Problem", "has_checksum"]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 Decode = Callable[[Any], object]
-
-# Unused bytes that are read to save another read.
-_MAX_GAP_NBYTES = 64 << 10
-# Inner chunks whose ranges are compared at a time.
-_TOGETHER = 4096
 
 
 LevelName = Literal["index", "checksum", "decode"]
@@ -210,7 +203,7 @@ class ChunkCheck:
         problems = {int(position): _too_short(int(entries[position, 1])) for position in short}
         # an update in place may have come between two pieces of a chunk, which are read one after the other
         suspects = where[sums[:, 0] != sums[:, 1]]
-        for position, data in read_runs(view, entries, suspects, self.share.block_nbytes):
+        for position, data in read_runs(view.range, entries, suspects, self.share.block_nbytes):
             if isinstance(data, OSError):
                 return None
             problem = _crc32c_problem(data)
@@ -277,59 +270,3 @@ def _too_short(nbytes: int) -> Problem:
 def _wrong_checksum(stored: int, computed: int) -> Problem:
     detail = f"checksum of the chunk: expected {stored:#010x} (stored), got {computed:#010x} (computed)"
     return Problem(FindingKind.BAD_INNER_CHECKSUM, detail)
-
-
-def read_runs(
-    view: OpenedShard, entries: Entries, positions: Any, block_nbytes: int
-) -> Iterator[tuple[int, Any]]:
-    """Read inner chunks in the order of their offsets; near ones share a read of at most a block, or of one inner chunk.
-
-    Parameters
-    ----------
-    view : OpenedShard
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        Those of `positions` are possible: their ranges lie inside the object.
-    positions : array of int
-    block_nbytes : int
-
-    Yields
-    ------
-    position : int
-    data : buffer or OSError
-        Its bytes, valid until the next one is asked for; the error of a part of the disk that cannot be read.
-    """
-    where = np.asarray(positions, dtype=np.intp)
-    where = where[np.argsort(entries[where, 0], kind="stable")]
-    limits = NEAR._replace(
-        max_gap_nbytes=_MAX_GAP_NBYTES, free_gap_nbytes=_MAX_GAP_NBYTES, max_nbytes=block_nbytes
-    )
-    for some in range(0, len(where), _TOGETHER):
-        group = where[some : some + _TOGETHER]
-        chosen = entries[group].tolist()
-        merged = coalesced(map(tuple, chosen), limits)
-        i = 0
-        for (low, size), following in itertools.zip_longest(merged, merged[1:]):
-            j = i
-            while j < len(group) and (following is None or chosen[j][0] < following[0]):
-                j += 1
-            run = _read(view, low, size)
-            if isinstance(run, OSError):
-                for k in range(i, j):
-                    yield int(group[k]), _read(view, *chosen[k])
-            else:
-                with run:  # frees its memory before the next read, even if the caller keeps a chunk
-                    for k in range(i, j):
-                        offset, nbytes = chosen[k]
-                        with run[offset - low : offset - low + nbytes] as chunk:
-                            yield int(group[k]), chunk
-            i = j
-
-
-def _read(view: OpenedShard, offset: int, nbytes: int) -> memoryview | OSError:
-    """Return a range of an object, or the error of a part of the disk that cannot be read."""
-    try:
-        return memoryview(view.range(offset, nbytes))
-    except OSError as error:
-        if error.errno != errno.EIO:  # others may go away
-            raise
-        return error

@@ -14,12 +14,10 @@ from typing import Any, ClassVar
 from ..access.box_reader import Folder, folder_at
 from ..arguments import checked
 from ..build_info import build_info, unknown_variables
-from ..compat import config, max_workers, on_zarrs_loop, options_of_zarr
+from ..compat import config, max_workers, options_of_zarr
 from ..errors import LockScopeError, ShardError
-from ..mounts import Descriptor
 from ..options import Setting, settings, thread_limits
 from ..storage import file_systems
-from ..storage.conditions import names_missing_bucket
 from ..storage.file_systems import (
     APPEND_TYPES,
     CLUSTER,
@@ -27,10 +25,8 @@ from ..storage.file_systems import (
     NODE,
     NONE,
     Known,
-    appends,
-    is_local,
     is_on_this_machine,
-    name_of,
+    strategies_at,
 )
 from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
@@ -219,8 +215,7 @@ def _locks(known: Known) -> Check:
 
 
 def _strategies(folder: str) -> Check:
-    with Descriptor(folder) as fd:
-        name, can_append, can_overwrite = name_of(fd), appends(fd), is_local(fd)
+    name, can_append, can_overwrite = strategies_at(folder)
     reasons = {}
     if not can_append:
         reasons["append"] = WHY_NOT_APPEND.format(used=", ".join(sorted(APPEND_TYPES)))
@@ -439,7 +434,7 @@ def _exists(folder: Folder) -> bool:
     try:
         _ = next(iter(store.keys(folder.prefix)), None)
     except Exception as error:
-        if isinstance(error, FileNotFoundError) or names_missing_bucket(error):
+        if store.says_missing(error):
             return False
         raise
     return True
@@ -486,7 +481,7 @@ def _writers(store: Store, prefix: str, probe: bool) -> Check:
             "writers", Status.NOTE, "whether the service obeys conditional writes was not tried", advice
         )
     try:
-        scope, reason = on_zarrs_loop(store.exclusion(f"{prefix}shardcodec-doctor"))
+        scope, reason = store.wait(store.exclusion(f"{prefix}shardcodec-doctor"))
     except LockScopeError as error:
         scope, reason = str(error.context.get("scope")), str(error.context.get("reason"))
     details = {"scope": scope, "reason": reason}

@@ -21,8 +21,7 @@ import numpy as np
 from ..access.chunk_codec import compiled
 from ..access.index_scan import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
 from ..access.opened_shard import OpenedShard
-from ..access.pictures import layout_arguments
-from ..access.shard_layout import ShardLayout, shard_layout
+from ..access.shard_layout import ShardLayout, layout_arguments, shard_layout
 from ..arguments import checked
 from ..drawing.chunk_map import ChunkMap
 from ..drawing.figures import array_figure, check_file, save

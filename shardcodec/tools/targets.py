@@ -19,7 +19,7 @@ from typing import Any
 from ..access.box_reader import Folder, folder_at
 from ..access.shard import Shard
 from ..access.shard_object import StoreObject
-from ..compat import StorePath, on_zarrs_loop
+from ..compat import StorePath
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.checks import as_int_tuple, bounded_depth
@@ -27,7 +27,6 @@ from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_docu
 from ..format.spec import ChainSpec, ShardSpec
 from ..storage.files import is_stray_journal, pending_journal
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, object_at, zip_at
-from ..storage.runner import run_blocking
 from ..storage.store import Store
 from .documents import (
     DOCUMENTS,
@@ -511,9 +510,8 @@ def _single(array: ArrayTarget, rest: str) -> ArrayTarget:
 
 def _check_exists(folder: Folder, key: str) -> None:
     """Raise `FileNotFoundError` if an object does not exist."""
-    work = folder.store.size(key)
     try:
-        _ = run_blocking(work) if folder.store.is_near else on_zarrs_loop(work)
+        folder.store.wait(folder.store.size(key))
     except FileNotFoundError:
         raise FileNotFoundError(f"shard {folder.store.describe(key)!r} does not exist") from None
 
@@ -595,7 +593,7 @@ def lasting_state(store: Store, key: str) -> str | None:
         return states[0]
     if not store.has_lasting_states:
         return None
-    answer = on_zarrs_loop(store.get_range(key, 0, 1))
+    answer = store.wait(store.get_range(key, 0, 1))
     return (
         None
         if answer is None or answer.nbytes is None

@@ -41,6 +41,58 @@ TOP = len(LAYERS)
 # These only export the names of a surface, from any layer.
 ONLY_EXPORT = {PACKAGE / "__init__.py", PACKAGE / "transformer/__init__.py"}
 
+# The door: what tools/ and cli/ may import of the package, besides themselves. docs/architecture.md has a reason for each.
+BASE = {
+    "arguments",
+    "build_info",
+    "compat",
+    "early_stop",
+    "errors",
+    "native",
+    "option_sources",
+    "options",
+    "statistics",
+}
+DOOR = {
+    "access.array_io",
+    "access.array_reader",
+    "access.box_reader",
+    "access.chunk_codec",
+    "access.index_scan",
+    "access.inner_chunks",
+    "access.opened_shard",
+    "access.read",
+    "access.regions",
+    "access.shard",
+    "access.shard_change",
+    "access.shard_object",
+    "access.shard_layout",
+    "access.shard_writer",
+    "access.user_bytes",
+    "drawing.chunk_map",
+    "drawing.figures",
+    "format.attributes",
+    "format.byte_document",
+    "format.checks",
+    "format.codecs",
+    "format.dtypes",
+    "format.metadata",
+    "format.spec",
+    "storage.file_systems",
+    "storage.files",
+    "storage.kinds",
+    "storage.ranges",
+    "storage.store",
+    "storage.waiting",
+    "storage.whole_file",
+    "storage.zarr_store",
+    "transformer.legacy_2022.metadata",
+    "transformer.legacy_2022.open",
+    "transformer.legacy_2022.translate",
+    "zarr_plugin.array_codecs",
+    "zarr_plugin.enable",
+}
+
 # The folders of csrc: a file may include files of its own folder and of the folders on its line.
 C_FOLDERS: dict[str, set[str]] = {
     "base": set(),
@@ -141,6 +193,31 @@ def test_modules_do_not_import_each_other_in_a_cycle() -> None:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_tools_use_the_engine_through_a_door() -> None:
+    """tools/ and cli/ could become a distribution of their own: what they need of the engine is a short list."""
+    paths = [path for folder in ("tools", "cli") for path in (PACKAGE / folder).rglob("*.py")]
+    wrong, used = [], set()
+    for i in (i for path in paths for i in python_imports(path)):
+        if part_of_package(i.target) in (None, "tools", "cli"):
+            continue
+        name = i.target.removeprefix("shardcodec.")
+        if not (PACKAGE / name.replace(".", "/")).with_suffix(".py").exists():
+            name = name.rpartition(".")[0]
+        used.add(name)
+        if name not in BASE | DOOR:
+            wrong.append(str(i))
+    assert not wrong, "\n".join(wrong)
+    assert used == BASE | DOOR, f"remove from the door: {sorted((BASE | DOOR) - used)}"
+
+
+def test_each_module_of_the_door_has_a_reason() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    section = page.split("### The door to the tools", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"^\| `([\w/]+)\.py` \| \S", section, re.M)) == {
+        name.replace(".", "/") for name in DOOR
+    }
 
 
 def test_only_compat_imports_private_modules_of_zarr() -> None:

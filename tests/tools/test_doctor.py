@@ -122,8 +122,7 @@ def test_locks(known: Known, status: Status, text: str) -> None:
 def test_strategies_and_why_not(
     name: str, works: list[str], missing: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (importlib.import_module("shardcodec.storage.file_systems"), facts):
-        monkeypatch.setattr(module, "name_of", lambda fd: name)
+    monkeypatch.setattr("shardcodec.storage.file_systems.name_of", lambda fd: name)
     found = facts._strategies(str(tmp_path))
     assert found.details["works"] == works
     assert set(found.details["reasons"]) == set(missing)

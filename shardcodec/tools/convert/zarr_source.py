@@ -24,14 +24,12 @@ from ...access.chunk_codec import compiled
 from ...access.inner_chunks import position_array
 from ...access.opened_shard import OpenedShard
 from ...access.shard_object import StoreObject
-from ...compat import on_zarrs_loop
 from ...errors import ShardError, ShardFormatError
 from ...format.codecs import ABSENT
 from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
 from ...storage.ranges import runs
-from ...storage.runner import run_blocking
 from ...storage.store import Store
 from ..foreign_chunks import elements_of
 from ..targets import ArrayTarget
@@ -129,9 +127,8 @@ class ZarrSource(SourceArray):
         for number in range(0, total, step):
             at = listed[number] if listed is not None else np.unravel_index(number, grid) if grid else ()
             coords = tuple(int(i) for i in at)
-            work = self.folder.store.size(self.key(coords))
             try:
-                nbytes += int(run_blocking(work) if self.folder.store.is_near else on_zarrs_loop(work))
+                nbytes += self.folder.store.wait(self.folder.store.size(self.key(coords)))
             except FileNotFoundError:
                 pass
             n += 1
@@ -296,12 +293,12 @@ class _PlainChunks(EncodedChunks):
 def _objects(store: Store, keys: list[str]) -> list[Any]:
     """Return whole objects; None for one that does not exist."""
     if store.is_near:
-        return [_data(run_blocking(store.get(key))) for key in keys]
+        return [_data(store.wait(store.get(key))) for key in keys]
 
     async def all_of_them() -> list[Any]:
         return list(await asyncio.gather(*(store.get(key) for key in keys)))
 
-    return [_data(one) for one in on_zarrs_loop(all_of_them())]
+    return [_data(one) for one in store.wait(all_of_them())]
 
 
 def _data(answer: Any) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from ...checksum import crc32c
+from ... import native
 from ...errors import ShardFileError
 from ...storage.files import open_file
 from ...storage.kinds import placed_options
@@ -212,7 +212,7 @@ class Ledger:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         text = json.dumps(line, separators=(",", ":")).encode()
-        whole = b"%b %08x\n" % (text, crc32c(text))
+        whole = b"%b %08x\n" % (text, native.load().crc32c(text))
         n = os.write(self._fd, whole)
         if n != len(whole):
             # the rest on a line of its own would be damaged too, so the next line must begin at a new one
@@ -302,7 +302,7 @@ def _opened(path: str) -> BinaryIO | None:
 def _parsed(stored: bytes) -> Mapping[str, Any] | None:
     """Return a line; None if it is damaged."""
     text, space, checksum = stored.rstrip(b"\n").rpartition(b" ")
-    if not stored.endswith(b"\n") or not space or checksum != b"%08x" % crc32c(text):
+    if not stored.endswith(b"\n") or not space or checksum != b"%08x" % native.load().crc32c(text):
         return None
     try:
         found = json.loads(text)
