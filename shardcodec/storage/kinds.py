@@ -40,6 +40,7 @@ __all__ = [
     "originals",
     "placed_options",
     "readable_at",
+    "service_of",
     "split_url",
     "store_at",
     "store_of",
@@ -469,6 +470,29 @@ def object_at(
         raise TypeError(
             f"store: expected a path, bytes or a zarr store, got {type(store).__name__}"
         ) from None
+
+
+def service_of(base: Any) -> tuple[Any, str] | None:
+    """Return what tells the service of a store of requests from others, None for local files, and the path of its root there.
+
+    None for any other store, such as zarr's own.
+    """
+    store = unwrap(base)
+    if (system := getattr(store, "fs", None)) is not None:  # of fsspec, which zarr wraps
+        system = getattr(system, "sync_fs", None) or system
+        options = {name: value for name, value in system.storage_options.items() if name != "asynchronous"}
+        service = (type(system), system.storage_args, options)
+        return (None if "file" in system.protocol else service), str(store.path)
+    if not isinstance(store, ObjectStore):
+        return None
+    client = store.store
+    root = str(getattr(client, "prefix", None) or "")
+    if type(client).__name__ == "LocalStore":
+        return None, root
+    settings = getattr(client, "config", None)
+    if settings is None:  # memory
+        return client, root
+    return (type(client), *map(settings.get, ("bucket", "endpoint", "account_name", "container_name"))), root
 
 
 def introduce(base: Any) -> None:

@@ -12,22 +12,34 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..access.box_reader import Folder, folder_at
 from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
-from ..compat import LocalStore, StorePath, buffer_from, default_buffer_prototype, on_zarrs_loop, unwrap
+from ..compat import (
+    LocalStore,
+    StorePath,
+    buffer_from,
+    default_buffer_prototype,
+    on_zarrs_loop,
+    unwrap,
+)
+from ..errors import SpecError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.files import check_name, staging_folder
-from ..storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store, object_at
+from ..storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store, object_at, service_of
 from ..storage.store import Store
 from ..storage.whole_file import put_file
 from .backup import copy_stored, holds_whole, write_object
 from .documents import (
     DOCUMENTS,
     StoredDocuments,
+    document_of,
+    is_group,
     is_own_name,
     node_path,
     object_name,
@@ -72,13 +84,12 @@ def check_new_place(
     Raises
     ------
     ValueError
-        One lies in the other one, or `to` is a zip file.
+        One lies in the other one, or `to` is a zip file or a read-only store.
     FileExistsError
-        There is something already.
+        There is something already, or `to` is in an array or a hierarchy of another format.
     """
     options = storage_options if is_url(to) else None
-    old = absolute(source, storage_options if is_url(source) else None)
-    check_apart(old, absolute(to, options), name="to")
+    check_apart(source, to, storage_options, name="to")
     if not is_one_shard:
         NewHierarchy(to, options).check_free()
         return
@@ -88,35 +99,46 @@ def check_new_place(
         raise FileExistsError(f"{path or name}: expected a new path, but it exists")
 
 
-def check_apart(source: Any, destination: Any, *, name: str = "destination") -> None:
-    """Raise `ValueError` if one of two places, which `absolute` has returned, lies in the other one."""
-    old, new = _location(source), _location(destination)
-    if old is None or new is None or not _is_same_store(old[0], new[0]):
+def check_apart(
+    source: Any,
+    destination: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    name: str = "destination",
+) -> None:
+    """Raise `ValueError` if one of two places lies in the other one; `storage_options` are those of URLs."""
+    old, new = (_location(absolute(place), storage_options) for place in (source, destination))
+    if old is None or new is None or not _is_same_service(old[0], new[0]):
         return
-    a, b = (f"{path.rstrip('/')}/" if path.strip("/") else "" for path in (old[1], new[1]))
+    a, b = (f"{path.strip('/')}/".lstrip("/") for _, path in (old, new))
     if a != b and (a.startswith(b) or b.startswith(a)):
         raise ValueError(
             f"{name}: expected a place outside of the source {source}, which does not contain the source, got {destination}"
         )
 
 
-def _location(place: Any) -> tuple[Any, str] | None:
-    """Return a store and the path in it; in place of the store None for files, and the scheme for URLs."""
-    if is_url(place):
-        scheme, _, rest = place.partition("://")
-        return scheme.lower(), rest
+def _location(place: Any, storage_options: Mapping[str, Any] | None) -> tuple[Any, str] | None:
+    """Return what keeps the objects of a place, None for files, and their path there; None for an object in memory."""
+    place = at_url(place, storage_options if is_url(place) else None)
     if isinstance(place, str):
         return None, os.path.realpath(place)
     if not isinstance(place, StorePath) and not is_zarr_store(place):
         return None
     folder = folder_at(place, "")
     path = folder.store.path(folder.prefix.rstrip("/"))
-    return (folder, folder.prefix) if path is None else (None, os.path.realpath(path))
+    if path is not None:
+        return None, os.path.realpath(path)
+    found = service_of(folder.store.place)
+    if found is None:
+        return folder, folder.prefix
+    service, root = found
+    path = f"{root.rstrip('/')}/{folder.prefix}"
+    return (None, os.path.realpath(path)) if service is None else (service, path)
 
 
-def _is_same_store(a: Any, b: Any) -> bool:
+def _is_same_service(a: Any, b: Any) -> bool:
     if not isinstance(a, Folder) or not isinstance(b, Folder):
-        return not isinstance(a, Folder) and not isinstance(b, Folder) and a == b
+        return bool(a == b)
     if a.store.lock_names([""]) != b.store.lock_names([""]):
         return False
     # the names of some stores do not tell them apart, such as those of two memory stores
@@ -128,30 +150,39 @@ def _is_same_store(a: Any, b: Any) -> bool:
 
 
 class NewHierarchy:
-    """The place of a new hierarchy, and the objects in it; `storage_options` only with a URL.
+    """The place of a new hierarchy, and the objects in it; `storage_options` only with a URL, `path` is below the place.
 
     `before_store` is called before each object of a job is stored; it raises `JobOver` if it must not be.
     """
 
-    def __init__(self, place: Any, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, place: Any, storage_options: Mapping[str, Any] | None = None, *, path: str = ""
+    ) -> None:
         found = at_url(place, storage_options if is_url(place) else None)
         if isinstance(found, str | os.PathLike):
-            path = os.path.abspath(os.fspath(found))
-            if path.lower().endswith(ZIP_SUFFIXES):
+            root = os.path.abspath(check_name(os.fspath(found)))
+            if root.lower().endswith(ZIP_SUFFIXES):
                 raise ValueError(
-                    f"{path}: expected a folder, a URL or a store: shards are replaced, and a zip file cannot do that"
+                    f"{root}: expected a folder, a URL or a store: shards are replaced, and a zip file cannot do that"
                 )
-            found = LocalStore(path)  # its temporary files are beside the hierarchy
+            found = LocalStore(root)  # its temporary files are beside the hierarchy
         elif not isinstance(found, StorePath) and not is_zarr_store(found):
             raise TypeError(
                 f"destination: expected a path, a URL or a zarr store, got {type(place).__name__}"
             )
         self._base = found.store if isinstance(found, StorePath) else found
         introduce(self._base)
-        self._prefix = found.path.rstrip("/") if isinstance(found, StorePath) else ""
-        self.root: Folder = folder_at(found, "")
-        self.place = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
+        above = found.path.rstrip("/") if isinstance(found, StorePath) else ""
+        self._prefix = "/".join(filter(None, (above, node_path(path))))
+        self.root: Folder = folder_at(self.store_path, "")
+        name = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
+        self.place = "/".join(filter(None, (name, path)))
         self.before_store: Callable[[], None] = _nothing
+
+    @property
+    def store_path(self) -> StorePath:
+        """The root, for zarr."""
+        return StorePath(self._base, self._prefix)
 
     @property
     def path(self) -> str | None:
@@ -171,6 +202,43 @@ class NewHierarchy:
                 raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
         if self.is_complete:
             raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
+        self.check_around()
+
+    def check_around(self) -> None:
+        """Check that the store takes writes, and that no node around the place owns all names below it.
+
+        Raises
+        ------
+        ValueError
+            The store is read-only.
+        FileExistsError
+            The place is in the folder of an array, whose chunks have such names, or in a hierarchy of the 2022 format.
+        """
+        self.root.store.check_writable()
+        for folder in self._around():
+            try:
+                document = document_of(folder)
+            except (OSError, SpecError):  # it is not of this hierarchy, and need not be readable
+                continue
+            if document is None:
+                continue
+            if isinstance(document.get("zarr_format"), str):
+                raise FileExistsError(
+                    f"{self.place}: expected a place outside of hierarchies of the 2022 format, got another format in {folder!r}"
+                )
+            if not is_group(document) and folder is not self.root:
+                raise FileExistsError(f"{self.place}: expected a place outside of the array {folder!r}")
+            return
+
+    def _around(self) -> Iterator[Folder]:
+        """Yield the root, and the folders around it from the inside out."""
+        yield self.root
+        if self.path is not None:
+            yield from (folder_at(path, "") for path in Path(os.path.realpath(self.path)).parents)
+            return
+        names = self.root.prefix.split("/")[:-1]
+        for n in reversed(range(len(names))):
+            yield replace(self.root, prefix="".join(f"{name}/" for name in names[:n]))
 
     def has_objects(self, *, besides: str) -> bool:
         """Return True if there is an object or a file besides one of the root; also if the store cannot tell it."""
@@ -232,6 +300,14 @@ class NewHierarchy:
         """Yield the paths of all objects below the root; none if the store cannot list."""
         if self.root.store.supports_listing:
             yield from (key.removeprefix(self.root.prefix) for key in self.root.store.keys(self.root.prefix))
+
+    def linked_folder(self) -> str | None:
+        """Return a symbolic link to a folder below the root, whose objects may be those of another hierarchy; None without one."""
+        for folder, below, _ in [] if self.path is None else os.walk(self.path):
+            for name in below:
+                if os.path.islink(path := os.path.join(folder, name)):
+                    return path
+        return None
 
     def clear(self, names: Iterable[str]) -> None:
         """Remove objects, and the folders below the root that are empty then."""

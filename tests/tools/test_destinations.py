@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ import zarr
 from helpers import OtherMemoryStore, create, quiet
 from resident import run_measuring
 from spec_json import array_2022, hierarchy_2022
-from zarr.storage import LocalStore, MemoryStore, StorePath
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath
 
 from shardcodec.tools import compact, convert, repair
+from shardcodec.tools.new_hierarchy import check_apart
 from shardcodec.transformer import convert_2022, open_2022
 
 VALUES = np.arange(21 * 13, dtype="int32").reshape(21, 13)
@@ -111,10 +113,12 @@ def is_whole(place: Any) -> bool:
 # ---------------------------------------------------------------- places
 
 
+FREE = ["new", "below", "empty", "link to empty", "store", "memory", "other", "below in memory"]
+FREE += ["url", "url of fsspec", "fsspec", "obstore", "in a group"]
+
+
 @FOUR
-@pytest.mark.parametrize(
-    "kind", ["new", "below", "empty", "link to empty", "store", "memory", "other", "below in memory"]
-)
+@pytest.mark.parametrize("kind", FREE)
 def test_free_place_is_a_destination(way: Way, kind: str, tmp_path: Path) -> None:
     way.make(tmp_path / "old")
     to: Any = tmp_path / "new"
@@ -131,6 +135,15 @@ def test_free_place_is_a_destination(way: Way, kind: str, tmp_path: Path) -> Non
         to = MemoryStore() if kind == "memory" else OtherMemoryStore()
     elif kind == "below in memory":
         to = StorePath(MemoryStore(), "some/place")
+    elif kind.startswith("url"):  # `convert_2022` made a folder with the name "file:"
+        to = f"file://{to}" if kind == "url" else f"memory:/{to}"
+    elif kind == "fsspec":
+        to = FsspecStore.from_url(f"memory:/{to}")
+    elif kind == "obstore":
+        to = ObjectStore(pytest.importorskip("obstore").store.MemoryStore())
+    elif kind == "in a group":
+        zarr.create_group(tmp_path / "group")
+        to = tmp_path / "group/sub/new"
     way.run(tmp_path / "old", to)
     assert is_whole(to)
 
@@ -167,20 +180,70 @@ def test_place_with_something_is_refused(way: Way, kind: str, tmp_path: Path) ->
 
 
 @FOUR
-@pytest.mark.parametrize("kind", ["path", "link", "url", "store", "store path"])
+@pytest.mark.parametrize("kind", ["zip", "memory", "local", "array", "group", "text"])
+def test_place_that_cannot_be_written_is_refused(way: Way, kind: str, tmp_path: Path) -> None:
+    """`convert` reported each shard as a failure, `repair` and `compact` wrote to a read-only LocalStore; `convert_2022` took the others."""
+    way.make(tmp_path / "old")
+    places: dict[str, Callable[[], Any]] = {
+        "zip": lambda: tmp_path / "new.zip",
+        "memory": lambda: MemoryStore(read_only=True),
+        "local": lambda: StorePath(LocalStore(tmp_path, read_only=True), "new"),
+        "array": lambda: create(MemoryStore()),
+        "group": lambda: zarr.create_group(MemoryStore()),
+        "text": lambda: b"new",
+    }
+    before = files(tmp_path)
+    error = TypeError if kind in ("array", "group", "text") else ValueError
+    with pytest.raises(error, match=r"expected a (folder|path)|read-only"):
+        way.run(tmp_path / "old", places[kind]())
+    assert files(tmp_path) == before
+
+
+@FOUR
+@pytest.mark.parametrize("kind", ["path", "store path", "memory"])
+@pytest.mark.parametrize("around", ["2022", "v3", "v2"])
+def test_place_inside_an_array_or_a_hierarchy_of_2022_is_refused(
+    way: Way, kind: str, around: str, tmp_path: Path
+) -> None:
+    """A folder at the key of a chunk damaged the array around it. Only `convert_2022`, only at the root of a store, knew the 2022 format."""
+    way.make(tmp_path / "old")
+    if around == "2022":
+        make_2022(tmp_path / "other")
+    else:
+        create(tmp_path / "other", own=True, shards=None, zarr_format=int(around[1]))
+    below = "other/data/root/new" if around == "2022" else "other/c/3"
+    to: Any = {
+        "path": tmp_path / below,
+        "store path": StorePath(LocalStore(tmp_path / "other"), below[6:]),
+    }.get(kind)
+    if kind == "memory":
+        in_store(store := MemoryStore(), "x/other/", tmp_path / "other")
+        to = StorePath(store, f"x/{below}")
+    before = files(tmp_path)
+    with pytest.raises(
+        FileExistsError, match="another format" if around == "2022" else "outside of the array"
+    ):
+        way.run(tmp_path / "old", to)
+    assert files(tmp_path) == before
+
+
+@FOUR
+@pytest.mark.parametrize("kind", ["path", "link", "url", "store", "store path", "fsspec", "obstore"])
 def test_place_inside_the_source_is_refused(way: Way, kind: str, tmp_path: Path) -> None:
     way.make(tmp_path / "old")
     (tmp_path / "link").symlink_to("old")
     before = files(tmp_path)
     to = {
-        "path": tmp_path / "old/new",
-        "link": tmp_path / "link/data/new",
-        "url": f"file://{tmp_path}/old/new",
-        "store": LocalStore(tmp_path / "old/new"),
-        "store path": StorePath(LocalStore(tmp_path), "old/new"),
-    }[kind]
-    if kind == "url" and way.run is by_convert_2022:
-        to = tmp_path / "old" / "new"  # it takes no URLs
+        "path": lambda: tmp_path / "old/new",
+        "link": lambda: tmp_path / "link/data/new",
+        "url": lambda: f"FILE://{tmp_path}/old/new",
+        "store": lambda: LocalStore(tmp_path / "old/new"),
+        "store path": lambda: StorePath(LocalStore(tmp_path), "old/new"),
+        "fsspec": lambda: FsspecStore.from_url(f"file://{tmp_path}/old/new"),
+        "obstore": lambda: StorePath(
+            ObjectStore(pytest.importorskip("obstore").store.LocalStore(tmp_path)), "link/new"
+        ),
+    }[kind]()
     with pytest.raises(ValueError, match="outside of the source"):
         way.run(tmp_path / "old", to)
     assert files(tmp_path) == before
@@ -216,6 +279,35 @@ def test_places_inside_each_other_in_one_store_are_refused(
     assert set(store._store_dict) == before
     way.run(source, StorePath(store, f"{old}b"))
     assert is_whole(StorePath(store, f"{old}b"))
+
+
+@pytest.mark.parametrize("way", V3, ids=repr)
+def test_url_and_store_of_one_service_are_compared(way: Way, tmp_path: Path) -> None:
+    """A URL was only compared with a URL, and a store of a service by its whole address."""
+    way.make(tmp_path / "old")
+    to = f"memory:/{tmp_path}/x"
+    way.run(tmp_path / "old", f"{to}/a")
+    below = FsspecStore.from_url(f"{to}/a/b")
+    for source, new in [
+        (f"{to}/a", below),
+        (FsspecStore.from_url(f"{to}/a"), f"{to}/a/b"),
+        (f"{to}/a", f"{to}/a/b"),
+    ]:
+        with pytest.raises(ValueError, match="outside of the source"):
+            way.run(source, new)
+    way.run(f"{to}/a", FsspecStore.from_url(f"{to}/ab"))
+    assert is_whole(f"{to}/ab")
+
+
+def test_places_in_one_bucket_are_compared() -> None:
+    store = pytest.importorskip("obstore").store
+    key = {"region": "x", "access_key_id": "a", "secret_access_key": "b"}
+    inside = ObjectStore(store.S3Store("bucket", prefix="a/b", region="x", skip_signature=True))
+    for new in ("s3://bucket/a/b", "s3a://bucket/a/b", inside, StorePath(inside, "c")):
+        with pytest.raises(ValueError, match="outside of the source"):
+            check_apart("s3://bucket/a", new, key)
+    for new in ("s3://bucket/ab", "s3://other/a/b", "gs://bucket/a/b"):
+        check_apart("s3://bucket/a", new, key if new.startswith("s3") else None)
 
 
 @pytest.mark.parametrize(("old", "new"), [("g", "g/b"), ("g/a", "g"), ("g", "elsewhere")])
@@ -430,6 +522,72 @@ def test_overwrite_keeps_what_no_conversion_writes(name: str, tmp_path: Path) ->
     with pytest.raises(FileExistsError, match=name):
         convert_2022(tmp_path / "old", tmp_path / "new", overwrite=True)
     assert files(tmp_path / "new") == before
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "job"])
+def test_overwrite_touches_no_other_hierarchy(kind: str, tmp_path: Path) -> None:
+    """It followed links below the destination, and replaced the arrays there; it also took the place of a running job."""
+    make_2022(tmp_path / "old")
+    make_v3(tmp_path / "precious")
+    (tmp_path / "new").mkdir()
+    if kind == "link":
+        (tmp_path / "new/g").symlink_to(tmp_path / "precious/g")
+    elif kind == "folder":
+        (tmp_path / "new/g/a").mkdir(parents=True)
+        (tmp_path / "new/g/a/c").symlink_to(tmp_path / "precious/g/a/c")
+    else:
+        (tmp_path / "new/.shardcodec-job").write_text('{"job": "x", "plan": null}')
+    before = files(tmp_path)
+    with pytest.raises(FileExistsError, match="a symbolic link" if kind != "job" else "another conversion"):
+        convert_2022(tmp_path / "old", tmp_path / "new", overwrite=True)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "path", ["zarr.json", "x/.zarray", ".shardcodec-x", "a\\b", "..", "x/../y", "x//y", "a\0b"]
+)
+def test_name_that_no_node_can_have_is_refused(path: str, tmp_path: Path) -> None:
+    make_2022(tmp_path / "old")
+    with pytest.raises(ValueError, match="expected"):
+        convert_2022(tmp_path / "old", tmp_path / "new", path="g", dst_path=path)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", [".zarray", ".shardcodec-x"])
+def test_source_with_a_name_that_no_node_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    """`convert_2022` wrote it."""
+    make_2022(tmp_path / "old")
+    (tmp_path / f"old/meta/root/g/{name}.group.json").write_text('{"attributes": {}}')
+    for run in (by_convert, by_convert_2022):
+        with pytest.raises(ValueError, match="expected the path of an array or a group"):
+            run(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_objects_that_cannot_be_copied_are_named(tmp_path: Path) -> None:
+    """`convert` lists them in its report; `convert_2022` has none and left them out without a word."""
+    make_2022(tmp_path / "old")
+    below = tmp_path / "old/data/root/g"
+    left = {
+        "g/zarr.json": below / "zarr.json",
+        "g/a/c/0/1": below / "a/c/0/1",
+        "meta/root/g/x": tmp_path / "old/meta/root/g/x",
+    }
+    for path in (*left.values(), below / "x"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1")
+    report = convert(tmp_path / "old", tmp_path / "by convert").others
+    assert {one.name for one in report.left} == set(left)
+    with pytest.warns(RuntimeWarning, match="3 objects") as warned:
+        convert_2022(tmp_path / "old", tmp_path / "new")
+    assert all(f"{one.name}: {one.reason}" in str(warned[0].message) for one in report.left)
+    assert is_whole(tmp_path / "new") and not (tmp_path / "new/meta").exists()
+    assert (tmp_path / "new/g/x").read_text() == "1"
+    with warnings.catch_warnings():  # a program that wants all or nothing
+        warnings.simplefilter("error", RuntimeWarning)
+        with pytest.raises(RuntimeWarning):
+            convert_2022(tmp_path / "old", tmp_path / "all")
+    assert not (tmp_path / "all").exists()
 
 
 def test_overwrite_of_the_source_is_refused(tmp_path: Path) -> None:

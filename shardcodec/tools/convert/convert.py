@@ -315,7 +315,7 @@ def convert(
             others="none" if only_arrays else None,
             storage_options=_options_for(source, storage_options),
         )
-        check_apart(whole_source(source), destination)
+        check_apart(whole_source(source), destination, storage_options)
         new = NewHierarchy(destination, storage_options)
         choices = _choices(chunks, shards, codecs, like, storage_options)
         plan = make_plan(
@@ -497,7 +497,7 @@ def plan_convert(
         others="none" if only_arrays else None,
         storage_options=_options_for(source, storage_options),
     )
-    check_apart(whole_source(source), destination)
+    check_apart(whole_source(source), destination, storage_options)
     new = NewHierarchy(destination, storage_options)
     new.check_free()
     choices = _choices(chunks, shards, codecs, like, storage_options)

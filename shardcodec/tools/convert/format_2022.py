@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from ...access.inner_chunks import coordinates
 from ...access.shard import Shard
 from ...access.shard_object import shard_object
 from ...arguments import checked
-from ...compat import LocalStore, Store, StorePath, quiet, sync
+from ...compat import Store, StorePath, quiet, sync
 from ...errors import ShardFormatError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.codecs import ABSENT
@@ -33,16 +34,15 @@ from ...format.metadata import KeyEncoding, key_encoding
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Durability, Options, check
-from ...storage.files import check_name
 from ...storage.kinds import is_url, object_at
-from ...storage.store import check_store_writable
 from ...transformer.legacy_2022.metadata import LegacyArray, array_key, data_prefix, normalized, parse_json
-from ...transformer.legacy_2022.open import as_store, check_understood, legacy_store, naming, open_2022
+from ...transformer.legacy_2022.open import check_understood, legacy_store, naming, open_2022
 from ...transformer.legacy_2022.translate import to_v3
 from ...zarr_plugin.enable import attach
-from ..documents import DOCUMENTS, encoded_document, is_own_name, object_name
-from ..new_hierarchy import NewHierarchy, check_apart
-from ..other_objects import LeftObject, OtherObject, OtherObjects, count_objects
+from ..documents import DOCUMENTS, encoded_document, is_own_name, node_path, object_name
+from ..new_hierarchy import NewHierarchy, check_apart, has_claim
+from ..other_objects import LeftObject, ObjectCounts, OtherObject, OtherObjects, count_objects
+from ..report import format_count
 from ..rewrite import copy_chunks, stored_runs
 from ..work import MemoryBudget, MemoryShare, Monitor, in_order
 from .source import SourceArray, SourceTree, decoded_source, group_notes
@@ -313,6 +313,9 @@ class _LegacyObjects(OtherObjects):
 
 Progress = Callable[[int, int], Any]
 
+# Objects that a warning names.
+MOST_NAMES = 20
+
 # Bytes of encoded inner chunks that each thread holds at a time.
 PIECE_NBYTES = 16 << 20
 
@@ -332,6 +335,7 @@ def convert_2022(
     progress: Progress | None = None,
     threads: int | None = None,
     durability: Durability | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Convert an array, or all arrays of a group, from the 2022 format to Zarr v3; no inner chunk is decoded.
 
@@ -339,7 +343,7 @@ def convert_2022(
     ----------
     src : path-like, zarr store, StorePath, Array or Group
         The source, a hierarchy of the 2022 format.
-    dst : path-like, zarr store or StorePath
+    dst : path-like, URL, zarr store or StorePath
         The destination, a hierarchy of Zarr v3, which need not exist.
     path : str
         Path of the array or group in the source.
@@ -356,6 +360,8 @@ def convert_2022(
         Number of shards that are copied at a time.
     durability : {"rename", "fsync"}, optional
         Durability of each file, as in `shardcodec.options`.
+    storage_options : mapping, optional
+        Only if `dst` is a URL; as for `shardcodec.tools.convert`.
 
     Returns
     -------
@@ -367,7 +373,7 @@ def convert_2022(
     SpecError, UnsupportedError
         The metadata is wrong, or Zarr v3 cannot express it; nothing was written.
     FileExistsError
-        There is something at the destination; with `overwrite`, something else. Or it is in a hierarchy of another format.
+        There is something at the destination; with `overwrite`, something else. Or it is in an array or a hierarchy of the 2022 format.
     FileNotFoundError
         The source has no such array or group.
     TypeError, ValueError
@@ -378,7 +384,8 @@ def convert_2022(
 
     Notes
     -----
-    Objects that belong to no array are copied as they are. Bytes of shards to which no index entry refers (replaced inner chunks,
+    Objects that belong to no array are copied as they are. A `RuntimeWarning` names those that cannot be copied, before anything is
+    written. Bytes of shards to which no index entry refers (replaced inner chunks,
     headers, footers) are not copied. Memory is bounded by `threads` times 16 MiB or the largest inner chunk, and by whole objects for
     a destination that takes only those.
 
@@ -390,24 +397,23 @@ def convert_2022(
     """
     options = current_options(argument=check({"threads": threads, "durability": durability}))
     source = Source2022(src, path)
-    if isinstance(dst, str | os.PathLike):
-        dst = LocalStore(os.path.abspath(check_name(os.fspath(dst))))  # nothing is made before all is checked
-    base, prefix = as_store(dst)
-    check_store_writable(base)
-    place = normalized(f"{prefix}/{path if dst_path is None else dst_path}")
-    new = NewHierarchy(StorePath(base, place))
-    check_apart(source.base, StorePath(base, place))
-    if not overwrite:
+    new_path = normalized(path) if dst_path is None else dst_path.strip("/")
+    new = NewHierarchy(dst, storage_options, path=new_path)
+    check_apart(source.base, new.store_path)
+    if overwrite:
+        new.check_around()
+    else:
         new.check_free("after an interrupted conversion repeat it with overwrite=True")
-    _check_format(base)
     nodes = list(source.nodes())
     plans = {node: source.plan(node, index_checksum) for node, is_array in nodes if is_array}
     documents = {
         node: plans[node].document if is_array else _group(source.attributes(node))
         for node, is_array in nodes
     }
+    for node in documents:
+        node_path(node)
     others, monitor = source.others(), Monitor()
-    count_objects(others, monitor, options.threads)
+    _warn_of(count_objects(others, monitor, options.threads))
     if overwrite:
         _make_room(new, documents, others)
     budget = MemoryBudget(None)
@@ -417,7 +423,7 @@ def convert_2022(
     stored = {node: {"zarr.json": encoded_document(one)} for node, one in documents.items()}
     new.write_documents(stored, may_replace=False)
     with quiet():
-        made = zarr.open(store=base, path=place, mode="r+", zarr_format=3)
+        made = zarr.open(store=new.store_path, mode="r+", zarr_format=3)
     return attach(made) if isinstance(made, zarr.Array) else made
 
 
@@ -425,13 +431,17 @@ def _group(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-def _check_format(base: Any) -> None:
-    """Raise `FileExistsError` for a store with a hierarchy of the 2022 format, which gets no nodes of Zarr v3."""
-    stored = NewHierarchy(base).get("zarr.json")
-    if stored is not None and parse_json(stored, "zarr.json").get("zarr_format") != 3:
-        raise FileExistsError(
-            f"expected a hierarchy of Zarr v3 or an empty store, got another format in {base}"
-        )
+def _warn_of(counts: ObjectCounts) -> None:
+    """Warn of the objects that are left out."""
+    if not counts.n_left:
+        return
+    names = "; ".join(f"{one.name}: {one.reason}" for one in counts.left[:MOST_NAMES])
+    more = f"; {counts.n_left - MOST_NAMES} more" if counts.n_left > MOST_NAMES else ""
+    warnings.warn(
+        f"{format_count(counts.n_left, 'object')} that convert_2022 does not copy: {names}{more}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def _make_room(new: NewHierarchy, documents: Mapping[str, Mapping[str, Any]], others: OtherObjects) -> None:
@@ -440,10 +450,15 @@ def _make_room(new: NewHierarchy, documents: Mapping[str, Mapping[str, Any]], ot
     Raises
     ------
     FileExistsError
-        There is another node, or an object that a conversion does not write.
+        There is another node, an object that a conversion does not write, a link to another folder, or the mark of a job.
     UnsupportedError
         An array exists, and the store cannot list or delete.
     """
+    has_claim(new, "")
+    if (link := new.linked_folder()) is not None:
+        raise FileExistsError(
+            f"{link}: expected a folder of the destination, but it is a symbolic link to another one"
+        )
     paths = {node: f"{node}/" if node else "" for node in documents}
     found = [node for node in documents if (stored := new.get(f"{paths[node]}zarr.json")) is not None]
     for node in found:
