@@ -264,6 +264,19 @@ def test_bad_entry_is_repaired_by_writing_the_whole_chunk(tmp_path: Path, bad: A
     assert text_of(array[...]) == text_of(zarrs_view(array)[...]) == "zero 1111 two. tres"
 
 
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+@pytest.mark.parametrize("at_start", [False, True])
+def test_bad_entry_is_repaired_by_erasing_the_chunk(tmp_path: Path, strategy: str, at_start: bool) -> None:
+    """An update of the shard's own file takes a bad entry for an absent one, and would find nothing to erase."""
+    first = 68 if at_start else 0
+    entries = [(first, 4), FAR, (first + 8, 4), (first + 12, 4)]
+    blob = assemble(b"zeroone.two.tres", entries, at_start=at_start)
+    array = letters_array(tmp_path / "a", at_start=at_start, blob=blob)
+    with shardcodec.options(allow_in_index=True, write_strategy=strategy):
+        array[:2, 2:] = 46  # the fill value
+    assert text_of(array[...]) == text_of(zarrs_view(array)[...]) == "zero .... two. tres"
+
+
 @pytest.mark.parametrize("at_start", [False, True])
 def test_entries_inside_the_index_need_an_option(tmp_path: Path, at_start: bool) -> None:
     """No writer makes such entries on purpose, but an update can keep what the option makes readable."""

@@ -183,6 +183,19 @@ def test_next_write_settles_with_any_strategy(tmp_path: Path, case: Case) -> Non
             scene.restore()
 
 
+def test_next_write_settles_a_shard_that_it_does_not_lock(tmp_path: Path) -> None:
+    """With locks of threads only, no lock settles the shard: the look does, before the index is read."""
+    scene = Shard(tmp_path, Case("raw", "slots"))
+    for n in range(len(calls_of(scene))):
+        with_fault(scene, n, "kill")
+        expected = (scene.new if scene.seen() == "new" else scene.old).copy()
+        expected[-SIDE, 0] = 5
+        with shardcodec.options(locking="thread", threads=1):
+            ours(scene.folder / "a")[-SIDE, 0] = 5
+        assert (zarrs_view(ours(scene.folder / "a"))[...] == expected).all()
+        scene.restore()
+
+
 @each_of(CASES)
 def test_kill_inside_any_write_leaves_the_old_or_the_new_shard(tmp_path: Path, case: Case) -> None:
     check_kill_inside_every_write(Shard(tmp_path, case), (0, 1, 30, 100, 4096))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+import zarr
 
 from shardcodec.errors import LockError
-from shardcodec.options import resolve
-from shardcodec.storage.store import LONGEST_WAIT, Contest
+from shardcodec.options import Options, resolve
+from shardcodec.storage.files import MemoryStore
+from shardcodec.storage.replace import replace_blocking
+from shardcodec.storage.store import LONGEST_WAIT, Contest, Outcome, Replacement
 
 
 def test_pauses_follow_the_duration_of_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +41,28 @@ def test_time_in_which_a_writer_waits_for_memory_does_not_count(monkeypatch: pyt
     now[0] += 2 * resolve().lock_timeout
     contest.postpone(2 * resolve().lock_timeout)
     assert contest.lose("key") <= LONGEST_WAIT
+
+
+class Disturbed(MemoryStore):
+    """Stores one object with each second attempt; another writer is faster in the others, which take 0.6 of the deadline."""
+
+    def __init__(self, now: list[float]) -> None:
+        super().__init__(zarr.storage.MemoryStore())
+        self._now, self._is_disturbed = now, False
+
+    async def exchange(
+        self, wanted: Sequence[Replacement], maker: Any, options: Options, runner: Any, contest: Contest
+    ) -> Outcome:
+        self._is_disturbed = not self._is_disturbed
+        if not self._is_disturbed:
+            return Outcome(left=wanted[1:])
+        self._now[0] += 0.6 * options.lock_timeout
+        contest.lose(wanted[0].key)
+        return Outcome(left=wanted, contended=wanted[0].name)
+
+
+def test_objects_that_are_stored_later_have_their_own_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write of many objects may take longer than the deadline of each."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    replace_blocking(Disturbed(now), ["a", "b", "c"], None, resolve())  # type: ignore[arg-type]
