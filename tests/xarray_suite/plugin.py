@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 import zarr.registry
+from xarray.backends import plugins
+from xarray.backends.common import BACKEND_ENTRYPOINTS
+from xarray.backends.zarr import ZarrBackendEntrypoint
 
 SETTINGS: dict[str, Any] = json.loads(os.environ["SHARDCODEC_XARRAY_SUITE"])
 FAILED: list[str] = []
@@ -21,6 +25,21 @@ def pytest_configure(config: pytest.Config) -> None:
     is_ours = f"{cls.__module__}.{cls.__qualname__}" == "shardcodec.ShardCodecPipeline"
     if is_ours != (SETTINGS["pipeline"] is not None):
         raise pytest.UsageError(f"the pipeline is {cls}")
+    if SETTINGS["engine"] is not None:
+        _replace_engine(SETTINGS["engine"])
+
+
+def _replace_engine(name: str) -> None:
+    """Make `engine="zarr"`, `open_zarr` and so all tests use another class."""
+    module, _, cls = name.partition(":")
+    backend = type(cls, (getattr(importlib.import_module(module), cls),), {})
+    backend.guess_can_open = (
+        ZarrBackendEntrypoint.guess_can_open
+    )  # ours leaves paths without `engine` to xarray's
+    BACKEND_ENTRYPOINTS["zarr"] = ("zarr", backend)
+    plugins.refresh_engines()
+    if not isinstance(plugins.get_backend("zarr"), backend):
+        raise pytest.UsageError(f"the engine zarr is {plugins.get_backend('zarr')}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # run.py - xarray's own Zarr tests, through shardcodec and through zarr alone
 # SPDX-License-Identifier: MIT
-"""Run the Zarr tests of the installed xarray through shardcodec.
+"""Run the Zarr tests of the installed xarray through shardcodec: with its pipeline, and with its engine for xarray.
 
 Some of them fail without shardcodec too, since xarray's wheel lacks a part of their requirements. So failed tests
 run again without shardcodec, and a test that then passes is a fault of shardcodec. Arguments after ``--`` go to
@@ -22,6 +22,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 OURS = "shardcodec.ShardCodecPipeline"
+# How the tests use shardcodec: the pipeline of all arrays, and the class that xarray calls for `engine="zarr"`.
+WAYS: dict[str, tuple[str | None, str | None]] = {
+    "pipeline": (OURS, None),
+    "engine": (None, "shardcodec.zarr_plugin.xarray_engine:ShardCodecBackend"),
+    "zarr alone": (None, None),
+}
 REQUIREMENTS = ("dask[array]", "fsspec", "pytest", "pytest-asyncio", "pytest-xdist", "xarray")
 
 # One class of tests over memory and one over files; "all" adds others, which use the array in the same way.
@@ -44,8 +50,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-def failures(tests: Sequence[str], options: argparse.Namespace, pipeline: str | None) -> set[str]:
-    """Run tests and return those that fail."""
+def failures(tests: Sequence[str], options: argparse.Namespace, way: str) -> set[str]:
+    """Run tests in one of `WAYS` and return those that fail."""
+    pipeline, engine = WAYS[way]
     spec = importlib.util.find_spec("xarray")
     assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parents[1]
@@ -55,7 +62,12 @@ def failures(tests: Sequence[str], options: argparse.Namespace, pipeline: str | 
         env["ZARR_CODEC_PIPELINE__PATH"] = pipeline
     with tempfile.TemporaryDirectory() as scratch:
         env["SHARDCODEC_XARRAY_SUITE"] = json.dumps(
-            {"report": f"{scratch}/report", "pipeline": pipeline, "every_format": options.set == "all"}
+            {
+                "report": f"{scratch}/report",
+                "pipeline": pipeline,
+                "engine": engine,
+                "every_format": options.set == "all",
+            }
         )
         call = [sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(folder)]
         call += ["-p", "plugin", "-p", "no:cacheprovider", "-q", "--tb=short", "-n", options.n]
@@ -72,12 +84,15 @@ def main(argv: list[str]) -> int:
         print("\n".join(REQUIREMENTS))
         return 0
     files = ["xarray/tests/test_backends.py", "xarray/tests/test_backends_datatree.py"]
-    failed = failures([*files, "-k", SETS[options.set]], options, OURS)
-    ours = failed - failures(sorted(failed), options, None) if failed else failed
-    print(f"{len(failed)} tests fail with shardcodec, {len(ours)} of them only with it")
-    for test in sorted(ours):
-        print(f"FAILED only with shardcodec: {test}")
-    return 1 if ours else 0
+    faults = 0
+    for way in ("pipeline", "engine"):
+        failed = failures([*files, "-k", SETS[options.set]], options, way)
+        ours = failed - failures(sorted(failed), options, "zarr alone") if failed else failed
+        print(f"{way}: {len(failed)} tests fail with shardcodec, {len(ours)} of them only with it")
+        for test in sorted(ours):
+            print(f"FAILED only with shardcodec's {way}: {test}")
+        faults += len(ours)
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
