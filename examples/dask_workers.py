@@ -4,9 +4,9 @@
 
     python examples/dask_workers.py [WAY...]
 
-zarr chooses the pipeline in the process that opens the array. `shardcodec.enable()` in the main process says nothing to the
-workers: there `zarr.open_array` gives an array of zarr, without a warning. The names of the ways are printed; without
-arguments all are tried, which takes half a minute.
+zarr chooses the pipeline in the process that opens the array. `shardcodec.enable()` in the main process says nothing to
+workers that run already: there `zarr.open_array` gives an array of zarr, without a warning. The names of the ways are printed;
+without arguments all are tried, which takes half a minute.
 """
 
 from __future__ import annotations
@@ -80,9 +80,15 @@ def lost(client: Client, folder: Path, *, attach: bool = False) -> tuple[str, in
     return pipeline, int(np.count_nonzero(zarr.open_array(path, mode="r")[...] != rows))
 
 
-def nothing(folder: Path) -> tuple[str, int]:
-    """`enable()` in the main process only."""
-    with cluster() as client:
+def enable(folder: Path) -> tuple[str, int]:
+    """`enable()` in the main process, before the workers start."""
+    with shardcodec.enable(), cluster() as client:
+        return lost(client, folder)
+
+
+def too_late(folder: Path) -> tuple[str, int]:
+    """`enable()` in the main process, when the workers run."""
+    with cluster() as client, shardcodec.enable():
         return lost(client, folder)
 
 
@@ -138,14 +144,13 @@ def attach(folder: Path) -> tuple[str, int]:
 
 WAYS: dict[str, Callable[[Path], tuple[str, int]]] = {
     way.__name__: way
-    for way in (nothing, cluster_env, environment, pre_spawn, client_run, plugin, preload, attach)
+    for way in (enable, too_late, cluster_env, environment, pre_spawn, client_run, plugin, preload, attach)
 }
-WITHOUT_EFFECT = {"nothing", "cluster_env"}
+WITHOUT_EFFECT = {"too_late", "cluster_env"}
 
 
 def main() -> None:
     """Try the ways that are named, and print a table."""
-    shardcodec.enable()
     print(f"| way | pipeline in the workers | lost of {EDGE * EDGE:,} |\n|---|---|---|")
     wrong = []
     for name in sys.argv[1:] or WAYS:

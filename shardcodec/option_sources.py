@@ -7,12 +7,53 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
-from .compat import max_workers, options_of_zarr
+from donfig.config_obj import merge  # type: ignore[import-untyped]
+
+from .compat import config, max_workers, options_of_zarr
 from .options import NOTHING, Choices, Options, active, available_cpus, environment, resolve
 
-__all__ = ["Resolver", "current_options"]
+__all__ = [
+    "PIPELINE_KEY",
+    "PIPELINE_PATH",
+    "RECORD",
+    "Resolver",
+    "current_options",
+    "inherited_variables",
+    "settings_without_calls",
+    "variable_of_setting",
+]
+
+# The setting of zarr by which it chooses the pipeline of an array, and the value that `enable` gives it.
+PIPELINE_KEY = "codec_pipeline.path"
+PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
+
+# The environment variable in which `enable` records the variables that it has set, as JSON. So a child can tell them from those
+# of the user.
+RECORD = "SHARDCODEC_ENABLED"
+
+
+def variable_of_setting(key: str) -> str:
+    """Return the environment variable from which zarr's configuration takes a value when zarr is imported."""
+    return f"{config.env_prefix}{key.upper().replace('.', '__')}"
+
+
+def settings_without_calls() -> dict[str, Any]:
+    """Return zarr's configuration as a process gets it that starts now: from defaults, files and environment variables."""
+    return dict(merge(*config.defaults, config.collect()))
+
+
+def inherited_variables() -> dict[str, str]:
+    """Return the environment variables that `enable` has set, in this process or in one that started it."""
+    try:
+        record = json.loads(os.environ.get(RECORD) or "{}")
+    except ValueError:
+        record = {}
+    pairs = record.items() if isinstance(record, dict) else ()
+    return {name: value for name, value in pairs if isinstance(value, str) and os.environ.get(name) == value}
 
 
 def current_options(*, argument: Choices = NOTHING, attached: Choices = NOTHING) -> Options:

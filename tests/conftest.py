@@ -49,6 +49,11 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _variables() -> dict[str, str]:
+    """Return the environment variables of zarr and of shardcodec."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("ZARR_", "SHARDCODEC_"))}
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Test direct appends on the file system of the tests, even if it is a local one without proof, such as a
@@ -87,13 +92,14 @@ def _leaves_no_setting() -> Iterator[None]:
         yield
         return
     active = sys.modules["shardcodec.options"].active
-    config, options = _copy(zarr.config.config), active()
+    config, options, variables = _copy(zarr.config.config), active(), _variables()
     yield
     blocks = sys.modules.get("shardcodec.access.buffer")
     is_open = blocks is not None and blocks.active_buffer() is not None
-    if zarr.config.config == config and active() == options and not is_open:
+    if (zarr.config.config, active(), _variables()) == (config, options, variables) and not is_open:
         return
     left = _changed(config, zarr.config.config) + _changed(options, active())
+    left += _changed(variables, _variables())
     left += ["an open block of group_writes"] if is_open else []
     shardcodec.disable()
     zarr.config.config.clear()

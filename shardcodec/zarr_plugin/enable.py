@@ -7,6 +7,8 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import warnings
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, Unpack
 
@@ -14,7 +16,9 @@ from zarr import Array, AsyncArray
 
 from .. import native, statistics
 from ..compat import config, pipeline_of, quiet, with_pipeline
+from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, settings_without_calls, variable_of_setting
 from ..options import OptionChoices, check
+from .other_processes import ChildVariables, stale_forkserver, variables_of
 from .pipeline import ShardCodecPipeline
 
 __all__ = [
@@ -196,14 +200,12 @@ class AttachedArray(Array[Any]):
 
 A = TypeVar("A")  # zarr.Array or zarr.AsyncArray
 
-PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
-
 
 class _Setting:
-    """The active calls of `enable`, as one setting of zarr's configuration.
+    """The active calls of `enable`, as one setting of zarr's configuration and of the environment.
 
-    The setting is made again when a call is added or undone. So calls can be undone in any order, and after the last one
-    the configuration is that from before the first one.
+    Both are made again when a call is added or undone. So calls can be undone in any order, and after the last one they are
+    those from before the first one.
     """
 
     def __init__(self) -> None:
@@ -211,6 +213,7 @@ class _Setting:
         self._mutex = threading.RLock()
         self._calls: list[Any] = []
         self._active: Any = None  # a context of zarr's `config.set`
+        self._variables = ChildVariables()
         os.register_at_fork(
             before=self._mutex.acquire,
             after_in_parent=self._mutex.release,
@@ -235,20 +238,43 @@ class _Setting:
                 self._apply()
 
     def clear(self) -> None:
-        """Undo all calls."""
+        """Undo all calls, also those of the process that started this one."""
         with self._mutex:
             self._calls.clear()
             self._apply()
+            _forget(self._variables.drop_inherited())
 
     def _apply(self) -> None:
         if self._active is not None:
             self._active.__exit__(None, None, None)
             self._active = None
         if self._calls:
-            values: dict[str, Any] = {"codec_pipeline.path": PIPELINE_PATH}
-            for call in self._calls:
-                values.update({f"shardcodec.{name}": value for name, value in call.defaults.items()})
-            self._active = config.set(values)
+            values = {f"shardcodec.{name}": value for name, value in _options_of(self._calls).items()}
+            self._active = config.set({PIPELINE_KEY: PIPELINE_PATH, **values})
+        calls = [call for call in self._calls if call.children]
+        self._variables.put(variables_of(_options_of(calls)) if calls else {})
+
+
+def _options_of(calls: list[Any]) -> dict[str, Any]:
+    return {name: value for call in calls for name, value in call.defaults.items()}
+
+
+def _forget(variables: Mapping[str, str]) -> None:
+    """Take back what zarr's configuration has from variables that have just been removed from the environment."""
+    if not variables:
+        return
+    fresh = settings_without_calls()
+    for section in ("codec_pipeline", "shardcodec"):
+        present = config.config.get(section, {})
+        for name in list(present):
+            if variables.get(variable_of_setting(f"{section}.{name}")) != str(present[name]):
+                continue
+            if name in fresh.get(section, {}):
+                present[name] = fresh[section][name]
+            else:
+                del present[name]
+        if not present:
+            config.config.pop(section, None)
 
 
 _setting = _Setting()
@@ -257,13 +283,15 @@ _setting = _Setting()
 class _EnableCall:
     """One call of `enable`, as a context manager whose end undoes this call."""
 
-    def __init__(self, defaults: dict[str, Any]) -> None:
+    def __init__(self, defaults: dict[str, Any], *, children: bool) -> None:
         self.defaults = defaults
+        self.children = children
 
     def __repr__(self) -> str:
-        defaults = ", ".join(f"{name}={value!r}" for name, value in self.defaults.items())
+        words = [f"{name}={value!r}" for name, value in self.defaults.items()]
+        words += [] if self.children else ["children=False"]
         state = "active" if _setting.has(self) else "undone"
-        return f"<shardcodec.enable({defaults}), {state}>"
+        return f"<shardcodec.enable({', '.join(words)}), {state}>"
 
     def __enter__(self) -> None:
         return None
@@ -274,11 +302,15 @@ class _EnableCall:
         _setting.remove(self)
 
 
-def enable(**defaults: Unpack[OptionChoices]) -> _EnableCall:
-    """Make zarr use shardcodec for every array that is opened from now on.
+def enable(*, children: bool = True, **defaults: Unpack[OptionChoices]) -> _EnableCall:
+    """Make zarr use shardcodec for every array that is opened from now on, here and in processes that are started later.
 
     Parameters
     ----------
+    children : bool
+        Also set environment variables, which every process inherits that is started from now on: by `multiprocessing` with
+        any start method, `subprocess`, dask, torch or ``mpiexec``. A variable that the user has set stays, with a warning.
+        A child in an environment without shardcodec cannot open arrays then.
     **defaults
         Options for the whole process, see `Options`. They apply at once, also to arrays that are already open. The
         pipeline of an array is chosen when zarr opens the array.
@@ -301,14 +333,42 @@ def enable(**defaults: Unpack[OptionChoices]) -> _EnableCall:
     >>> import shardcodec
     >>> shardcodec.enable(threads=8)
     """
-    call = _EnableCall(check(defaults))
+    call = _EnableCall(check(defaults), children=children)
     native.require()
     _setting.add(call)
+    if children:
+        _warn_of_children(variables_of(call.defaults))
     return call
 
 
+def _warn_of_children(variables: Mapping[str, str]) -> None:
+    """Warn of processes that would not do as this one, although they are started later."""
+    kept = {
+        name: os.environ[name]
+        for name in variables
+        if os.environ.get(name, variables[name]) != variables[name]
+    }
+    for name, value in kept.items():
+        text = (
+            f"{name}={value} in the environment stays, so processes that are started from now on use this value in place of "
+            f"{variables[name]}; remove the variable, or call shardcodec.enable(children=False)"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    told = {name: value for name, value in variables.items() if name not in kept}
+    if (pid := stale_forkserver(told)) is not None:
+        text = (
+            f"the forkserver of multiprocessing (process {pid}) was started before shardcodec.enable(), so the processes that "
+            "it starts do not use shardcodec and may lose updates; call enable() before the first process is started, or also "
+            "in each of them (initializer=shardcodec.enable)"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
 def disable() -> None:
-    """Undo every call of `enable`. zarr's configuration is then that from before the first call."""
+    """Undo every call of `enable`. zarr's configuration and the environment are then those from before the first call.
+
+    In a process that was started under `enable`, this undoes the inherited setting too.
+    """
     _setting.clear()
 
 
