@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments import checked
-from ..drawing.chunk_map import ChunkMap
+from ..drawing.figures import ChunkMap
 from ..errors import ShardError, UnsupportedError
-from ..format.checks import bounded_depth
 from ..format.metadata import key_encoding, parse_document
 from ..format.spec import ChainSpec, ShardSpec
 from ..native import require
@@ -202,8 +201,7 @@ class ArrayReader:
         self._arguments = (folder, threads, index_cache, immutable, clip, document)
         metadata = folder.metadata() if document is None else document
         try:
-            with bounded_depth("metadata"):
-                layout = parse_document(metadata)
+            layout = parse_document(metadata)
             if any(len(edges) != 1 for edges in layout.edges):
                 raise UnsupportedError("expected chunks of one shape, got a rectilinear grid")
             spec = ChainSpec.from_metadata(metadata, clip=clip)

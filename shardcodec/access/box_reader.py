@@ -9,19 +9,18 @@ Everything that does not depend on the selection is prepared once: geometry, com
 from __future__ import annotations
 
 import functools
-import json
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import native
-from ..compat import StorePath, default_buffer_prototype, on_zarrs_loop
-from ..errors import ShardError, ShardFileError, SpecError
-from ..format.checks import as_mapping, bounded_depth
-from ..format.metadata import KeyEncoding
+from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
+from ..errors import ShardError, ShardFileError
+from ..format.metadata import KeyEncoding, json_object
 from ..options import Options
 from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.files import FileStore, check_name
@@ -30,7 +29,7 @@ from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, orig
 from ..storage.store import Store
 from ..storage.waiting import Patience
 from .read import ObjectSelection, read, slice_reader
-from .regions import Box, as_void, box_parts
+from .regions import Box, as_void, box_parts, whole
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -72,13 +71,14 @@ class Folder:
             The document is not a JSON object.
         """
         for name in ("zarr.json", ".zarray"):
-            if (stored := self.get(self.prefix + name)) is not None:
-                try:
-                    with bounded_depth(name):
-                        return as_mapping(json.loads(stored), "")
-                except ValueError as error:
-                    raise SpecError(f"{name}: expected JSON, got invalid text: {error}", path="") from error
+            if (document := self.document(name)) is not None:
+                return document
         raise FileNotFoundError(f"expected an array, but {self!r} has neither a zarr.json nor a .zarray")
+
+    def document(self, name: str) -> Mapping[str, Any] | None:
+        """Return a document of the folder by its name; None if there is none. It raises as `metadata`."""
+        stored = self.get(self.prefix + name)
+        return None if stored is None else json_object(stored, name)
 
     def get(self, key: str) -> bytes | None:
         """Return all of an object in the store; None if it does not exist."""
@@ -164,6 +164,43 @@ class ArrayObjects:
             ObjectSelection(name, chain, elements, None, drops_rest and self._has_all(coords, elements))
             for name, (coords, elements) in zip(keys, found, strict=True)
         ]
+
+    @property
+    def held_nbytes(self) -> int:
+        """Memory of a new object while the store takes it, in bytes."""
+        from .array_io import PARTS_NBYTES
+
+        store, chain = self.folder.store, self.chain
+        if store.is_near:
+            return 0
+        nbytes = math.prod(chain.shape) * int(chain.itemsize)
+        is_collected = not chain.is_shard or chain.index_at_start or not store.takes_parts
+        return nbytes if is_collected else min(nbytes, PARTS_NBYTES)
+
+    def write(
+        self, first: Ints, values: np.ndarray[Any, Any], chosen: Collection[Ints], options: Options
+    ) -> None:
+        """Write whole objects, in a thread without an event loop.
+
+        `values` has the elements of a box of whole objects from the grid position `first` on; cells outside of the array have the
+        fill value. Of these objects, those at the positions `chosen` are written, unless all elements have the fill value.
+        """
+        from .array_io import Request, write_request_blocking  # here, because most of its users only read
+
+        start = tuple(at * n for at, n in zip(first, self.chain.shape, strict=True))
+        box = Box(start, values.shape, None, (0,) * values.ndim)
+        objects = box_parts(box, self.chain.shape) if values.ndim else [((), whole(()))]
+        parts = [self.part(coords, elements) for coords, elements in objects if coords in chosen]
+        axes = tuple(range(values.ndim))
+        request = Request(self.folder.store, parts, range(len(parts)), axes, values, default_spec())
+        write_request_blocking(request, options)
+
+    def read(self, coords: Ints, start: Ints, shape: Ints, options: Options) -> np.ndarray[Any, Any]:
+        """Read a box of one object, also elements outside of the array."""
+        out = np.empty(shape, self.dtype)
+        part = self.part(coords, Box(start, shape, None, (0,) * len(shape)))
+        BoxReader(self, options, None).read([part], out, tuple(range(out.ndim)))
+        return out
 
     def _has_all(self, coords: Ints, elements: Box) -> bool:
         """Return True if a box has all elements of an object that lie within the array."""

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..drawing.chunk_map import MAX_CELLS, ChunkMap
-from ..drawing.figures import check_file, layout_figure, map_figure, save
+from ..drawing.figures import MAX_CELLS, ChunkMap, check_file, layout_figure, map_figure, save
 from ..drawing.html import MAX_SVG_CELLS, facts_table, map_svg
 from ..errors import ShardError
 from ..format.codecs import ABSENT

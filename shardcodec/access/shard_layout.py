@@ -24,7 +24,7 @@ from ..format.spec import ShardSpec
 from ..options import ORDERS
 from .user_bytes import HeaderFooter, find
 
-__all__ = ["KINDS", "ShardLayout", "layout_arguments", "shard_layout", "stored_order"]
+__all__ = ["KINDS", "ShardLayout", "header_and_footer", "layout_arguments", "shard_layout", "stored_order"]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
 Ranges = np.ndarray[Any, np.dtype[np.int64]]
@@ -67,6 +67,13 @@ class ShardLayout:
         return int(self.ranges[kind][:, 1].sum())
 
 
+def header_and_footer(
+    spec: ShardSpec, entries: Entries, nbytes: int, read: Callable[[int, int], bytes]
+) -> HeaderFooter | None:
+    """Return header and footer, known by the mark or guessed; None if inner chunks lie in the index. For the arguments see below."""
+    return find(entries, nbytes, spec.index_nbytes, spec.index_location == "start", read)
+
+
 def shard_layout(
     spec: ShardSpec, entries: Entries, nbytes: int, read: Callable[[int, int], bytes]
 ) -> ShardLayout:
@@ -92,7 +99,7 @@ def shard_layout(
     by_offset = stored[np.lexsort((entries[stored, 1], entries[stored, 0]))]
     places = entries[by_offset].astype(np.int64)
     index_at = 0 if at_start else nbytes - spec.index_nbytes
-    found = find(entries, nbytes, spec.index_nbytes, at_start, lambda low, n: read(low, min(n, TAIL_NBYTES)))
+    found = header_and_footer(spec, entries, nbytes, lambda low, n: read(low, min(n, TAIL_NBYTES)))
     parts = _split(places, index_at, spec.index_nbytes, nbytes, found)
     alignment = found.alignment if found is not None and found.is_marked else 1
     return ShardLayout(nbytes, len(stored), parts, alignment, stored_order(by_offset, spec.grid_shape))

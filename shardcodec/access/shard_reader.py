@@ -32,8 +32,9 @@ from .inner_chunks import coordinates, decode_chunks, positions
 from .opened_shard import OpenedShard
 from .read import ObjectSelection, read, with_key
 from .regions import Box, touched
+from .shard_layout import header_and_footer
 from .shard_object import ShardObject
-from .user_bytes import HeaderFooter, find
+from .user_bytes import HeaderFooter
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -144,9 +145,8 @@ class Snapshot:
         """
         if not self.exists:
             return None
-        at_start = self._spec.index_location == "start"
         read = lambda low, n: self.range(low, low + n)  # noqa: E731
-        return find(self.entries(check=True), self.nbytes, self._spec.index_nbytes, at_start, read)
+        return header_and_footer(self._spec, self.entries(check=True), self.nbytes, read)
 
     # ---- bytes
 

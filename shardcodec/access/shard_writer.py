@@ -24,17 +24,20 @@ from ..errors import LockError, UnsupportedError
 from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
-from ..options import Durability, Order, check
+from ..options import Durability, Options, Order, check
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
 from ..storage.zarr_store import Upload
+from .chunk_codec import compiled
 from .chunk_writer import ChunkWriter, SlotHow, SlotWriter, create
 from .inner_chunks import positions
 from .placement import aligned
+from .shard_change import Change, change
+from .shard_object import ShardObject
 from .user_bytes import check_alignment
 from .write import check_size, ordered
 
-__all__ = ["ShardWriter"]
+__all__ = ["ShardWriter", "replace_chunks"]
 
 
 class ShardWriter(ChunkWriter):
@@ -418,3 +421,13 @@ def _target(
         raise TypeError(f"expected a path, a URL, a zarr store or None, got {type(path).__name__}")
     store, object_key, _ = object_at(path, key, storage_options)
     return store, object_key
+
+
+def replace_chunks(
+    place: ShardObject, spec: ShardSpec, chunks: Callable[[], Mapping[int, Any]], options: Options
+) -> None:
+    """Replace a shard in any store by one with the encoded inner chunks of a mapping from positions, and no others.
+
+    `chunks` is called under the locks of the shard, again if another writer was faster. If it raises, the old shard stays.
+    """
+    change(place, compiled(spec.chain), lambda _: Change(chunks(), complete=True, keep_empty=True), options)

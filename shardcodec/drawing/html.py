@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .chunk_map import ChunkMap
-from .figures import COLORS
+from .figures import COLORS, ChunkMap
 
 __all__ = ["MAX_SVG_CELLS", "facts_table", "map_svg"]
 

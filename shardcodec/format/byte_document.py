@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShardError, UnsupportedError
-from .checks import parse_named, show
+from .checks import bounded_depth, parse_named, show
 from .codecs import NUMCODECS
 from .dtypes import DType, fill_from_json, parse_data_type
 from .metadata import document_in_v3, has_text, parse_document
@@ -117,6 +117,7 @@ class ByteDocument:
         return {**document, **kept, "codecs": with_inner_codecs(document["codecs"], inner)}
 
 
+@bounded_depth("metadata")
 def byte_document(document: Document) -> ByteDocument:
     """Return the metadata of an array with a document that the engine can use.
 

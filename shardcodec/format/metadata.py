@@ -19,6 +19,7 @@ Source: Zarr v3 core specification 3.1, "Array metadata" and "Chunk key encoding
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from .checks import (
     as_int_tuple,
     as_items,
     as_mapping,
+    bounded_depth,
     check_keys,
     parse_named,
     show,
@@ -58,6 +60,7 @@ __all__ = [
     "document_in_v3",
     "has_objects",
     "has_text",
+    "json_object",
     "key_encoding",
     "parse_array",
     "parse_document",
@@ -88,6 +91,21 @@ class ArrayLayout:
     dtype: DType
     fill_value: Any
     codecs: Any
+
+
+def json_object(stored: bytes, name: str) -> Mapping[str, Any]:
+    """Parse a stored document; `name` is for errors.
+
+    Raises
+    ------
+    SpecError
+        It is not a JSON object.
+    """
+    try:
+        with bounded_depth(name):
+            return as_mapping(json.loads(stored), "")
+    except ValueError as error:
+        raise SpecError(f"{name}: expected JSON, got invalid text: {error}", path="") from error
 
 
 def parse_array(metadata: object) -> ArrayLayout:
@@ -260,6 +278,7 @@ _V2_DTYPE = re.compile(
 )
 
 
+@bounded_depth("metadata")
 def parse_document(document: object) -> ArrayLayout:
     """Read a ``zarr.json`` or a ``.zarray``, except the codecs of a ``zarr.json``.
 

@@ -12,16 +12,17 @@ import os
 import stat
 import zipfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import compat
 from ..compat import ObjectStore, StorePath, on_zarrs_loop, store_by_fsspec, unwrap
 from ..compat import Store as AnyStore
 from . import object_names
-from .files import BytesStore, FileStore, MemoryStore, check_name, introduce_files, is_introduced
+from .files import BytesStore, FileStore, MemoryStore, check_name, introduce_files, is_introduced, staging_for
 from .store import Store, check_store_writable
 from .waiting import in_thread
+from .whole_file import put_file, sync_documents
 
 __all__ = [
     "ZIP_SUFFIXES",
@@ -39,6 +40,7 @@ __all__ = [
     "original",
     "originals",
     "placed_options",
+    "put_object",
     "readable_at",
     "service_of",
     "split_url",
@@ -516,3 +518,72 @@ async def introduce_async(target: Any) -> None:
     base = unwrap(target.store)
     if type(base) is compat.LocalStore and not is_introduced(base):
         await in_thread(introduce, base)
+
+
+# ---------------------------------------------------------------- a new object in a store of any kind
+
+
+def put_object(
+    blocks: Iterator[Any],
+    nbytes: int,
+    store: Store,
+    key: str,
+    *,
+    sync: bool = False,
+    may_replace: bool = False,
+    before_store: Callable[[], None] | None = None,
+) -> None:
+    """Store a new object in any store, block by block; a file of the name may exist only with `may_replace`.
+
+    Parameters
+    ----------
+    blocks : iterator of buffer
+    nbytes : int
+        Size of the object.
+    store, key
+        Its place.
+    sync : bool
+        A file, its name and the documents above it are on disk when this returns.
+    may_replace : bool
+        Replace another object of this name.
+    before_store : callable, optional
+        Called when all blocks were taken, just before the object appears; it may raise.
+
+    Raises
+    ------
+    FileExistsError
+        There is a file of this name.
+    """
+    path = store.path(key)
+    if path is None and not nbytes:  # an upload without bytes stores nothing
+        store.check_writable()
+        if before_store is not None:
+            before_store()
+        store.wait(store.put_empty(key))
+        return
+    if path is None:
+        from .zarr_store import Upload  # here, because most programs need no store of requests
+
+        upload = Upload(store, key, nbytes)
+        try:
+            offset = 0
+            for block in blocks:
+                upload.write(block, offset)
+                offset += memoryview(block).nbytes
+            if before_store is not None:
+                before_store()
+            upload.commit()
+        finally:
+            upload.abort()
+        return
+    if not put_file(
+        path,
+        blocks,
+        sync=sync,
+        may_replace=may_replace,
+        staging=staging_for(path),
+        before_commit=before_store,
+    ):
+        raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
+    if sync:
+        sync_documents([os.path.realpath(path)])

@@ -17,16 +17,15 @@ from typing import Any
 from .. import native
 from ..access.opened_shard import Entries, NestedShard, OpenedShard, Sums
 from ..access.shard_object import open_object
-from ..storage.files import OldBytes, open_file, pending_journal, read_journal, staging_for
-from ..storage.kinds import object_at
+from ..storage.files import OldBytes, open_file, pending_journal, read_journal
+from ..storage.kinds import object_at, put_object
 from ..storage.store import Store
-from ..storage.whole_file import put_file, sync_documents
-from ..storage.zarr_store import Upload
+from ..storage.whole_file import put_file
 from .documents import node_path, object_name
 from .targets import ShardTarget
 from .work import BLOCK_NBYTES, MemoryBudget
 
-__all__ = ["Backup", "copy_stored", "holds_whole", "same_bytes", "sync_folders", "write_object"]
+__all__ = ["Backup", "copy_stored", "holds_whole", "same_bytes", "sync_folders"]
 
 
 # Bytes of a copy that a thread holds at a time. They are not part of its share of the memory, so they are few.
@@ -82,7 +81,7 @@ def copy_stored(
         if holds_whole(new_store, new_key):
             budget.check_whole(store.path(key) or key, view.nbytes)
         blocks = _blocks(view, COPY_NBYTES if store.is_near else BLOCK_NBYTES)  # a request costs a round trip
-        write_object(
+        put_object(
             blocks,
             view.nbytes,
             new_store,
@@ -99,50 +98,6 @@ def copy_stored(
 def holds_whole(store: Store, key: str) -> bool:
     """Return True if a new object is in memory until it is stored: in a store that does not take parts."""
     return store.path(key) is None and not store.takes_parts
-
-
-def write_object(
-    blocks: Iterator[Any],
-    nbytes: int,
-    store: Store,
-    key: str,
-    *,
-    sync: bool = False,
-    may_replace: bool = False,
-    before_store: Callable[[], None] | None = None,
-) -> None:
-    """Write a new object, block by block; of a file, none may exist unless `may_replace`."""
-    path = store.path(key)
-    if path is None and not nbytes:  # an upload without bytes stores nothing
-        store.check_writable()
-        if before_store is not None:
-            before_store()
-        store.wait(store.put_empty(key))
-        return
-    if path is None:
-        upload = Upload(store, key, nbytes)
-        try:
-            offset = 0
-            for block in blocks:
-                upload.write(block, offset)
-                offset += memoryview(block).nbytes
-            if before_store is not None:
-                before_store()
-            upload.commit()
-        finally:
-            upload.abort()
-        return
-    if not put_file(
-        path,
-        blocks,
-        sync=sync,
-        may_replace=may_replace,
-        staging=staging_for(path),
-        before_commit=before_store,
-    ):
-        raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
-    if sync:
-        sync_documents([os.path.realpath(path)])
 
 
 def same_bytes(one: OpenedShard, other: OpenedShard) -> bool:

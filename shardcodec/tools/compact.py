@@ -14,12 +14,10 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..access.chunk_codec import compiled
 from ..access.opened_shard import OpenedShard
-from ..access.shard_change import Change, StoredShard, change
 from ..access.shard_layout import ShardLayout, shard_layout
 from ..access.shard_object import open_object
-from ..access.shard_writer import ShardWriter
+from ..access.shard_writer import ShardWriter, replace_chunks
 from ..arguments import checked
 from ..errors import ShardError
 from ..format.spec import ShardSpec
@@ -315,7 +313,7 @@ class CompactWork:
     def _replace_object(self, shard: ShardTarget) -> int:
         spec = shard.array.shard_spec
 
-        def decide(_found: StoredShard) -> Change:
+        def chunks() -> Mapping[int, bytes]:
             view = open_object(shard.array.store, shard.key)
             found = None if view is None else find_index(view, spec)
             if view is None or found is None or found.entries is None or _is_damaged(found, view, spec):
@@ -328,9 +326,9 @@ class CompactWork:
                 for position in sequence(spec, self._task.order or "morton").tolist()
                 if present[position]
             ]
-            return Change(encoded_chunks(view, found.entries, wanted), complete=True, keep_empty=True)
+            return encoded_chunks(view, found.entries, wanted)
 
-        change(shard.place, compiled(spec.chain), decide, self._options)
+        replace_chunks(shard.place, spec, chunks, self._options)
         return _size(shard)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from ..access.box_reader import Folder
 from ..errors import SpecError
-from ..format.checks import as_mapping, bounded_depth
 
 __all__ = [
     "DOCUMENTS",
@@ -33,7 +32,6 @@ __all__ = [
     "is_own_name",
     "node_path",
     "object_name",
-    "parsed",
     "with_consolidated",
 ]
 
@@ -54,25 +52,7 @@ def document_of(folder: Folder) -> Document | None:
     try:
         return folder.metadata()
     except FileNotFoundError:
-        return parsed(folder, ".zgroup")
-
-
-def parsed(folder: Folder, name: str) -> Document | None:
-    """Return a document of a node by its name; None if the node does not have it.
-
-    Raises
-    ------
-    SpecError
-        The document is not a JSON object.
-    """
-    stored = folder.get(folder.prefix + name)
-    if stored is None:
-        return None
-    try:
-        with bounded_depth(name):
-            return as_mapping(json.loads(stored), "")
-    except ValueError as error:
-        raise SpecError(f"{name}: expected JSON, got invalid text: {error}", path="") from error
+        return folder.document(".zgroup")
 
 
 def is_group(document: Document) -> bool:
@@ -153,7 +133,7 @@ def _consolidated(
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the nodes of the consolidated metadata, for a store that cannot list."""
     if document.get("zarr_format") == 2:
-        stored = (parsed(folder, ".zmetadata") or {}).get("metadata") or {}
+        stored = (folder.document(".zmetadata") or {}).get("metadata") or {}
         known = {
             key.rpartition("/")[0]: value
             for key, value in stored.items()

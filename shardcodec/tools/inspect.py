@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from ..access.chunk_codec import compiled
 from ..access.index_scan import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
 from ..access.opened_shard import OpenedShard
 from ..access.shard_layout import ShardLayout, layout_arguments, shard_layout
 from ..arguments import checked
-from ..drawing.chunk_map import ChunkMap
-from ..drawing.figures import array_figure, check_file, save
+from ..drawing.figures import ChunkMap, array_figure, check_file, save
 from ..format.byte_document import inner_codecs
 from ..format.codecs import ABSENT
 from ..format.spec import ChainSpec, ShardSpec
@@ -80,7 +78,7 @@ class ArrayPicture:
         self._file = check_file(file)
         self._array = array
         spec = array.shard_spec
-        self._axes = tuple(int(i) for i in np.argsort(compiled(spec.chain).perm))
+        self._axes = tuple(int(i) for i in np.argsort(spec.chain.perm))
         self._stored_grid = spec.grid_shape
         self._per_shard = tuple(spec.grid_shape[i] for i in self._axes)
         chunk_shape = tuple(spec.chunk_shape[i] for i in self._axes)
@@ -488,7 +486,7 @@ def _n_grid_chunks(array: ArrayTarget, spec: ShardSpec) -> int:
 
 def chunk_shape_of_shards(spec: ShardSpec) -> tuple[int, ...]:
     """Return the shape of an inner chunk along the axes of the array; transposes before the sharding permute them."""
-    return tuple(spec.chunk_shape[int(i)] for i in np.argsort(compiled(spec.chain).perm))
+    return tuple(spec.chunk_shape[int(i)] for i in np.argsort(spec.chain.perm))
 
 
 def _layout(array: ArrayTarget) -> LayoutRecord | None:

@@ -31,10 +31,19 @@ from ..errors import SpecError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.files import check_name, staging_folder
-from ..storage.kinds import ZIP_SUFFIXES, at_url, introduce, is_url, is_zarr_store, object_at, service_of
+from ..storage.kinds import (
+    ZIP_SUFFIXES,
+    at_url,
+    introduce,
+    is_url,
+    is_zarr_store,
+    object_at,
+    put_object,
+    service_of,
+)
 from ..storage.store import Store
 from ..storage.whole_file import put_file
-from .backup import copy_stored, holds_whole, write_object
+from .backup import copy_stored, holds_whole
 from .documents import (
     DOCUMENTS,
     StoredDocuments,
@@ -339,7 +348,7 @@ class NewHierarchy:
         """Store a small object by its path below the root, in one step."""
         key = self.root.prefix + name
         blocks = iter([data])
-        write_object(blocks, len(data), self.root.store, key, sync=durable, may_replace=may_replace)
+        put_object(blocks, len(data), self.root.store, key, sync=durable, may_replace=may_replace)
 
     def copy(
         self, store: Store, key: str, name: str, budget: MemoryBudget, *, durable: bool, may_replace: bool

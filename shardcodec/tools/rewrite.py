@@ -12,9 +12,9 @@ import numpy as np
 from .. import native
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard
+from ..access.shard_layout import header_and_footer
 from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
-from ..access.user_bytes import HeaderFooter, find
 from ..errors import ConflictError, ShardFormatError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..storage.ranges import runs
@@ -145,9 +145,7 @@ def user_parts(
         share.check_chunk(shard.name, "header or footer", n)
         return bytes(view.range(low, n))
 
-    where: HeaderFooter | None = find(
-        found.entries, view.nbytes, spec.index_nbytes, spec.index_location == "start", read
-    )
+    where = header_and_footer(spec, found.entries, view.nbytes, read)
     if where is None:
         return ShardUserBytes()
     header = read(where.where.first, where.header_nbytes)

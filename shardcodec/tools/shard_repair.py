@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..access.chunk_codec import compiled
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard
-from ..access.shard_change import Change, StoredShard, change
 from ..access.shard_object import open_object
+from ..access.shard_writer import replace_chunks
 from ..errors import ConflictError, ShardError
 from ..format.codecs import ABSENT
 from ..options import Options
@@ -370,10 +369,7 @@ class ShardRepair:
     ) -> None:
         refuse_user_bytes(shard, user)
 
-        def decide(_found: StoredShard) -> Change:
-            return Change(self._all_chunks(shard, check_state), complete=True, keep_empty=True)
-
-        change(shard.place, compiled(self._spec.chain), decide, self._options)
+        replace_chunks(shard.place, self._spec, lambda: self._all_chunks(shard, check_state), self._options)
 
     def _all_chunks(
         self, shard: ShardTarget, check_state: Callable[[OpenedShard], None]

@@ -22,7 +22,6 @@ from ..access.shard_object import StoreObject
 from ..compat import StorePath
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
-from ..format.checks import as_int_tuple, bounded_depth
 from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
 from ..format.spec import ChainSpec, ShardSpec
 from ..storage.files import is_stray_journal, pending_journal
@@ -297,12 +296,13 @@ class ArrayTarget:
             return self.keys, len(self.layout.shape), _grid(self.layout.shape, sizes) if is_regular else None
         try:
             keys = key_encoding(self.document)
-            shape = as_int_tuple(self.document.get("shape"), "shape", minimum=0)
-            chunks = self.document.get("chunks")
-            sizes = [] if chunks is None else list(as_int_tuple(chunks, "chunks", minimum=1))
         except ShardError:
             return None
-        return keys, len(shape), _grid(shape, sizes) if len(sizes) == len(shape) else None
+        shape: Any = self.document.get("shape")
+        chunks: Any = self.document.get("chunks")
+        if not _are_sizes(shape, 0) or not (chunks is None or _are_sizes(chunks, 1)):
+            return None
+        return keys, len(shape), _grid(shape, chunks) if len(chunks or ()) == len(shape) else None
 
     def shard(self, coords: Ints) -> ShardTarget:
         """Return the shard at a position of the grid, which may be missing."""
@@ -343,6 +343,10 @@ class ArrayTarget:
         return ForeignObject(path or key, key, reason)
 
 
+def _are_sizes(given: Any, least: int) -> bool:
+    return isinstance(given, list | tuple) and all(type(n) is int and n >= least for n in given)
+
+
 def _grid(shape: Ints, sizes: Sequence[int]) -> Ints:
     return tuple(-(-n // size) for n, size in zip(shape, sizes, strict=True))
 
@@ -351,9 +355,8 @@ def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
     """Return the target for an array and its document. An array that cannot be read has a `problem`."""
     target = ArrayTarget(name, folder, document)
     try:
-        with bounded_depth("metadata"):
-            parsed = byte_document(document)
-            layout = parse_document(parsed.document)
+        parsed = byte_document(document)
+        layout = parse_document(parsed.document)
         target = replace(target, layout=layout, keys=key_encoding(document), bytes=parsed)
         spec = _spec(parsed)
     except ShardError as error:

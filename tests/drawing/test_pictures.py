@@ -26,8 +26,7 @@ from helpers import (
 
 import shardcodec
 from shardcodec.access.shard_layout import KINDS
-from shardcodec.drawing.chunk_map import ChunkMap
-from shardcodec.drawing.figures import _covered, array_figure, byte_scale, layout_figure, map_figure
+from shardcodec.drawing.figures import ChunkMap, _covered, array_figure, byte_scale, layout_figure, map_figure
 from shardcodec.drawing.html import facts_table
 from shardcodec.tools import inspect
 

@@ -372,14 +372,14 @@ def test_documents_are_written_last(way: Way, tmp_path: Path, monkeypatch: pytes
     from shardcodec.tools import backup, new_hierarchy
 
     written: list[str] = []
-    write = backup.write_object
+    write = backup.put_object
 
     def noted(blocks: Any, nbytes: int, store: Any, key: str, **how: Any) -> None:
         written.append(store.path(key))
         write(blocks, nbytes, store, key, **how)
 
     for module in (backup, new_hierarchy):
-        monkeypatch.setattr(module, "write_object", noted)
+        monkeypatch.setattr(module, "put_object", noted)
     way.make(tmp_path / "old")
     (tmp_path / "old" / way.others / "g/table").write_bytes(b"t")
     way.run(tmp_path / "old", tmp_path / "new")

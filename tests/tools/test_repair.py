@@ -120,7 +120,7 @@ def test_documents_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("full")
 
-    monkeypatch.setattr(new_hierarchy, "write_object", fail)
+    monkeypatch.setattr(new_hierarchy, "put_object", fail)
     with pytest.raises(OSError, match="full"):
         repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
     assert "zarr.json" not in files_below(tmp_path / "b.zarr")
@@ -226,13 +226,13 @@ def test_shard_that_is_deleted_meanwhile_is_not_made_again(
     store = store_of(kind, tmp_path)
     filled(store)
     flip(store, "c/0/0", 10)
-    change = shard_repair.change
+    change = shard_repair.replace_chunks
 
     def change_late(*arguments: Any) -> Any:
         sync(store.delete("c/0/0"))
         return change(*arguments)
 
-    monkeypatch.setattr(shard_repair, "change", change_late)
+    monkeypatch.setattr(shard_repair, "replace_chunks", change_late)
     (one,) = repair(store, backup=tmp_path / "old").shards
     assert one.action is RepairAction.UNREADABLE
     assert "deleted" in one.detail

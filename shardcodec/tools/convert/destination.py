@@ -13,14 +13,10 @@ from typing import Any
 import numpy as np
 
 from ... import native
-from ...access.array_io import PARTS_NBYTES, Request, write_request_blocking
-from ...access.box_reader import ArrayObjects, BoxReader
+from ...access.box_reader import ArrayObjects
 from ...access.chunk_codec import compiled
-from ...access.read import ObjectSelection
-from ...access.regions import Box, box_parts, whole
 from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter
-from ...compat import default_spec
 from ...format.byte_document import byte_document
 from ...format.metadata import KeyEncoding, key_encoding, parse_document
 from ...format.spec import ChainSpec, ShardSpec
@@ -77,7 +73,7 @@ class NewArray:
         self.shape: Ints = parse_document(self.bytes.document).shape
         self.chain = ChainSpec.from_metadata(self.bytes.document)
         self.dtype = self.chain.dtype
-        self._native = compiled(self.chain)
+        self._objects = ArrayObjects(self.folder, self.keys, self.shape, compiled(self.chain), self.dtype)
 
     @cached_property
     def spec(self) -> ShardSpec | None:
@@ -97,12 +93,7 @@ class NewArray:
     @property
     def held_nbytes(self) -> int:
         """Memory of a new shard while a store of requests takes it, in bytes."""
-        store = self.folder.store
-        if store.is_near:
-            return 0
-        is_collected = self.chain.sharding is None or self.chain.sharding.index_location == "start"
-        whole = self.chain.nbytes
-        return whole if is_collected or not store.takes_parts else min(whole, PARTS_NBYTES)
+        return self._objects.held_nbytes
 
     def key(self, coords: Ints) -> str:
         """Return the key of a shard in the store."""
@@ -142,19 +133,8 @@ class NewArray:
         wanted : sequence of tuple of int
             The shards of the box that are written. A shard whose elements have the fill value is not stored.
         """
-        start = tuple(at * n for at, n in zip(first, self.chain.shape, strict=True))
-        box = Box(start, values.shape, None, (0,) * values.ndim)
-        chosen = set(wanted)
-        parts = [
-            ObjectSelection(self.key(coords), self._native, part)
-            for coords, part in (box_parts(box, self.chain.shape) if values.ndim else [((), whole(()))])
-            if coords in chosen
-        ]
-        request = Request(
-            self.folder.store, parts, range(len(parts)), tuple(range(values.ndim)), values, default_spec()
-        )
         self._tree.before_store()
-        write_request_blocking(request, self._options)
+        self._objects.write(first, values, set(wanted), self._options)
 
     def put(self, coords: Ints, data: bytes) -> None:
         """Store the object of an array that is not sharded."""
@@ -217,10 +197,4 @@ class NewArray:
 
     def read(self, coords: Ints, start: Ints, shape: Ints) -> np.ndarray[Any, Any]:
         """Read a box of a stored shard, also elements outside of the array."""
-        out = np.empty(shape, self.dtype)
-        reader = BoxReader(
-            ArrayObjects(self.folder, self.keys, self.shape, self._native, self.dtype), self._options, None
-        )
-        part = ObjectSelection(self.key(coords), self._native, Box(start, shape, None, (0,) * len(shape)))
-        reader.read([part], out, tuple(range(out.ndim)))
-        return out
+        return self._objects.read(coords, start, shape, self._options)

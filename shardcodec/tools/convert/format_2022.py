@@ -30,14 +30,12 @@ from ...compat import Store, StorePath, quiet, sync
 from ...errors import ShardFormatError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.codecs import ABSENT
-from ...format.metadata import KeyEncoding, key_encoding
+from ...format.metadata import KeyEncoding, json_object, key_encoding
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...storage.kinds import is_url, object_at
-from ...transformer.legacy_2022.metadata import LegacyArray, array_key, data_prefix, normalized, parse_json
-from ...transformer.legacy_2022.open import check_understood, legacy_store, naming, open_2022
-from ...transformer.legacy_2022.translate import to_v3
+from ...transformer.legacy_2022.open import legacy_store, open_2022
 from ...zarr_plugin.enable import attach
 from ..documents import DOCUMENTS, encoded_document, is_own_name, node_path, object_name
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
@@ -89,8 +87,7 @@ class Source2022:
     """A hierarchy of the 2022 format."""
 
     def __init__(self, src: Any, path: str) -> None:
-        self._view, prefix = legacy_store(src, read_only=not isinstance(src, Store | StorePath))
-        self._path = normalized(f"{prefix}/{path}")
+        self._view, self._path = legacy_store(src, path, read_only=not isinstance(src, Store | StorePath))
 
     @property
     def base(self) -> Any:
@@ -103,7 +100,7 @@ class Source2022:
         return _LegacyObjects(root, path=self._path, suffix=self._view.suffix, legacy=self)
 
     def _at(self, node: str) -> str:
-        return normalized(f"{self._path}/{node}")
+        return "/".join(filter(None, (self._path, node)))
 
     def nodes(self) -> Iterator[tuple[str, bool]]:
         """Yield each array and group as (path below the source, True for an array); parses the metadata of all arrays.
@@ -113,7 +110,7 @@ class Source2022:
         FileNotFoundError
             There is neither an array nor a group at the path of the source.
         """
-        if self._array(""):
+        if self._view.array_at(self._path):
             yield "", True
             return
         if sync(self._view.group(self._path)) is None:
@@ -125,17 +122,13 @@ class Source2022:
     def _below(self, node: str) -> Iterator[tuple[str, bool]]:
         yield node, False
         for name in sorted(sync(_collected(self._view.list_dir(self._at(node))))):
-            child = normalized(f"{node}/{name}")
+            child = f"{node}/{name}".lstrip("/")
             if name == "zarr.json":
                 continue
-            if self._array(child):
+            if self._view.array_at(self._at(child)):
                 yield child, True
             elif sync(self._view.group(self._at(child))) is not None:
                 yield from self._below(child)
-
-    def _array(self, node: str) -> LegacyArray | None:
-        with naming(array_key(self._at(node), self._view.suffix)):
-            return sync(self._view.array(self._at(node)))  # type: ignore[no-any-return]
 
     def attributes(self, node: str) -> Mapping[str, Any]:
         """Return the attributes of a group; empty if it has none."""
@@ -143,7 +136,7 @@ class Source2022:
 
     def keys_of(self, node: str) -> tuple[KeyEncoding, int]:
         """Return the encoding of the keys of the chunks of an array behind the letter "c", and its number of axes."""
-        array = self._array(node)
+        array = self._view.array_at(self._at(node))
         if array is None:
             raise FileNotFoundError(
                 f"path: expected an array in {self._view}, found none at {self._at(node)!r}"
@@ -153,25 +146,24 @@ class Source2022:
     def plan(self, node: str, index_checksum: bool) -> LegacyPlan:
         """Describe the conversion of an array."""
         path = self._at(node)
-        array = self._array(node)
+        array = self._view.array_at(path)
         if array is None:
             raise FileNotFoundError(f"path: expected an array in {self._view}, found none at {path!r}")
-        with naming(array_key(path, self._view.suffix)):
-            document = to_v3(array, index_checksum=index_checksum, names=True)
-            check_understood(document)
-            here = there = None
-            if array.is_sharded:
-                here, there = _outer_shard(to_v3(array)), _outer_shard(document)
-        prefix, separator = f"{data_prefix(path)}c", array.separator
+        document = self._view.document_in_v3(path, array, index_checksum=index_checksum)
+        here = there = None
+        if array.is_sharded:
+            here = _outer_shard(self._view.document_in_v3(path, array, index_checksum=False))
+            there = _outer_shard(document)
+        folder, separator = self._view.chunk_folder(path), array.separator
 
         def key(coords: tuple[int, ...]) -> str:
-            return prefix + separator.join(map(str, coords or (0,)))
+            return f"{folder}c" + separator.join(map(str, coords or (0,)))
 
         fixed = None
         if array.compressor is None and not array.filters and len(array.stack) == 1:
             fixed = math.prod(array.chunk_shape) * array.dtype.itemsize
         grid = _grid(array.shape, array.shard_shape)
-        return LegacyPlan(self._view.base, document, key, grid, here, there, fixed, data_prefix(path))
+        return LegacyPlan(self._view.base, document, key, grid, here, there, fixed, folder)
 
 
 async def _collected(keys: Any) -> list[str]:
@@ -397,7 +389,7 @@ def convert_2022(
     """
     options = current_options(argument=check({"threads": threads, "durability": durability}))
     source = Source2022(src, path)
-    new_path = normalized(path) if dst_path is None else dst_path.strip("/")
+    new_path = (path.replace("\\", "/") if dst_path is None else dst_path).strip("/")
     new = NewHierarchy(dst, storage_options, path=new_path)
     check_apart(source.base, new.store_path)
     if overwrite:
@@ -464,7 +456,7 @@ def _make_room(new: NewHierarchy, documents: Mapping[str, Mapping[str, Any]], ot
     for node in found:
         stored = new.get(f"{paths[node]}zarr.json")
         assert stored is not None
-        if parse_json(stored, f"{paths[node]}zarr.json").get("node_type") != documents[node]["node_type"]:
+        if json_object(stored, f"{paths[node]}zarr.json").get("node_type") != documents[node]["node_type"]:
             raise FileExistsError(f"{new.place}: expected no other node, but it has {paths[node]}zarr.json")
     if found and not new.can_clear:
         raise UnsupportedError(

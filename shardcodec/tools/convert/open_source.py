@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import NoneType
-from typing import Any
+from typing import Any, NoReturn
 
 from ...access.box_reader import Folder
+from ...arguments import show
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.attributes import DIMENSIONS, as_json_attributes
-from ...format.checks import as_items, as_mapping, show, wrong
 from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
-from ..documents import document_of, group_documents, inner_path, parsed
+from ..documents import document_of, group_documents, inner_path
 from ..foreign_chunks import opened_by_zarr
 from ..other_objects import OtherObjects, written_documents
 from ..report import LeftArray
@@ -315,11 +315,14 @@ def _check_group(folder: Folder, document: Mapping[str, Any]) -> None:
 def _known(array: ArrayTarget) -> dict[str, Any]:
     """Return the fields of a source that depend on the format of its document."""
     document, attributes = array.document, _attributes(array.folder, array.document)
-    ndim = len(as_items(document.get("shape"), "shape"))
+    shape: Any = document.get("shape")
+    if not isinstance(shape, list | tuple):
+        _wrong("shape", f"expected an array, got {show(shape)}")
+    ndim = len(shape)
     if document.get("zarr_format") == 3:
         names = document.get("dimension_names")
         if names is not None and not _are_names(names, ndim, (str, NoneType)):
-            wrong("dimension_names", f"expected {ndim} names or null, got {show(names)}", actual=names)
+            _wrong("dimension_names", f"expected {ndim} names or null, got {show(names)}")
         return {"attributes": attributes, "document": document, "dimension_names": names}
     # xarray's names of axes in Zarr v2 become the names of the axes
     names = attributes.get(DIMENSIONS)
@@ -331,6 +334,10 @@ def _known(array: ArrayTarget) -> dict[str, Any]:
     }
 
 
+def _wrong(path: str, reason: str) -> NoReturn:
+    raise SpecError(f"{path}: {reason}", path=path, reason=reason)
+
+
 def _are_names(names: object, ndim: int, kinds: tuple[type, ...]) -> bool:
     return isinstance(names, list) and len(names) == ndim and all(isinstance(one, kinds) for one in names)
 
@@ -338,8 +345,10 @@ def _are_names(names: object, ndim: int, kinds: tuple[type, ...]) -> bool:
 def _attributes(folder: Folder, document: Mapping[str, Any]) -> dict[str, Any]:
     if document.get("zarr_format") == 3:
         given = document.get("attributes")
-        return {} if given is None else dict(as_mapping(given, "attributes"))
-    return dict(parsed(folder, ".zattrs") or {})
+        if given is not None and not isinstance(given, Mapping):
+            _wrong("attributes", f"expected an object, got {show(given)}")
+        return dict(given or {})
+    return dict(folder.document(".zattrs") or {})
 
 
 def _is_consolidated(folder: Folder, document: Mapping[str, Any]) -> bool:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,7 +50,6 @@ __all__ = [
     "parse_array",
     "parse_group",
     "parse_hierarchy",
-    "parse_json",
 ]
 
 DType = np.dtype[Any]
@@ -170,22 +168,6 @@ def data_prefix(path: str) -> str:
 
 
 # ---------------------------------------------------------------- documents
-
-
-def parse_json(data: bytes, key: str) -> Mapping[str, Any]:
-    """Parse a JSON document.
-
-    Raises
-    ------
-    SpecError
-        The document is not a JSON object.
-    """
-    try:
-        with bounded_depth(key):
-            document = json.loads(data)
-    except ValueError as error:
-        raise SpecError(f"{key}: expected a JSON document: {error}", path="") from error
-    return as_mapping(document, "")
 
 
 def parse_hierarchy(document: Mapping[str, Any]) -> str:

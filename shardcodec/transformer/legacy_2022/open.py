@@ -32,6 +32,7 @@ from ...compat import (
 )
 from ...errors import ShardError, UnsupportedError
 from ...format.checks import unsupported
+from ...format.metadata import json_object
 from ...options import OptionChoices
 from ...storage.files import check_name
 from ...storage.kinds import RenamedStore, introduce
@@ -45,16 +46,13 @@ from .metadata import (
     parse_array,
     parse_group,
     parse_hierarchy,
-    parse_json,
 )
 from .translate import has_certain_fill, to_v3
 
 __all__ = [
     "LegacyStore",
     "as_store",
-    "check_understood",
     "legacy_store",
-    "naming",
     "open_2022",
 ]
 
@@ -123,7 +121,7 @@ class LegacyStore(RenamedStore):
 
     async def _read(self, key: str) -> Mapping[str, Any] | None:
         buffer = await self.base.get(key, prototype=default_buffer_prototype())
-        return None if buffer is None else parse_json(buffer.to_bytes(), key)
+        return None if buffer is None else json_object(buffer.to_bytes(), key)
 
     async def array(self, path: str) -> LegacyArray | None:
         """Return the metadata of an array; None if there is no array.
@@ -135,6 +133,28 @@ class LegacyStore(RenamedStore):
         """
         document = await self._read(array_key(path, self.suffix))
         return None if document is None else parse_array(document)
+
+    def array_at(self, path: str) -> LegacyArray | None:
+        """Return the same in a thread without an event loop; errors name the document."""
+        with naming(array_key(path, self.suffix)):
+            return sync(self.array(path))  # type: ignore[no-any-return]
+
+    def document_in_v3(self, path: str, array: LegacyArray, *, index_checksum: bool) -> dict[str, Any]:
+        """Return the zarr.json of a copy of an array, with the names of its axes.
+
+        Raises
+        ------
+        UnsupportedError
+            Zarr v3 cannot express it, or the installed zarr would misread it.
+        """
+        with naming(array_key(path, self.suffix)):
+            document = to_v3(array, index_checksum=index_checksum, names=True)
+            check_understood(document)
+        return document
+
+    def chunk_folder(self, path: str) -> str:
+        """Return the common start of the keys of the chunks of an array in the store below, without "c"."""
+        return data_prefix(path)
 
     async def group(self, path: str) -> Mapping[str, Any] | None:
         """Return the attributes of a group, {} for a folder without a document; None if there is no group."""
@@ -156,7 +176,7 @@ class LegacyStore(RenamedStore):
         return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}).encode()
 
     async def _change(self, path: str, data: bytes) -> None:
-        new = parse_json(data, f"{path}/zarr.json")
+        new = json_object(data, f"{path}/zarr.json")
         array = await self.array(path)
         if array is None:
             await self._change_group(path, new)
@@ -381,11 +401,10 @@ def open_2022(
     """
     if mode not in ("r", "r+"):
         raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
-    view, prefix = legacy_store(store, read_only=mode == "r")
-    path = normalized(f"{prefix}/{path}")
-    with naming(array_key(path, view.suffix)):
-        array = sync(view.array(path))
-        if array is not None:
+    view, path = legacy_store(store, path, read_only=mode == "r")
+    array = view.array_at(path)
+    if array is not None:
+        with naming(array_key(path, view.suffix)):
             check_understood(to_v3(array))  # raises a typed error before zarr reads the metadata
     if array is None:
         if sync(view.group(path)) is None:
@@ -398,8 +417,8 @@ def open_2022(
         return attach(opened if has_certain_fill(array) else with_empty_chunks(opened), **choices)
 
 
-def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, str]:
-    """Return a view of a hierarchy and the path in it to which `store` refers.
+def legacy_store(store: Any, path: str = "", *, read_only: bool = False) -> tuple[LegacyStore, str]:
+    """Return a view of a hierarchy, and a path in it from a path below the place to which `store` refers.
 
     Raises
     ------
@@ -410,33 +429,36 @@ def legacy_store(store: Any, *, read_only: bool = False) -> tuple[LegacyStore, s
     """
     if isinstance(store, str | os.PathLike) and not os.path.isdir(check_name(os.fspath(store))):
         raise FileNotFoundError(f"folder {os.fspath(store)!r} does not exist")  # zarr would create it
-    base, path = as_store(store, read_only=read_only)
+    base, path = as_store(store, path, read_only=read_only)
     if isinstance(base, LegacyStore):
         return base if base.read_only == read_only else base.with_read_only(read_only), path
     buffer = sync(base.get("zarr.json", prototype=default_buffer_prototype()))
     suffix = ".json"
     if buffer is not None:
         with naming("zarr.json"):
-            suffix = parse_hierarchy(parse_json(buffer.to_bytes(), "zarr.json"))
+            suffix = parse_hierarchy(json_object(buffer.to_bytes(), "zarr.json"))
     return LegacyStore(base, suffix, read_only=read_only), path
 
 
-def as_store(store: Any, *, read_only: bool = False) -> tuple[Store, str]:
-    """Return a zarr store and a path in it from a path, a store, a StorePath, an array or a group.
+def as_store(store: Any, path: str = "", *, read_only: bool = False) -> tuple[Store, str]:
+    """Return a zarr store and a path in it, from a path, a store, a StorePath, an array or a group, and a path below it.
 
     Raises
     ------
     TypeError
         `store` is of another type.
+    ValueError
+        A part of the path is empty, "." or "..", or the path has a null byte.
     """
     if isinstance(store, zarr.Array | zarr.Group | zarr.AsyncArray | zarr.AsyncGroup):
         store = store.store_path
     if isinstance(store, StorePath):
-        return store.store, store.path
+        return store.store, normalized(f"{store.path}/{path}")
     if isinstance(store, Store):
-        return store, ""
+        return store, normalized(path)
     if isinstance(store, str | os.PathLike):
-        return sync(LocalStore.open(check_name(os.fspath(store)), read_only=read_only)), ""
+        base = sync(LocalStore.open(check_name(os.fspath(store)), read_only=read_only))
+        return base, normalized(path)
     raise TypeError(f"store: expected a path or a zarr store, got {type(store).__name__}")
 
 
