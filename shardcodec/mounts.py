@@ -37,7 +37,7 @@ class Mount(NamedTuple):
     device : str
         Major and minor number of its device, as ``"0:52"``.
     point : str
-        The folder where it is mounted.
+        The folder where it is mounted; empty if /proc lists only other mounts of the file system, as below `chroot`.
     source : str
         The device or the server.
     options : tuple of str
@@ -175,8 +175,9 @@ def find_mount(mountinfo: bytes, number: str | None, device: str) -> Mount | Non
     Returns
     -------
     Mount or None
+        If `number` is not listed, what all mounts of the device share: neither a folder nor options of one mount.
     """
-    by_device = None
+    by_device, line_by_device = None, b""
     for line in mountinfo.split(b"\n"):  # the kernel does not escape a carriage return
         mount = parse_line(line)
         if mount is None:
@@ -184,8 +185,11 @@ def find_mount(mountinfo: bytes, number: str | None, device: str) -> Mount | Non
         if mount.number == number:
             return mount
         if mount.device == device:
-            by_device = mount
-    return by_device
+            by_device, line_by_device = mount, line
+    if by_device is None or number is None:
+        return by_device
+    shared = _options(line_by_device.rpartition(b" ")[2])
+    return by_device._replace(number=number, point="", options=shared)
 
 
 def parse_line(line: bytes) -> Mount | None:
@@ -196,15 +200,18 @@ def parse_line(line: bytes) -> Mount | None:
         file_system, source, shared = fields[after + 1 : after + 4]
     except ValueError:
         return None
-    options = b",".join([fields[5], shared])
     return Mount(
         number=_text(fields[0]),
         device=_text(fields[2]),
         point=_text(fields[4]),
         file_system=_text(file_system),
         source=_text(source),
-        options=tuple(_text(option) for option in options.split(b",") if option),
+        options=_options(fields[5]) + _options(shared),
     )
+
+
+def _options(field: bytes) -> tuple[str, ...]:
+    return tuple(_text(option) for option in field.split(b",") if option)
 
 
 def _text(part: bytes) -> str:

@@ -360,8 +360,12 @@ class Known(NamedTuple):
     @property
     def name(self) -> str:
         """The mount for messages, as ``'/data' (nfs4)``."""
+        if self.mount is None:
+            return "an unknown mount"
         return (
-            "an unknown mount" if self.mount is None else f"{self.mount.point!r} ({self.mount.file_system})"
+            f"{self.mount.point!r} ({self.mount.file_system})"
+            if self.mount.point
+            else f"an unknown mount ({self.mount.file_system})"
         )
 
 
@@ -561,7 +565,7 @@ def _report(known: Known) -> None:
 
 def _record(known: Known) -> None:
     if known.mount is not None:
-        stats.lock_scope(known.mount.point, known.mount.file_system, known.scope)
+        stats.lock_scope(known.mount.point or "unknown", known.mount.file_system, known.scope)
 
 
 def _warn(name: str, why: str, text: str) -> None:

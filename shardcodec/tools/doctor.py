@@ -185,7 +185,7 @@ def _file_system(folder: str, known: Known) -> Check:
         "options": list(mount.options),
         "is_on_this_machine": is_on_this_machine(mount),
     }
-    text = f"{mount.file_system} on {mount.point} from {mount.source} ({','.join(mount.options)})"
+    text = f"{mount.file_system} on {mount.point or 'a mount that /proc does not list'} from {mount.source} ({','.join(mount.options)})"
     if "ro" in mount.options:
         return Check(
             "file system", Status.NOTE, text, "Mounted read-only: mount it with rw to write.", details

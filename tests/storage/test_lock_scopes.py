@@ -19,7 +19,7 @@ from system_calls import MARK, calls_of
 
 import shardcodec
 from shardcodec import LockScopeError, LockScopeWarning, _native, mounts, statistics
-from shardcodec.mounts import DescriptorInfo, find_mount, parse_line
+from shardcodec.mounts import DescriptorInfo, Mount, find_mount, parse_line
 from shardcodec.options import resolve
 from shardcodec.storage import file_systems, locks
 from shardcodec.storage.file_systems import lock_scope
@@ -187,6 +187,16 @@ def test_stacked_mounts_are_told_apart_by_number() -> None:
     by_device = find_mount(table, None, "0:41")
     assert by_device is not None and by_device.point == "/other"
     assert find_mount(table, None, "9:9") is None
+
+
+def test_mount_that_is_not_listed_has_no_folder_and_no_options_of_another() -> None:
+    """Below chroot, /proc lists only the mounts below: a bind mount of the same disk, read-only, was taken for that of the file."""
+    table = b"42 20 254:0 /opt /opt ro,relatime - ext4 /dev/vda rw,discard\n"
+    found = find_mount(table, "20", "254:0")
+    assert found == Mount("ext4", "20", "254:0", "", "/dev/vda", ("rw", "discard"))
+    assert file_systems.Known(found, "node", "").name == "an unknown mount (ext4)"
+    listed = find_mount(table, "42", "254:0")
+    assert listed is not None and (listed.point, listed.options[0]) == ("/opt", "ro")
 
 
 def test_carriage_return_in_a_folder_ends_no_line() -> None:
