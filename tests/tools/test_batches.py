@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 
+from shardcodec.tools.convert.grouping import Grouping
+from shardcodec.tools.convert.layout import NewLayout
 from shardcodec.tools.convert.plan import ConvertPlan, PlannedArray, Unit
 from shardcodec.tools.jobs.shard_work import (
     FIRST_SECONDS,
@@ -19,7 +21,8 @@ SHARD = 1000
 
 
 def plan_of(n: int, *, shard: int = SHARD) -> ConvertPlan:
-    array = PlannedArray("a", "encode", "", (10,), (shard,), (n,), (1,), None, 1, 1.0)
+    layout, grouping = NewLayout({}, "encode"), Grouping((1,), None, 1, 1.0)
+    array = PlannedArray("a", layout, (10,), (shard,), (n,), grouping)
     return ConvertPlan("s", "d", (array,), {}, (), 1, 1, "none", "f")
 
 

@@ -124,7 +124,7 @@ def test_memory_bounds_the_batches_at_the_same_time(
     plan_convert(source_array(tmp_path / "a.zarr"), new, job, n_parts=1, shards=SHARDS, threads=3)
     file = PlanFile.read(job)
     claim(NewHierarchy(file.destination), file.job, str(job), is_begun=False)
-    (need,) = (one.need_nbytes for one in file.plan.arrays)
+    (need,) = (array.grouping.need_nbytes for array in file.plan.arrays)
     running, seen = [], []
     original = GroupWork.run
 

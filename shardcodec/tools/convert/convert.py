@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arguments import checked, shortened
+from ...arguments import checked
 from ...errors import ConflictError
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
@@ -29,10 +29,10 @@ from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim
 from ..other_objects import ObjectCounts, count_objects
 from ..targets import ArrayTarget, find_arrays
 from ..work import Incomplete, Monitor, Stopped
-from .execute import Execution, Intermediate, Totals, Workers, is_finished, peak_nbytes, run_report
-from .layout import Choices, codec_notes, has_shards
+from .execute import Execution, Intermediate, Totals, Workers, is_finished, run_report
+from .layout import Choices
 from .open_source import open_source, whole_source
-from .plan import ConvertPlan, Prices, VerifyLevel, array_report, cost_of, make_plan
+from .plan import ConvertPlan, Prices, VerifyLevel, array_reports, make_plan
 from .report import ConvertedArray, ConvertReport
 from .source import SourceTree
 
@@ -58,15 +58,7 @@ def plan_file(
     n_parts: int,
     options: Mapping[str, Any] | None,
 ) -> PlanFile:
-    """Return the file of a plan, which is not written yet.
-
-    Raises
-    ------
-    TypeError
-        Other processes cannot open source and destination.
-    ValueError
-        It would lie in the new hierarchy.
-    """
+    """Return the file of a plan, which is not written yet. It lies outside of the new hierarchy; other processes can open both places."""
     places = []
     for name, place in (("source", source), ("destination", destination)):
         if not isinstance(place, str):
@@ -80,32 +72,9 @@ def plan_file(
 
 
 def begin_job(file: PlanFile, new: NewHierarchy, *, resume: bool) -> tuple[PlanFile, bool]:
-    """Store the plan of a new job, or find the one that is resumed.
+    """Store the plan of a new job, or find the one that is resumed; return it, and True if the job begins with this call.
 
     A finished job stays until another one takes its file, so that a command that runs once more finds it complete.
-
-    Parameters
-    ----------
-    file : PlanFile
-        The new plan.
-    new : NewHierarchy
-        Its destination.
-    resume : bool
-        Go on with the job in the file, if there is one.
-
-    Returns
-    -------
-    file : PlanFile
-        The plan that is carried out.
-    is_new : bool
-        The job begins with this call.
-
-    Raises
-    ------
-    FileExistsError
-        The file is that of an unfinished job or not a plan, or there is something at the destination.
-    ConflictError
-        The job in the file is unfinished, and has another source or other options.
     """
     stored = _stored(file.path, resume=resume)
     if stored is None:
@@ -134,15 +103,7 @@ def begin_job(file: PlanFile, new: NewHierarchy, *, resume: bool) -> tuple[PlanF
 def give_up(new: NewHierarchy, owner: str, job: PlanFile | None, *, had_folder: bool) -> None:
     """Remove the file and the mark of a job that has not written anything, so that the next attempt finds nothing.
 
-    Parameters
-    ----------
-    new : NewHierarchy
-    owner : str
-        Name of the job.
-    job : PlanFile or None
-        Its file, if this call has made it.
-    had_folder : bool
-        The folder of the destination was there before.
+    `job` is its file, if this call has made it; the folder of the destination stays if it was there before.
     """
     if job is not None and read_ledgers(job.path, job.plan.fingerprint).lines:
         return
@@ -293,7 +254,7 @@ def convert(
         An argument is invalid, or a package is missing.
     """
     storage_options = placed_options(storage_options, source, destination, like)
-    source, destination = (absolute(one, storage_options) for one in (source, destination))
+    source, destination = (absolute(place, storage_options) for place in (source, destination))
     monitor = monitor or Monitor()
     cluster = chosen_cluster(dask, {"source": source, "destination": destination})
     if cluster is not None:
@@ -329,10 +290,10 @@ def convert(
             may_use_intermediate=temp is not None,
         )
         others = count_objects(tree.others, monitor, options.threads)
-        arrays = tuple(_reports(plan, tree, prices, dry_run))
+        arrays = tuple(array_reports(plan, tree, prices, has_cost=dry_run))
         if on_array is not None:
-            for one in arrays:
-                on_array(one)
+            for array_report in arrays:
+                on_array(array_report)
         listed = () if on_array is not None else arrays
         if dry_run:
             if not resume:
@@ -409,7 +370,7 @@ class _Conversion:
         """Run all units, with intermediate arrays where the plan has some; return what `Execution.run` does."""
         plan, job = self.plan, None if self.file is None else self.file.path
         via = None
-        if any(one.via_chunk for one in plan.arrays) and not self.new.is_complete:
+        if any(array.via for array in plan.arrays) and not self.new.is_complete:
             if self.temp is None:
                 raise ValueError(
                     "temp: expected the folder for intermediate arrays with which the job was begun"
@@ -488,7 +449,7 @@ def plan_convert(
         raise ValueError(f"parts: expected at least 1, got {n_parts}")
     options = current_options(argument=check({"threads": threads}))
     storage_options = placed_options(storage_options, source, destination, like)
-    source, destination = (absolute(one, storage_options) for one in (source, destination))
+    source, destination = (absolute(place, storage_options) for place in (source, destination))
     tree = open_source(
         source,
         options,
@@ -504,7 +465,7 @@ def plan_convert(
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
     plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
-    return _planned(plan, options, tuple(_reports(plan, tree, None, True)), others, tree)
+    return _planned(plan, options, tuple(array_reports(plan, tree, None, has_cost=True)), others, tree)
 
 
 # ---- arguments
@@ -539,10 +500,10 @@ def _options_for(place: Any, storage_options: Mapping[str, Any] | None) -> Mappi
 def _like(like: Any, storage_options: Mapping[str, Any] | None) -> ArrayTarget | None:
     if like is None:
         return None
-    found = list(find_arrays(like, storage_options=_options_for(like, storage_options)))
-    if len(found) != 1 or found[0].layout is None:
-        raise ValueError(f"like: expected one array, got {len(found)} at {like}")
-    return found[0]
+    arrays = list(find_arrays(like, storage_options=_options_for(like, storage_options)))
+    if len(arrays) != 1 or arrays[0].layout is None:
+        raise ValueError(f"like: expected one array, got {len(arrays)} at {like}")
+    return arrays[0]
 
 
 def _planned(
@@ -553,38 +514,5 @@ def _planned(
     tree: SourceTree,
 ) -> ConvertReport:
     """Return the report of a plan of which nothing was carried out."""
-    zeros = (0,) * 6
-    peak = peak_nbytes(plan, options.threads)
-    return ConvertReport(
-        plan.source,
-        plan.destination,
-        True,
-        False,
-        plan.n_shards,
-        *zeros,
-        peak,
-        0,
-        arrays,
-        (),
-        others=others,
-        notes=tree.notes,
-        left_arrays=tree.left,
-    )
-
-
-def _reports(
-    plan: ConvertPlan, tree: SourceTree, prices: Prices | None, with_cost: bool
-) -> list[ConvertedArray]:
-    found = []
-    for source, one in zip(tree.arrays, plan.arrays, strict=True):
-        cost = cost_of(source, one, prices) if with_cost else None
-        document = plan.documents[source.name]
-        kept = (f"the array keeps its layout: {one.kept}",) if one.kept else ()
-        notes = (*kept, *source.notes, *codec_notes(source, document))
-        found.append(array_report(source, one, cost, notes, is_sharded=has_shards(document)))
-    for name, array in tree.verbatim.items():
-        shape = () if array.layout is None else array.layout.shape
-        dtype = shortened(str(array.document.get("data_type")))
-        reason = array.problem or "shardcodec does not have the data type"
-        found.append(ConvertedArray(name, "copy", reason, shape, dtype, (), (), 0, False))
-    return found
+    report = run_report(plan, options, Totals(others=others), plan.n_shards, False, 0, arrays)
+    return replace(report, dry_run=True, notes=tree.notes, left_arrays=tree.left)

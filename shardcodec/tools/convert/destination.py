@@ -22,14 +22,16 @@ from ...format.metadata import KeyEncoding, key_encoding, parse_document
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
 from ..new_hierarchy import NewHierarchy
+from ..report import Record
 from ..targets import lasting_state
+from .layout import chunks_of
 from .source import Ints, file_state
 
 __all__ = ["NewArray", "ShardState"]
 
 
 @dataclass(frozen=True)
-class ShardState:
+class ShardState(Record):
     """What identifies a stored shard.
 
     Attributes
@@ -79,6 +81,11 @@ class NewArray:
     def spec(self) -> ShardSpec | None:
         """Encoding of a shard; None if the array is not sharded."""
         return None if self.chain.sharding is None else ShardSpec.from_chain(self.chain)
+
+    @cached_property
+    def chunk_shape(self) -> Ints:
+        """Shape of an inner chunk by axis of the array, or of a chunk."""
+        return chunks_of(self.chain)
 
     @property
     def grid(self) -> Ints:

@@ -24,6 +24,7 @@ from ..new_hierarchy import JobOver, NewHierarchy, claim, guard, has_claim, rele
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..work import Incomplete, MemoryBudget, Monitor, Stopped
 from .grouping import Geometry, encode_grouping
+from .layout import NewLayout
 from .plan import ConvertPlan, PlannedArray, Unit
 from .report import ConvertedArray, ConvertReport, ShardFailure, ShardRecord
 from .source import Ints, SourceArray, SourceTree
@@ -98,7 +99,7 @@ class Totals:
 
 def n_in_flight(plan: ConvertPlan, n_threads: int) -> int:
     """Return the number of groups that are worked on at a time."""
-    need = max((one.need_nbytes for one in plan.arrays), default=1)
+    need = max((one.grouping.need_nbytes for one in plan.arrays), default=1)
     return max(1, min(n_threads, plan.memory // max(1, need)))
 
 
@@ -465,7 +466,7 @@ def run_report(
 
 def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:
     """Return the memory of the elements and encoded chunks at a time, at most, in bytes."""
-    return n_in_flight(plan, n_threads) * max((one.need_nbytes for one in plan.arrays), default=0)
+    return n_in_flight(plan, n_threads) * max((one.grouping.need_nbytes for one in plan.arrays), default=0)
 
 
 def is_finished(found: FoundLines) -> bool:
@@ -478,7 +479,7 @@ def recorded_shards(found: FoundLines) -> Done:
     done: dict[tuple[str, Ints], list[ShardRecord]] = {}
     for line in found.lines:
         try:
-            record = ShardRecord(**{**line, "coords": tuple(line["coords"])})
+            record = ShardRecord.from_json(line)
         except (KeyError, TypeError):
             continue  # a line of a later version
         done.setdefault((record.array, record.coords), []).append(record)
@@ -535,12 +536,12 @@ class Intermediate:
         if self._job is None or not os.path.exists(ledger_folder(self._job)):
             self._new.check_free()
         by_name = {one.name: one for one in tree.arrays}
-        chosen = [one for one in plan.arrays if one.via_chunk is not None]
+        chosen = [one for one in plan.arrays if one.via is not None]
         documents: dict[str, Any] = {one.name: _document(by_name[one.name], one) for one in chosen}
         self._plan = replace(
             plan,
             destination=self._new.place,
-            arrays=tuple(_planned(by_name[one.name], one, plan) for one in chosen),
+            arrays=tuple(_planned(by_name[one.name], one, plan, documents[one.name]) for one in chosen),
             documents=documents,
             verbatim=(),
             fingerprint=f"{plan.fingerprint} intermediate",
@@ -583,34 +584,26 @@ class Intermediate:
 
 
 def _document(source: SourceArray, array: PlannedArray) -> dict[str, Any]:
-    assert array.via_shard is not None and array.via_chunk is not None
+    assert array.via is not None
     endian = Bytes("little" if swap_fields(source.dtype) else None)
     codecs = (endian, Blosc("lz4", 1))
-    spec = ShardSpec(array.via_shard, array.via_chunk, source.dtype, source.fill_value, codecs)
+    spec = ShardSpec(array.via.shard, array.via.chunk, source.dtype, source.fill_value, codecs)
     return spec.to_metadata(source.shape)
 
 
-def _planned(source: SourceArray, array: PlannedArray, plan: ConvertPlan) -> PlannedArray:
-    assert array.via_shard is not None and array.via_chunk is not None
+def _planned(
+    source: SourceArray, array: PlannedArray, plan: ConvertPlan, document: dict[str, Any]
+) -> PlannedArray:
+    assert array.via is not None
     geometry = Geometry(
         source.shape,
-        array.via_shard,
-        array.via_chunk,
+        array.via.shard,
+        array.via.chunk,
         source.chunks,
         source.dtype.itemsize,
         extra_shards=1 if plan.verify == "full" else 0,
         n_threads=plan.n_threads,
     )
     grouping = encode_grouping(geometry, plan.memory)
-    return PlannedArray(
-        array.name,
-        "encode",
-        "an intermediate array",
-        array.via_chunk,
-        array.via_shard,
-        geometry.grid,
-        grouping.shards,
-        grouping.piece,
-        grouping.need_nbytes,
-        grouping.amplification,
-    )
+    layout = NewLayout(document, "encode", "an intermediate array")
+    return PlannedArray(array.name, layout, array.via.chunk, array.via.shard, geometry.grid, grouping)

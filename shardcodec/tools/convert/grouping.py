@@ -113,36 +113,17 @@ class Grouping:
     need_nbytes: int
     amplification: float
 
-    def n_groups(self, grid: Ints) -> Ints:
-        """Return the number of groups along each axis, for a grid of shards."""
-        return tuple(-(-n // size) for n, size in zip(grid, self.shards, strict=True))
-
 
 def move_nbytes(chunk_nbytes: int, held_nbytes: int, memory: int, n_threads: int) -> int:
-    """Return the encoded bytes that a move holds at a time.
+    """Return the encoded bytes that one of `n_threads` moves holds.
 
-    Parameters
-    ----------
-    chunk_nbytes : int
-        Decoded size of an inner chunk.
-    held_nbytes : int
-        Memory of the index, and of what the store takes.
-    memory : int
-        Memory of all threads.
-    n_threads : int
-        Shards at a time.
+    `held_nbytes` is the memory of the index and of what the store takes, `memory` that of all threads.
     """
     return max(chunk_nbytes, min(MOVE_NBYTES, (memory - held_nbytes) // (4 * n_threads)))
 
 
 def move_grouping(geometry: Geometry, memory: int) -> Grouping:
-    """Group shards whose inner chunks are moved.
-
-    Raises
-    ------
-    ValueError
-        An inner chunk does not fit into `memory` twice.
-    """
+    """Group shards whose inner chunks are moved; an inner chunk must fit into `memory` twice."""
     chunk = geometry.nbytes(geometry.chunk)
     n_chunks = math.prod(a // b for a, b in zip(geometry.shard, geometry.chunk, strict=True))
     held = geometry.held_nbytes + INDEX_NBYTES * n_chunks
@@ -157,21 +138,15 @@ def move_grouping(geometry: Geometry, memory: int) -> Grouping:
 
 
 def encode_grouping(geometry: Geometry, memory: int) -> Grouping:
-    """Group shards whose elements are decoded and encoded.
-
-    Raises
-    ------
-    ValueError
-        Not even one inner chunk at a time fits into `memory`.
-    """
-    found: list[tuple[float, int, Ints]] = []
+    """Group shards whose elements are decoded and encoded; one inner chunk must fit into `memory`."""
+    candidates: list[tuple[float, int, Ints]] = []
     for shards in itertools.product(*map(_candidates, range(len(geometry.grid)), itertools.repeat(geometry))):
         need = _need(geometry, shards)
         if need <= memory:
-            found.append((round(_amplification(geometry, shards, None), 6), need, shards))
-    if not found:
+            candidates.append((round(_amplification(geometry, shards, None), 6), need, shards))
+    if not candidates:
         return _in_pieces(geometry, memory)
-    _, _, shards = min(found)
+    _, _, shards = min(candidates)
     room = min(
         geometry.unit_nbytes,
         (memory - geometry.extra_nbytes) // (2 * geometry.n_threads * geometry.n_copies),
@@ -195,12 +170,12 @@ def _candidates(axis: int, geometry: Geometry) -> list[int]:
         return [1]
     size = geometry.shard[axis]
     aligned = min(most, math.lcm(size, geometry.source[axis]) // size)
-    found = {1, aligned}
+    counts = {1, aligned}
     n = aligned
-    while len(found) < MOST_CANDIDATES and n > 1:
+    while len(counts) < MOST_CANDIDATES and n > 1:
         n = -(-n // 2)
-        found.add(n)
-    return sorted(found)
+        counts.add(n)
+    return sorted(counts)
 
 
 def _grown(shards: Ints, geometry: Geometry, nbytes: int) -> Ints:
@@ -230,8 +205,8 @@ def _in_pieces(geometry: Geometry, memory: int) -> Grouping:
             )
         axis = counts.index(max(counts))
         counts[axis] = -(-counts[axis] // 2)
-    one = (1,) * len(geometry.grid)
-    return Grouping(one, tuple(counts), need, _amplification(geometry, one, tuple(counts)))
+    shard = (1,) * len(geometry.grid)
+    return Grouping(shard, tuple(counts), need, _amplification(geometry, shard, tuple(counts)))
 
 
 def _amplification(geometry: Geometry, shards: Ints, piece: Ints | None) -> float:
@@ -247,16 +222,9 @@ def _amplification(geometry: Geometry, shards: Ints, piece: Ints | None) -> floa
 
 @functools.lru_cache(maxsize=4096)
 def _touched(n: int, group: int, step: int, source: int) -> int:
-    """Return the elements of an axis of source chunks that are read, chunks that are read twice counted twice.
+    """Return the elements of source chunks that are read along an axis of `n` elements, those that are read twice counted twice.
 
-    Parameters
-    ----------
-    n : int
-        Elements of the axis.
-    group, step : int
-        Elements of a group, and those of it that are read at a time.
-    source : int
-        Elements of a source chunk.
+    `step` elements of a `group` are read together; a chunk has `source` elements.
     """
     low, high = parts_of_axis(n, group, step)
     return int((np.minimum(n, -(-high // source) * source) - low // source * source).sum())

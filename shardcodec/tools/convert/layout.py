@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,11 +82,14 @@ class NewLayout:
         the engine does not have.
     reason : str
         Why chunks are not moved.
+    kept : str
+        Why the array keeps its layout, though the user wants another one; empty if it does not.
     """
 
     document: dict[str, Any]
     method: str
     reason: str = ""
+    kept: str = ""
 
 
 def parse_shape(text: str) -> Ints:
@@ -164,8 +167,12 @@ def misfit(source: SourceArray, choices: Choices) -> str:
     return ""
 
 
-def kept_layout(source: SourceArray) -> NewLayout:
-    """Return the encoding of a new array that has chunks, shards and codecs of its source."""
+def kept_layout(source: SourceArray, kept: str) -> NewLayout:
+    """Return the encoding of a new array that has chunks, shards and codecs of its source; `kept` says why."""
+    return replace(_layout_of_source(source), kept=kept)
+
+
+def _layout_of_source(source: SourceArray) -> NewLayout:
     encoding, objects = source.encoding, source.objects_shape
     if encoding is not None and objects is not None and objects != source.chunks:
         return new_layout(source, Choices(shards=objects))

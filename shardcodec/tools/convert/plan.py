@@ -13,17 +13,17 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from ...arguments import check_fields
+from ...arguments import check_fields, shortened
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..documents import consolidated, node_path
 from ..new_hierarchy import NewHierarchy
 from .destination import NewArray
 from .grouping import Geometry, Grouping, encode_grouping, move_grouping, parts_of_axis
-from .layout import Choices, chunks_of, kept_layout, misfit, new_layout
+from .layout import Choices, NewLayout, codec_notes, has_shards, kept_layout, misfit, new_layout
 from .report import ConvertedArray, Cost
 from .source import Ints, ObjectSource, SourceArray, SourceTree
 from .zarr_source import ZarrSource
@@ -35,7 +35,7 @@ __all__ = [
     "PlannedArray",
     "Prices",
     "Unit",
-    "array_report",
+    "array_reports",
     "check_same_source",
     "choose_intermediate",
     "cost_of",
@@ -55,14 +55,9 @@ CHUNK_COST_NBYTES = 64 << 10
 
 
 class IntermediateShape(NamedTuple):
-    """The shapes of an intermediate array, in elements.
+    """The shapes of an inner chunk and of a shard of an intermediate array, in elements.
 
-    Attributes
-    ----------
-    chunk, shard : tuple of int
-        Of an inner chunk and of a shard.
-    amplification : float
-        Bytes that are read from the source, and from the intermediate array, divided by those of the array.
+    `amplification`: bytes that are read from the source, and from the intermediate array, divided by those of the array.
     """
 
     chunk: Ints
@@ -71,16 +66,7 @@ class IntermediateShape(NamedTuple):
 
 
 def choose_intermediate(geometry: Geometry, memory: int, direct: Grouping) -> IntermediateShape | None:
-    """Return the shapes of an intermediate array; None if it would cost more than it saves.
-
-    Parameters
-    ----------
-    geometry : Geometry
-        The conversion without it.
-    memory : int
-    direct : Grouping
-        How it would be done without it.
-    """
+    """Return the shapes of an intermediate array; None if it would cost more than it saves against the `direct` grouping."""
     if geometry.source is None or direct.amplification < LEAST_AMPLIFICATION:
         return None
     best: tuple[float, IntermediateShape] | None = None
@@ -118,15 +104,7 @@ MOST_MEMORY = 8 << 30
 
 
 class Unit(NamedTuple):
-    """A group of shards.
-
-    Attributes
-    ----------
-    array : int
-        Number of the array in the plan.
-    group : tuple of int
-        Position of the group in the grid of groups.
-    """
+    """A group of shards: the number of the array in the plan, and the position of the group in the grid of groups."""
 
     array: int
     group: Ints
@@ -140,45 +118,32 @@ class PlannedArray:
     ----------
     name : str
         Path in the hierarchy.
-    method : {"move", "encode", "zarr"}
-        Move encoded chunks, decode and encode, or let zarr's codecs do so.
-    reason : str
-        Why chunks are not moved.
+    layout : NewLayout
     chunk_shape, shard_shape, grid : tuple of int
         Shapes of an inner chunk and of a shard, by axis of the array; number of shards along each axis.
-    shards : tuple of int
-        Shards of a group along each axis.
-    piece : tuple of int or None
-        Inner chunks that are written at a time; None for whole shards.
-    need_nbytes : int
-        Memory of one group in bytes.
-    amplification : float
-        Decoded bytes of the source chunks that are read, divided by those of the array; with an intermediate array also
-        those of its chunks.
-    via_chunk, via_shard : tuple of int or None
-        Shapes of an inner chunk and of a shard of the intermediate array, if there is one.
-    kept : str
-        Why the array keeps its layout, though the user wants another one; empty if it does not.
+    grouping : Grouping
+        Its unit of work.
+    via : IntermediateShape or None
+        The intermediate array, if there is one.
     """
 
     name: str
-    method: str
-    reason: str
+    layout: NewLayout
     chunk_shape: Ints
     shard_shape: Ints
     grid: Ints
-    shards: Ints
-    piece: Ints | None
-    need_nbytes: int
-    amplification: float
-    via_chunk: Ints | None = None
-    via_shard: Ints | None = None
-    kept: str = ""
+    grouping: Grouping
+    via: IntermediateShape | None = None
 
     @property
     def groups(self) -> Ints:
         """Number of groups along each axis."""
-        return tuple(-(-n // size) for n, size in zip(self.grid, self.shards, strict=True))
+        return tuple(-(-n // size) for n, size in zip(self.grid, self.grouping.shards, strict=True))
+
+    @property
+    def amplification(self) -> float:
+        """Decoded bytes that are read, of an intermediate array too, divided by those of the array."""
+        return self.grouping.amplification if self.via is None else self.via.amplification
 
     @property
     def n_shards(self) -> int:
@@ -187,15 +152,47 @@ class PlannedArray:
 
     def n_coords(self, group: Ints) -> int:
         """Return the number of shards of a group."""
-        sizes = zip(group, self.shards, self.grid, strict=True)
+        sizes = zip(group, self.grouping.shards, self.grid, strict=True)
         return math.prod(min(n, (g + 1) * k) - g * k for g, k, n in sizes)
 
     def coords(self, group: Ints) -> list[Ints]:
         """Return the shards of a group."""
-        ranges = (
-            range(g * k, min(n, (g + 1) * k)) for g, k, n in zip(group, self.shards, self.grid, strict=True)
-        )
-        return list(itertools.product(*ranges))
+        sizes = zip(group, self.grouping.shards, self.grid, strict=True)
+        return list(itertools.product(*(range(g * k, min(n, (g + 1) * k)) for g, k, n in sizes)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the array as JSON, without its ``zarr.json``, which is in the list of all nodes."""
+        return {
+            "name": self.name,
+            "method": self.layout.method,
+            "reason": self.layout.reason,
+            "chunk_shape": self.chunk_shape,
+            "shard_shape": self.shard_shape,
+            "grid": self.grid,
+            "shards": self.grouping.shards,
+            "piece": self.grouping.piece,
+            "need_nbytes": self.grouping.need_nbytes,
+            "amplification": self.amplification,
+            "via_chunk": None if self.via is None else self.via.chunk,
+            "via_shard": None if self.via is None else self.via.shard,
+            "kept": self.layout.kept,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], document: dict[str, Any]) -> PlannedArray:
+        """Return the array from its JSON and its ``zarr.json``."""
+        facts: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+
+        def taken(*names: str) -> list[Any]:
+            return [facts.pop(name) for name in names]
+
+        layout = NewLayout(document, *taken("method", "reason", "kept"))
+        grouping = Grouping(*taken("shards", "piece", "need_nbytes", "amplification"))
+        chunk, shard = taken("via_chunk", "via_shard")
+        via = None if chunk is None else IntermediateShape(chunk, shard, grouping.amplification)
+        return cls(layout=layout, grouping=grouping, via=via, **facts)
 
 
 @dataclass(frozen=True)
@@ -235,21 +232,21 @@ class ConvertPlan:
     @property
     def n_units(self) -> int:
         """Number of units."""
-        return sum(math.prod(one.groups) for one in self.arrays)
+        return sum(math.prod(array.groups) for array in self.arrays)
 
     @property
     def n_shards(self) -> int:
         """Number of shards of all grids."""
-        return sum(one.n_shards for one in self.arrays)
+        return sum(array.n_shards for array in self.arrays)
 
     def units(self, first: int = 0, end: int | None = None) -> Iterator[Unit]:
         """Yield units [first, end) in the order of arrays and positions."""
         at = 0
         end = self.n_units if end is None else end
-        for number, one in enumerate(self.arrays):
-            n = math.prod(one.groups)
+        for number, array in enumerate(self.arrays):
+            n = math.prod(array.groups)
             for k in range(max(0, first - at), min(n, end - at)):
-                yield Unit(number, _position(k, one.groups))
+                yield Unit(number, _position(k, array.groups))
             at += n
 
     def units_of(self, number: int) -> Iterator[Unit]:
@@ -265,21 +262,19 @@ class ConvertPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""
-        return {**asdict(self), "documents": dict(self.documents)}
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**facts, "arrays": [array.to_json() for array in self.arrays]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ConvertPlan:
-        """Return the plan from its JSON.
-
-        Raises
-        ------
-        ValueError
-            A member is missing or unknown, or a name cannot be written.
-        """
+        """Return the plan from its JSON; raise `ValueError` if a member is missing or unknown, or a name cannot be written."""
         try:
-            for name in (*data["documents"], *data["verbatim"], *(one["name"] for one in data["arrays"])):
+            for name in (*data["documents"], *data["verbatim"], *(array["name"] for array in data["arrays"])):
                 node_path(name)
-            arrays = tuple(PlannedArray(**_tuples(one)) for one in data["arrays"])
+            documents = data["documents"]
+            arrays = tuple(
+                PlannedArray.from_json(array, documents[array["name"]]) for array in data["arrays"]
+            )
             rest = {name: value for name, value in data.items() if name != "arrays"}
             return cls(**{**rest, "arrays": arrays, "verbatim": tuple(data["verbatim"])})
         except (KeyError, TypeError) as error:
@@ -292,10 +287,6 @@ def _position(number: int, grid: Ints) -> Ints:
         number, rest = divmod(number, n)
         at.append(rest)
     return tuple(reversed(at))
-
-
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 # ---- planning
@@ -321,15 +312,7 @@ def make_plan(
     n_workers: int = 1,
     may_use_intermediate: bool = False,
 ) -> ConvertPlan:
-    """Decide everything about a conversion for a number of workers; nothing is written.
-
-    Raises
-    ------
-    ValueError
-        A shape or the memory is not possible.
-    SpecError, UnsupportedError
-        The codecs do not fit.
-    """
+    """Decide everything about a conversion for a number of workers; nothing is written."""
     if verify not in VERIFY_LEVELS:
         raise ValueError(f"verify: expected one of {VERIFY_LEVELS}, got {verify!r}")
     memory = default_memory() if memory is None else memory
@@ -338,11 +321,10 @@ def make_plan(
     misfits = _misfits(tree, choices)
     for source in tree.arrays:
         kept = misfits.get(source.name, "")
-        layout = kept_layout(source) if kept else new_layout(source, choices)
+        layout = kept_layout(source, kept) if kept else new_layout(source, choices)
         documents[source.name] = layout.document
         new = NewArray(destination, source.name, layout.document, options)
-        chunk = chunks_of(new.chain)
-        geometry = _geometry(source, new, chunk, verify, options.threads, n_workers)
+        geometry = _geometry(source, new, verify, options.threads, n_workers)
         group = encode_grouping if layout.method == "encode" else move_grouping
         grouping = group(geometry, memory)
         via = None
@@ -351,21 +333,7 @@ def make_plan(
         if via is not None:
             grouping = encode_grouping(replace(geometry, source=via.chunk), memory)
         arrays.append(
-            PlannedArray(
-                source.name,
-                layout.method,
-                layout.reason,
-                chunk,
-                new.chain.shape,
-                new.grid,
-                grouping.shards,
-                grouping.piece,
-                grouping.need_nbytes,
-                grouping.amplification if via is None else via.amplification,
-                None if via is None else via.chunk,
-                None if via is None else via.shard,
-                kept,
-            )
+            PlannedArray(source.name, layout, new.chunk_shape, new.chain.shape, new.grid, grouping, via)
         )
     _check_verbatim(tree, choices)
     for name, array in tree.verbatim.items():
@@ -392,10 +360,10 @@ def _misfits(tree: SourceTree, choices: Choices) -> dict[str, str]:
 
     Coordinates beside variables are such arrays. If no array has these axes, the shapes are wrong, and none is returned.
     """
-    found = {one.name: misfit(one, choices) for one in tree.arrays}
-    if all(found[one.name] for one in tree.arrays if one.shape):
+    reasons = {array.name: misfit(array, choices) for array in tree.arrays}
+    if all(reasons[array.name] for array in tree.arrays if array.shape):
         return {}
-    return {name: reason for name, reason in found.items() if reason}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _check_verbatim(tree: SourceTree, choices: Choices) -> None:
@@ -409,13 +377,11 @@ def _check_verbatim(tree: SourceTree, choices: Choices) -> None:
             )
 
 
-def _geometry(
-    source: SourceArray, new: NewArray, chunk: Ints, verify: str, n_threads: int, n_workers: int
-) -> Geometry:
+def _geometry(source: SourceArray, new: NewArray, verify: str, n_threads: int, n_workers: int) -> Geometry:
     return Geometry(
         source.shape,
         new.chain.shape,
-        chunk,
+        new.chunk_shape,
         source.chunks if isinstance(source, ZarrSource) else None,
         source.dtype.itemsize,
         n_copies=2 if isinstance(source, ObjectSource) else 1,
@@ -427,7 +393,7 @@ def _geometry(
 
 
 def _add_groups(tree: SourceTree, documents: dict[str, Any]) -> None:
-    """Add the documents of groups. A group that was consolidated stays so."""
+    """Add the documents of groups; those that were consolidated stay so."""
     if "" in documents:
         return
     groups = {"": {}, **tree.groups}
@@ -437,9 +403,9 @@ def _add_groups(tree: SourceTree, documents: dict[str, Any]) -> None:
             groups.setdefault("/".join(parts[:n]), {})
     for name, attributes in groups.items():
         documents[name] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
-    found = {name: consolidated(name, documents) for name in tree.consolidated}
+    metadata = {name: consolidated(name, documents) for name in tree.consolidated}
     for name in tree.consolidated:
-        documents[name]["consolidated_metadata"] = found[name]
+        documents[name]["consolidated_metadata"] = metadata[name]
 
 
 def fingerprint(
@@ -447,10 +413,10 @@ def fingerprint(
 ) -> str:
     """Return a hash of the identity of the source, its metadata, the new metadata and the options."""
     sources = []
-    for one in tree.arrays:
-        facts = [one.name, one.place, one.shape, str(one.dtype), str(one.fill_value), one.chunks]
-        codecs = None if one.encoding is None else [codec.to_json() for codec in one.encoding.codecs]
-        sources.append([*facts, codecs, one.attributes, one.dimension_names])
+    for array in tree.arrays:
+        facts = [array.name, array.place, array.shape, str(array.dtype), str(array.fill_value), array.chunks]
+        codecs = None if array.encoding is None else [codec.to_json() for codec in array.encoding.codecs]
+        sources.append([*facts, codecs, array.attributes, array.dimension_names])
     place = destination.root.store.describe(destination.root.prefix.rstrip("/"))
     data = [1, tree.place, sources, sorted(tree.verbatim), tree.scope, place, documents, verify]
     text = json.dumps(data, sort_keys=True, default=str)
@@ -459,13 +425,13 @@ def fingerprint(
 
 def check_same_source(plan: ConvertPlan, tree: SourceTree, destination: NewHierarchy) -> None:
     """Raise `ConflictError` if the source is not the one for which the plan was made."""
-    found = fingerprint(tree, destination, plan.documents, plan.verify)
-    if found != plan.fingerprint:
+    actual = fingerprint(tree, destination, plan.documents, plan.verify)
+    if actual != plan.fingerprint:
         raise ConflictError(
-            f"{plan.source}: expected the source of the plan (fingerprint {plan.fingerprint}), got another one ({found}): its "
+            f"{plan.source}: expected the source of the plan (fingerprint {plan.fingerprint}), got another one ({actual}): its "
             "metadata, or the destination, have changed. Make a new plan with a new destination",
             expected=plan.fingerprint,
-            actual=found,
+            actual=actual,
         )
 
 
@@ -515,7 +481,7 @@ def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> 
     index = 16 * math.prod(a // b for a, b in zip(array.shard_shape, array.chunk_shape, strict=True)) + 4
     write_nbytes = None
     if stored is not None:
-        write_nbytes = (1 if array.via_chunk is None else 2) * stored + index * n_shards
+        write_nbytes = (1 if array.via is None else 2) * stored + index * n_shards
     price = None
     if prices is not None:
         price = (n_reads * prices.get + n_writes * prices.put) / 1000
@@ -524,15 +490,16 @@ def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> 
 
 def _n_requests(shape: Ints, array: PlannedArray, objects: Ints) -> tuple[int, int]:
     """Return how often an object is read and written."""
-    group = tuple(k * size for k, size in zip(array.shards, array.shard_shape, strict=True))
-    step = group if array.method == "encode" else array.shard_shape
-    if array.piece is not None:
-        step = tuple(k * size for k, size in zip(array.piece, array.chunk_shape, strict=True))
-    if array.via_shard is None:
+    grouping = array.grouping
+    group = tuple(k * size for k, size in zip(grouping.shards, array.shard_shape, strict=True))
+    step = group if array.layout.method == "encode" else array.shard_shape
+    if grouping.piece is not None:
+        step = tuple(k * size for k, size in zip(grouping.piece, array.chunk_shape, strict=True))
+    if array.via is None:
         return _n_reads(shape, objects, group, step), array.n_shards
-    n_reads = _n_reads(shape, objects, array.via_shard, array.via_shard)
-    n_reads += _n_reads(shape, array.via_shard, group, step)
-    n_via = math.prod(-(-n // size) for n, size in zip(shape, array.via_shard, strict=True))
+    via = array.via.shard
+    n_reads = _n_reads(shape, objects, via, via) + _n_reads(shape, via, group, step)
+    n_via = math.prod(-(-n // size) for n, size in zip(shape, via, strict=True))
     return n_reads, n_via + array.n_shards
 
 
@@ -545,26 +512,36 @@ def _n_reads(shape: Ints, objects: Ints, groups: Ints, steps: Ints) -> int:
     return total
 
 
-def array_report(
-    source: SourceArray,
-    array: PlannedArray,
-    cost: Cost | None,
-    notes: tuple[str, ...],
-    *,
-    is_sharded: bool,
-) -> ConvertedArray:
-    """Return the report of one array."""
+def array_reports(
+    plan: ConvertPlan, tree: SourceTree, prices: Prices | None, *, has_cost: bool
+) -> list[ConvertedArray]:
+    """Return the reports of all arrays, those that are copied object by object last."""
+    reports = [
+        _array_report(source, array, cost_of(source, array, prices) if has_cost else None)
+        for source, array in zip(tree.arrays, plan.arrays, strict=True)
+    ]
+    for name, copied in tree.verbatim.items():
+        shape = () if copied.layout is None else copied.layout.shape
+        dtype = shortened(str(copied.document.get("data_type")))
+        reason = copied.problem or "shardcodec does not have the data type"
+        reports.append(ConvertedArray(name, "copy", reason, shape, dtype, (), (), 0, False))
+    return reports
+
+
+def _array_report(source: SourceArray, array: PlannedArray, cost: Cost | None) -> ConvertedArray:
+    layout = array.layout
+    kept = (f"the array keeps its layout: {layout.kept}",) if layout.kept else ()
     return ConvertedArray(
         array.name,
-        array.method,
-        array.reason,
+        layout.method,
+        layout.reason,
         source.shape,
         source.data_type,
         array.chunk_shape,
-        array.shard_shape if is_sharded else (),
+        array.shard_shape if has_shards(layout.document) else (),
         array.n_shards,
-        array.piece is not None,
-        array.via_chunk,
+        array.grouping.piece is not None,
+        None if array.via is None else array.via.chunk,
         cost,
-        notes,
+        (*kept, *source.notes, *codec_notes(source, layout.document)),
     )

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..report import LeftArray, Record, Report
@@ -39,8 +40,8 @@ class ShardRecord(Record):
         Path of the array.
     coords : tuple of int
         Position in the grid of shards.
-    nbytes, state, index_crc
-        As in `ShardState`.
+    stored : ShardState
+        What identifies the stored shard.
     source : str or None
         State of the source objects when they were read; None if the source does not tell it.
     n_moved : int
@@ -51,17 +52,27 @@ class ShardRecord(Record):
 
     array: str
     coords: Ints
-    nbytes: int
-    state: str | None
-    index_crc: int | None
+    stored: ShardState
     source: str | None = None
     n_moved: int = 0
     read_nbytes: int = 0
 
     @property
-    def stored(self) -> ShardState:
-        """What identifies the stored shard."""
-        return ShardState(self.nbytes, self.state, self.index_crc)
+    def nbytes(self) -> int:
+        """Size of the stored shard."""
+        return self.stored.nbytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a line of a ledger, which has all facts side by side."""
+        facts = super().to_json()
+        return {**facts.pop("stored"), **facts}
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> ShardRecord:
+        """Return the record of a line; `KeyError` or `TypeError` for a line of a later version."""
+        facts = dict(line)
+        stored = ShardState(*(facts.pop(name) for name in ("nbytes", "state", "index_crc")))
+        return cls(**{**facts, "coords": tuple(facts["coords"]), "stored": stored})
 
 
 @dataclass(frozen=True)

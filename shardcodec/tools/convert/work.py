@@ -27,7 +27,7 @@ from ..report import format_nbytes
 from ..rewrite import CopiedChunks, copy_chunks
 from ..survey import survey
 from ..work import Monitor
-from .destination import NewArray
+from .destination import NewArray, ShardState
 from .grouping import INDEX_NBYTES, move_nbytes
 from .layout import RecodedChunks
 from .plan import ConvertPlan, PlannedArray, Unit
@@ -55,19 +55,19 @@ __all__ = [
 
 
 def move_shard(
-    chunks: EncodedChunks, to: NewArray, coords: Ints, chunk_shape: Ints, *, wants_crc: bool, most_nbytes: int
+    chunks: EncodedChunks, to: NewArray, coords: Ints, *, wants_crc: bool, most_nbytes: int
 ) -> CopiedChunks:
     """Write one shard from encoded chunks of the source, at most so many bytes at a time; without any, no object is stored.
 
-    `chunk_shape` is that of an inner chunk by axis of the array. `wants_crc`: compute the checksum of what is written.
+    `wants_crc`: compute the checksum of what is written.
     """
     spec = to.spec
     if spec is None:
         return _move_object(chunks, to, coords)
-    counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
+    counts = tuple(a // b for a, b in zip(spec.shard_shape, to.chunk_shape, strict=True))
     runs = (
         (chunk_places(where, counts, spec.chain.perm)[1], sizes, data)
-        for where, sizes, data in chunks.joined(chunks_of_shard(to, coords, chunk_shape), most_nbytes)
+        for where, sizes, data in chunks.joined(chunks_of_shard(to, coords), most_nbytes)
     )
     first = next(runs, None)
     if first is None:
@@ -91,9 +91,9 @@ def _move_object(chunks: EncodedChunks, to: NewArray, coords: Ints) -> CopiedChu
     return CopiedChunks(0, 0, None)
 
 
-def chunks_of_shard(to: NewArray, coords: Ints, chunk_shape: Ints) -> Coords:
+def chunks_of_shard(to: NewArray, coords: Ints) -> Coords:
     """Return the chunks of the whole array that a shard has, in Morton order; those outside of the array are left out."""
-    spec = to.spec
+    spec, chunk_shape = to.spec, to.chunk_shape
     assert spec is not None
     counts = [a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True)]
     stored = np.stack(np.unravel_index(sequence(spec, "morton"), spec.grid_shape), axis=1)
@@ -206,7 +206,7 @@ def _is_fill(values: np.ndarray[Any, Any], fill: bytes) -> bool:
 
 
 def stream_shard(
-    source: SourceArray, to: NewArray, coords: Ints, piece: Ints, chunk_shape: Ints, *, wants_crc: bool
+    source: SourceArray, to: NewArray, coords: Ints, piece: Ints, *, wants_crc: bool
 ) -> WrittenShard:
     """Write one shard piece by piece, so that memory holds one piece.
 
@@ -218,12 +218,10 @@ def stream_shard(
         Position of the shard in the grid.
     piece : tuple of int
         Inner chunks of a piece along each axis of the array.
-    chunk_shape : tuple of int
-        Shape of an inner chunk by axis of the array.
     wants_crc : bool
         Compute checksums of the elements.
     """
-    spec = to.spec
+    spec, chunk_shape = to.spec, to.chunk_shape
     assert spec is not None
     counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
     written = []
@@ -377,7 +375,7 @@ class GroupWork:
         failures: list[ShardFailure] = []
         # one by one if they do not need one another, so that one damaged shard does not fail the others
         groups = [[at] for at in wanted]
-        if wanted and array.method == "encode" and array.piece is None:
+        if wanted and array.layout.method == "encode" and array.grouping.piece is None:
             groups = [wanted]
         n_wanted = len(wanted) + len(empty)
         try:
@@ -435,7 +433,7 @@ class GroupWork:
         state = self._source_state(number, coords)
         if self._records_source:  # a killed run may have stored it
             self._news[number].remove(coords)
-        return ShardRecord(array.name, coords, 0, None, None, state, 0, 0)
+        return ShardRecord(array.name, coords, ShardState(0), state)
 
     # ---- finished shards
 
@@ -502,7 +500,7 @@ class GroupWork:
 
     def _source_state(self, number: int, coords: Ints) -> str | None:
         array, source = self._plan.arrays[number], self._sources[number]
-        if not self._records_source or array.via_chunk is not None:
+        if not self._records_source or array.via is not None:
             return None  # the ledger of an intermediate array has the states of its source
         start = tuple(at * n for at, n in zip(coords, array.shard_shape, strict=True))
         stop = tuple(
@@ -515,19 +513,14 @@ class GroupWork:
     def _write(self, unit: Unit, some: Sequence[Ints]) -> list[ShardRecord]:
         array, new = self._plan.arrays[unit.array], self._news[unit.array]
         states = {at: self._source_state(unit.array, at) for at in some}
-        if array.method != "encode":
+        if array.layout.method != "encode":
             return [self._move(unit.array, at, states[at]) for at in some]
         pieces = self._encode(unit, some)
         records = []
         for at in some:
             self._verify(unit.array, at, pieces[at])
             nbytes = _inside_nbytes(array, self._sources[unit.array], at)
-            stored = new.state(at)
-            records.append(
-                ShardRecord(
-                    array.name, at, stored.nbytes, stored.state, stored.index_crc, states[at], 0, nbytes
-                )
-            )
+            records.append(ShardRecord(array.name, at, new.state(at), states[at], 0, nbytes))
         return records
 
     def _move(self, number: int, coords: Ints, state: str | None) -> ShardRecord:
@@ -538,19 +531,10 @@ class GroupWork:
             held = new.held_nbytes + INDEX_NBYTES * new.spec.n_chunks
             most = move_nbytes(new.spec.inner.nbytes, held, self._plan.memory, self._options.threads)
         full = self._plan.verify == "full"
-        moved = move_shard(chunks, new, coords, array.chunk_shape, wants_crc=full, most_nbytes=most)
+        moved = move_shard(chunks, new, coords, wants_crc=full, most_nbytes=most)
         self._verify(number, coords, moved)
-        stored = new.state(coords)
-        return ShardRecord(
-            array.name,
-            coords,
-            stored.nbytes,
-            stored.state,
-            stored.index_crc,
-            state,
-            moved.n_chunks if array.method == "move" else 0,
-            moved.nbytes,
-        )
+        n_moved = moved.n_chunks if array.layout.method == "move" else 0
+        return ShardRecord(array.name, coords, new.state(coords), state, n_moved, moved.nbytes)
 
     def _encode(self, unit: Unit, some: Sequence[Ints]) -> dict[Ints, WrittenShard]:
         array, source, new = (
@@ -559,13 +543,11 @@ class GroupWork:
             self._news[unit.array],
         )
         full = self._plan.verify == "full" or (self._plan.verify == "checksum" and new.spec is None)
-        if array.piece is not None:
-            return {
-                at: stream_shard(source, new, at, array.piece, array.chunk_shape, wants_crc=full)
-                for at in some
-            }
-        first = tuple(g * k for g, k in zip(unit.group, array.shards, strict=True))
-        shape = tuple(min(k, n - f) for f, k, n in zip(first, array.shards, array.grid, strict=True))
+        piece, shards = array.grouping.piece, array.grouping.shards
+        if piece is not None:
+            return {at: stream_shard(source, new, at, piece, wants_crc=full) for at in some}
+        first = tuple(g * k for g, k in zip(unit.group, shards, strict=True))
+        shape = tuple(min(k, n - f) for f, k, n in zip(first, shards, array.grid, strict=True))
         if len(some) == 1:  # the last ones of an interrupted group need not read all of it
             first, shape = some[0], (1,) * len(first)
         is_verified = self._plan.verify != "none"
@@ -602,9 +584,9 @@ class GroupWork:
 
 
 def _encoded(array: PlannedArray, source: SourceArray, plan: ConvertPlan) -> EncodedChunks | None:
-    if array.method == "zarr":
+    if array.layout.method == "zarr":
         return RecodedChunks(source, plan.documents[array.name])
-    return source.encoded() if array.method == "move" else None
+    return source.encoded() if array.layout.method == "move" else None
 
 
 def _stored_shards(array: PlannedArray, source: SourceArray) -> dict[Ints, list[Ints]] | None:
@@ -614,7 +596,9 @@ def _stored_shards(array: PlannedArray, source: SourceArray) -> dict[Ints, list[
         return None
     groups: dict[Ints, list[Ints]] = {}
     for at in map(tuple, found.tolist()):
-        groups.setdefault(tuple(i // k for i, k in zip(at, array.shards, strict=True)), []).append(at)
+        groups.setdefault(tuple(i // k for i, k in zip(at, array.grouping.shards, strict=True)), []).append(
+            at
+        )
     return groups
 
 

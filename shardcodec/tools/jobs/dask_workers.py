@@ -238,7 +238,7 @@ class DaskWorkers:
         ConflictError, FileNotFoundError, ImportError, OSError
             A worker cannot go on; see `PlanWorker.run`.
         """
-        need = max((one.need_nbytes for one in plan.arrays), default=0)
+        need = max((one.grouping.need_nbytes for one in plan.arrays), default=0)
         if need > self.memory:
             raise ValueError(
                 f"memory: expected workers with at least {format_nbytes(need)} for a group of shards, as the job was planned, got "

@@ -144,7 +144,7 @@ class BatchEnd(Monitor):
 
 def batches_of_plan(plan: ConvertPlan, units: Iterable[Unit]) -> Batches[Unit]:
     """Return the batches of units of a plan."""
-    shards = [math.prod(one.shards) for one in plan.arrays]
+    shards = [math.prod(one.grouping.shards) for one in plan.arrays]
     costs = [n * math.prod(one.shard_shape) for n, one in zip(shards, plan.arrays, strict=True)]
     left = sum(math.prod(one.groups) * cost for one, cost in zip(plan.arrays, costs, strict=True))
     return Batches(
