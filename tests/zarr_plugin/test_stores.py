@@ -1,6 +1,6 @@
-# test_stores.py - every kind of store, the requests that it gets, and wrong answers
+# test_stores.py - the requests that a store gets, and wrong answers
 # SPDX-License-Identifier: MIT
-"""The engine reaches other stores through their asynchronous calls and decodes the answers natively."""
+"""The engine reaches other stores through their asynchronous calls and decodes the answers natively; see `store_contract`, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import (
-    OtherMemoryStore,
     RecordingStore,
     bits,
     checked,
@@ -19,150 +18,14 @@ from helpers import (
     gap_of,
     quiet,
     random_array,
-    zarrs_view,
 )
-from zarr.codecs import ZstdCodec
-from zarr.storage import LocalStore, LoggingStore, MemoryStore, WrapperStore, ZipStore
+from zarr.storage import MemoryStore, WrapperStore, ZipStore
 
 import shardcodec
 from shardcodec.compat import default_buffer_prototype
 from shardcodec.storage.kinds import store_of
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
-
-
-class OtherLocalStore(LocalStore):
-    """A subclass may override any method, so it counts as another kind of store."""
-
-
-STORES = [
-    "memory",
-    "memory subclass",
-    "local",
-    "local subclass",
-    "wrapper",
-    "logging",
-    "zip",
-    "fsspec",
-    "fsspec file",
-    "obstore",
-    "obstore file",
-    "icechunk",
-]
-
-
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    kind = request.param
-    if kind == "fsspec":
-        fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-        fs = fsspec.filesystem("memory", asynchronous=False, skip_instance_cache=True)
-        from zarr.storage import FsspecStore
-
-        with quiet():
-            yield FsspecStore.from_url(f"memory://{tmp_path.name}")
-        fs.rm(f"/{tmp_path.name}", recursive=True)
-        return
-    if kind == "fsspec file":
-        pytest.importorskip("fsspec", reason="fsspec is not installed")
-        from zarr.storage import FsspecStore
-
-        with quiet():
-            yield FsspecStore.from_url(f"file://{tmp_path}", storage_options={"auto_mkdir": True})
-        return
-    if kind.startswith("obstore"):
-        obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
-        from zarr.storage import ObjectStore
-
-        within = obstore.LocalStore(str(tmp_path)) if kind == "obstore file" else obstore.MemoryStore()
-        yield ObjectStore(within)
-        return
-    if kind == "icechunk":
-        icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
-        repository = icechunk.Repository.create(icechunk.in_memory_storage())
-        yield repository.writable_session("main").store
-        return
-    if kind == "zip":
-        with ZipStore(tmp_path / "a.zip", mode="w") as zipped:
-            yield zipped
-        return
-    makers: dict[str, Any] = {
-        "memory": MemoryStore,
-        "memory subclass": OtherMemoryStore,
-        "local": lambda: LocalStore(tmp_path),
-        "local subclass": lambda: OtherLocalStore(tmp_path),
-        "wrapper": lambda: WrapperStore(MemoryStore()),
-        "logging": lambda: LoggingStore(MemoryStore(), log_level="CRITICAL"),
-    }
-    yield makers[kind]()
-
-
-@LOCATIONS
-@pytest.mark.filterwarnings("ignore:Duplicate name")  # zip files keep the old members
-def test_reads_and_writes_equal_numpy(store: Any, at_start: bool) -> None:
-    array = checked(store, at_start=at_start)
-    values = np.full((16, 24), -1, "int32")
-    assert bits(array[...]) == bits(values)
-    for number, selection in enumerate(
-        (np.s_[...], np.s_[3:12, 5:20], np.s_[0, 0], np.s_[::3, 7], np.s_[:8, :12])
-    ):
-        part = random_array(values[selection].shape, "int32", seed=number)
-        array[selection] = part if part.ndim else int(part)
-        values[selection] = part
-        for wanted in (np.s_[...], np.s_[2:14, 3:20], np.s_[9, 23], np.s_[::5, ::7]):
-            assert bits(array[wanted]) == bits(values[wanted])
-    assert bits(zarrs_view(array)[...]) == bits(values)
-
-
-@LOCATIONS
-def test_emptied_shard_is_deleted(store: Any, at_start: bool) -> None:
-    array = checked(store, at_start=at_start)
-    array[...] = 5
-    if not store.supports_deletes:  # as without shardcodec
-        with pytest.raises(NotImplementedError):
-            array[:8, :12] = -1
-        return
-    array[:8, :12] = -1
-    array[8:, 12:] = 5
-    assert (zarrs_view(array)[:8, :12] == -1).all()
-    assert array.nchunks_initialized in (3, 24)  # zarr counts shards or their inner chunks
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-@LOCATIONS
-def test_index_arrays_equal_numpy(store: Any, at_start: bool) -> None:
-    array = checked(store, at_start=at_start)
-    values = random_array((16, 24), "int32")
-    array[...] = values
-    rows, columns = np.array([9, 1, 1, 14]), np.array([23, 0, 5])
-    points = (np.array([9, 1, 1, 14]), np.array([23, 0, 5, 0]))
-    mask = np.arange(384).reshape(16, 24) % 11 == 0
-    for gap in (0, 1000):
-        with gap_of(gap):
-            assert bits(array.oindex[rows, columns]) == bits(values[np.ix_(rows, columns)])
-            assert bits(array.oindex[rows, 3]) == bits(values[rows, 3])
-            assert bits(array.vindex[points]) == bits(values[points])
-            assert bits(array.vindex[mask]) == bits(values[mask])
-    array.oindex[rows, columns] = values[np.ix_(rows, columns)] = 8
-    array.vindex[points] = values[points] = np.array([1, 2, 3, 4])
-    array.vindex[mask] = values[mask] = 0
-    assert bits(array[...]) == bits(values) == bits(zarrs_view(array)[...])
-
-
-def test_arrays_without_shards_equal_numpy(store: Any) -> None:
-    array = create(store, shards=None, chunks=(5, 7), compressors=[ZstdCodec(level=1)])
-    values = random_array((16, 24), "int32")
-    array[...] = values
-    if not isinstance(store, ZipStore):
-        array[3:9, 4] = values[3:9, 4] = 2
-    assert bits(array[2:14, 3:20]) == bits(values[2:14, 3:20])
-    assert bits(zarrs_view(array)[...]) == bits(values)
-
-
-def test_arrays_of_one_store_are_independent(store: Any) -> None:
-    a, b = create(store, name="a"), create(store, name="deeper/b")
-    a[...], b[...] = 1, 2
-    assert (a[...] == 1).all() and (b[...] == 2).all()
 
 
 def test_local_stores_merge_fewer_gaps(tmp_path: Path) -> None:
