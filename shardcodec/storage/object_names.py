@@ -27,6 +27,7 @@ __all__ = [
     "describe",
     "file_keys",
     "file_names",
+    "holders_of",
     "index_names",
     "lies_below",
     "lies_in",
@@ -129,7 +130,12 @@ def nested_name(name: str, holder: str) -> str:
 
 def lies_in(name: str, objects: Collection[str]) -> bool:
     """Return True for the lock name of a value in one of these objects."""
-    return any(name[:i] in objects for i, character in enumerate(name) if character == "[")
+    return any(holder in objects for holder in holders_of(name))
+
+
+def holders_of(name: str) -> list[str]:
+    """Return the lock names of the objects in which a value may lie; none for a name without brackets."""
+    return [name[:i] for i, character in enumerate(name) if character == "["] if "[" in name else []
 
 
 def lies_below(name: str, folder: str) -> bool:

@@ -459,7 +459,7 @@ class ShardCodecPipeline(CodecPipeline):
         buffer = active_buffer()
         if buffer is not None:
             for target in (item[0] for item in batch if isinstance(item[0], StorePath)):
-                await buffer.flush_objects(store_of(target.store), [target.path])
+                await buffer.flush_with_parts(store_of(target.store), [target.path])
 
     def _prepare(self, batch: list[Any], buffer: Any, drop_axes: tuple[int, ...]) -> Request:
         if self._kind is None:

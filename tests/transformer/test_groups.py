@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from transformer_stores import KINDS, below, buffer, keys, names, value, values
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
-from shardcodec import GroupWriteError, group_writes
+from shardcodec import GroupWriteError, ShardSpec, group_writes
 from shardcodec.access import buffer as blocks
 from shardcodec.access.buffer import group_writes as group_writes_module
+from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.transformer import ShardingStorageTransformer
 
 PER_SHARD = (2, 3)
@@ -212,6 +214,54 @@ def test_transformer_and_sharded_array_on_same_shards(tmp_path: Path) -> None:
         with group_writes():
             asyncio.run(work())
     assert np.array_equal(zarr.open_array(tmp_path, mode="r")[:], twin)
+
+
+@pytest.mark.parametrize("way", ["array", "attached", "open_array", "handle", "key-value"])
+def test_array_over_transformer_and_another_way_to_the_same_shards(way: str, tmp_path: Path) -> None:
+    """Chunks of the array are objects in the shard. The other way saw the shard without their buffered elements, and what was
+    written there first was stored last.
+    """
+    spec = ShardSpec((4, 6), (2, 2), "u1", 0, index_codecs=CHECKED_INDEX)
+    with shardcodec.enable():
+        how: Any = {"shape": (4, 6), "dtype": "u1", "compressors": None}
+        over_it = zarr.create_array(
+            over(LocalStore(tmp_path), path="b", index_codecs=CHECKED_INDEX), name="b", chunks=(2, 2), **how
+        )
+        sharded = zarr.create_array(tmp_path, name="a", shards=(4, 6), chunks=(2, 2), **how)
+        (tmp_path / "b/c").mkdir()
+        (tmp_path / "a/c").symlink_to(tmp_path / "b/c")
+        if way == "attached":
+            sharded = shardcodec.attach(sharded)
+        shard = shardcodec.open_shard(tmp_path / "b/c/0/0", None, spec=spec, mode="r+")
+        store = ShardedKeyValueStore(str(tmp_path / "b/c/0/0"), grid_shape=(2, 3), index_codecs=CHECKED_INDEX)
+        key = struct.pack(">2I", 0, 1)
+
+        def read() -> np.ndarray[Any, Any]:
+            if way == "handle":
+                return shard.refresh().read_chunks([(0, 1)])[0]  # type: ignore[no-any-return]
+            if way == "key-value":
+                return np.frombuffer(store[key], "u1").reshape(2, 2)
+            array: Any = shardcodec.open_array(tmp_path, "a") if way == "open_array" else sharded
+            return array[:2, 2:4]  # type: ignore[no-any-return]
+
+        def write(number: int) -> None:
+            if way == "handle":
+                shard.write_chunks([(0, 1)], np.full((1, 2, 2), number, "u1"))
+            elif way == "key-value":
+                store[key] = bytes([number] * 4)
+            else:
+                sharded[:2, 2:4] = number
+
+        with group_writes():
+            over_it[0, 2] = 1
+            assert read().tolist() == [[1, 0], [0, 0]]
+            over_it[1, 2] = 2
+            write(3)
+            assert over_it[:2, 2:4].tolist() == [[3, 3], [3, 3]]
+            over_it[0, 3] = 4
+            write(5)
+            over_it[1, 3] = 6
+        assert read().tolist() == over_it[:2, 2:4].tolist() == [[5, 5], [5, 6]]
 
 
 async def test_listing_stores_buffered_writes_first(tmp_path: Path) -> None:

@@ -186,9 +186,9 @@ def test_classes_of_stores_are_restored() -> None:
 
 
 @contextmanager
-def block_that_drops(what: str) -> Iterator[None]:
+def block_that_drops(what: str, max_bytes: int = 1 << 20) -> Iterator[None]:
     """Open a block of `group_writes` whose end warns that it has dropped writes."""
-    with pytest.warns(RuntimeWarning, match=what), group_writes():  # the end of the block warns
+    with pytest.warns(RuntimeWarning, match=what), group_writes(max_bytes):  # the end of the block warns
         yield
 
 
@@ -199,6 +199,37 @@ def test_array_that_another_process_has_deleted(tmp_path: Path) -> None:
         array[1] = 1
         shutil.rmtree(tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_array_that_another_process_has_deleted_after_a_look(tmp_path: Path) -> None:
+    """The end of a block looks again, though a flush has looked at the array a moment ago."""
+    create(tmp_path / "a")
+    array = ours(tmp_path / "a")
+    with block_that_drops("1 shard of .*/a were dropped: the array has been deleted"):
+        array[1, :4] = 1
+        assert shardcodec.open_array(tmp_path / "a")[1, 0] == 1  # stores the buffered writes
+        array[2, :4] = 2
+        shutil.rmtree(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+def test_stale_handle_on_an_array_that_was_deleted_after_a_look(tmp_path: Path, max_bytes: int) -> None:
+    """A look counts for a second, but not after a deletion, also of an array without buffered writes."""
+    array = create(tmp_path / "a")
+    other = create(tmp_path / "other")
+    with block_that_drops("of .*/a were dropped", max_bytes):
+        array[1, :4] = 1
+        assert shardcodec.open_array(tmp_path / "a")[1, 0] == 1
+        other[1, :4] = 1
+        sync(array.store_path.delete_dir())
+        array[2, :4] = 2
+        assert shardcodec.open_array(tmp_path / "other")[1, 0] == 1
+        if max_bytes:
+            buffer = blocks.active_buffer()
+            assert buffer is not None
+            sync(buffer.flush(buffer.names()))
+        assert not (tmp_path / "a/c").exists()
 
 
 def test_array_that_another_process_has_made_anew(tmp_path: Path) -> None:

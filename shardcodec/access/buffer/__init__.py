@@ -50,7 +50,7 @@ def is_any_buffered() -> bool:
 
 
 def has_buffered(target: ShardObject) -> bool:
-    """Return True if a shard has buffered writes."""
+    """Return True if a shard, or a value in it, has buffered writes."""
     buffer = _buffer
     return buffer is not None and buffer.has(buffer.name_of(target).name)
 
@@ -75,4 +75,4 @@ def flush_names(names: Sequence[str]) -> None:
         return
     chosen = [name for name in names if buffer.has(name) and not locks.table().holds(name)]
     if chosen:
-        on_zarrs_loop(buffer.flush(chosen))
+        on_zarrs_loop(buffer.flush_named(chosen))

@@ -33,7 +33,7 @@ from ...errors import GroupWriteError
 from ...options import Options
 from ...storage import locks
 from ...storage.kinds import store_of
-from ...storage.object_names import lies_below, lies_in
+from ...storage.object_names import holders_of, lies_below, lies_in
 from ...storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ...storage.store import Store
 from ...storage.waiting import all_of, in_thread
@@ -92,6 +92,9 @@ class ProcessBuffer:
         self._is_closed = False
         self._names = LockNames()
         self._looks = LayoutLooks()
+        # Objects with values that have had buffered writes, such as shards with chunks of an array over a transformer. No name
+        # is removed, so that no lock is needed.
+        self._holders: dict[str, None] = {}
 
     @property
     def nbytes(self) -> int:
@@ -104,8 +107,8 @@ class ProcessBuffer:
         return not self._objects
 
     def has(self, name: str) -> bool:
-        """Return True if an object has buffered writes."""
-        return name in self._objects
+        """Return True if an object, or a value in it, has buffered writes."""
+        return name in self._objects or bool(self._parts_of([name]))
 
     def names(self) -> list[str]:
         """Return the names of the objects with buffered writes."""
@@ -114,6 +117,13 @@ class ProcessBuffer:
     def name_of(self, target: ShardObject) -> LockName:
         """Return the name of the object of a handle."""
         return self._names.of_object(target)
+
+    def _parts_of(self, names: Iterable[str]) -> list[str]:
+        """Return the names of values in these objects that have buffered writes; none in a flush, which may store one of them."""
+        if not self._holders or _is_flushing():
+            return []
+        whole = {name for name in names if name in self._holders}
+        return [name for name in self.names() if lies_in(name, whole)] if whole else []
 
     def _chosen(self, names: Iterable[str]) -> dict[str, BufferedWrites]:
         """Return the buffered writes of those of the objects that have any."""
@@ -130,6 +140,7 @@ class ProcessBuffer:
         if self.write_quickly(request, options, guard):
             return
         names = await self._names.of(store, [part.key for part in parts], runner)
+        await self._flush_parts(runner, [name.name for name in names])
         at_once = [i for i, part in enumerate(parts) if not self._may_buffer(names[i], part)]
         if at_once:
             await self._write_at_once(request, at_once, names, options, runner)
@@ -163,8 +174,9 @@ class ProcessBuffer:
     ) -> bool:
         """Write elements to an overlay that exists, without waiting; the coroutines take longer than a small write.
 
-        Returns False if nothing was buffered: the object has no elements of this kind yet, its lock is not free, the memory
-        budget may be exceeded, or `put` has returned False. The caller then uses `write` or `add_elements`.
+        Returns False if nothing was buffered: the object has no elements of this kind yet, or values with writes of their own;
+        its lock is not free, the memory budget may be exceeded, or `put` has returned False. The caller then uses `write` or
+        `add_elements`.
 
         Parameters
         ----------
@@ -180,6 +192,8 @@ class ProcessBuffer:
             Size of the inner chunks with these elements.
         """
         if name.is_link or self.is_closing or self._nbytes + MASKED * nbytes > self.max_nbytes:
+            return False
+        if name.name in self._holders:
             return False
         with locks.table().hold_free(name.name) as is_held:
             writes = self._objects.get(name.name)
@@ -260,6 +274,7 @@ class ProcessBuffer:
             writes.target = target
             return writes
 
+        await self._flush_parts(runner, [name.name])
         return await self.add(name, kind, change, runner)
 
     async def add(
@@ -322,6 +337,8 @@ class ProcessBuffer:
     def _note(self, name: str, writes: BufferedWrites) -> bool:
         """Count the memory of an object after a write; return False if the buffer is closed. The caller holds its lock."""
         nbytes, number = writes.memory_nbytes, next(self._clock)
+        if name not in self._objects:
+            self._holders.update(dict.fromkeys(holders_of(name)))
         with self._mutex:
             if self._is_closed:
                 return False
@@ -353,10 +370,11 @@ class ProcessBuffer:
             return await read_request(request, options)
         found_names = await self._names.of(request.store, [part.key for part in request.parts])
         names = [name.name for name in found_names]
+        await self.flush(self._parts_of(names))
         await self.flush(
             name
             for name, part in zip(names, request.parts, strict=True)
-            if self.has(name) and (_box_of(part) is None or not self._fits(name, part, request))
+            if name in self._objects and (_box_of(part) is None or not self._fits(name, part, request))
         )
         # before the store is read: writes that are flushed meanwhile are seen here or there
         found = {
@@ -394,6 +412,7 @@ class ProcessBuffer:
         """
         if self.is_empty:
             yield
+            self._looks.forget()
             return
         (folder,) = await _lock_names(store_of(base), [prefix])
         folder = folder.rstrip("/")
@@ -475,16 +494,23 @@ class ProcessBuffer:
         await all_of([flush_one(name) for name in chosen if self._elements(name) is not None])
         if names is None:
             chosen = self.names()
-        await all_of([flush_one(name) for name in chosen if self.has(name) and self._elements(name) is None])
+        await all_of(
+            [flush_one(name) for name in chosen if name in self._objects and self._elements(name) is None]
+        )
         if failures:
             raise _failure(written, failures)
         self._looks.report()
 
     async def _flush_from(self, runner: Runner, names: Iterable[str]) -> None:
         """Flush objects as `flush`, with requests of a runner."""
-        chosen = [name for name in names if self.has(name)]
+        chosen = [name for name in names if name in self._objects]
         if chosen:
             await runner.request(self.flush(chosen))
+
+    async def _flush_parts(self, runner: Runner, names: Iterable[str]) -> None:
+        """Flush values in objects before the objects are written; the caller holds no lock."""
+        if parts := self._parts_of(names):
+            await runner.request(self.flush(parts))
 
     async def flush_objects(self, store: Store, keys: Sequence[str]) -> None:
         """Flush objects of one store; as `flush`."""
@@ -492,12 +518,15 @@ class ProcessBuffer:
             await self.flush(await _lock_names(store, keys))
 
     async def flush_with_parts(self, store: Store, keys: Sequence[str]) -> None:
-        """Flush objects of one store, and objects of other stores that are parts of them; as `flush`."""
-        whole = set(await _lock_names(store, keys)) if self._objects else set()
-        if whole:
-            await self.flush(name for name in self.names() if lies_in(name, whole))
-            # the first flush may have buffered writes of the objects
-            await self.flush(name for name in whole if self.has(name))
+        """Flush objects of one store, and the values in them; as `flush`."""
+        if self._objects:
+            await self.flush_named(await _lock_names(store, keys))
+
+    async def flush_named(self, names: Sequence[str]) -> None:
+        """Flush objects, and the values in them, by their names for locks; as `flush`."""
+        await self.flush(self._parts_of(names))
+        # the first flush may have buffered writes of the objects
+        await self.flush(name for name in names if name in self._objects)
 
     async def _flush_object(self, name: str, writes: BufferedWrites) -> None:
         """Store the buffered writes of one object, or drop them if they are void; the caller holds its lock."""
