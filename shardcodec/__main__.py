@@ -16,7 +16,7 @@ from typing import Any
 
 from .build_info import build_info, unknown_variables
 from .cli import COMMANDS, VERSION_LINE
-from .early_stop import EarlyStop
+from .cli.early_stop import EarlyStop
 from .errors import UnsupportedError
 from .native import require
 from .options import settings, thread_limits

@@ -33,8 +33,8 @@ from ..storage.waiting import Patience
 from .basic_selection import parse_selection
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import flush_names, is_any_buffered
-from .chunk_codec import compiled, output_array
 from .index_scan import ShardGrid, Sizes, sizes_of
+from .inner_chunks import compiled, output_array
 from .read import ObjectSelection
 from .regions import Boxes, as_coordinates, box_rows
 

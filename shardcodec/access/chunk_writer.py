@@ -31,8 +31,16 @@ from ..storage import file_systems, locks
 from ..storage.file_systems import OpenFile
 from ..storage.files import check_name, staging_for
 from ..storage.whole_file import sync_documents
-from .chunk_codec import compiled
-from .inner_chunks import as_array, as_chunks, as_coords, batches, coordinates, encode_chunks, positions
+from .inner_chunks import (
+    as_array,
+    as_chunks,
+    as_coords,
+    batches,
+    compiled,
+    coordinates,
+    encode_chunks,
+    positions,
+)
 from .placement import aligned
 from .user_bytes import check_alignment, marked_footer
 from .write import check_size, ordered

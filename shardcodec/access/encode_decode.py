@@ -15,8 +15,7 @@ from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Order, check
 from .basic_selection import parse_selection
-from .chunk_codec import compiled, output_array
-from .inner_chunks import as_elements
+from .inner_chunks import as_elements, compiled, output_array
 from .read import ObjectSelection, read
 from .regions import whole
 from .write import Elements, WriteItem, write_objects

@@ -30,7 +30,7 @@ from ..options import Options
 from ..storage.store import Store
 from ..storage.waiting import Patience, WorkerThreads, all_of, retry
 from .basic_selection import parse_selection
-from .chunk_codec import compiled
+from .inner_chunks import compiled
 from .read import explain, path_of, with_key
 from .remote_index import IndexLoader, LimitedRemote, check_entries
 

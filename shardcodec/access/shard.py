@@ -20,8 +20,7 @@ from ..storage.runner import BLOCKING, run_blocking
 from .buffer import active_buffer, flush_buffered
 from .buffer.buffered import Target
 from .buffer.overlay import Overlay
-from .chunk_codec import compiled
-from .inner_chunks import as_chunks, encode_chunks, position_array, positions, sort_unique
+from .inner_chunks import as_chunks, compiled, encode_chunks, position_array, positions, sort_unique
 from .placement import DEAD_SHARE
 from .shard_change import Change, Settlement, StoredShard, change
 from .shard_object import StoreObject, shard_object

@@ -27,8 +27,7 @@ from ..options import Options, check
 from ..storage.waiting import DAMAGE, retry
 from .basic_selection import parse_selection
 from .buffer import flush_buffered
-from .chunk_codec import compiled, output_array
-from .inner_chunks import coordinates, decode_chunks, positions
+from .inner_chunks import compiled, coordinates, decode_chunks, output_array, positions
 from .opened_shard import OpenedShard
 from .read import ObjectSelection, read, with_key
 from .regions import Box, touched

@@ -28,9 +28,8 @@ from ..options import Durability, Options, Order, check
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
 from ..storage.zarr_store import Upload
-from .chunk_codec import compiled
 from .chunk_writer import ChunkWriter, SlotHow, SlotWriter, create
-from .inner_chunks import positions
+from .inner_chunks import compiled, positions
 from .placement import aligned
 from .shard_change import Change, change
 from .shard_object import ShardObject

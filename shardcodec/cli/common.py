@@ -25,12 +25,12 @@ from typing import Annotated, Any, NoReturn, Self
 from typer import Argument, BadParameter, Exit, Option
 from zarr.errors import BaseZarrError
 
-from ..early_stop import replace_handlers
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..tools.other_objects import ObjectCounts
 from ..tools.report import Finding, LeftArray, Report, format_count, format_nbytes, parse_nbytes
 from ..tools.work import Incomplete, Monitor, Stopped
+from .early_stop import replace_handlers
 
 __all__ = [
     "ArrayOption",

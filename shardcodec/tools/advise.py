@@ -23,16 +23,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import zarr
 
 from ..access.array_reader import ArrayReader, open_array
+from ..access.box_reader import ArrayObjects, folder_at
+from ..access.inner_chunks import compiled
 from ..arguments import check_fields, checked
 from ..errors import UnsupportedError
 from ..format.codecs import Transpose
+from ..format.metadata import key_encoding
 from ..format.spec import ChainSpec, ShardSpec
+from ..option_sources import current_options
 from ..options import options
 from ..statistics import stats
-from ..zarr_plugin.enable import attach
 from .report import Record, Report, format_nbytes
 from .targets import ArrayTarget
 from .work import Monitor
@@ -612,11 +614,18 @@ def _proposed_spec(array: ArrayTarget, proposal: Proposal) -> ShardSpec:
 
 
 def _write_sample(source: ArrayReader, spec: ShardSpec, shape: Ints, folder: str) -> None:
-    Path(folder, "zarr.json").write_text(json.dumps(spec.to_metadata(shape)), encoding="utf-8")
-    array: Any = attach(zarr.open_array(folder, mode="r+"))
+    document = spec.to_metadata(shape)
+    Path(folder, "zarr.json").write_text(json.dumps(document), encoding="utf-8")
+    grid = [-(-n // size) for n, size in zip(shape, spec.shard_shape, strict=True)]
+    whole = [n * size for n, size in zip(grid, spec.shard_shape, strict=True)]
+    values = np.full(whole, spec.fill_value, spec.dtype)
+    sample = tuple(slice(n) for n in shape)
+    values[sample] = source[sample]
+    chain = compiled(spec.chain)
+    objects = ArrayObjects(folder_at(folder, ""), key_encoding(document), shape, chain, spec.dtype)
     # no other process writes to this folder, so locks between nodes are not needed
     with options(locking="thread"):
-        array[...] = source[tuple(slice(n) for n in shape)]
+        objects.write((0,) * len(shape), values, set(np.ndindex(*grid)), current_options())
 
 
 def _measure(reader: ArrayReader, access: AccessPattern, shape: Ints, monitor: Monitor) -> TrialAccess:

@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from .. import native
-from ..access.chunk_codec import compiled
-from ..access.inner_chunks import coordinates, decode_chunks
+from ..access.inner_chunks import compiled, coordinates, decode_chunks
 from ..access.opened_shard import OpenedShard
 from ..errors import ChecksumError, ShardError
 from ..format.byte_document import ByteDocument

@@ -14,8 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..access.chunk_codec import compiled
-from ..access.inner_chunks import coordinates, encode_chunks
+from ..access.inner_chunks import compiled, coordinates, encode_chunks
 from ..access.opened_shard import OpenedShard
 from ..access.shard_object import open_object
 from ..errors import ShardFormatError

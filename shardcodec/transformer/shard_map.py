@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..access.buffer import active_buffer
 from ..access.buffer.buffered import resolve
-from ..access.chunk_codec import byte_map
 from ..access.index_scan import scan_files
+from ..access.inner_chunks import byte_map
 from ..access.opened_shard import NativeShard, NestedShard, OpenedShard
 from ..compat import Store, buffer_from, default_buffer_prototype
 from ..errors import ShardError

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import native
-from ..access.chunk_codec import compiled, memory_order, staged_shard, staged_whole
+from ..access.inner_chunks import compiled, memory_order, staged_shard, staged_whole
 from ..access.regions import as_void
 from ..compat import (
     ArrayMetadata,
@@ -220,7 +220,7 @@ class NativeKind(Kind):
     """An array whose codecs all have native code."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
-        from ..format.spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
+        from ..format.spec import ChainSpec  # here, for the same reason as in `access.inner_chunks`
 
         self._spec = ChainSpec.from_metadata(metadata.to_dict())
         if metadata.fill_value is not None:

@@ -17,7 +17,7 @@ from zarr.registry import register_codec
 
 from ..access.array_io import Request, read_request, write_request, write_request_blocking
 from ..access.basic_selection import parse_selection
-from ..access.chunk_codec import compiled, memory_order
+from ..access.inner_chunks import compiled, memory_order
 from ..access.read import ObjectSelection, read
 from ..access.regions import Box, whole
 from ..access.write import Elements, WriteItem, write_objects
@@ -156,7 +156,7 @@ class ShardingCodec(ZarrShardingCodec):
             return None
 
     def _chain_spec(self, shape: tuple[int, ...], dtype: np.dtype[Any], fill: bytes) -> ChainSpec | None:
-        from ..format.spec import ChainSpec  # here, for the same reason as in `access.chunk_codec`
+        from ..format.spec import ChainSpec  # here, for the same reason as in `access.inner_chunks`
 
         value = np.frombuffer(fill, dtype=dtype)[0]
         try:

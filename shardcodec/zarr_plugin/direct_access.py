@@ -21,7 +21,7 @@ from ..access.array_io import Request, write_request_blocking
 from ..access.basic_selection import parse_selection
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import active_buffer
-from ..access.chunk_codec import memory_order
+from ..access.inner_chunks import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import PLAIN_KINDS, Box
 from ..compat import (

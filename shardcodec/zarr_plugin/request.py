@@ -11,7 +11,7 @@ import numpy as np
 
 from ..access.array_io import Request
 from ..access.basic_selection import selected
-from ..access.chunk_codec import memory_order
+from ..access.inner_chunks import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import Box, Lists, Points, Positions, Selection, is_empty, sorted_list
 from ..compat import StorePath, as_numpy

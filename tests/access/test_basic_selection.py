@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shardcodec import ChainSpec, native
 from shardcodec.access.basic_selection import parse_selection, selected
-from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.regions import Box, box_parts
 
 Ints = tuple[int, ...]

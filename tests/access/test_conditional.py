@@ -21,7 +21,7 @@ from helpers import bits, checked, create, letters, letters_spec, random_array, 
 
 import shardcodec
 from shardcodec.access.array_io import Request, write_request
-from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.read import ObjectSelection
 from shardcodec.access.regions import Box
 from shardcodec.compat import default_spec

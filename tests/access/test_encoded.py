@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.records import ChunkBytes, PlanItem
 from shardcodec.access.shard_change import Change
 from shardcodec.access.write import EncodedItem, check_size, ordered, write_encoded

@@ -14,7 +14,7 @@ from helpers import entries_of, letters, letters_spec
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.look_and_place import look, place_item
 from shardcodec.access.placement import Facts
 from shardcodec.access.records import MISSING, ONTO, Elements, OldObject

@@ -21,8 +21,8 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ShardSpec, native
-from shardcodec.access.chunk_codec import compiled
 from shardcodec.access.index_scan import scan_files
+from shardcodec.access.inner_chunks import compiled
 from shardcodec.errors import ChecksumError, ShardError, ShardFormatError
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.option_sources import current_options

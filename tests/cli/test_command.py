@@ -27,7 +27,7 @@ from shardcodec.__main__ import main
 from shardcodec.cli import COMMANDS
 from shardcodec.cli.app import app, run
 from shardcodec.cli.common import ExitCode, ProgressKind, StopRequests, run_command
-from shardcodec.early_stop import EarlyStop
+from shardcodec.cli.early_stop import EarlyStop
 from shardcodec.tools.work import Monitor, Stopped
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "shardcodec"
 # Modules on one line do not import each other, unless they belong to one folder. The folder transformer/legacy_2022 has a
 # line of its own: it opens zarr arrays, so it needs zarr_plugin, and no other module needs it.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "early_stop", "arguments"),
+    ("errors", "arguments"),
     ("_native",),
     ("native", "mounts"),
     ("options", "checksum", "cancel", "statistics"),
@@ -46,7 +46,6 @@ BASE = {
     "arguments",
     "build_info",
     "compat",
-    "early_stop",
     "errors",
     "native",
     "option_sources",
@@ -56,7 +55,6 @@ BASE = {
 DOOR = {
     "access.array_reader",
     "access.box_reader",
-    "access.chunk_codec",
     "access.index_scan",
     "access.inner_chunks",
     "access.opened_shard",
@@ -80,7 +78,6 @@ DOOR = {
     "storage.whole_file",
     "transformer.legacy_2022.open",
     "zarr_plugin.array_codecs",
-    "zarr_plugin.enable",
 }
 
 # The folders of csrc: a file may include files of its own folder and of the folders on its line.

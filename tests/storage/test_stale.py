@@ -51,7 +51,7 @@ sys.path.insert(0, sys.argv[2])
 from helpers import letters_spec, text_of
 from shardcodec import IndexCache
 from shardcodec.access.regions import whole
-from shardcodec.access.chunk_codec import compiled
+from shardcodec.access.inner_chunks import compiled
 from shardcodec.native import load
 
 out = np.zeros((4, 4), np.uint8)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ... import native
 from ...access.box_reader import ArrayObjects
-from ...access.chunk_codec import compiled
+from ...access.inner_chunks import compiled
 from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter
 from ...format.byte_document import byte_document

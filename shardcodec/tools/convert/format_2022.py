@@ -19,14 +19,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import zarr
-
 from ...access.box_reader import folder_at
 from ...access.inner_chunks import coordinates
 from ...access.shard import Shard
 from ...access.shard_object import shard_object
 from ...arguments import checked
-from ...compat import Store, StorePath, quiet, sync
+from ...compat import Store, StorePath, sync
 from ...errors import ShardFormatError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.codecs import ABSENT
@@ -35,8 +33,7 @@ from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...storage.kinds import is_url, object_at
-from ...transformer.legacy_2022.open import legacy_store, open_2022
-from ...zarr_plugin.enable import attach
+from ...transformer.legacy_2022.open import legacy_store, open_2022, open_converted
 from ..documents import DOCUMENTS, encoded_document, is_own_name, node_path, object_name
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
 from ..other_objects import LeftObject, ObjectCounts, OtherObject, OtherObjects, count_objects
@@ -414,9 +411,7 @@ def convert_2022(
     new.copy_others(others, budget, options, monitor, may_replace=False)
     stored = {node: {"zarr.json": encoded_document(one)} for node, one in documents.items()}
     new.write_documents(stored, may_replace=False)
-    with quiet():
-        made = zarr.open(store=new.store_path, mode="r+", zarr_format=3)
-    return attach(made) if isinstance(made, zarr.Array) else made
+    return open_converted(new.store_path)
 
 
 def _group(attributes: Mapping[str, Any]) -> dict[str, Any]:

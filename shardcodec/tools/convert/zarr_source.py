@@ -20,8 +20,7 @@ import numpy as np
 from ... import native
 from ...access.array_reader import ArrayReader
 from ...access.box_reader import Folder
-from ...access.chunk_codec import compiled
-from ...access.inner_chunks import position_array
+from ...access.inner_chunks import compiled, position_array
 from ...access.opened_shard import OpenedShard
 from ...access.shard_object import StoreObject
 from ...errors import ShardError, ShardFormatError

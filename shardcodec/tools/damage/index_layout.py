@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import native
-from ...access.chunk_codec import byte_map
+from ...access.inner_chunks import byte_map
 from ...errors import ShardError
 from ...format.codecs import ABSENT
 from ...format.spec import ShardSpec

@@ -54,6 +54,7 @@ __all__ = [
     "as_store",
     "legacy_store",
     "open_2022",
+    "open_converted",
 ]
 
 
@@ -415,6 +416,13 @@ def open_2022(
     with quiet():
         opened = zarr.open_array(store=view, path=path, mode=mode, zarr_format=3)
         return attach(opened if has_certain_fill(array) else with_empty_chunks(opened), **choices)
+
+
+def open_converted(place: StorePath) -> Any:
+    """Open an array or a group of Zarr v3 that was converted; an array is attached, as by `open_2022`."""
+    with quiet():
+        node = zarr.open(store=place, mode="r+", zarr_format=3)
+    return attach(node) if isinstance(node, zarr.Array) else node
 
 
 def legacy_store(store: Any, path: str = "", *, read_only: bool = False) -> tuple[LegacyStore, str]:
