@@ -19,7 +19,7 @@ from .cli import COMMANDS, VERSION_LINE
 from .cli.early_stop import EarlyStop
 from .errors import UnsupportedError
 from .native import require
-from .options import settings, thread_limits
+from .options import thread_limits
 
 # A shell asks for completions with this variable, and without arguments.
 COMPLETE = "_SHARDCODEC_COMPLETE"
@@ -32,7 +32,7 @@ def describe() -> dict[str, Any]:
     -------
     dict
         What `build_info` returns, and ``folder``: of the package. ``pipeline``: the path of the codec pipeline in zarr's
-        configuration. ``thread_limits``: what bounds the number of threads. ``options``: value and source of each option.
+        configuration. ``pipeline_source``: the file, variable or call that has set it. ``thread_limits``: what bounds the number of threads. ``options``: value and source of each option.
         ``unknown_variables``: the result of `unknown_variables`.
 
     Raises
@@ -42,15 +42,17 @@ def describe() -> dict[str, Any]:
     TypeError, ValueError
         An option in the configuration or the environment is invalid.
     """
-    from .compat import config, max_workers, options_of_zarr  # it imports zarr, so signals are handled before
+    from .compat import config, max_workers  # it imports zarr, so signals are handled before
+    from .option_sources import PIPELINE_KEY, settings_in_force, source_of
 
-    found = settings(options_of_zarr(), max_workers())
+    options = settings_in_force()
     return {
         **build_info(),
         "folder": str(Path(__file__).parent),
-        "pipeline": config.get("codec_pipeline.path"),
+        "pipeline": config.get(PIPELINE_KEY),
+        "pipeline_source": source_of(PIPELINE_KEY),
         "thread_limits": {**thread_limits(), "zarr's threading.max_workers": max_workers()},
-        "options": {name: {"value": one.value, "source": one.source} for name, one in found.items()},
+        "options": {name: {"value": one.value, "source": one.source} for name, one in options.items()},
         "unknown_variables": unknown_variables(),
     }
 
@@ -78,7 +80,7 @@ def text(facts: dict[str, Any]) -> str:
         f"processor  {' '.join(cpu['used']) or '-'}" + _override(cpu),
         f"crc32c     {crc32c['used']} (usable: {', '.join(crc32c['usable'])})",
         f"threads    {facts['options']['threads']['value']} ({', '.join(limits)})",
-        f"pipeline   {facts['pipeline']}",
+        f"pipeline   {facts['pipeline']} ({facts['pipeline_source']})",
         "options",
     ]
     width = max(len(str(one["value"])) for one in facts["options"].values())
@@ -150,6 +152,8 @@ def _run_command(arguments: list[str]) -> int:
         if (error.name or "").partition(".")[0] != "typer":
             raise
         why = "its commands need typer (extra cli); install it with: pip install typer"
+    except ValueError as error:  # zarr, of a broken file of its configuration
+        why = str(error)
     else:
         return run(arguments)
     sys.stderr.write(f"shardcodec: {why}\n")

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from donfig.config_obj import merge  # type: ignore[import-untyped]
+from donfig.config_obj import canonical_name, collect_env, collect_yaml, merge  # type: ignore[import-untyped]
 
 from .compat import config, max_workers, options_of_zarr
-from .options import NOTHING, Choices, Options, active, available_cpus, environment, resolve
+from .options import (
+    NOTHING,
+    Choices,
+    Options,
+    Setting,
+    active,
+    available_cpus,
+    environment,
+    resolve,
+    settings,
+)
 
 __all__ = [
     "PIPELINE_KEY",
@@ -23,7 +34,10 @@ __all__ = [
     "Resolver",
     "current_options",
     "inherited_variables",
+    "settings_in_force",
     "settings_without_calls",
+    "source_of",
+    "source_of_new_process",
     "variable_of_setting",
 ]
 
@@ -49,11 +63,79 @@ def settings_without_calls() -> dict[str, Any]:
 def inherited_variables() -> dict[str, str]:
     """Return the environment variables that `enable` has set, in this process or in one that started it."""
     try:
-        record = json.loads(os.environ.get(RECORD) or "{}")
+        record = json.loads(os.environ.get("SHARDCODEC_ENABLED") or "{}")
     except ValueError:
         record = {}
     pairs = record.items() if isinstance(record, dict) else ()
     return {name: value for name, value in pairs if isinstance(value, str) and os.environ.get(name) == value}
+
+
+# ---------------------------------------------------------------- which file, variable or call has set a setting of zarr
+
+_ABSENT = object()
+
+
+def source_of(key: str) -> str:
+    """Return what has set a setting of zarr's configuration: a file, a variable, a call in this process, or the default."""
+    value = _value_in(config.config, key)
+    source, told = _last_source(key)
+    return source if told == value else "a call in this process"
+
+
+def source_of_new_process(key: str) -> str:
+    """Return what sets a setting of zarr's configuration in a process that starts now."""
+    return _last_source(key)[0]
+
+
+def settings_in_force() -> dict[str, Setting]:
+    """Return the value and the source of every option in this process.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option in the configuration or the environment is invalid.
+    """
+    return {
+        name: setting._replace(source=source_of(f"shardcodec.{name}"))
+        if setting.source == "zarr.config"
+        else setting
+        for name, setting in settings(options_of_zarr(), max_workers()).items()
+    }
+
+
+def _last_source(key: str) -> tuple[str, Any]:
+    last = "default", _value_in(merge(*config.defaults), key)
+    for source, chosen in _sources():
+        if (value := _value_in(chosen, key)) is not _ABSENT:
+            last = source, value
+    return last
+
+
+def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the files and the variables that zarr reads when it is imported, and their settings; later ones win."""
+    for path in config.paths:
+        names = sorted(os.listdir(path)) if os.path.isdir(path) and os.access(path, os.R_OK) else [""]
+        for name in names:
+            file = os.path.join(path, name) if name else path
+            if os.path.isfile(file) and (not name or file.lower().endswith((".json", ".yaml", ".yml"))):
+                for chosen in collect_yaml(paths=[file]):
+                    yield f"file {file}", chosen
+    inherited = inherited_variables()
+    for name, value in os.environ.items():
+        if name.startswith(config.env_prefix):
+            by = ", by enable() in this process or the one that started it" if name in inherited else ""
+            yield f"environment variable {name}{by}", collect_env(config.env_prefix, env={name: value})
+
+
+def _value_in(chosen: Any, key: str) -> Any:
+    for part in key.split("."):
+        if not isinstance(chosen, Mapping) or (part := canonical_name(part, chosen)) not in chosen:
+            return _ABSENT
+        chosen = chosen[part]
+    return chosen
+
+
+# ---------------------------------------------------------------- the options in force
 
 
 def current_options(*, argument: Choices = NOTHING, attached: Choices = NOTHING) -> Options:

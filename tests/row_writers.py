@@ -62,8 +62,7 @@ def by_subprocess(folder: str) -> list[str]:
 
 def by_mpiexec(folder: str) -> list[str]:
     """Ranks of MPI."""
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    command = [str(mpiexec), "-n", str(N_WORKERS), sys.executable, "-P", __file__, "worker", folder]
+    command = ["mpiexec", "-n", str(N_WORKERS), sys.executable, "-P", __file__, "worker", folder]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 

@@ -14,6 +14,7 @@ from .advise import advise
 from .common import ExitCode
 from .convert import convert, plan, run_part, status
 from .doctor import doctor
+from .enable import disable, enable
 from .inspect import inspect
 from .rewrite import compact, repair
 from .verify import verify
@@ -45,7 +46,22 @@ def _all_commands(
 
 app.callback()(_all_commands)  # with it, a single command has a name too
 
-for command in (advise, compact, convert, doctor, inspect, plan, repair, run_part, status, verify):
+COMMANDS = (
+    advise,
+    compact,
+    convert,
+    disable,
+    doctor,
+    enable,
+    inspect,
+    plan,
+    repair,
+    run_part,
+    status,
+    verify,
+)
+
+for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)
 app.command("reshard", hidden=True)(convert)  # another name of convert
 

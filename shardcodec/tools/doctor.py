@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 from ..access.box_reader import Folder, folder_at
 from ..arguments import checked
 from ..build_info import build_info, unknown_variables
-from ..compat import config, max_workers, options_of_zarr
+from ..compat import config, max_workers
 from ..errors import LockScopeError, ShardError
-from ..options import Setting, settings, thread_limits
+from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, settings_in_force, source_of
+from ..options import Setting, thread_limits
 from ..storage import file_systems
 from ..storage.file_systems import (
     APPEND_TYPES,
@@ -282,8 +283,6 @@ def _free_share(name: str, text: str, free: int, total: int, advice: str) -> Che
 
 # ---------------------------------------------------------------- facts about this process and the installation
 
-PIPELINE = "shardcodec.ShardCodecPipeline"
-
 
 def check_process() -> Iterator[Check]:
     """Yield facts about this process. An invalid option is a problem, not an error."""
@@ -294,7 +293,7 @@ def check_process() -> Iterator[Check]:
     yield Check("versions", Status.OK, text, None, {**versions, "platform": facts["platform"]})
     yield _processor(facts)
     try:
-        options = settings(options_of_zarr(), max_workers())
+        options = settings_in_force()
     except (TypeError, ValueError) as error:
         yield Check(
             "options", Status.PROBLEM, str(error), "Correct this option: every read and write fails with it."
@@ -343,12 +342,15 @@ def _threads(threads: int, source: str) -> Check:
 
 
 def _pipeline() -> Check:
-    path = config.get("codec_pipeline.path")
-    if path == PIPELINE or path.startswith("shardcodec."):
-        return Check("pipeline", Status.OK, f"zarr uses {path}", None, {"path": path})
-    advice = f"Call shardcodec.enable() in each program, or set ZARR_CODEC_PIPELINE__PATH={PIPELINE}."
-    text = f"zarr uses {path} in a new process"
-    return Check("pipeline", Status.NOTE, text, advice, {"path": path})
+    path, source = config.get(PIPELINE_KEY), source_of(PIPELINE_KEY)
+    details = {"path": path, "source": source}
+    text = f"zarr uses {path} ({source})"
+    if path == PIPELINE_PATH:
+        return Check("pipeline", Status.OK, text, None, details)
+    advice = "Call shardcodec.enable() in each program, or run `shardcodec enable` once for the environment."
+    if source != "default":
+        advice = f"Remove this setting, or call shardcodec.enable() after it: {source}."
+    return Check("pipeline", Status.NOTE, text, advice, details)
 
 
 # ---------------------------------------------------------------- facts about a place of shards, a folder or a store

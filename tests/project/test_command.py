@@ -41,7 +41,7 @@ def test_text_names_versions_threads_and_the_source_of_each_option() -> None:
     assert lines[0].startswith(f"shardcodec {shardcodec.__version__} ")
     options = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines if line.startswith("  ")}
     assert options["durability"] == ["fsync", "environment variable SHARDCODEC_DURABILITY"]
-    assert options["strict"] == ["True", "zarr.config"]
+    assert options["strict"] == ["True", "environment variable ZARR_SHARDCODEC__STRICT"]
     assert options["order"] == ["morton", "default"]
     assert options["threads"][0] == "1"
     assert options["threads"][1] == (

@@ -11,9 +11,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+import venv
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,15 +62,18 @@ WAYS = ("fork", "spawn", "forkserver", "executor", "subprocess", "mpiexec", "das
 NEEDS = {"mpiexec": "mpi4py", "dask": "distributed", "torch": "torch"}
 
 
-def written_by(way: str, folder: Path, *arguments: str, **environment: str) -> tuple[set[str], int]:
+def written_by(
+    way: str, folder: Path, *arguments: str, python: str = sys.executable, **environment: str
+) -> tuple[set[str], int]:
     """Return the pipelines of the workers of `row_writers`, and the number of lost elements."""
     if way in NEEDS and importlib.util.find_spec(NEEDS[way]) is None:
         pytest.skip(f"{NEEDS[way]} is not installed")
-    if way == "mpiexec" and not Path(sys.executable).with_name("mpiexec").exists():
-        pytest.skip("mpiexec is not installed beside this Python")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    if way == "mpiexec" and shutil.which("mpiexec", path=path) is None:
+        pytest.skip("mpiexec is not installed")
     program = Path(__file__).parents[1] / "row_writers.py"
-    command = [sys.executable, "-P", str(program), way, str(folder), *arguments]
-    env = python_environment(**environment)
+    command = [python, "-P", str(program), way, str(folder), *arguments]
+    env = python_environment(PATH=path, **environment)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -80,6 +85,24 @@ def written_by(way: str, folder: Path, *arguments: str, **environment: str) -> t
 @pytest.mark.parametrize("way", WAYS)
 def test_no_element_is_lost_after_one_enable_in_the_main_program(tmp_path: Path, way: str) -> None:
     assert written_by(way, tmp_path, "enable") == ({"ShardCodecPipeline"}, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way", [way if way == "spawn" else pytest.param(way, marks=pytest.mark.nightly) for way in WAYS]
+)
+def test_no_element_is_lost_in_an_environment_where_shardcodec_is_enabled(tmp_path: Path, way: str) -> None:
+    """With no call at all, after `shardcodec enable --env`."""
+    pytest.importorskip("typer")
+    venv.create(tmp_path / "env", symlinks=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    command = [python, "-P", "-m", "shardcodec", "enable", "--env", "threads=1"]
+    env = python_environment(PYTHONPATH=paths)
+    told = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert told.stdout == f"wrote {tmp_path}/env/etc/zarr/shardcodec.yaml\n", told.stderr
+    result = written_by(way, tmp_path, python=python, PYTHONPATH=paths)
+    assert result == ({"ShardCodecPipeline"}, 0)
 
 
 # ---- the environment, and what it was before
