@@ -8,7 +8,9 @@ when the object changes, as `consistent_read` does. It raises, and its caller op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import errno
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -40,6 +42,7 @@ __all__ = [
     "changed_error",
     "content_generation",
     "read_opened",
+    "read_runs",
 ]
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
@@ -310,3 +313,66 @@ def content_generation(data: Any) -> bytes:
     import hashlib  # here, because it loads OpenSSL
 
     return NO_OBJECT if data is None else hashlib.blake2b(data, digest_size=20).digest()
+
+
+# ---------------------------------------------------------------- inner chunks, read together
+
+# `read_runs`: unused bytes that are read to save another read, and inner chunks whose ranges are compared at a time.
+READ_GAP_NBYTES = 64 << 10
+TOGETHER = 4096
+
+
+def read_runs(
+    view: OpenedShard, entries: Entries, positions: Any, block_nbytes: int
+) -> Iterator[tuple[int, Any]]:
+    """Read inner chunks in the order of their offsets; near ones share a read of at most a block, or of one inner chunk.
+
+    Parameters
+    ----------
+    view : OpenedShard
+    entries : ndarray of uint64, shape (n_chunks, 2)
+        Those of `positions` are possible: their ranges lie inside the object.
+    positions : array of int
+    block_nbytes : int
+
+    Yields
+    ------
+    position : int
+    data : buffer or OSError
+        Its bytes, valid until the next one is asked for; the error of a part of the disk that cannot be read.
+    """
+    where = np.asarray(positions, dtype=np.intp)
+    where = where[np.argsort(entries[where, 0], kind="stable")]
+    limits = NEAR._replace(
+        max_gap_nbytes=READ_GAP_NBYTES, free_gap_nbytes=READ_GAP_NBYTES, max_nbytes=block_nbytes
+    )
+    for some in range(0, len(where), TOGETHER):
+        group = where[some : some + TOGETHER]
+        chosen = entries[group].tolist()
+        merged = coalesced(map(tuple, chosen), limits)
+        i = 0
+        for (low, size), following in itertools.zip_longest(merged, merged[1:]):
+            j = i
+            while j < len(group) and (following is None or chosen[j][0] < following[0]):
+                j += 1
+            run = _try(view, low, size)
+            if isinstance(run, OSError):
+                for k in range(i, j):
+                    yield int(group[k]), _try(view, *chosen[k])
+            else:
+                with run:  # frees its memory before the next read, even if the caller keeps a chunk
+                    for k in range(i, j):
+                        offset, nbytes = chosen[k]
+                        with run[offset - low : offset - low + nbytes] as chunk:
+                            yield int(group[k]), chunk
+            i = j
+
+
+def _try(view: OpenedShard, offset: int, nbytes: int) -> memoryview | OSError:
+    """Return a range of an object, or the error of a part of the disk that cannot be read."""
+    try:
+        return memoryview(view.range(offset, nbytes))
+    except OSError as error:
+        if error.errno != errno.EIO:  # others may go away
+            raise
+        return error

@@ -18,27 +18,19 @@ ranges that are left are compared here, because only the sorted gaps of all of t
 from __future__ import annotations
 
 import bisect
-import errno
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
+from .budget import Limits
 
-from .budget import NEAR, Limits
-
-__all__ = ["coalesced", "cut_out", "read_runs", "runs"]
+__all__ = ["coalesced", "cut_out"]
 
 # Offset and size in bytes.
 Range = tuple[int, int]
-Read = Callable[[int, int], Any]
 
 # Wanted bytes per extra byte.
 WANTED_PER_VAIN = 10
-
-# `read_runs`: unused bytes that are read to save another read, and inner chunks whose ranges are compared at a time.
-READ_GAP_NBYTES = 64 << 10
-TOGETHER = 4096
 
 
 def coalesced(ranges: Iterable[Range], limits: Limits, n_objects: int = 1) -> list[Range]:
@@ -90,74 +82,6 @@ def cut_out(wanted: Iterable[Range], merged: Sequence[Range], data: Sequence[Any
     return found
 
 
-def runs(places: np.ndarray[Any, Any], max_nbytes: int) -> Iterator[slice]:
-    """Yield runs of consecutive ranges that follow one another without a gap.
-
-    Parameters
-    ----------
-    places : ndarray of int, shape (n, 2)
-        Offsets and sizes in bytes, in any order, which is kept.
-    max_nbytes : int
-        Bytes of a run; a larger range is a run of its own.
-    """
-    ends = places.sum(axis=1, dtype=places.dtype)
-    breaks = np.flatnonzero(places[1:, 0] != ends[:-1]) + 1
-    for low, high in itertools.pairwise([0, *breaks.tolist(), len(places)]):
-        first = low
-        while first < high:
-            most = places.dtype.type(int(places[first, 0]) + max_nbytes)
-            last = first + max(1, int(np.searchsorted(ends[first:high], most, side="right")))
-            yield slice(first, last)
-            first = last
-
-
-def read_runs(
-    read: Read, entries: np.ndarray[Any, Any], positions: Any, block_nbytes: int
-) -> Iterator[tuple[int, Any]]:
-    """Read inner chunks in the order of their offsets; near ones share a read of at most a block, or of one inner chunk.
-
-    Parameters
-    ----------
-    read : callable
-        Returns a range of the object, given offset and size.
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        Those of `positions` are possible: their ranges lie inside the object.
-    positions : array of int
-    block_nbytes : int
-
-    Yields
-    ------
-    position : int
-    data : buffer or OSError
-        Its bytes, valid until the next one is asked for; the error of a part of the disk that cannot be read.
-    """
-    where = np.asarray(positions, dtype=np.intp)
-    where = where[np.argsort(entries[where, 0], kind="stable")]
-    limits = NEAR._replace(
-        max_gap_nbytes=READ_GAP_NBYTES, free_gap_nbytes=READ_GAP_NBYTES, max_nbytes=block_nbytes
-    )
-    for some in range(0, len(where), TOGETHER):
-        group = where[some : some + TOGETHER]
-        chosen = entries[group].tolist()
-        merged = coalesced(map(tuple, chosen), limits)
-        i = 0
-        for (low, size), following in itertools.zip_longest(merged, merged[1:]):
-            j = i
-            while j < len(group) and (following is None or chosen[j][0] < following[0]):
-                j += 1
-            run = _try(read, low, size)
-            if isinstance(run, OSError):
-                for k in range(i, j):
-                    yield int(group[k]), _try(read, *chosen[k])
-            else:
-                with run:  # frees its memory before the next read, even if the caller keeps a chunk
-                    for k in range(i, j):
-                        offset, nbytes = chosen[k]
-                        with run[offset - low : offset - low + nbytes] as chunk:
-                            yield int(group[k]), chunk
-            i = j
-
-
 def _closed(gaps: Sequence[int], n_wanted: int, limits: Limits, n_objects: int) -> set[int]:
     """Return the positions of the gaps to close."""
     left = max(limits.share_nbytes(n_objects), n_wanted // WANTED_PER_VAIN)
@@ -171,13 +95,3 @@ def _closed(gaps: Sequence[int], n_wanted: int, limits: Limits, n_objects: int) 
                 break
         closed.add(i)
     return closed
-
-
-def _try(read: Read, offset: int, nbytes: int) -> memoryview | OSError:
-    """Return a range of an object, or the error of a part of the disk that cannot be read."""
-    try:
-        return memoryview(read(offset, nbytes))
-    except OSError as error:
-        if error.errno != errno.EIO:  # others may go away
-            raise
-        return error

@@ -13,13 +13,12 @@ import numpy as np
 
 from .. import native
 from ..access.inner_chunks import compiled, coordinates, decode_chunks
-from ..access.opened_shard import OpenedShard
+from ..access.opened_shard import OpenedShard, read_runs
 from ..errors import ChecksumError, ShardError
 from ..format.byte_document import ByteDocument
 from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
-from ..storage.ranges import read_runs
 from .damage.index_layout import CHECKSUM_NBYTES
 from .foreign_chunks import ForeignChunks
 from .report import FindingKind
@@ -202,7 +201,7 @@ class ChunkCheck:
         problems = {int(position): _too_short(int(entries[position, 1])) for position in short}
         # an update in place may have come between two pieces of a chunk, which are read one after the other
         suspects = where[sums[:, 0] != sums[:, 1]]
-        for position, data in read_runs(view.range, entries, suspects, self.share.block_nbytes):
+        for position, data in read_runs(view, entries, suspects, self.share.block_nbytes):
             if isinstance(data, OSError):
                 return None
             problem = _crc32c_problem(data)

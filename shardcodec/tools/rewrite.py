@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +18,6 @@ from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..errors import ConflictError, ShardFormatError, UnsupportedError
 from ..format.spec import ShardSpec
-from ..storage.ranges import runs
 from .chunk_check import ChunkCheck, Level
 from .damage.index_layout import Entries, is_absent
 from .damage.index_search import IndexStatus, StoredIndex
@@ -35,6 +35,7 @@ __all__ = [
     "in_order_of_offset",
     "refuse_user_bytes",
     "replacing_writer",
+    "runs",
     "stored_runs",
     "user_parts",
     "write_others",
@@ -179,6 +180,27 @@ def copy_chunks(writer: ChunkSink, chunks: Iterable[ChunkRun], *, wants_crc: boo
         if wants_crc:
             crc = native.load().crc32c(data, crc)
     return CopiedChunks(n, nbytes, crc if wants_crc else None)
+
+
+def runs(places: np.ndarray[Any, Any], max_nbytes: int) -> Iterator[slice]:
+    """Yield runs of consecutive ranges that follow one another without a gap.
+
+    Parameters
+    ----------
+    places : ndarray of int, shape (n, 2)
+        Offsets and sizes in bytes, in any order, which is kept.
+    max_nbytes : int
+        Bytes of a run; a larger range is a run of its own.
+    """
+    ends = places.sum(axis=1, dtype=places.dtype)
+    breaks = np.flatnonzero(places[1:, 0] != ends[:-1]) + 1
+    for low, high in itertools.pairwise([0, *breaks.tolist(), len(places)]):
+        first = low
+        while first < high:
+            most = places.dtype.type(int(places[first, 0]) + max_nbytes)
+            last = first + max(1, int(np.searchsorted(ends[first:high], most, side="right")))
+            yield slice(first, last)
+            first = last
 
 
 def stored_runs(

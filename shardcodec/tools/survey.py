@@ -14,9 +14,8 @@ import numpy as np
 
 from .. import native
 from ..access.inner_chunks import coordinates
-from ..access.opened_shard import NestedShard, OpenedShard
+from ..access.opened_shard import NestedShard, OpenedShard, read_runs
 from ..format.codecs import ABSENT
-from ..storage.ranges import read_runs
 from .chunk_check import ChunkCheck, Level, Problem
 from .damage.index_layout import Entries, bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index
@@ -226,7 +225,7 @@ class _ShardSurvey:
                 return wrong
         self._check_memory(entries, chosen)
         problems: dict[int, Problem] = {}
-        for position, data in read_runs(self.view.range, entries, positions, self.check.share.block_nbytes):
+        for position, data in read_runs(self.view, entries, positions, self.check.share.block_nbytes):
             problem = (
                 Problem(FindingKind.UNREADABLE, str(data))
                 if isinstance(data, OSError)

@@ -72,7 +72,6 @@ DOOR = {
     "storage.file_systems",
     "storage.files",
     "storage.kinds",
-    "storage.ranges",
     "storage.store",
     "storage.waiting",
     "storage.whole_file",

@@ -19,8 +19,8 @@ PACKAGE = ROOT / "shardcodec"
 # fmt: off
 ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("merge near ranges of an object", r"(?i)[<>]=? (limits\.)?_?(max|free)_gap", {"storage/ranges.py"}),
-    ("find inner chunks that lie one after the other", r"offset (==|!=) end\b|0\] != ends\[", {"storage/ranges.py"}),
-    ("read inner chunks of one shard, near ones together", r"merged\[1:\]|for \w+ in range\(0, len\(where\)", {"storage/ranges.py"}),
+    ("find inner chunks that lie one after the other", r"offset (==|!=) end\b|0\] != ends\[", {"tools/rewrite.py"}),
+    ("read inner chunks of one shard, near ones together", r"merged\[1:\]|for \w+ in range\(0, len\(where\)", {"access/opened_shard.py"}),
     ("the limits of requests", r"async\.concurrency\"|sharding_coalesce|\bcoalescing\(", {"storage/budget.py", "compat.py"}),
     ("hold a part of a limit that calls to one store share", r"asyncio\.(Bounded)?Semaphore\(|Budget\(\), Budget\(", {"storage/budget.py", "access/buffer/process_buffer.py"}),
     ("read again while a writer changes the object", r"st_mtime_ns, found\.st_ino|\bCHANGING_SECONDS\b|\bATTEMPTS\b|[^_]\bchange_pause\(|_PAUSES\[", {"storage/waiting.py", "access/write.py"}),

@@ -22,10 +22,9 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ShardSpec, tools
-from shardcodec.access.opened_shard import NativeShard
+from shardcodec.access.opened_shard import NativeShard, read_runs
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
-from shardcodec.storage.ranges import read_runs
 from shardcodec.tools.hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.work import MemoryBudget
@@ -149,7 +148,7 @@ def test_one_block_is_held_at_a_time() -> None:
     entries = np.array([[i * 1000, 1000] for i in range(4096)], dtype=np.uint64)
 
     def work() -> None:
-        for _, data in read_runs(Zeros(None, b"").range, entries, np.arange(4096), MIB):
+        for _, data in read_runs(Zeros(None, b""), entries, np.arange(4096), MIB):
             assert len(data) == 1000
 
     assert MIB * 0.9 < traced_peak(work) < 1.9 * MIB

@@ -28,9 +28,9 @@ from ...format.codecs import ABSENT
 from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
-from ...storage.ranges import runs
 from ...storage.store import Store
 from ..foreign_chunks import elements_of
+from ..rewrite import runs
 from ..targets import ArrayTarget
 from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, StoredObjects, file_state
 

@@ -29,11 +29,10 @@ from typing import Any
 import numpy as np
 
 from ... import native
-from ...access.opened_shard import OpenedShard
+from ...access.opened_shard import OpenedShard, read_runs
 from ...format.codecs import ABSENT
 from ...format.spec import ShardSpec
 from ...options import ORDERS
-from ...storage.ranges import read_runs
 from ..chunk_check import ChunkCheck, Level
 from .index_layout import CHECKSUM_NBYTES, Entries, encode_entries, is_absent, wrong_sizes
 from .index_search import StoredIndex
@@ -130,7 +129,7 @@ def _proved(view: OpenedShard, lost: StoredIndex, check: ChunkCheck) -> Entries:
     if lost.proved is None:
         return entries
     where = np.flatnonzero(~is_absent(lost.proved))
-    for position, data in read_runs(view.range, lost.proved, where, check.share.block_nbytes):
+    for position, data in read_runs(view, lost.proved, where, check.share.block_nbytes):
         if not isinstance(data, OSError) and check.problem(position, data, Level.DECODE) is None:
             entries[position] = lost.proved[position]
     return entries
