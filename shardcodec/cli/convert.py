@@ -239,7 +239,7 @@ def plan(
             threads=threads,
             storage_options=storage_options_from(storage_option),
         )
-        output.text(line for one in report.arrays for line in _array_lines(one))
+        output.text(line for array in report.arrays for line in _array_lines(array))
         output.text(_left_lines(report))
         output.text(other_lines(report.others, would=True))
         output.text([f"{format_count(report.n_shards, 'shard')} in {format_count(parts, 'part')}: {file}"])
@@ -272,24 +272,26 @@ def _layout(
 # ---- text
 
 
-def _array_lines(one: ConvertedArray) -> Iterator[str]:
-    yield one.name or "array"
-    if one.method == "copy":
-        yield f"  copied        object by object: {one.reason}"
+def _array_lines(array: ConvertedArray) -> Iterator[str]:
+    yield array.name or "array"
+    if array.method == "copy":
+        yield f"  copied        object by object: {array.reason}"
         return
-    chunks, shards = (" x ".join(map(str, shape)) or "scalar" for shape in (one.chunk_shape, one.shard_shape))
-    if one.shard_shape:
-        yield f"  new           {format_count(one.n_shards, 'shard')} of {shards}, inner chunks of {chunks}, {one.dtype}"
+    chunks, shards = (
+        " x ".join(map(str, shape)) or "scalar" for shape in (array.chunk_shape, array.shard_shape)
+    )
+    if array.shard_shape:
+        yield f"  new           {format_count(array.n_shards, 'shard')} of {shards}, inner chunks of {chunks}, {array.dtype}"
     else:
-        yield f"  new           {format_count(one.n_shards, 'chunk')} of {chunks}, no shards, {one.dtype}"
-    by = " by zarr" if one.method == "zarr" else ""
-    how = "moved without decoding" if one.method == "move" else f"decoded and encoded{by}: {one.reason}"
-    yield f"  chunks        {how}{', piece by piece' if one.streamed else ''}"
-    if one.via_chunk_shape is not None:
-        yield f"  by way of     an intermediate array with chunks of {' x '.join(map(str, one.via_chunk_shape))}"
-    if one.cost is not None:
-        yield from _cost_lines(one.cost)
-    for note in one.notes:
+        yield f"  new           {format_count(array.n_shards, 'chunk')} of {chunks}, no shards, {array.dtype}"
+    by = " by zarr" if array.method == "zarr" else ""
+    how = "moved without decoding" if array.method == "move" else f"decoded and encoded{by}: {array.reason}"
+    yield f"  chunks        {how}{', piece by piece' if array.streamed else ''}"
+    if array.via_chunk_shape is not None:
+        yield f"  by way of     an intermediate array with chunks of {' x '.join(map(str, array.via_chunk_shape))}"
+    if array.cost is not None:
+        yield from _cost_lines(array.cost)
+    for note in array.notes:
         yield f"  note          {note}"
 
 
@@ -302,15 +304,15 @@ def _cost_lines(cost: Cost) -> Iterator[str]:
 
 
 def _left_lines(report: ConvertReport) -> Iterator[str]:
-    for one in report.left_arrays:
-        yield f"{one.name}: left out: {one.problem}"
+    for array in report.left_arrays:
+        yield f"{array.name}: left out: {array.problem}"
 
 
 def convert_lines(report: ConvertReport) -> Iterator[str]:
     """Yield the result as lines of text."""
     yield from _left_lines(report)
-    for one in report.failures:
-        yield f"{one.shard}: not written: {one.detail}"
+    for failure in report.failures:
+        yield f"{failure.shard}: not written: {failure.detail}"
     yield from report.notes
     yield from other_lines(report.others, would=report.dry_run)
     if report.dry_run:
@@ -387,9 +389,9 @@ def status(file: PlanArgument, as_json: JsonOption = False) -> None:
 
 def _lines(report: StatusReport) -> Iterator[str]:
     yield f"{report.source} to {report.destination}"
-    for one in report.arrays:
-        share = format_share(one.n_finished, one.n_shards)
-        yield f"  {one.name or 'array':20} {one.n_finished} of {format_count(one.n_shards, 'shard')} ({share}), {format_nbytes(one.nbytes)}"
+    for array in report.arrays:
+        share = format_share(array.n_finished, array.n_shards)
+        yield f"  {array.name or 'array':20} {array.n_finished} of {format_count(array.n_shards, 'shard')} ({share}), {format_nbytes(array.nbytes)}"
     if report.n_damaged_lines or report.n_foreign_ledgers:
         yield (
             f"left out: {format_count(report.n_damaged_lines, 'damaged line')}, "

@@ -42,13 +42,7 @@ DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata
 
 
 def document_of(folder: Folder) -> Document | None:
-    """Return the document of a node; None if the folder is not a node.
-
-    Raises
-    ------
-    SpecError
-        The document is not a JSON object.
-    """
+    """Return the document of a node; None if the folder is not a node."""
     try:
         return folder.metadata()
     except FileNotFoundError:
@@ -65,26 +59,7 @@ def is_group(document: Document) -> bool:
 def array_documents(
     folder: Folder, document: Document, name: str = ""
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
-    """Yield the arrays of a group, in the order of their names, at any depth.
-
-    Parameters
-    ----------
-    folder : Folder
-        The folder of the group.
-    document : mapping
-        Its document.
-    name : str
-        Name of the group, a prefix of the names of its arrays.
-
-    Yields
-    ------
-    name : str
-        Path of the array.
-    folder : Folder
-        Its folder.
-    document : mapping or SpecError
-        Its document, or what is wrong with it.
-    """
+    """Yield the arrays of the group `name`, in the order of their names, at any depth: path, folder, and document or what is wrong with it."""
     for path, below, node in _nodes(folder, document, name):
         if isinstance(node, SpecError) or not is_group(node):
             yield path, below, node
@@ -163,20 +138,23 @@ def with_consolidated(node: str, nodes: Mapping[str, StoredDocuments]) -> dict[s
     Zarr v3 has them in the ``zarr.json`` of a group, Zarr v2 in ``.zmetadata``. A document without consolidated metadata, or that
     is not JSON, stays as it is.
     """
-    found = dict(nodes[node])
-    document = _parsed(found.get("zarr.json"))
-    if document is not None and isinstance(document.get("consolidated_metadata"), Mapping):
-        parsed = {path: one for path in nodes if (one := _parsed(nodes[path].get("zarr.json"))) is not None}
-        new = {**document["consolidated_metadata"], "metadata": _below_v3(node, parsed)}
-        found["zarr.json"] = encoded_document({**document, "consolidated_metadata": new})
-    stored = _parsed(found.get(".zmetadata"))
+    documents = dict(nodes[node])
+    own = _parsed(documents.get("zarr.json"))
+    if own is not None and isinstance(own.get("consolidated_metadata"), Mapping):
+        of_nodes = {path: _parsed(nodes[path].get("zarr.json")) for path in nodes}
+        below = _below_v3(
+            node, {path: document for path, document in of_nodes.items() if document is not None}
+        )
+        new = {**own["consolidated_metadata"], "metadata": below}
+        documents["zarr.json"] = encoded_document({**own, "consolidated_metadata": new})
+    stored = _parsed(documents.get(".zmetadata"))
     if stored is not None:
-        found[".zmetadata"] = encoded_document({**stored, "metadata": _below_v2(node, nodes)})
-    return found
+        documents[".zmetadata"] = encoded_document({**stored, "metadata": _below_v2(node, nodes)})
+    return documents
 
 
 def _below_v3(node: str, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    found = {}
+    below = {}
     for path in sorted(documents):
         if path == node or not _is_below(path, node):
             continue
@@ -184,18 +162,18 @@ def _below_v3(node: str, documents: Mapping[str, Mapping[str, Any]]) -> dict[str
         if document.get("node_type") == "group":  # the list is flat, as zarr-python writes it
             empty = {"kind": "inline", "must_understand": False, "metadata": {}}
             document = {**document, "consolidated_metadata": empty}
-        found[_relative(path, node)] = document
-    return found
+        below[_relative(path, node)] = document
+    return below
 
 
 def _below_v2(node: str, nodes: Mapping[str, StoredDocuments]) -> dict[str, Any]:
-    found = {}
+    below = {}
     for path in sorted(nodes):
         for name in (".zattrs", ".zgroup", ".zarray"):
             document = _parsed(nodes[path].get(name)) if _is_below(path, node) else None
             if document is not None:
-                found[name if path == node else f"{_relative(path, node)}/{name}"] = document
-    return found
+                below[name if path == node else f"{_relative(path, node)}/{name}"] = document
+    return below
 
 
 def _is_below(path: str, node: str) -> bool:
@@ -230,18 +208,10 @@ STAGING_SUFFIX = ".shardcodec"
 
 
 def node_path(*parts: str) -> str:
-    """Join the path of an array or a group in a hierarchy, and check it.
+    """Join the path of an array or a group in a hierarchy; raise `ValueError` for a name that cannot be written.
 
-    Parameters
-    ----------
-    *parts : str
-        Paths; an empty one is that of the root.
-
-    Raises
-    ------
-    ValueError
-        A name in it is empty, consists of periods only (``.``, ``..``), is reserved for metadata or for shardcodec, or has a null
-        byte, or a backslash, which zarr reads as a slash.
+    Such names are empty, consist of periods only (``.``, ``..``), are reserved for metadata or for shardcodec, or have a null byte or a
+    backslash, which zarr reads as a slash.
     """
     path = "/".join(filter(None, parts))
     for name in path.split("/") if path else ():
@@ -259,13 +229,7 @@ def node_path(*parts: str) -> str:
 
 
 def object_name(name: str) -> str:
-    """Return the name of an object below the root of a hierarchy after a check.
-
-    Raises
-    ------
-    ValueError
-        A step of it is empty, as in an absolute name, or consists of periods only, or has a null byte.
-    """
+    """Return the name of an object below the root of a hierarchy; raise `ValueError` for one that leads elsewhere or has a null byte."""
     for step in name.split("/"):
         if (problem := _problem(step)) is not None:
             raise ValueError(
@@ -276,19 +240,7 @@ def object_name(name: str) -> str:
 
 
 def inner_path(path: str, argument: str) -> str:
-    """Return the path of an array in a group, without slashes around it.
-
-    Parameters
-    ----------
-    path : str
-    argument : str
-        Name of the argument, for the error.
-
-    Raises
-    ------
-    ValueError
-        It leads elsewhere.
-    """
+    """Return the path of an array in a group, without slashes around it; `ValueError`, with the name of the argument, if it leads elsewhere."""
     name = path.strip("/")
     for step in name.split("/"):
         if (problem := _problem(step)) is not None:

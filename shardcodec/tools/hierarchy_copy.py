@@ -35,16 +35,9 @@ __all__ = ["CopyPlace", "CopyWriter", "HierarchyCopy", "holds_whole_shards", "ro
 
 @dataclass(frozen=True)
 class CopyPlace:
-    """Where a new hierarchy is written, as plain data for other processes.
+    """Where a copy is written, as plain data for other processes; `to` is the new object of a single shard.
 
-    Attributes
-    ----------
-    to : path-like, URL or zarr store
-        Of a single shard, its new object.
-    storage_options : mapping or None
-        Only with a URL.
-    job : str or None
-        Name of the run whose processes write there; None for one process.
+    `job` is the name of the run whose processes write there; None for one process.
     """
 
     to: Any
@@ -66,24 +59,18 @@ class CopyPlace:
 
 
 class CopyWriter:
-    """Writes shards of a new hierarchy, or the new object of a single shard, in any process.
-
-    Raises
-    ------
-    FileNotFoundError
-        This machine does not see the mark of the run.
-    """
+    """Writes shards of a new hierarchy, or the new object of a single shard, in any process that sees the mark of the run."""
 
     def __init__(self, place: CopyPlace, budget: MemoryBudget, options: Options) -> None:
         self._place, self._budget, self._durability = place, budget, options.durability
         if place.job is not None:
-            tree = place.hierarchy
-            if not has_claim(tree, place.job):
+            hierarchy = place.hierarchy
+            if not has_claim(hierarchy, place.job):
                 raise FileNotFoundError(
-                    f"{tree.place}: expected the mark of this run on the worker at {socket.gethostname()}, but there is none; all "
+                    f"{hierarchy.place}: expected the mark of this run on the worker at {socket.gethostname()}, but there is none; all "
                     "workers must reach the new hierarchy under the same path"
                 )
-            tree.before_store = guard(tree, place.job)
+            hierarchy.before_store = guard(hierarchy, place.job)
 
     def holds_whole(self, array: ArrayTarget, key: str) -> bool:
         """Return True if a new object is in memory until it is stored."""
@@ -108,13 +95,7 @@ class CopyWriter:
                 self._place.hierarchy.before_store()
 
     def copy(self, array: ArrayTarget, key: str) -> int:
-        """Copy an object of the old array as it is; return its size in bytes.
-
-        Raises
-        ------
-        OSError
-            The run is over, the object cannot be written, or there is another one.
-        """
+        """Copy an object of the old array unchanged; return its size. Another object of its name is an error, and so is the end of the run."""
         store, new_key = self._object(array, key)
         before_store = None if array.only is not None else self._place.hierarchy.before_store
         durable = self._durability == "fsync"
@@ -143,7 +124,7 @@ class CopyWriter:
 
 @contextmanager
 def _over_is_error() -> Iterator[None]:
-    """Raise `OSError` for a run that is over: its results are not wanted any more."""
+    """Raise `OSError` in place of `JobOver`: the results of such a run are discarded."""
     try:
         yield
     except JobOver as error:
@@ -159,11 +140,11 @@ def _size(store: Store, key: str) -> int:
 
 
 def _are_equal(store: Store, key: str, other_store: Store, other_key: str) -> bool:
-    one, other = open_object(store, key), open_object(other_store, other_key)
+    a, b = open_object(store, key), open_object(other_store, other_key)
     try:
-        return one is not None and other is not None and same_bytes(one, other)
+        return a is not None and b is not None and same_bytes(a, b)
     finally:
-        for view in (one, other):
+        for view in (a, b):
             if view is not None:
                 view.close()
 
@@ -188,25 +169,9 @@ Edit = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class HierarchyCopy:
-    """A copy of a hierarchy that is being written, or the new object of a single shard; its parts are `place` and `objects`.
+    """A copy of the hierarchy `source` at a free place `to`, or with `is_one_shard` the new object of a single shard.
 
-    Parameters
-    ----------
-    to, storage_options
-        Where it is written; nothing may be there.
-    budget : MemoryBudget
-    source : path-like, URL or zarr store
-        The old hierarchy, in which the new one must not be.
-    options : Options
-    job : str, optional
-        Name of the run, if several processes write: the hierarchy has its mark until it is complete.
-    is_one_shard : bool
-        `source` is one shard, and `to` its new object.
-
-    Raises
-    ------
-    ValueError, FileExistsError
-        See `check_new_place`.
+    With the name of a `job` several processes write: the hierarchy has its mark until it is complete.
     """
 
     def __init__(
@@ -275,5 +240,5 @@ class HierarchyCopy:
 
 def _stored_documents(folder: Folder) -> dict[str, bytes]:
     """Return the documents of a node by their names."""
-    found = ((name, folder.get(folder.prefix + name)) for name in sorted(DOCUMENTS))
-    return {name: stored for name, stored in found if stored is not None}
+    documents = ((name, folder.get(folder.prefix + name)) for name in sorted(DOCUMENTS))
+    return {name: stored for name, stored in documents if stored is not None}

@@ -77,7 +77,7 @@ PART = re.compile(r"\.shardcodec-[0-9a-f]{16}-")
 
 
 def absolute(place: Any, storage_options: Mapping[str, Any] | None = None) -> Any:
-    """Return the absolute path of a path or of a ``file://`` URL; any other place as it is."""
+    """Return the absolute path of a path or of a ``file://`` URL; any other place unchanged."""
     if is_url(place):
         if place.partition("://")[0].lower() not in ("file", "local"):
             return place
@@ -88,15 +88,7 @@ def absolute(place: Any, storage_options: Mapping[str, Any] | None = None) -> An
 def check_new_place(
     to: Any, storage_options: Mapping[str, Any] | None, source: Any, *, is_one_shard: bool = False
 ) -> None:
-    """Check that `to` is free, and apart from the source; with `is_one_shard` it is the new object of a single shard.
-
-    Raises
-    ------
-    ValueError
-        One lies in the other one, or `to` is a zip file or a read-only store.
-    FileExistsError
-        There is something already, or `to` is in an array or a hierarchy of another format.
-    """
+    """Check that `to` is free, and apart from the source; with `is_one_shard` it is the new object of a single shard."""
     options = storage_options if is_url(to) else None
     check_apart(source, to, storage_options, name="to")
     if not is_one_shard:
@@ -137,10 +129,10 @@ def _location(place: Any, storage_options: Mapping[str, Any] | None) -> tuple[An
     path = folder.store.path(folder.prefix.rstrip("/"))
     if path is not None:
         return None, os.path.realpath(path)
-    found = service_of(folder.store.place)
-    if found is None:
+    place_there = service_of(folder.store.place)
+    if place_there is None:
         return folder, folder.prefix
-    service, root = found
+    service, root = place_there
     path = f"{root.rstrip('/')}/{folder.prefix}"
     return (None, os.path.realpath(path)) if service is None else (service, path)
 
@@ -151,8 +143,8 @@ def _is_same_service(a: Any, b: Any) -> bool:
     if a.store.lock_names([""]) != b.store.lock_names([""]):
         return False
     # the names of some stores do not tell them apart, such as those of two memory stores
-    one, other = unwrap(a.store.place), unwrap(b.store.place)
-    return one is other or bool(one == other)
+    store, other = unwrap(a.store.place), unwrap(b.store.place)
+    return store is other or bool(store == other)
 
 
 # ---------------------------------------------------------------- the place, and the objects in it
@@ -167,21 +159,21 @@ class NewHierarchy:
     def __init__(
         self, place: Any, storage_options: Mapping[str, Any] | None = None, *, path: str = ""
     ) -> None:
-        found = at_url(place, storage_options if is_url(place) else None)
-        if isinstance(found, str | os.PathLike):
-            root = os.path.abspath(check_name(os.fspath(found)))
+        store = at_url(place, storage_options if is_url(place) else None)
+        if isinstance(store, str | os.PathLike):
+            root = os.path.abspath(check_name(os.fspath(store)))
             if root.lower().endswith(ZIP_SUFFIXES):
                 raise ValueError(
                     f"{root}: expected a folder, a URL or a store: shards are replaced, and a zip file cannot do that"
                 )
-            found = LocalStore(root)  # its temporary files are beside the hierarchy
-        elif not isinstance(found, StorePath) and not is_zarr_store(found):
+            store = LocalStore(root)  # its temporary files are beside the hierarchy
+        elif not isinstance(store, StorePath) and not is_zarr_store(store):
             raise TypeError(
                 f"destination: expected a path, a URL or a zarr store, got {type(place).__name__}"
             )
-        self._base = found.store if isinstance(found, StorePath) else found
+        self._base = store.store if isinstance(store, StorePath) else store
         introduce(self._base)
-        above = found.path.rstrip("/") if isinstance(found, StorePath) else ""
+        above = store.path.rstrip("/") if isinstance(store, StorePath) else ""
         self._prefix = "/".join(filter(None, (above, node_path(path))))
         self.root: Folder = folder_at(self.store_path, "")
         name = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
@@ -196,8 +188,8 @@ class NewHierarchy:
     @property
     def path(self) -> str | None:
         """The local folder; None in any other store."""
-        found = self.root.store.path(self.root.prefix.rstrip("/"))
-        return None if found is None else found.rstrip("/")
+        path = self.root.store.path(self.root.prefix.rstrip("/"))
+        return None if path is None else path.rstrip("/")
 
     def check_free(self, hint: str = "after a stopped run remove it, or resume its job") -> None:
         """Raise `FileExistsError` if there is something already; the error ends with what to do."""
@@ -214,15 +206,7 @@ class NewHierarchy:
         self.check_around()
 
     def check_around(self) -> None:
-        """Check that the store takes writes, and that no node around the place owns all names below it.
-
-        Raises
-        ------
-        ValueError
-            The store is read-only.
-        FileExistsError
-            The place is in the folder of an array, whose chunks have such names, or in a hierarchy of the 2022 format.
-        """
+        """Raise if the store is read-only, or the place is in an array, whose chunks have such names, or a hierarchy of 2022."""
         self.root.store.check_writable()
         for folder in self._around():
             try:
@@ -389,18 +373,13 @@ class NewHierarchy:
     ) -> ObjectCounts:
         """Copy the objects that belong to no array, in threads only if none of them holds a whole object.
 
-        Raises
-        ------
-        OSError
-            An object cannot be read or written, or there is another one of this name and not `may_replace`.
-        Stopped
-            `monitor` stopped the work.
+        Another object of the name is an error unless `may_replace`.
         """
         durable = options.durability == "fsync"
 
-        def copy(one: OtherObject) -> int | None:
+        def copy(entry: OtherObject) -> int | None:
             return self.copy(
-                others.store, one.key, one.name, budget, durable=durable, may_replace=may_replace
+                others.store, entry.key, entry.name, budget, durable=durable, may_replace=may_replace
             )
 
         n_threads = 1 if holds_whole(self.root.store, self.root.prefix) else options.threads
@@ -410,7 +389,7 @@ class NewHierarchy:
 
     def write_documents(self, nodes: Mapping[str, StoredDocuments], *, may_replace: bool) -> None:
         """Write the documents of nodes, by path and name, durably; the deepest nodes first, the root last."""
-        for node in sorted(nodes, key=lambda one: (-one.count("/") - bool(one), one)):
+        for node in sorted(nodes, key=lambda path: (-path.count("/") - bool(path), path)):
             for name in sorted(nodes[node], reverse=True):
                 path = f"{node}/{name}" if node else name
                 self.put(path, nodes[node][name], durable=True, may_replace=may_replace)
@@ -439,11 +418,6 @@ def claim(destination: NewHierarchy, job: str, path: str | None, *, is_begun: bo
     """Mark an incomplete hierarchy for a job with a plan at `path`, so that no other one writes there. All its workers may call it.
 
     With `is_begun` a ledger shows that the job has written shards; only then may there be objects without the mark.
-
-    Raises
-    ------
-    FileExistsError
-        Another job writes there, or there are objects that are not of this job.
     """
     if has_claim(destination, job):
         return
@@ -465,23 +439,17 @@ def claim(destination: NewHierarchy, job: str, path: str | None, *, is_begun: bo
 
 
 def has_claim(destination: NewHierarchy, job: str) -> bool:
-    """Return True if the mark is that of a job, False if there is none.
-
-    Raises
-    ------
-    FileExistsError
-        It is the mark of another job.
-    """
+    """Return True if the mark is that of a job, False if there is none; raise `FileExistsError` for the mark of another job."""
     stored = _stored(destination)
     if stored is None:
         return False
     try:
-        found = json.loads(stored)
+        mark = json.loads(stored)
     except ValueError:
-        found = None
-    if isinstance(found, dict) and found.get("job") == job:
+        mark = None
+    if isinstance(mark, dict) and mark.get("job") == job:
         return True
-    plan = found.get("plan") if isinstance(found, dict) else None
+    plan = mark.get("plan") if isinstance(mark, dict) else None
     whose = "another conversion" if plan is None else f"the job {plan}"
     raise FileExistsError(
         f"{destination.place}: expected a new place, but {whose} writes there; finish that one, or remove all that is there"
@@ -489,14 +457,9 @@ def has_claim(destination: NewHierarchy, job: str) -> bool:
 
 
 def guard(destination: NewHierarchy, job: str) -> Callable[[], None]:
-    """Return a check for the time just before an object is stored: the destination must still be that of the job.
+    """Return a check for the time just before an object is stored; `JobOver` if the destination is complete, or lacks the mark of the job.
 
     A worker that was taken for lost may wake up long after others have done its work, and users have written since.
-
-    Returns
-    -------
-    callable
-        Raises `JobOver` if the destination is complete, or has no longer the mark of the job.
     """
     has_mark = has_claim(destination, job)
 

@@ -124,13 +124,7 @@ class OtherObjects:
         return self.root.store
 
     def __iter__(self) -> Iterator[OtherObject | LeftObject]:
-        """Yield the objects, and those that are left out.
-
-        Raises
-        ------
-        ValueError
-            The name of an object cannot be written, or is that of a new chunk.
-        """
+        """Yield the objects, and those that are left out; a name that cannot be written, or is that of a new chunk, is an error."""
         root = self.root.prefix
         if not self.store.supports_listing:
             reason = "the store cannot list its objects, so those that belong to no array are not known"
@@ -139,11 +133,11 @@ class OtherObjects:
         chosen = [""] if self.chosen is None else self.chosen
         for prefix in (f"{root}{name}/" if name else root for name in chosen):
             for key in self.store.keys(prefix):
-                found = self._found(key, key.removeprefix(root))
-                if found is not None:
-                    yield found
+                entry = self._entry(key, key.removeprefix(root))
+                if entry is not None:
+                    yield entry
 
-    def _found(self, key: str, name: str) -> OtherObject | LeftObject | None:
+    def _entry(self, key: str, name: str) -> OtherObject | LeftObject | None:
         """Return an object; None for metadata, chunks and shardcodec's own files."""
         array = self._array_of(name)
         if array is not None and (array.name in self.whole or array.is_chunk(key)):
@@ -201,43 +195,23 @@ def other_objects(
     is_chosen: bool,
     only_arrays: bool,
 ) -> OtherObjects | None:
-    """Return the objects that belong to no array, where metadata of nodes stay as they are and unsharded arrays are copied whole.
+    """Return the objects that belong to no array of a hierarchy whose metadata do not change; unsharded arrays are copied whole.
 
-    Parameters
-    ----------
-    target
-        As for `find_arrays`.
-    arrays : sequence of ArrayTarget
-        Those of the hierarchy, or the chosen ones.
-    storage_options : mapping or None
-    is_chosen : bool
-        Only objects in the folders of `arrays`.
-    only_arrays : bool
-        No objects; only the names of the nodes are checked.
-
-    Returns
-    -------
-    OtherObjects or None
-        None for one shard, and with `only_arrays`.
-
-    Raises
-    ------
-    ValueError
-        The name of a node cannot be written.
+    With `is_chosen` only objects in the folders of `arrays`. None for one shard and with `only_arrays`; names of nodes are checked in any case.
     """
-    if any(one.only is not None for one in arrays):
+    if any(array.only is not None for array in arrays):
         return None
-    names = [node_path(one.name) for one in arrays]
+    names = [node_path(array.name) for array in arrays]
     groups = [] if is_chosen else [node_path(name) for name, _ in find_groups(target, storage_options)]
     root = None if only_arrays else find_hierarchy(target, storage_options)
     if root is None:
         return None
     return OtherObjects(
         root,
-        {one.name: one for one in arrays},
+        {array.name: array for array in arrays},
         dict.fromkeys((*names, *groups), DOCUMENTS),
         chosen=names if is_chosen else None,
-        whole=frozenset(one.name for one in arrays if not one.is_sharded),
+        whole=frozenset(array.name for array in arrays if not array.is_sharded),
     )
 
 
@@ -246,21 +220,18 @@ def objects_to_compare(
 ) -> OtherObjects | None:
     """Return the objects that belong to no array and that a copy of a hierarchy should have; None for one shard.
 
-    Parameters
-    ----------
-    target, storage_options
-        As for `find_arrays`.
-    array : str or None
-        Only objects in the folder of this array.
+    With the name of an `array` only those in its folder.
     """
     root = find_hierarchy(target, storage_options)
     if root is None:
         return None
-    arrays = {one.name: one for one in find_arrays(target, array=array, storage_options=storage_options)}
-    documents = {name: written_documents(one.document) for name, one in arrays.items()}
-    found = document_of(root)
-    if array is None and found is not None and is_group(found):
-        for name, _, document in group_documents(root, found):
+    arrays = {
+        found.name: found for found in find_arrays(target, array=array, storage_options=storage_options)
+    }
+    documents = {name: written_documents(found.document) for name, found in arrays.items()}
+    of_root = document_of(root)
+    if array is None and of_root is not None and is_group(of_root):
+        for name, _, document in group_documents(root, of_root):
             documents[name] = written_documents(document)
     return OtherObjects(
         root, arrays, documents, chosen=None if array is None else list(arrays), checks_names=False
@@ -274,27 +245,18 @@ def written_documents(document: Mapping[str, Any]) -> Collection[str]:
 
 # ---- all of them
 
-Work = Callable[[OtherObject], int | None]
+# Returns the size of an object; None if it does not exist any more.
+OnObject = Callable[[OtherObject], int | None]
 
 
 def count_objects(others: OtherObjects | None, monitor: Monitor, n_threads: int) -> ObjectCounts:
-    """Count the objects, and check that each can be opened, before anything is written.
-
-    Raises
-    ------
-    ValueError
-        The name of an object cannot be written.
-    OSError
-        An object cannot be opened.
-    Stopped
-        The user asked to stop.
-    """
+    """Count the objects, and check that each can be opened, before anything is written."""
     if others is None:
         return NO_OBJECTS
     store = others.store
 
-    def size(one: OtherObject) -> int | None:
-        view = open_object(store, one.key)
+    def size(entry: OtherObject) -> int | None:
+        view = open_object(store, entry.key)
         if view is None:
             return None
         view.close()
@@ -305,36 +267,21 @@ def count_objects(others: OtherObjects | None, monitor: Monitor, n_threads: int)
     return counts.end()
 
 
-def copy_objects(others: OtherObjects, copy: Work, monitor: Monitor, n_threads: int) -> ObjectCounts:
-    """Copy the objects; those with the names of metadata, which show an array to readers, come last.
-
-    Parameters
-    ----------
-    others : OtherObjects
-    copy : callable
-        Copies one object, in a thread, and returns its size; None if it does not exist any more.
-    monitor : Monitor
-    n_threads : int
-
-    Raises
-    ------
-    OSError
-        An object cannot be read or written.
-    Stopped
-        The user asked to stop.
-    """
+def copy_objects(others: OtherObjects, copy: OnObject, monitor: Monitor, n_threads: int) -> ObjectCounts:
+    """Copy the objects in threads; those with the names of metadata, which show an array to readers, come last."""
     counts = _Counts()
     documents: list[OtherObject] = []
 
     def first() -> Iterator[OtherObject | LeftObject]:
-        for one in others:
-            if one.name.rpartition("/")[2] in DOCUMENTS and isinstance(one, OtherObject):
-                documents.append(one)
+        for entry in others:
+            if entry.name.rpartition("/")[2] in DOCUMENTS and isinstance(entry, OtherObject):
+                documents.append(entry)
             else:
-                yield one
+                yield entry
 
     counts.add(first(), copy, monitor, n_threads)
-    counts.add(sorted(documents, key=lambda one: (-one.name.count("/"), one.name)), copy, monitor, n_threads)
+    documents.sort(key=lambda entry: (-entry.name.count("/"), entry.name))
+    counts.add(documents, copy, monitor, n_threads)
     return counts.end()
 
 
@@ -346,22 +293,23 @@ class _Counts:
         self._left: list[LeftObject] = []
 
     def add(
-        self, found: Iterable[OtherObject | LeftObject], work: Work, monitor: Monitor, n_threads: int
+        self, entries: Iterable[OtherObject | LeftObject], work: OnObject, monitor: Monitor, n_threads: int
     ) -> None:
         """Work on objects in threads, and add their sizes."""
-        with closing(in_order(self._kept(found), work, n_threads, monitor)) as results:
+        with closing(in_order(self._objects(entries), work, n_threads, monitor)) as results:
             for nbytes in results:
                 if nbytes is not None:
                     self._n, self._nbytes = self._n + 1, self._nbytes + nbytes
 
-    def _kept(self, found: Iterable[OtherObject | LeftObject]) -> Iterator[OtherObject]:
-        for one in found:
-            if isinstance(one, OtherObject):
-                yield one
+    def _objects(self, entries: Iterable[OtherObject | LeftObject]) -> Iterator[OtherObject]:
+        """Yield the objects, and count those that are left out."""
+        for entry in entries:
+            if isinstance(entry, OtherObject):
+                yield entry
                 continue
             self._n_left += 1
             if len(self._left) < MOST_LEFT:
-                self._left.append(one)
+                self._left.append(entry)
 
     def end(self) -> ObjectCounts:
         """Return the sums."""

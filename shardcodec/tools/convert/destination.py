@@ -32,16 +32,9 @@ __all__ = ["NewArray", "ShardState"]
 
 @dataclass(frozen=True)
 class ShardState(Record):
-    """What identifies a stored shard.
+    """What identifies a stored shard: its size, 0 without an object; the state of its file or entity tag, if the store has one.
 
-    Attributes
-    ----------
-    nbytes : int
-        Its size; 0 if there is no object, because all elements have the fill value.
-    state : str or None
-        State of the file, or entity tag of the object; None if the store has neither.
-    index_crc : int or None
-        Checksum of the bytes of the index; None for a chunk that is no shard.
+    `index_crc` is the checksum of the bytes of the index; None for a chunk that is no shard.
     """
 
     nbytes: int
@@ -50,26 +43,13 @@ class ShardState(Record):
 
 
 class NewArray:
-    """One new array of a hierarchy, before it has metadata.
+    """One new array of a hierarchy, before it has metadata; `name` is its path there, `document` its ``zarr.json``."""
 
-    Parameters
-    ----------
-    tree : NewHierarchy
-    name : str
-        Path of the array in the hierarchy.
-    document : mapping
-        Its ``zarr.json``.
-    options : Options
-
-    Raises
-    ------
-    ValueError
-        The name cannot be written.
-    """
-
-    def __init__(self, tree: NewHierarchy, name: str, document: Mapping[str, Any], options: Options) -> None:
-        self.name, self._tree, self._options = name, tree, options
-        self.folder = tree.folder(name)
+    def __init__(
+        self, hierarchy: NewHierarchy, name: str, document: Mapping[str, Any], options: Options
+    ) -> None:
+        self.name, self._hierarchy, self._options = name, hierarchy, options
+        self.folder = hierarchy.folder(name)
         self.keys: KeyEncoding = key_encoding(document)
         self.bytes = byte_document(document)
         self.shape: Ints = parse_document(self.bytes.document).shape
@@ -121,37 +101,30 @@ class NewArray:
         """Return the writer of one shard."""
         assert self.spec is not None
         with in_force(self._options):
-            return self._tree.writer(self._path(coords), self.spec)
+            return self._hierarchy.writer(self._path(coords), self.spec)
 
     def commit(self, writer: ShardWriter) -> None:
         """Store the shard of a writer."""
-        self._tree.before_store()
+        self._hierarchy.before_store()
         writer.commit()
 
-    def write(self, first: Ints, values: np.ndarray[Any, Any], wanted: Sequence[Ints]) -> None:
-        """Write whole shards.
+    def write(self, first: Ints, values: np.ndarray[Any, Any], shards: Sequence[Ints]) -> None:
+        """Write some shards of a box of whole ones that begins at shard `first`; those with the fill value only are not stored.
 
-        Parameters
-        ----------
-        first : tuple of int
-            Position of the first shard in the grid.
-        values : ndarray
-            Elements of a box of whole shards; cells outside of the array have the fill value.
-        wanted : sequence of tuple of int
-            The shards of the box that are written. A shard whose elements have the fill value is not stored.
+        Cells of `values` outside of the array have the fill value.
         """
-        self._tree.before_store()
-        self._objects.write(first, values, set(wanted), self._options)
+        self._hierarchy.before_store()
+        self._objects.write(first, values, set(shards), self._options)
 
     def put(self, coords: Ints, data: bytes) -> None:
         """Store the object of an array that is not sharded."""
-        self._tree.before_store()
-        self._tree.put(self._path(coords), data, durable=self._options.durability == "fsync")
+        self._hierarchy.before_store()
+        self._hierarchy.put(self._path(coords), data, durable=self._options.durability == "fsync")
 
     def remove(self, coords: Ints) -> None:
         """Remove a shard that a killed run may have stored."""
-        self._tree.before_store()
-        self._tree.remove(self._path(coords))
+        self._hierarchy.before_store()
+        self._hierarchy.remove(self._path(coords))
 
     # ---- looking at what is stored
 

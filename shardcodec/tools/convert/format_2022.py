@@ -51,19 +51,17 @@ __all__ = ["Source2022", "convert_2022", "legacy_hierarchy", "legacy_tree"]
 
 @dataclass(frozen=True)
 class LegacyPlan:
-    """A plan to copy one array.
+    """A plan to copy one array: the metadata of the copy, and the shards of source and destination, None for an array without shards.
 
-    ``document`` is the metadata of the copy. ``here`` and ``there`` describe the shards of source and destination as
-    maps from positions to encoded bytes, None for an array without shards. ``fixed_nbytes`` is the size of every
-    inner chunk, None if it varies.
+    The specs treat inner chunks as bytes; `fixed_nbytes` is the size of each, None if it varies.
     """
 
     store: Any
     document: Mapping[str, Any]
     keys: Callable[[tuple[int, ...]], str]
     grid_shape: tuple[int, ...]
-    here: ShardSpec | None
-    there: ShardSpec | None
+    source: ShardSpec | None
+    destination: ShardSpec | None
     fixed_nbytes: int | None
     prefix: str
 
@@ -100,13 +98,7 @@ class Source2022:
         return "/".join(filter(None, (self._path, node)))
 
     def nodes(self) -> Iterator[tuple[str, bool]]:
-        """Yield each array and group as (path below the source, True for an array); parses the metadata of all arrays.
-
-        Raises
-        ------
-        FileNotFoundError
-            There is neither an array nor a group at the path of the source.
-        """
+        """Yield each array and group as (path below the source, True for an array); parses the metadata of all arrays."""
         if self._view.array_at(self._path):
             yield "", True
             return
@@ -147,10 +139,10 @@ class Source2022:
         if array is None:
             raise FileNotFoundError(f"path: expected an array in {self._view}, found none at {path!r}")
         document = self._view.document_in_v3(path, array, index_checksum=index_checksum)
-        here = there = None
+        old = new = None
         if array.is_sharded:
-            here = _outer_shard(self._view.document_in_v3(path, array, index_checksum=False))
-            there = _outer_shard(document)
+            old = _outer_shard(self._view.document_in_v3(path, array, index_checksum=False))
+            new = _outer_shard(document)
         folder, separator = self._view.chunk_folder(path), array.separator
 
         def key(coords: tuple[int, ...]) -> str:
@@ -160,7 +152,7 @@ class Source2022:
         if array.compressor is None and not array.filters and len(array.stack) == 1:
             fixed = math.prod(array.chunk_shape) * array.dtype.itemsize
         grid = _grid(array.shape, array.shard_shape)
-        return LegacyPlan(self._view.base, document, key, grid, here, there, fixed, folder)
+        return LegacyPlan(self._view.base, document, key, grid, old, new, fixed, folder)
 
 
 async def _collected(keys: Any) -> list[str]:
@@ -187,22 +179,14 @@ def legacy_hierarchy(source: Any) -> tuple[Any, str] | None:
 def _is_2022(document: str) -> bool:
     try:
         with open(document, "rb") as file:
-            found = json.load(file)
+            hierarchy = json.load(file)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and isinstance(found.get("zarr_format"), str)
+    return isinstance(hierarchy, dict) and isinstance(hierarchy.get("zarr_format"), str)
 
 
-def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], bool]) -> SourceTree:
-    """Open an array or a group of the 2022 format; `wanted` says which arrays of a group.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such array or group.
-    SpecError, UnsupportedError
-        The metadata are wrong, or need something that shardcodec does not implement.
-    """
+def legacy_tree(root: Any, path: str, options: Options, is_chosen: Callable[[str], bool]) -> SourceTree:
+    """Open an array or a group of the 2022 format; `is_chosen` says which arrays of a group."""
     source = Source2022(root, path)
     view, prefix = legacy_store(root, read_only=True)
     arrays: list[SourceArray] = []
@@ -213,7 +197,7 @@ def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], 
             groups[node], more = as_json_attributes(source.attributes(node))
             notes += group_notes(node, more)
             continue
-        if not wanted(node):
+        if not is_chosen(node):
             continue
         at = "/".join(filter(None, (path, node)))
         folder = folder_at(view, "/".join(filter(None, (prefix, at))))
@@ -236,13 +220,7 @@ def legacy_tree(root: Any, path: str, options: Options, wanted: Callable[[str], 
 class _LegacyObjects(OtherObjects):
     """The objects that belong to no array. The 2022 format has chunks below ``data/root`` and metadata below ``meta/root``.
 
-    Attributes
-    ----------
-    path : str
-        Path of the node that is converted.
-    suffix : str
-        How the names of its metadata end.
-    legacy : Source2022
+    `path` is that of the node that is converted, `suffix` the end of the names of its metadata.
     """
 
     path: str = ""
@@ -258,14 +236,14 @@ class _LegacyObjects(OtherObjects):
             name = self._name(key)
             if name is None or is_own_name(name) or not self._is_chosen(name):
                 continue
-            found = self._found_below(key, name, chunks)
-            if found is not None:
-                yield found
+            entry = self._below(key, name, chunks)
+            if entry is not None:
+                yield entry
 
-    def _found_below(
+    def _below(
         self, key: str, name: str, chunks: Mapping[str, tuple[KeyEncoding, int]]
     ) -> OtherObject | LeftObject | None:
-        node = next((one for one in chunks if not one or name.startswith(f"{one}/")), None)
+        node = next((path for path in chunks if not path or name.startswith(f"{path}/")), None)
         if node is not None:
             keys, ndim = chunks[node]
             relative = name.removeprefix(f"{node}/")
@@ -295,7 +273,7 @@ class _LegacyObjects(OtherObjects):
         return None if self.path else key
 
     def _is_chosen(self, name: str) -> bool:
-        return self.chosen is None or any(not one or name.startswith(f"{one}/") for one in self.chosen)
+        return self.chosen is None or any(not path or name.startswith(f"{path}/") for path in self.chosen)
 
 
 # ---------------------------------------------------------------- `convert_2022`: a new hierarchy, shard by shard
@@ -409,7 +387,7 @@ def convert_2022(
     for node, plan in plans.items():
         _copy_array(plan, new, node, options, progress)
     new.copy_others(others, budget, options, monitor, may_replace=False)
-    stored = {node: {"zarr.json": encoded_document(one)} for node, one in documents.items()}
+    stored = {node: {"zarr.json": encoded_document(document)} for node, document in documents.items()}
     new.write_documents(stored, may_replace=False)
     return open_converted(new.store_path)
 
@@ -422,7 +400,7 @@ def _warn_of(counts: ObjectCounts) -> None:
     """Warn of the objects that are left out."""
     if not counts.n_left:
         return
-    names = "; ".join(f"{one.name}: {one.reason}" for one in counts.left[:MOST_NAMES])
+    names = "; ".join(f"{left.name}: {left.reason}" for left in counts.left[:MOST_NAMES])
     more = f"; {counts.n_left - MOST_NAMES} more" if counts.n_left > MOST_NAMES else ""
     warnings.warn(
         f"{format_count(counts.n_left, 'object')} that convert_2022 does not copy: {names}{more}",
@@ -432,14 +410,9 @@ def _warn_of(counts: ObjectCounts) -> None:
 
 
 def _make_room(new: NewHierarchy, documents: Mapping[str, Mapping[str, Any]], others: OtherObjects) -> None:
-    """Remove what an earlier conversion of the same nodes has written, metadata first; nothing if there is something else.
+    """Remove what an earlier conversion of the same nodes has written, metadata first.
 
-    Raises
-    ------
-    FileExistsError
-        There is another node, an object that a conversion does not write, a link to another folder, or the mark of a job.
-    UnsupportedError
-        An array exists, and the store cannot list or delete.
+    Nothing is removed, and `FileExistsError` raised, if there is anything else, a link to another folder, or the mark of a job.
     """
     has_claim(new, "")
     if (link := new.linked_folder()) is not None:
@@ -447,20 +420,21 @@ def _make_room(new: NewHierarchy, documents: Mapping[str, Mapping[str, Any]], ot
             f"{link}: expected a folder of the destination, but it is a symbolic link to another one"
         )
     paths = {node: f"{node}/" if node else "" for node in documents}
-    found = [node for node in documents if (stored := new.get(f"{paths[node]}zarr.json")) is not None]
-    for node in found:
-        stored = new.get(f"{paths[node]}zarr.json")
-        assert stored is not None
+    existing = []
+    for node in documents:
+        if (stored := new.get(f"{paths[node]}zarr.json")) is None:
+            continue
         if json_object(stored, f"{paths[node]}zarr.json").get("node_type") != documents[node]["node_type"]:
             raise FileExistsError(f"{new.place}: expected no other node, but it has {paths[node]}zarr.json")
-    if found and not new.can_clear:
+        existing.append(node)
+    if existing and not new.can_clear:
         raise UnsupportedError(
-            f"{new.place}: {paths[found[0]]}zarr.json exists already, and overwrite=True needs a store that can list and delete"
+            f"{new.place}: {paths[existing[0]]}zarr.json exists already, and overwrite=True needs a store that can list and delete"
         )
     arrays = [node for node in documents if documents[node]["node_type"] == "array"]
-    known = {one.name for one in others if isinstance(one, OtherObject)}
+    known = {other.name for other in others if isinstance(other, OtherObject)}
     known.update(f"{paths[node]}zarr.json" for node in documents)
-    whole = tuple(paths[node] for node in found if node in arrays)
+    whole = tuple(paths[node] for node in existing if node in arrays)
     chunks = tuple(f"{paths[node]}c{separator}" for node in arrays for separator in "/.")
     names = list(new.names())
     for name in names:
@@ -490,12 +464,12 @@ def _copy_array(
 
 
 def _copy(plan: LegacyPlan, key: str, new: NewHierarchy, name: str, options: Options) -> None:
-    if plan.here is None or plan.there is None:
+    if plan.source is None or plan.destination is None:
         store, stored_key, _ = object_at(plan.store, key)
         durable = options.durability == "fsync"
         new.copy(store, stored_key, name, MemoryBudget(None), durable=durable, may_replace=False)
         return
-    with Shard(shard_object(plan.store, key), plan.here) as shard:
+    with Shard(shard_object(plan.store, key), plan.source) as shard:
         if not shard.exists:
             return
         shard.check()
@@ -505,7 +479,7 @@ def _copy(plan: LegacyPlan, key: str, new: NewHierarchy, name: str, options: Opt
         if present:
             share = MemoryShare(1, PIECE_NBYTES)
             runs = stored_runs(shard.read_range, places, present, shard.grid_shape, shard.key, share)
-            with new.writer(name, plan.there, durability=options.durability) as writer:
+            with new.writer(name, plan.destination, durability=options.durability) as writer:
                 copy_chunks(writer, runs)
 
 

@@ -50,13 +50,7 @@ TEXT: DType = np.dtype("U65536")
 
 @dataclass(frozen=True, eq=False)
 class TextSource(SourceArray):
-    """An array-like object whose elements are strings.
-
-    Attributes
-    ----------
-    values : Any
-        Gives strings for a box.
-    """
+    """An array-like object whose elements are strings."""
 
     values: Any = None
 
@@ -72,15 +66,7 @@ class TextSource(SourceArray):
 
 
 def text_fields(values: Any, strings: Any) -> dict[str, Any]:
-    """Return the fields of a source that have to do with its elements.
-
-    Parameters
-    ----------
-    values : Any
-        It has the shape, and perhaps chunks.
-    strings : Any
-        Gives strings for a box.
-    """
+    """Return the fields of a source that have to do with its elements: `values` has the shape and perhaps chunks, `strings` the elements."""
     shape = tuple(int(n) for n in values.shape)
     stored = {
         "zarr_format": 3,
@@ -92,14 +78,14 @@ def text_fields(values: Any, strings: Any) -> dict[str, Any]:
         "fill_value": "",
         "codecs": [{"name": "vlen-utf8"}, {"name": "zstd", "configuration": {"level": 0, "checksum": False}}],
     }
-    found = byte_document(stored)
-    dtype = parse_data_type(found.document["data_type"])
+    as_bytes = byte_document(stored)
+    dtype = parse_data_type(as_bytes.document["data_type"])
     return {
         "shape": shape,
         "dtype": dtype,
         "fill_value": np.zeros((), dtype)[()],
         "chunks": chunks_of_object(values),
-        "bytes": found,
+        "bytes": as_bytes,
         "values": strings,
     }
 
@@ -169,28 +155,10 @@ def _is_hdf5(path: str) -> bool:
     return False
 
 
-def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree:
-    """Open a dataset, or all datasets of a group. Each link to a dataset becomes an array.
+def hdf5_tree(file: str, path: str, is_chosen: Callable[[str], bool]) -> SourceTree:
+    """Open a dataset, or the chosen datasets of a group. Each link to a dataset becomes an array.
 
-    A link to a group that leads to the link again is left out.
-
-    Parameters
-    ----------
-    file : str
-        The file.
-    path : str
-        Path in the file; empty for all of it.
-    wanted : callable
-        Says for the path of an array in a group whether it is converted.
-
-    Raises
-    ------
-    ImportError
-        h5py is not installed.
-    FileNotFoundError
-        The file has no such dataset or group, or a link leads to nothing.
-    UnsupportedError
-        The data type of a dataset has no equivalent.
+    A link to a group that leads to the link again is left out; one that leads to nothing is an error.
     """
     try:
         import h5py
@@ -210,18 +178,18 @@ def hdf5_tree(file: str, path: str, wanted: Callable[[str], bool]) -> SourceTree
     arrays: list[SourceArray] = []
     groups = {}
     notes: list[str] = []
-    for name, node in _nodes(root, "", (), wanted):
+    for name, node in _nodes(root, "", (), is_chosen):
         if isinstance(node, h5py.Group):
             given, lost = _attributes_of_hdf5(node)
             groups[name], more = as_json_attributes(given)
             notes += group_notes(name, [*lost, *more])
-        elif isinstance(node, h5py.Dataset) and wanted(name) and not _is_dimension_only(node):
+        elif isinstance(node, h5py.Dataset) and is_chosen(name) and not _is_dimension_only(node):
             arrays.append(_dataset(node, name, axes))  # a named type has no elements
     return SourceTree(place, tuple(arrays), groups, notes=tuple(notes))
 
 
 def _nodes(
-    group: Any, name: str, above: tuple[Any, ...], wanted: Callable[[str], bool]
+    group: Any, name: str, above: tuple[Any, ...], is_chosen: Callable[[str], bool]
 ) -> Iterator[tuple[str, Any]]:
     """Yield a group and all nodes in it with their paths, also those to which soft and external links lead."""
     if group in above:  # a link to a group above it
@@ -230,19 +198,19 @@ def _nodes(
     for key in group:
         own = key.removeprefix(_NOT_COORDINATE)
         path = f"{name}/{own}" if name else own
-        node = _linked(group, key, path, wanted)
+        node = _linked(group, key, path, is_chosen)
         if hasattr(node, "keys"):
-            yield from _nodes(node, path, (*above, group), wanted)
+            yield from _nodes(node, path, (*above, group), is_chosen)
         elif node is not None:
             yield path, node
 
 
-def _linked(group: Any, key: str, path: str, wanted: Callable[[str], bool]) -> Any:
-    """Return the node of a link; None if the link leads to nothing and its array is not wanted."""
+def _linked(group: Any, key: str, path: str, is_chosen: Callable[[str], bool]) -> Any:
+    """Return the node of a link; None if the link leads to nothing and its array is not chosen."""
     try:
         return group[key]
     except (KeyError, OSError) as error:
-        if not wanted(path):
+        if not is_chosen(path):
             return None
         raise FileNotFoundError(
             f"{group.file.filename}{group.name.rstrip('/')}/{key}: expected a dataset or a group, but the link leads to "
@@ -298,15 +266,15 @@ class _Axes:
 
         A scale has no scales itself. Its axis has its own name, and netCDF numbers the axes of a scale that has several.
         """
-        found = tuple(_label(axis) for axis in values.dims)
-        if any(found):
-            return found
+        labels = tuple(_label(axis) for axis in values.dims)
+        if any(labels):
+            return labels
         if not values.is_scale:
             return None
-        if len(found) == 1:
+        if len(labels) == 1:
             return (_base_name(values),)
         numbers = np.ravel(values.attrs.get("_Netcdf4Coordinates", ())).tolist()
-        known = self._numbered(values.file) if len(numbers) == len(found) else {}
+        known = self._numbered(values.file) if len(numbers) == len(labels) else {}
         return tuple(known[n] for n in numbers) if known and all(n in known for n in numbers) else None
 
     def _numbered(self, file: Any) -> dict[int, str]:
@@ -338,7 +306,7 @@ def _attributes_of_hdf5(node: Any) -> tuple[dict[str, Any], list[str]]:
     An array of one element is a scalar, because netCDF stores each number in this way.
     """
     hidden = _HIDDEN | _OF_SCALES if getattr(node, "is_scale", False) else _HIDDEN
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     notes: list[str] = []
     for name in node.attrs:
         if name in hidden:
@@ -347,11 +315,11 @@ def _attributes_of_hdf5(node: Any) -> tuple[dict[str, Any], list[str]]:
         try:
             value = node.attrs[name]
             single = isinstance(value, np.ndarray) and value.shape == (1,)
-            found[name] = _plain(value[0] if single else value, node, changes)
+            attributes[name] = _plain(value[0] if single else value, node, changes)
         except Exception as error:  # noqa: BLE001 - h5py raises errors of many kinds for types that it does not have
             changes = {f"left out: h5py cannot read it: {type(error).__name__}: {error}": None}
         notes += [f"attribute {name!r}: {change}" for change in changes]
-    return found, notes
+    return attributes, notes
 
 
 def _plain(value: Any, node: Any, changes: dict[str, None]) -> Any:
@@ -368,5 +336,5 @@ def _plain(value: Any, node: Any, changes: dict[str, None]) -> Any:
         changes["a reference is written as the path to which it leads"] = None
         return (h5py.h5r.get_name(value, node.id) or b"").decode("utf-8", "surrogateescape")
     if isinstance(value, np.ndarray) and value.dtype.kind == "O":
-        return [_plain(one, node, changes) for one in value]
+        return [_plain(element, node, changes) for element in value]
     return value

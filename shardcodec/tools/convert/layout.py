@@ -93,13 +93,7 @@ class NewLayout:
 
 
 def parse_shape(text: str) -> Ints:
-    """Return a shape such as ``64,64,64``.
-
-    Raises
-    ------
-    ValueError
-        The text is no shape.
-    """
+    """Return a shape from a text such as ``64,64,64``; raise `ValueError` for any other text."""
     try:
         shape = tuple(int(part) for part in text.replace("x", ",").split(","))
     except ValueError:
@@ -116,34 +110,20 @@ def parse_shards(text: str) -> int | Ints:
 
 
 def parse_codec_list(text: str) -> tuple[CodecLike, ...]:
-    """Return codecs from a JSON list, or from names such as ``zstd,crc32c``; the codec `bytes` is added if it is missing.
-
-    Raises
-    ------
-    ValueError
-        The text is neither.
-    """
+    """Return codecs from a JSON list, or from names such as ``zstd,crc32c``; the codec `bytes` is added later if it is missing."""
     if not text.lstrip().startswith("["):
         return tuple(name.strip() for name in text.split(",") if name.strip() not in ("", "none"))
     try:
-        found = json.loads(text)
+        codecs = json.loads(text)
     except ValueError as error:
         raise ValueError(
             f"expected names such as zstd,crc32c or a JSON list, got {text!r}: {error}"
         ) from error
-    return tuple(found)
+    return tuple(codecs)
 
 
 def new_layout(source: SourceArray, choices: Choices) -> NewLayout:
-    """Choose the encoding of one new array.
-
-    Raises
-    ------
-    ValueError
-        A shape has another number of axes, or inner chunks do not divide the shards.
-    SpecError, UnsupportedError
-        The codecs do not fit the data type or the shapes, or no metadata can describe the data type.
-    """
+    """Choose the encoding of one new array; errors name the array."""
     try:
         return _layout(source, choices)
     except ShardError as error:
@@ -210,14 +190,14 @@ def _layout(source: SourceArray, choices: Choices) -> NewLayout:
 def _like(choices: Choices, source: SourceArray) -> ChainSpec | None:
     if choices.like is None:
         return None
-    found = ChainSpec.from_metadata(
+    chain = ChainSpec.from_metadata(
         choices.like.document if choices.like.bytes is None else choices.like.bytes.document
     )
-    if found.ndim != len(source.shape):
+    if chain.ndim != len(source.shape):
         raise ValueError(
-            f"like: expected an array with {len(source.shape)} axes, as {source.place} has, got {found.ndim}"
+            f"like: expected an array with {len(source.shape)} axes, as {source.place} has, got {chain.ndim}"
         )
-    return found
+    return chain
 
 
 def _before(source: SourceArray, choices: Choices, like: ChainSpec | None) -> tuple[Codec, ...]:
@@ -242,12 +222,12 @@ def _codecs(source: SourceArray, choices: Choices, like: ChainSpec | None) -> tu
 
 def _with_bytes(codecs: tuple[CodecLike, ...], source: SourceArray) -> tuple[CodecLike, ...]:
     serializers = ("bytes", "sharding_indexed")
-    names = [_name(one) for one in codecs]
+    names = [_name(codec) for codec in codecs]
     endian = "little" if swap_fields(source.dtype) else None
     if not any(name in serializers for name in names):
         n = sum(name == "transpose" for name in names)
         return (*codecs[:n], Bytes(endian), *codecs[n:])  # type: ignore[arg-type]
-    return tuple(Bytes(endian) if one == "bytes" else one for one in codecs)  # type: ignore[arg-type]
+    return tuple(Bytes(endian) if codec == "bytes" else codec for codec in codecs)  # type: ignore[arg-type]
 
 
 def _name(codec: CodecLike) -> str:
@@ -356,35 +336,29 @@ def _opaque_codecs(source: SourceArray) -> tuple[Codec, ...]:
 def _completed(
     source: SourceArray, choices: Choices, like: ChainSpec | None, chain: ChainSpec, reason: str
 ) -> NewLayout:
-    """Return the layout of new shards; `reason` says why chunks cannot be moved.
-
-    Raises
-    ------
-    UnsupportedError
-        Chunks cannot be moved, and nothing encodes the elements of the array.
-    """
+    """Return the layout of new shards; `reason` says why chunks cannot be moved. Elements that nothing encodes must be moved."""
     document = _document(source, chain)
-    found = source.bytes
-    if found is None:
+    stored = source.bytes
+    if stored is None:
         return NewLayout(document, "encode" if reason else "move", reason)
-    if found.codec is None and not reason:
-        return NewLayout(found.restored(document), "move")
-    if found.codec is None and found.has_fill:
+    if stored.codec is None and not reason:
+        return NewLayout(stored.restored(document), "move")
+    if stored.codec is None and stored.has_fill:
         inner = chain.codecs if chain.inner is None else chain.inner.codecs
-        codecs = [found.serializer if isinstance(one, Bytes) else one.to_json() for one in inner]
-        return NewLayout(found.restored(document, codecs), "encode", reason)
-    wanted = _codecs_behind(source, choices, like)
-    new = found.restored(document, None if wanted is None else [found.serializer, *wanted])
-    if wanted is not None and not reason:
-        reason = "" if _normal(new) == _normal(found.stored) else "the codecs of the inner chunks differ"
+        codecs = [stored.serializer if isinstance(codec, Bytes) else codec.to_json() for codec in inner]
+        return NewLayout(stored.restored(document, codecs), "encode", reason)
+    behind = _codecs_behind(source, choices, like)
+    new = stored.restored(document, None if behind is None else [stored.serializer, *behind])
+    if behind is not None and not reason:
+        reason = "" if _normal(new) == _normal(stored.stored) else "the codecs of the inner chunks differ"
     if not reason:
-        return NewLayout(found.restored(document), "move")
-    can_encode = found.serializer is not None and found.codec is not None
+        return NewLayout(stored.restored(document), "move")
+    can_encode = stored.serializer is not None and stored.codec is not None
     if not can_encode or ForeignChunks.of(new) is None:
         raise UnsupportedError(
             f"expected a layout whose inner chunks are the chunks of the source, because shardcodec does not encode "
-            f"{found.data_type}: {reason}; choose other arrays with --only",
-            data_type=found.data_type,
+            f"{stored.data_type}: {reason}; choose other arrays with --only",
+            data_type=stored.data_type,
         )
     return NewLayout(new, "zarr", reason)
 
@@ -396,17 +370,17 @@ def _codecs_behind(
     if choices.codecs is None and like is None:
         return None
     given = parse_codecs(_codecs(source, choices, like), "codecs")
-    return [one.to_json() for one in given if one.kind == "bytes -> bytes"]
+    return [codec.to_json() for codec in given if codec.kind == "bytes -> bytes"]
 
 
 def _normal(document: Mapping[str, Any]) -> list[Any]:
     """Return the codecs of an inner chunk with all defaults, as far as the engine has them."""
     codecs = []
-    for one in inner_codecs(document["codecs"]):
+    for codec in inner_codecs(document["codecs"]):
         try:
-            codecs.append(parse_codecs((one,), "codecs")[0].to_json())
+            codecs.append(parse_codecs((codec,), "codecs")[0].to_json())
         except ShardError:
-            codecs.append({"name": _name(one), **(one.get("configuration") or {})})
+            codecs.append({"name": _name(codec), **(codec.get("configuration") or {})})
     return codecs
 
 
@@ -450,17 +424,17 @@ _LAYOUT_CODECS = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "transpose", "sh
 def has_shards(document: Mapping[str, Any]) -> bool:
     """Return True if the metadata of Zarr v3 are those of a sharded array."""
     return any(
-        isinstance(one, Mapping) and one.get("name") == "sharding_indexed" for one in document["codecs"]
+        isinstance(codec, Mapping) and codec.get("name") == "sharding_indexed" for codec in document["codecs"]
     )
 
 
 def codec_names(codecs: Any) -> list[str]:
     """Return the names of codecs in the metadata of Zarr v3; those in shards in place of the sharding codec."""
     names = []
-    for one in codecs:
-        name = one.get("name") if isinstance(one, Mapping) else one
+    for codec in codecs:
+        name = codec.get("name") if isinstance(codec, Mapping) else codec
         if name == "sharding_indexed":
-            names += codec_names(one["configuration"]["codecs"])
+            names += codec_names(codec["configuration"]["codecs"])
         else:
             names.append(str(name))
     return names
@@ -483,9 +457,9 @@ def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, 
     foreign = [name for name in names if name.startswith("numcodecs.")]
     if foreign:
         known = [_CORE.get(name, "zstd") if name in foreign else name for name in names]
-        wanted = ",".join(dict.fromkeys(name for name in known if name not in _LAYOUT_CODECS))
+        core = ",".join(dict.fromkeys(name for name in known if name not in _LAYOUT_CODECS))
         notes.append(
-            f"zarr-python reads {', '.join(foreign)}, TensorStore and others do not; all read chunks made with --codecs {wanted}"
+            f"zarr-python reads {', '.join(foreign)}, TensorStore and others do not; all read chunks made with --codecs {core}"
         )
     return tuple(notes)
 
@@ -496,14 +470,7 @@ def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, 
 
 
 class RecodedChunks(EncodedChunks):
-    """The elements of a source as encoded chunks of a new array.
-
-    Parameters
-    ----------
-    source : SourceArray
-    document : mapping
-        The ``zarr.json`` of the new array.
-    """
+    """The elements of a source as encoded chunks of a new array; `document` is its ``zarr.json``."""
 
     def __init__(self, source: SourceArray, document: Mapping[str, Any]) -> None:
         foreign = ForeignChunks.of(document)

@@ -50,7 +50,8 @@ __all__ = [
 
 # ---------------------------------------------------------------- from what the user names to the arrays that are converted
 
-Wanted = Callable[[str], bool]
+# Says for the path of an array whether it is converted.
+IsChosen = Callable[[str], bool]
 
 
 def open_source(
@@ -62,58 +63,31 @@ def open_source(
     others: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SourceTree:
-    """Open what is to be converted.
+    """Open what is to be converted; the sources, `array`, `only` and the errors are those of `convert`.
 
-    Parameters
-    ----------
-    source : path-like, URL, zarr store or array-like
-        A group or an array of Zarr v2 or v3, or of the 2022 format; an HDF5 file, or a path into one; any object with
-        shape, dtype and ``__getitem__``.
-    options : Options
-        Options of the reads.
-    array : str, optional
-        Only this array of a group, by its path.
-    only : str or sequence of str
-        Only arrays whose path matches one of these patterns, such as ``a/*``.
-    others : {"all", "chosen", "none"}, optional
-        Which objects that belong to no array are copied too: all, only those in the folders of chosen arrays, or none. Default:
-        all, or with `array` or `only` those of chosen arrays.
-    storage_options : mapping, optional
-        Only with a URL.
-
-    Returns
-    -------
-    SourceTree
-
-    Raises
-    ------
-    FileNotFoundError
-        There is nothing, or no array is chosen.
-    UnsupportedError, SpecError
-        The metadata cannot be understood.
-    TypeError, ValueError, ImportError
-        An argument is invalid, or a package is missing.
+    `others` says which objects that belong to no array are copied too: "all", those in the folders of "chosen" arrays, or "none"; by default
+    all, or with `array` or `only` those of chosen arrays.
     """
     patterns = [
         *([only] if isinstance(only, str) else only),
         *([] if array is None else [glob.escape(inner_path(array, "array"))]),
     ]
-    wanted = functools.partial(_matches, patterns=patterns)
-    tree = open_foreign(source, options, wanted)
+    is_chosen = functools.partial(_matches, patterns=patterns)
+    tree = open_foreign(source, options, is_chosen)
     if tree is None:  # an array that was asked for by its name is not left out
-        tree = _zarr_tree(source, options, wanted, array, storage_options, may_leave=not patterns)
+        tree = _zarr_tree(source, options, is_chosen, array, storage_options, may_leave=not patterns)
     if others is None:
         others = "chosen" if patterns else "all"
     if others == "none":
         tree = replace(tree, others=None)
     if not patterns:
         return tree
-    names = [*tree.verbatim, *(one.name for one in tree.arrays)]
+    names = [*tree.verbatim, *(found.name for found in tree.arrays)]
     if not names:
         raise FileNotFoundError(f"{tree.place}: expected an array that matches {patterns}, but there is none")
     groups = {
-        path: found
-        for path, found in tree.groups.items()
+        path: attributes
+        for path, attributes in tree.groups.items()
         if not path or any(name.startswith(f"{path}/") for name in names)
     }
     if tree.others is not None and others == "chosen":
@@ -128,24 +102,24 @@ def whole_source(source: Any) -> Any:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatch.fnmatchcase(name, one) for one in patterns)
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def open_foreign(source: Any, options: Options, wanted: Wanted) -> SourceTree | None:
+def open_foreign(source: Any, options: Options, is_chosen: IsChosen) -> SourceTree | None:
     """Open an HDF5 file, a hierarchy of 2022 or an array-like object; None for anything else. The errors are those of `open_source`."""
     is_path = isinstance(source, str | os.PathLike) and not is_url(source)
-    if is_path and (found := split_hdf5(os.path.abspath(os.fspath(source)))) is not None:
-        return hdf5_tree(*found, wanted)
+    if is_path and (inside := split_hdf5(os.path.abspath(os.fspath(source)))) is not None:
+        return hdf5_tree(*inside, is_chosen)
     if (legacy := legacy_hierarchy(source)) is not None:
-        return legacy_tree(*legacy, options, wanted)
+        return legacy_tree(*legacy, options, is_chosen)
     if not isinstance(source, str | os.PathLike | StorePath) and not is_zarr_store(source):
         if not is_array_like(source):
             raise TypeError(
                 "source: expected a path, a URL, a zarr store or an object with shape, dtype and __getitem__, got "
                 f"{type(source).__name__}"
             )
-        one = object_source(source)
-        return SourceTree(one.place, (one,))
+        values = object_source(source)
+        return SourceTree(values.place, (values,))
     return None
 
 
@@ -155,39 +129,39 @@ def open_foreign(source: Any, options: Options, wanted: Wanted) -> SourceTree | 
 def _zarr_tree(
     source: Any,
     options: Options,
-    wanted: Wanted,
+    is_chosen: IsChosen,
     array: str | None,
     storage_options: Mapping[str, Any] | None,
     *,
     may_leave: bool,
 ) -> SourceTree:
     with _named(str(source)):
-        found = list(find_arrays(source, array=array, storage_options=storage_options))
-    if found and found[0].only is not None:
-        raise ValueError(f"{source}: expected a group or an array, got one shard of {found[0].place}")
+        targets = list(find_arrays(source, array=array, storage_options=storage_options))
+    if targets and targets[0].only is not None:
+        raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
     arrays: list[SourceArray] = []
     verbatim: dict[str, ArrayTarget] = {}
-    left: list[LeftArray] = []
-    for one in found:
-        if one.name and not wanted(one.name):
+    unsupported: list[LeftArray] = []
+    for target in targets:
+        if target.name and not is_chosen(target.name):
             continue
         try:
-            opened = _open(one, options)
+            opened = _open(target, options)
         except UnsupportedError as error:
-            if not may_leave or not one.name or not has_objects(one.document):
+            if not may_leave or not target.name or not has_objects(target.document):
                 raise
-            left.append(LeftArray(one.name, error.message, is_unreadable=False))
+            unsupported.append(LeftArray(target.name, error.message, is_unreadable=False))
             continue
         if isinstance(opened, ArrayTarget):
-            verbatim[one.name] = opened
+            verbatim[target.name] = opened
         else:
             arrays.append(opened)
     root = next(
         (folder for _, folder in find_groups(source, storage_options)), None
     )  # the group itself comes first
-    documents = {one.name: written_documents(one.document) for one in found}
+    documents = {target.name: written_documents(target.document) for target in targets}
     if root is None:
-        others = _others(found[0].folder, found, documents, verbatim)
+        others = _others(targets[0].folder, targets, documents, verbatim)
         return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others)
     document = document_of(root) or {}
     groups = {}
@@ -204,8 +178,8 @@ def _zarr_tree(
         groups[name] = attributes
         if _is_consolidated(folder, group):
             consolidated.append(name)
-    not_others = [*verbatim, *(one.name for one in left)]  # copied as arrays, or left out
-    others = _others(root, found, documents, not_others)
+    not_others = [*verbatim, *(array.name for array in unsupported)]  # copied as arrays, or left out
+    others = _others(root, targets, documents, not_others)
     return SourceTree(
         repr(root),
         tuple(arrays),
@@ -214,7 +188,7 @@ def _zarr_tree(
         verbatim,
         others,
         notes=tuple(notes),
-        left=tuple(left),
+        left=tuple(unsupported),
     )
 
 
@@ -227,7 +201,7 @@ def _others(
     # new arrays have the default keys
     return OtherObjects(
         root,
-        {one.name: one for one in arrays},
+        {target.name: target for target in arrays},
         documents,
         whole=frozenset(whole),
         new_keys=KeyEncoding(True, "/"),
@@ -300,7 +274,7 @@ def _codec_names(document: Mapping[str, Any]) -> tuple[str, ...]:
     if document.get("zarr_format") == 3:
         return tuple(codec_names(document["codecs"]))
     stored = [*(document.get("filters") or ()), document.get("compressor")]
-    return tuple(f"numcodecs.{one.get('id')}" for one in stored if isinstance(one, Mapping))
+    return tuple(f"numcodecs.{codec.get('id')}" for codec in stored if isinstance(codec, Mapping))
 
 
 def _check_group(folder: Folder, document: Mapping[str, Any]) -> None:
@@ -339,7 +313,7 @@ def _wrong(path: str, reason: str) -> NoReturn:
 
 
 def _are_names(names: object, ndim: int, kinds: tuple[type, ...]) -> bool:
-    return isinstance(names, list) and len(names) == ndim and all(isinstance(one, kinds) for one in names)
+    return isinstance(names, list) and len(names) == ndim and all(isinstance(name, kinds) for name in names)
 
 
 def _attributes(folder: Folder, document: Mapping[str, Any]) -> dict[str, Any]:

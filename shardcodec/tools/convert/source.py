@@ -65,18 +65,9 @@ MOST_PART = 16
 
 
 class StoredObjects:
-    """The objects of an array that exist, by their positions in its grid.
+    """The objects of an array that exist, by their positions in its grid; `size` is the shape of the elements of one object.
 
-    All answers are None if the store cannot list, or if many objects exist. The objects are listed once, and again after
-    `forget`.
-
-    Parameters
-    ----------
-    folder : Folder
-        The objects of the array.
-    keys : KeyEncoding
-    shape, size : tuple of int
-        Shapes of the array and of the elements of one object.
+    All answers are None if the store cannot list, or if many objects exist. The objects are listed once, and again after `forget`.
     """
 
     def __init__(self, folder: Folder, keys: KeyEncoding, shape: Ints, size: Ints) -> None:
@@ -85,20 +76,20 @@ class StoredObjects:
         self.n_grid = math.prod(self.grid)
         self._turn = threading.Lock()
         self._is_listed = False
-        self._found: Coords | None = None
+        self._listed: Coords | None = None
 
     @property
     def coords(self) -> Coords | None:
         """Positions of the objects, in the order of the grid."""
         with self._turn:
             if not self._is_listed:
-                self._found, self._is_listed = self._list(), True
-            return self._found
+                self._listed, self._is_listed = self._list(), True
+            return self._listed
 
     def forget(self) -> None:
         """List the objects again at the next question."""
         with self._turn:
-            self._is_listed, self._found = False, None
+            self._is_listed, self._listed = False, None
 
     def _list(self) -> Coords | None:
         store, prefix = self._folder.store, self._folder.prefix
@@ -110,40 +101,40 @@ class StoredObjects:
         ):
             return None
         most = max(MOST_LISTED, self.n_grid // MOST_PART)
-        found: list[Ints] = []
+        positions: list[Ints] = []
         for key in store.keys(
             prefix, with_folders=True
         ):  # a folder in the place of an object is an error of its read
             coords = self._keys.coords(key.removeprefix(prefix).rstrip("/"), len(self.grid))
             if coords is not None and all(i < n for i, n in zip(coords, self.grid, strict=True)):
-                found.append(coords)
-                if len(found) > most:
+                positions.append(coords)
+                if len(positions) > most:
                     return None
-        return np.array(sorted(found), dtype=np.int64).reshape(len(found), len(self.grid))
+        return np.array(sorted(positions), dtype=np.int64).reshape(len(positions), len(self.grid))
 
     def which(self, coords: Coords) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
         """Return for each position whether the object exists."""
-        found = self.coords
-        if found is None:
+        existing = self.coords
+        if existing is None:
             return None
-        if not len(found):
+        if not len(existing):
             return np.zeros(len(coords), np.bool_)
-        known = np.ravel_multi_index(tuple(found.T), self.grid)
+        known = np.ravel_multi_index(tuple(existing.T), self.grid)
         asked = np.ravel_multi_index(tuple(coords.T), self.grid)
         at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
         return np.asarray(known[at] == asked)
 
     def in_box(self, start: Ints, stop: Ints) -> tuple[Coords, int] | None:
         """Return the objects that touch a box of elements, and the number of all positions of the grid there."""
-        found = self.coords
-        if found is None:
+        existing = self.coords
+        if existing is None:
             return None
         low = [a // n for a, n in zip(start, self._size, strict=True)]
         high = [-(-b // n) for b, n in zip(stop, self._size, strict=True)]
-        first, last = np.searchsorted(found[:, 0], [low[0], high[0]])
-        some = found[first:last]
-        some = some[((some >= low) & (some < high)).all(axis=1)]
-        return some, math.prod(max(0, b - a) for a, b in zip(low, high, strict=True))
+        first, last = np.searchsorted(existing[:, 0], [low[0], high[0]])
+        inside = existing[first:last]
+        inside = inside[((inside >= low) & (inside < high)).all(axis=1)]
+        return inside, math.prod(max(0, b - a) for a, b in zip(low, high, strict=True))
 
     def parts(
         self, start: Ints, out: np.ndarray[Any, Any], fill: Any
@@ -153,13 +144,13 @@ class StoredObjects:
         None, and nothing is written, unless most of the box is not stored.
         """
         stop = tuple(a + n for a, n in zip(start, out.shape, strict=True))
-        found = self.in_box(start, stop)
-        if found is None or 4 * len(found[0]) > found[1]:
+        box = self.in_box(start, stop)
+        if box is None or 4 * len(box[0]) > box[1]:
             return None
         out[...] = fill
         size = np.array(self._size, dtype=np.int64)
-        low = np.maximum(found[0] * size, start)
-        high = np.minimum((found[0] + 1) * size, stop)
+        low = np.maximum(box[0] * size, start)
+        high = np.minimum((box[0] + 1) * size, stop)
         parts = []
         for first, end in zip(low.tolist(), high.tolist(), strict=True):
             inside = tuple(slice(a - s, b - s) for a, b, s in zip(first, end, start, strict=True))
@@ -168,12 +159,12 @@ class StoredObjects:
 
     def touched(self, size: Ints) -> Coords | None:
         """Return the positions of boxes of this size, in a grid of them, that have elements of existing objects."""
-        found = self.coords
-        if found is None:
+        existing = self.coords
+        if existing is None:
             return None
         mine, steps = np.array(self._size, dtype=np.int64), np.array(size, dtype=np.int64)
-        low = found * mine // steps
-        high = (np.minimum((found + 1) * mine, np.array(self._shape, dtype=np.int64)) - 1) // steps
+        low = existing * mine // steps
+        high = (np.minimum((existing + 1) * mine, np.array(self._shape, dtype=np.int64)) - 1) // steps
         for axis in range(len(size)):  # an object may reach into several boxes
             counts = (high - low)[:, axis] + 1
             if len(counts) and counts.max() > 1:
@@ -185,7 +176,7 @@ class StoredObjects:
         return np.unique(low, axis=0)
 
 
-# ---------------------------------------------------------------- what `convert` needs to know of an array that it reads
+# ---------------------------------------------------------------- an array that `convert` reads
 
 
 @dataclass(frozen=True)
@@ -209,23 +200,10 @@ class EncodedChunks(ABC):
 
     @abstractmethod
     def joined(self, coords: Coords, most_nbytes: int) -> Iterator[tuple[Coords, Sequence[int], Any]]:
-        """Yield encoded chunks, those that lie side by side together.
+        """Yield positions, sizes and the joined bytes of encoded chunks that exist, those that lie side by side together.
 
-        Parameters
-        ----------
-        coords : ndarray of int, shape (n, ndim)
-            Positions in the grid of chunks of the whole array, by axis of the array.
-        most_nbytes : int
-            Bytes to hold at a time; at least one chunk is held.
-
-        Yields
-        ------
-        coords : ndarray of int, shape (m, ndim)
-            Positions of chunks that exist.
-        sizes : sequence of int
-            Their sizes in bytes.
-        data : buffer
-            Their bytes, one after the other. The next step overwrites it.
+        `coords`, of shape (n, ndim), are positions in the grid of chunks of the whole array. At most `most_nbytes`, or one chunk, are held: the next
+        step overwrites the bytes.
         """
 
 
@@ -283,15 +261,7 @@ class SourceArray(ABC):
 
     @abstractmethod
     def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
-        """Read a box of the array.
-
-        Parameters
-        ----------
-        start : tuple of int
-            Its first element.
-        out : ndarray
-            The array to read into; its shape is that of the box. Any strides.
-        """
+        """Read the box that begins at the element `start` into `out`, which has its shape and any strides."""
 
     def encoded(self) -> EncodedChunks:
         """Return the encoded chunks; only if there is an `encoding`."""
@@ -365,8 +335,8 @@ def file_state(path: str) -> str:
 
     It has no number of an inode or a device, because hosts that see the same file may number it differently.
     """
-    found = os.stat(path)
-    return f"{found.st_size}-{found.st_mtime_ns}"
+    status = os.stat(path)
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 # ---------------------------------------------------------------- any object with shape, dtype and __getitem__ as a source
@@ -381,13 +351,7 @@ def is_array_like(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ObjectSource(SourceArray):
-    """An array-like object. Its reads take turns, because it may not be made for several threads.
-
-    Attributes
-    ----------
-    values : Any
-        The object.
-    """
+    """An array-like object. Its reads take turns, because it may not be made for several threads."""
 
     values: Any = None
     turn: Any = field(default_factory=threading.Lock)
@@ -396,16 +360,16 @@ class ObjectSource(SourceArray):
         box = tuple(slice(a, a + n) for a, n in zip(start, out.shape, strict=True))
         with self.turn:
             try:
-                found = np.asarray(self.values[box])
+                elements = np.asarray(self.values[box])
             except MemoryError:
                 raise
             except Exception as error:
                 raise self.located(error, start, out.shape) from error
-        if found.shape != out.shape:
+        if elements.shape != out.shape:
             raise ValueError(
-                f"{self.place}: expected elements of shape {out.shape} for {box}, got {found.shape}"
+                f"{self.place}: expected elements of shape {out.shape} for {box}, got {elements.shape}"
             )
-        np.copyto(out, found, casting="equiv")
+        np.copyto(out, elements, casting="equiv")
 
     def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
         """Return an error of a read that names what was read."""
@@ -431,7 +395,7 @@ def fields_of(values: Any, **known: Any) -> dict[str, Any]:
     fill = getattr(values, "fill_value", None)
     if fill is None or dtype.names is not None:
         fill = np.zeros((), dtype)[()]
-    found = {
+    fields = {
         "shape": tuple(int(n) for n in values.shape),
         "dtype": dtype,
         "fill_value": fill,
@@ -443,24 +407,16 @@ def fields_of(values: Any, **known: Any) -> dict[str, Any]:
     if "attributes" not in known:
         given = getattr(values, "attrs", None)
         given = dict(given) if isinstance(given, Mapping) or given else {}
-        found |= array_attributes(given, dtype, has_names=found["dimension_names"] is not None)
-    return found
+        fields |= array_attributes(given, dtype, has_names=fields["dimension_names"] is not None)
+    return fields
 
 
 def array_attributes(
     given: Mapping[str, Any], dtype: DType, *, has_names: bool, fill: Any = None
 ) -> dict[str, Any]:
-    """Return the fields `attributes` and `notes` of a source.
+    """Return the fields `attributes` and `notes` of a source from attributes of any kind.
 
-    Parameters
-    ----------
-    given : mapping
-        Attributes of any kind.
-    dtype : dtype
-    has_names : bool
-        The axes have names, so that xarray can read the array, and its mask.
-    fill : Any
-        The fill value, if xarray masks it; see `masked_attributes`.
+    xarray can read an array whose axes have names, and its mask; `fill` is the fill value, if xarray masks it.
     """
     masks = {name: value for name, value in given.items() if has_names and name == MASK}
     attributes, notes = as_json_attributes({name: given[name] for name in given if name not in masks})
@@ -478,7 +434,7 @@ def chunks_of_object(values: Any) -> Ints | None:
         return None
     if not isinstance(given, Sequence) or len(given) != len(values.shape):
         return None
-    first = [one[0] if isinstance(one, Sequence) and len(one) else one for one in given]
+    first = [sizes[0] if isinstance(sizes, Sequence) and len(sizes) else sizes for sizes in given]
     return (
         tuple(int(n) for n in first)
         if all(isinstance(n, int | np.integer) and n > 0 for n in first)
@@ -491,7 +447,7 @@ def _names(values: Any) -> tuple[str | None, ...] | None:
     for owner, name in ((getattr(values, "metadata", None), "dimension_names"), (values, "dims")):
         given = getattr(owner, name, None)
         if isinstance(given, Sequence) and len(given) == len(values.shape):
-            return tuple(None if one is None else str(one) for one in given)
+            return tuple(None if name is None else str(name) for name in given)
     return None
 
 
@@ -502,13 +458,7 @@ def _names(values: Any) -> tuple[str | None, ...] | None:
 
 @dataclass(frozen=True, eq=False)
 class DecodedSource(ObjectSource):
-    """An array that zarr decodes.
-
-    Attributes
-    ----------
-    folder : Folder
-        Its objects.
-    """
+    """An array that zarr decodes; its objects are in `folder`."""
 
     folder: Folder = field(kw_only=True)
 
@@ -533,8 +483,8 @@ class DecodedSource(ObjectSource):
                 self.values[self._inside(coords)]
             except MemoryError:
                 break
-            except Exception as found:  # noqa: BLE001 - whatever a codec of zarr raises
-                return self._of_object(found, coords)
+            except Exception as cause:  # noqa: BLE001 - whatever a codec of zarr raises
+                return self._of_object(cause, coords)
         return super().located(error, start, shape)
 
     def _of_object(self, error: Exception, coords: Ints) -> Exception:
@@ -564,30 +514,16 @@ class DecodedSource(ObjectSource):
 
 
 def decoded_source(values: Any, name: str, folder: Folder, **known: Any) -> DecodedSource:
-    """Return the source for an array that zarr decodes.
+    """Return the source for an opened array of zarr; `known` are fields that the caller knows better.
 
-    Parameters
-    ----------
-    values : zarr.Array
-        The opened array.
-    name : str
-        Path of the array in the new hierarchy.
-    folder : Folder
-        Its objects.
-    **known
-        Fields of `SourceArray` that the caller knows better.
-
-    Raises
-    ------
-    UnsupportedError
-        shardcodec does not have the data type.
+    Raises `UnsupportedError` for a data type that shardcodec does not have.
     """
-    found = DecodedSource(name, repr(folder), **fields_of(values, **known), folder=folder)
-    size = found.object_shape
-    if size is None or not found.shape:
-        return found
+    source = DecodedSource(name, repr(folder), **fields_of(values, **known), folder=folder)
+    size = source.object_shape
+    if size is None or not source.shape:
+        return source
     try:
         keys = key_encoding(values.metadata.to_dict())
     except ShardError:  # zarr may have more encodings
-        return found
-    return replace(found, stored=StoredObjects(folder, keys, found.shape, size))
+        return source
+    return replace(source, stored=StoredObjects(folder, keys, source.shape, size))

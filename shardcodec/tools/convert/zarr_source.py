@@ -103,19 +103,19 @@ class ZarrSource(SourceArray):
 
     def _in_box(self, start: Ints, stop: Ints) -> Iterator[tuple[Ints | None, int]]:
         """Yield the objects of a box, each with the number of objects before it that a listing does not show, and the last ones."""
-        found = None if not start or self.stored is None else self.stored.in_box(start, stop)
+        box = None if not start or self.stored is None else self.stored.in_box(start, stop)
         ranges = [range(a // n, -(-b // n)) for a, b, n in zip(start, stop, self.chain.shape, strict=True)]
-        if found is None:
+        if box is None:
             yield from ((coords, 0) for coords in itertools.product(*ranges))
             return
         at = 0
-        for coords in map(tuple, found[0].tolist()):
+        for coords in map(tuple, box[0].tolist()):
             number = 0
             for i, axis in zip(coords, ranges, strict=True):
                 number = number * len(axis) + i - axis.start
             yield coords, number - at
             at = number + 1
-        yield None, found[1] - at
+        yield None, box[1] - at
 
     def object_nbytes(self, most: int) -> tuple[int, int, int] | None:
         grid = [-(-n // size) for n, size in zip(self.shape, self.chain.shape, strict=True)]
@@ -141,25 +141,9 @@ class ZarrSource(SourceArray):
 def zarr_source(
     name: str, folder: Folder, stored: Any, keys: KeyEncoding, options: Options, **known: Any
 ) -> ZarrSource:
-    """Return the source for an array.
+    """Return the source for an array with the document `stored`; `known` are further fields.
 
-    Parameters
-    ----------
-    name : str
-        Path in the hierarchy.
-    folder : Folder
-        Its objects.
-    stored : mapping
-        Its ``zarr.json`` or ``.zarray``.
-    keys : KeyEncoding
-    options : Options
-    **known
-        Further fields of `SourceArray`.
-
-    Raises
-    ------
-    UnsupportedError
-        The engine cannot read the array.
+    Raises `UnsupportedError` for an array that the engine cannot read.
     """
     chain = ChainSpec.from_metadata(stored)
     reader = ArrayReader(folder, options.threads, None, False, document=stored)
@@ -190,14 +174,7 @@ def zarr_source(
 def chunk_places(chunks: Coords, counts: Ints, perm: Ints) -> tuple[Coords, Coords]:
     """Return the shards of chunks of the whole array, and the stored coordinates of the chunks in their shards.
 
-    Parameters
-    ----------
-    chunks : ndarray of int, shape (n, ndim)
-        Positions in the grid of chunks of the whole array, by axis of the array.
-    counts : tuple of int
-        Chunks of a shard along each axis of the array.
-    perm : tuple of int
-        Stored axis i is axis ``perm[i]`` of the array.
+    `counts` are the chunks of a shard along each axis of the array; stored axis i is axis ``perm[i]`` of the array.
     """
     shards, within = np.divmod(chunks, np.array(counts, dtype=np.int64))
     return shards, within[:, list(perm)]
@@ -210,7 +187,7 @@ def _existing(source: ZarrSource, chunks: Coords, objects: Coords) -> Coords:
 
 
 class _PlainChunks(EncodedChunks):
-    """Chunks that are objects of their own."""
+    """Chunks that are whole objects."""
 
     def __init__(self, source: ZarrSource) -> None:
         self._source = source
@@ -229,8 +206,8 @@ class _PlainChunks(EncodedChunks):
         fit = most_nbytes // max(1, self._source.chain.nbytes)
         n = 1 if store.is_near else max(1, min(MOST_REQUESTS, fit))
         for i in range(0, len(positions), n):
-            some = positions[i : i + n]
-            for at, data in zip(some, _objects(store, [self._source.key(one) for one in some]), strict=True):
+            batch = positions[i : i + n]
+            for at, data in zip(batch, _objects(store, list(map(self._source.key, batch))), strict=True):
                 if data is not None:
                     self._check(at, len(data))
                     yield np.array([at], dtype=np.int64), [len(data)], data
@@ -279,9 +256,9 @@ class _PlainChunks(EncodedChunks):
         if 0 < nbytes <= self._most and expected in (None, nbytes):
             return
         key = self._source.key(at)
-        wanted = f"{expected} bytes" if expected else f"1 to {self._most} bytes"
+        sizes = f"{expected} bytes" if expected else f"1 to {self._most} bytes"
         raise ShardFormatError(
-            f"chunk {self._source.folder.store.describe(key)!r} of {self._source.place}: expected {wanted}, got {nbytes}",
+            f"chunk {self._source.folder.store.describe(key)!r} of {self._source.place}: expected {sizes}, got {nbytes}",
             shard=key,
             chunk_coords=at,
             expected=expected,
@@ -297,7 +274,7 @@ def _objects(store: Store, keys: list[str]) -> list[Any]:
     async def all_of_them() -> list[Any]:
         return list(await asyncio.gather(*(store.get(key) for key in keys)))
 
-    return [_data(one) for one in store.wait(all_of_them())]
+    return list(map(_data, store.wait(all_of_them())))
 
 
 def _data(answer: Any) -> Any:
