@@ -480,8 +480,8 @@ def service_of(base: Any) -> tuple[Any, str] | None:
     None for any other store, such as zarr's own.
     """
     store = unwrap(base)
-    if (system := getattr(store, "fs", None)) is not None:  # of fsspec, which zarr wraps
-        system = getattr(system, "sync_fs", None) or system
+    if isinstance(store, compat.FsspecStore):
+        system = getattr(store.fs, "sync_fs", None) or store.fs  # zarr wraps systems without coroutines
         options = {name: value for name, value in system.storage_options.items() if name != "asynchronous"}
         service = (type(system), system.storage_args, options)
         return (None if "file" in system.protocol else service), str(store.path)

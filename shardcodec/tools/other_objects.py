@@ -148,8 +148,7 @@ class OtherObjects:
                 return None
             if last in _OF_ARRAYS:
                 return LeftObject(name, "metadata of Zarr v2 beside a zarr.json, which hides them")
-        # a key with a slash at its end is the mark of a folder
-        if key.endswith("/") or is_own_name(name) or _is_job_file(self.store, key):
+        if self.is_no_object(key, name):
             return None
         if array is not None and (grid := array.grid_without(key)) is not None:
             return LeftObject(name, f"a chunk outside of the array, whose grid is {grid}")
@@ -159,6 +158,10 @@ class OtherObjects:
                 "rename it, or leave out what is not of an array (--only-arrays, in Python only_arrays)"
             )
         return OtherObject(key, object_name(name) if self.checks_names else name)
+
+    def is_no_object(self, key: str, name: str) -> bool:
+        """Return True for the mark of a folder, a key with a slash at its end, and for shardcodec's own files."""
+        return key.endswith("/") or is_own_name(name) or _is_job_file(self.store, key)
 
     def _array_of(self, name: str) -> ArrayTarget | None:
         """Return the array in whose folder an object is."""

@@ -339,6 +339,9 @@ def test_other_objects_and_links_are_copied(way: Way, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"linked")
     (others / "g/link").symlink_to(tmp_path / "elsewhere")
     (others / "g/.shardcodec-0123456789abcdef-x").write_bytes(b"of a killed writer")
+    (others / "job.json").write_text(
+        '{\n "format": "shardcodec plan"}'
+    )  # those of the 2022 format were copied
     way.run(tmp_path / "old", tmp_path / "new")
     assert is_whole(tmp_path / "new")
     found = files(tmp_path / "new")

@@ -234,7 +234,7 @@ class _LegacyObjects(OtherObjects):
         chunks = {node: self.legacy.keys_of(node) for node, is_array in self.legacy.nodes() if is_array}
         for key in self.store.keys(self.root.prefix):
             name = self._name(key)
-            if name is None or is_own_name(name) or not self._is_chosen(name):
+            if name is None or self.is_no_object(key, name) or not self._is_chosen(name):
                 continue
             entry = self._below(key, name, chunks)
             if entry is not None:
