@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import dask
 import distributed
 from helpers import python_environment
 
 __all__ = ["cluster_process", "local_workers", "two_workers"]
 
+# On a loaded machine a worker needs longer to start again than dask waits; then its cluster drops it, and a test waited for ever.
+PATIENT = {"distributed.deploy.lost-worker-timeout": 600.0}
 CLUSTER = """
 import sys
 from distributed import LocalCluster
@@ -30,6 +33,7 @@ if __name__ == "__main__":
 def local_workers(n: int, *, processes: bool = True) -> Iterator[Any]:
     """Start workers of one thread each, and yield a client of them. A nanny starts a process again that was killed."""
     with (
+        dask.config.set(PATIENT),
         distributed.LocalCluster(
             n_workers=n,
             threads_per_worker=1,
@@ -61,6 +65,7 @@ def cluster_process(
     **environment
         Variables of the process.
     """
+    environment["DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT"] = "600s"
     if preload is not None:
         environment["DASK_DISTRIBUTED__WORKER__PRELOAD"] = json.dumps([preload])
     process = subprocess.Popen(

@@ -29,7 +29,7 @@ from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import sequence
 from .hierarchy_copy import CopyPlace, CopyWriter, HierarchyCopy, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
-from .jobs.shard_work import ShardTask
+from .jobs.shard_work import ArrayTask
 from .other_objects import NO_OBJECTS, ObjectCounts, count_objects, other_objects
 from .report import LeftArray, Report
 from .rewrite import (
@@ -159,7 +159,7 @@ class CompactReport(Report):
 
 
 @dataclass(frozen=True)
-class CompactTask(ShardTask[CompactedShard | None]):
+class CompactTask(ArrayTask[CompactedShard | None]):
     """How the shards of an array are packed; attributes as for `compact`. With `to` the new shards are written there."""
 
     min_dead: float
@@ -176,7 +176,7 @@ class CompactTask(ShardTask[CompactedShard | None]):
 
 
 class CompactWork:
-    """Packs shards of one array; see `ShardTask.open` and `ShardWork`."""
+    """Packs shards of one array; see `ShardTool`."""
 
     def __init__(self, array: ArrayTarget, task: CompactTask, options: Options, budget: MemoryBudget) -> None:
         self._task, self._budget = task, budget
@@ -189,7 +189,7 @@ class CompactWork:
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
     ) -> Iterator[tuple[int, CompactedShard | None]]:
-        """Pack shards; None for one that stays, or is copied, as it is. See `ShardWork.run`."""
+        """Pack shards; None for one that stays, or is copied, as it is. See `ShardTool.run`."""
         for done in in_order(shards, self._treat, n_threads, monitor):
             yield 1, done
 

@@ -36,7 +36,7 @@ from .array_report import (
     StoredRecord,
 )
 from .jobs.shard_pool import ShardPool
-from .jobs.shard_work import ShardTask
+from .jobs.shard_work import ArrayTask
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays
 from .work import MemoryBudget, Monitor, Stopped
 
@@ -226,7 +226,7 @@ class ShardSums:
 
 
 @dataclass(frozen=True)
-class InspectTask(ShardTask[ShardSums]):
+class InspectTask(ArrayTask[ShardSums]):
     """How the shards of an array are inspected.
 
     Attributes
@@ -247,7 +247,7 @@ class InspectTask(ShardTask[ShardSums]):
 
 
 class InspectWork:
-    """Inspects shards of one array; see `ShardTask.open` and `ShardWork`. The default of the memory is 64 MiB.
+    """Inspects shards of one array; see `ShardTool`. The default of the memory is 64 MiB.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ class InspectWork:
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
     ) -> Iterator[tuple[int, ShardSums]]:
-        """Yield sums over some shards at a time; see `ShardWork.run`."""
+        """Yield sums over some shards at a time; see `ShardTool.run`."""
         sums, n = ShardSums(), 0
         try:
             for one in self._indexes(shards, monitor, n_threads):

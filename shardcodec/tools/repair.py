@@ -31,7 +31,7 @@ from .copy_source import CopySource
 from .documents import DOCUMENTS
 from .hierarchy_copy import CopyPlace, CopyWriter, HierarchyCopy, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
-from .jobs.shard_work import ShardTask
+from .jobs.shard_work import ArrayTask
 from .other_objects import NO_OBJECTS, count_objects, other_objects
 from .run_over_arrays import RunOverArrays, check_only_arrays
 from .shard_repair import (
@@ -61,7 +61,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class RepairTask(ShardTask[RepairedShard | None]):
+class RepairTask(ArrayTask[RepairedShard | None]):
     """How the shards of an array are repaired.
 
     Attributes
@@ -90,7 +90,7 @@ class RepairTask(ShardTask[RepairedShard | None]):
 
 
 class RepairWork:
-    """Repairs shards of one array; see `ShardTask.open` and `ShardWork`."""
+    """Repairs shards of one array; see `ShardTool`."""
 
     def __init__(self, array: ArrayTarget, task: RepairTask, options: Options, budget: MemoryBudget) -> None:
         if task.copy is not None and budget.nbytes is not None:
@@ -111,7 +111,7 @@ class RepairWork:
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
     ) -> Iterator[tuple[int, RepairedShard | None]]:
-        """Repair shards; None for one that is whole. See `ShardWork.run`."""
+        """Repair shards; None for one that is whole. See `ShardTool.run`."""
         for done in in_order(shards, self._treat, n_threads, monitor):
             yield 1, done
 

@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 
 from .hierarchy_copy import HierarchyCopy
 from .jobs.shard_pool import ShardPool
-from .jobs.shard_work import ShardTask, ShardWork
+from .jobs.shard_work import ArrayTask, ShardTool
 from .other_objects import NO_OBJECTS, OtherObjects
 from .report import LeftArray
-from .targets import ArrayTarget, ForeignObject
+from .targets import ArrayTarget, ForeignObject, ShardTarget
 from .work import Monitor
 
 __all__ = ["RunOverArrays", "check_only_arrays"]
@@ -96,10 +96,12 @@ class RunOverArrays(ABC, Generic[R]):
     def _count(self, done: R) -> None:
         """Count the result of one shard."""
 
-    def _work_on(self, array: ArrayTarget, task: ShardTask[R | None], work: ShardWork[R | None]) -> None:
+    def _work_on(
+        self, array: ArrayTarget, task: ArrayTask[R | None], tool: ShardTool[ShardTarget, R | None]
+    ) -> None:
         """Work on the shards of one array; those with the result None need nothing."""
         shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
-        with closing(self._pool.results(task, work, array, shards)) as results:
+        with closing(self._pool.results(task, tool, array, shards)) as results:
             for _, done in results:
                 self.n_shards += 1
                 if done is not None:

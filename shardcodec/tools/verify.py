@@ -31,7 +31,7 @@ from ..storage.waiting import retry
 from .against import Comparison, compared_objects
 from .chunk_check import ChunkCheck, Level, LevelName
 from .jobs.shard_pool import ShardPool, absolute_place
-from .jobs.shard_work import ShardTask
+from .jobs.shard_work import ArrayTask
 from .manifest import Manifest, ManifestRow, OldManifest
 from .report import MOST_FINDINGS, Finding, FindingKind, Record, Report
 from .survey import survey
@@ -84,7 +84,7 @@ class Looked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VerifyTask(ShardTask[Looked]):
+class VerifyTask(ArrayTask[Looked]):
     """How the shards of an array are verified.
 
     Attributes
@@ -114,7 +114,7 @@ class VerifyTask(ShardTask[Looked]):
 
 
 class VerifyWork:
-    """Verifies shards of one array; see `ShardTask.open` and `ShardWork`.
+    """Verifies shards of one array; see `ShardTool`.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class VerifyWork:
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
     ) -> Iterator[tuple[int, Looked]]:
-        """Verify shards; see `ShardWork.run`."""
+        """Verify shards; see `ShardTool.run`."""
         is_short = self._array.store.is_near and self._reads_little()
         for looked in in_order(shards, self._look, n_threads, monitor, is_short=is_short):
             yield 1, looked

@@ -25,10 +25,12 @@ from .report import Report, format_nbytes
 __all__ = [
     "UNLIMITED",
     "Incomplete",
+    "LostScheduler",
     "MemoryBudget",
     "MemoryShare",
     "Monitor",
     "Stopped",
+    "as_finished",
     "in_order",
 ]
 
@@ -203,6 +205,10 @@ class Incomplete(Exception):
     """A job was interrupted, but not by the user; it can be resumed."""
 
 
+class LostScheduler(OSError):
+    """The scheduler of a cluster was lost, or has dropped the work."""
+
+
 class Monitor:
     """The default monitor: it shows nothing and never stops a tool. A program overrides the methods."""
 
@@ -290,7 +296,19 @@ def _one_by_one(
             return
 
 
-def _in_threads(items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor) -> Iterator[R]:
+def as_finished(
+    items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor
+) -> Generator[R, None, None]:
+    """Work on items as `in_order` does, always in threads, and yield each result as soon as it is there.
+
+    A long item does not keep the threads from further ones, and an exception in the thread of the caller interrupts no item.
+    """
+    yield from _in_threads(items, work, n_threads, monitor, any_order=True)
+
+
+def _in_threads(
+    items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor, *, any_order: bool = False
+) -> Iterator[R]:
     starts = _Starts(monitor)
 
     def begin(number: int, item: T) -> R:
@@ -298,16 +316,23 @@ def _in_threads(items: Iterable[T], work: Callable[[T], R], n_threads: int, moni
         return work(item)
 
     waiting: deque[ThreadCall[R]] = deque()
+
+    def take() -> R:
+        call = threads.next_finished() if any_order else threads.wait(waiting[0])
+        assert call is not None  # without a limit of time
+        waiting.remove(call)
+        return call.result()
+
     with WorkerThreads[R](n_threads, "shardcodec-shard") as threads:
         try:
             for number, item in enumerate(items):
                 monitor.check()
                 waiting.append(threads.submit(begin, number, item))
                 if len(waiting) > n_threads * _AHEAD:
-                    yield threads.wait(waiting.popleft()).result()
+                    yield take()
             while waiting:
                 monitor.check()
-                yield threads.wait(waiting.popleft()).result()
+                yield take()
         except Exception:
             for begun in _cancel(waiting):
                 if threads.wait(begun).error is None:

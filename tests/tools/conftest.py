@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from job_files import source_array
 
-from shardcodec.tools.jobs import shard_work
+from shardcodec.tools.jobs import batches
 
 
 @pytest.fixture
@@ -41,5 +41,5 @@ def client() -> Iterator[Any]:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each task of dask has one shard, or one group of shards."""
-    monkeypatch.setattr(shard_work, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(shard_work, "TARGET_SECONDS", 0.0)
+    monkeypatch.setattr(batches, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0.0)

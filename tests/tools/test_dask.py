@@ -43,7 +43,7 @@ HELD = """
 import logging, os, threading, time
 from pathlib import Path
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.jobs.dask_work import PlanWorker
+from shardcodec.tools.jobs.shard_work import ShardWorker
 lock, begun, is_stopped, parent = threading.Lock(), [], threading.Event(), os.getppid()
 def held(self, unit):
     with lock:
@@ -56,10 +56,10 @@ def held(self, unit):
     return GroupWork.original(self, unit)
 def stop(self):
     is_stopped.set()
-    PlanWorker.original(self)
+    ShardWorker.original(self)
 if not hasattr(GroupWork, "original"):  # dask runs the text of a preload twice
     GroupWork.original, GroupWork.run = GroupWork.run, held
-    PlanWorker.original, PlanWorker.stop = PlanWorker.stop, stop
+    ShardWorker.original, ShardWorker.stop = ShardWorker.stop, stop
 """
 DEADLY = """
 import os, signal
@@ -68,10 +68,10 @@ GroupWork.run = lambda self, unit: os.kill(os.getpid(), signal.SIGKILL)
 """
 RESTORED = """
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.jobs.dask_work import PlanWorker
+from shardcodec.tools.jobs.shard_work import ShardWorker
 if hasattr(GroupWork, "original"):
-    GroupWork.run, PlanWorker.stop = GroupWork.original, PlanWorker.original
-    del GroupWork.original, PlanWorker.original
+    GroupWork.run, ShardWorker.stop = GroupWork.original, ShardWorker.original
+    del GroupWork.original, ShardWorker.original
 """
 
 # A lost scheduler is given up at once.

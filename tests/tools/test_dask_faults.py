@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 from job_files import N_SHARDS, SHARDS, check, shards_by_ledger, source_array
 
+from shardcodec.options import resolve
 from shardcodec.tools import convert, verify
+from shardcodec.tools.chunk_check import Level
+from shardcodec.tools.jobs.batches import Batches
+from shardcodec.tools.jobs.shard_work import ArrayPlace
+from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.verify import VerifyTask
 from shardcodec.tools.work import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
@@ -158,6 +164,26 @@ def test_requests_without_an_answer_have_a_limit_of_time(
         Stopped if stops else OSError, match=None if stops else "the scheduler at .* was lost"
     ):
         verify(tmp_path / "b.zarr", dask=client, monitor=At(frozen, monkeypatch, stops=stops))
+
+
+def test_command_whose_workers_have_all_ended_gives_up(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dask drops a worker of a local cluster that does not start again within 15 s. Without any the command waited for ever."""
+    source = source_array(tmp_path / "a.zarr")
+    convert(source, tmp_path / "b.zarr", shards=(8, 8))
+    (array,) = find_arrays(tmp_path / "b.zarr")
+    workers = DaskWorkers(client, is_own=True)
+    monkeypatch.setattr(DaskWorkers, "look", lambda self: [])
+    monkeypatch.setattr(dask_run, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(dask_run, "JOIN_SECONDS", 0.0)
+    place = ArrayPlace.of(array, str(tmp_path / "b.zarr"), None, None)
+    batches: Batches[Any, Any] = Batches(
+        iter(()), cost=lambda _: 1, n_shards=lambda _: 1, left=0, failed=lambda *_: None
+    )
+    task = VerifyTask(Level.INDEX, False)
+    with pytest.raises(OSError, match=r"all workers of .* have ended"):
+        list(workers.in_order(place, task, batches, resolve(), Monitor()))
 
 
 def test_scheduler_that_is_frozen_from_the_beginning(

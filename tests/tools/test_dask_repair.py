@@ -23,14 +23,13 @@ from shardcodec.options import resolve
 from shardcodec.tools import backup, compact, repair, verify
 from shardcodec.tools.compact import CompactTask
 from shardcodec.tools.hierarchy_copy import CopyWriter, HierarchyCopy
-from shardcodec.tools.jobs.dask_run import Lost
 from shardcodec.tools.jobs.shard_pool import ShardPool
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
 from shardcodec.tools.new_hierarchy import MARK
 from shardcodec.tools.repair import RepairTask
 from shardcodec.tools.shard_repair import RepairAction
 from shardcodec.tools.targets import find_arrays
-from shardcodec.tools.work import MemoryBudget
+from shardcodec.tools.work import LostScheduler, MemoryBudget
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")
@@ -146,7 +145,7 @@ def without_mark(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in bytes_of_files(folder).items() if name != f"new.zarr/{MARK}"}
 
 
-def run_all(place: ArrayPlace, task: ShardTask[Any], names: Any) -> ShardBatch:
+def run_all(place: ArrayPlace, task: ShardTask[Any, Any], names: Any) -> ShardBatch:
     """Run all shards in this worker; the other worker begins at about the same time."""
     return ShardWorker(place, task, resolve(), n_threads=1, memory=1 << 30).run(names, 60.0)
 
@@ -271,7 +270,7 @@ def test_lost_scheduler_has_the_exit_code_of_the_other_tools(
     group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lost(*_: Any) -> Any:
-        raise Lost("dask: the scheduler at tcp://127.0.0.1:1 was lost")
+        raise LostScheduler("dask: the scheduler at tcp://127.0.0.1:1 was lost")
 
     monkeypatch.setattr(ShardPool, "results", lost)
     for command in ("repair", "compact", "verify"):

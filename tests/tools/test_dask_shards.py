@@ -25,7 +25,7 @@ from shardcodec.storage import files
 from shardcodec.tools import compact, inspect, verify
 from shardcodec.tools.chunk_check import Level
 from shardcodec.tools.compact import CompactTask
-from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker
+from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker, unseen
 from shardcodec.tools.report import FindingKind
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.verify import VerifyTask
@@ -34,8 +34,6 @@ from shardcodec.tools.work import Monitor, Stopped
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")
 from dask_clusters import two_workers  # noqa: E402 - it needs distributed
-
-from shardcodec.tools.jobs.dask_work import unseen  # noqa: E402
 
 VALUES = np.random.default_rng(5).integers(0, 50, (64, 96)).astype("int32")
 N_SHARDS = 24

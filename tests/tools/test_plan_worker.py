@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from shardcodec.options import resolve
 from shardcodec.tools import plan_convert, run_part
 from shardcodec.tools.convert.destination import NewArray
 from shardcodec.tools.convert.plan import Unit
+from shardcodec.tools.convert.units import ConvertTask, PlanPlace, Totals
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.jobs.dask_work import PlanWorker
 from shardcodec.tools.jobs.job_files import PlanFile
+from shardcodec.tools.jobs.shard_work import ShardBatch, ShardWorker
 from shardcodec.tools.new_hierarchy import MARK, NewHierarchy, claim
 
 
@@ -32,16 +34,35 @@ def planned(tmp_path: Path, new: Path, job: Path) -> PlanFile:
     return found
 
 
-def worker_of(file: PlanFile, *, n_threads: int = 1, memory: int = 1 << 30, **other: Any) -> PlanWorker:
-    facts = {"job": file.path, "owner": file.job, "options": resolve(), **other}
-    return PlanWorker(n_threads=n_threads, memory=memory, fail_fast=False, **facts)
+def worker_of(
+    file: PlanFile,
+    *,
+    n_threads: int = 1,
+    memory: int = 1 << 30,
+    job: str | None = None,
+    owner: str | None = None,
+) -> ShardWorker:
+    place = PlanPlace(job or file.path, owner or file.job)
+    return ShardWorker(place, ConvertTask(False), resolve(), n_threads=n_threads, memory=memory)
+
+
+def unrecorded(units: Iterable[Unit]) -> list[tuple[Unit, Any]]:
+    """Return units of whose shards nothing is recorded."""
+    return [(unit, {}) for unit in units]
+
+
+def totals_of(batch: ShardBatch) -> Totals:
+    totals = Totals()
+    for _, part in batch.results:
+        totals.add(part)
+    return totals
 
 
 def test_batches_that_run_twice_store_the_same_bytes(planned: PlanFile, new: Path, job: Path) -> None:
     units = list(planned.plan.units())
     workers = [worker_of(planned, n_threads=2), worker_of(planned)]
     threads = [
-        threading.Thread(target=worker.run, args=(some, {}, 60.0))
+        threading.Thread(target=worker.run, args=(unrecorded(some), 60.0))
         for worker, some in ((workers[0], units), (workers[0], units[::-1]), (workers[1], units))
     ]
     for thread in threads:
@@ -61,27 +82,27 @@ def test_worker_returns_the_rest_of_a_batch(planned: PlanFile, job: Path) -> Non
     units = list(planned.plan.units())
     worker = worker_of(planned)
     assert len(units) == 4
-    assert worker.run(units, {}, 0.0).n_units == 0
-    result = worker.run(units[:3], {}, 60.0)
-    assert result.n_units == 3 and result.totals.n_written == 9 and result.seconds > 0
+    assert not worker.run(unrecorded(units), 0.0).results
+    batch = worker.run(unrecorded(units[:3]), 60.0)
+    assert len(batch.results) == 3 and totals_of(batch).n_written == 9 and batch.seconds > 0
     worker.stop()
-    assert worker.run(units[3:], {}, 60.0).n_units == 0
+    assert not worker.run(unrecorded(units[3:]), 60.0).results
     assert sum(map(len, shards_by_ledger(job).values())) == 9
 
 
 def test_worker_refuses_the_plan_of_another_job(planned: PlanFile) -> None:
     worker = worker_of(planned, owner="another")
     with pytest.raises(ConflictError, match="expected the plan of the job another"):
-        worker.run([], {}, 1.0)
+        worker.run([], 1.0)
     missing = worker_of(planned, job=f"{planned.path}.gone")
     with pytest.raises(FileNotFoundError, match="all workers must reach the plan"):
-        missing.run([], {}, 1.0)
+        missing.run([], 1.0)
 
 
 def test_worker_refuses_a_destination_without_the_mark_of_the_job(planned: PlanFile, new: Path) -> None:
     (new / MARK).unlink()  # as on a machine where the path leads to another disk
     with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
-        worker_of(planned).run(list(planned.plan.units()), {}, 1.0)
+        worker_of(planned).run(unrecorded(planned.plan.units()), 1.0)
     assert not files(new)
 
 
@@ -90,7 +111,7 @@ def test_worker_refuses_a_complete_destination_of_another_job(planned: PlanFile,
     (new / MARK).unlink()
     (new / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
     with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
-        worker_of(planned).run(list(planned.plan.units()), {}, 1.0)
+        worker_of(planned).run(unrecorded(planned.plan.units()), 1.0)
     assert not files(new)
 
 
@@ -112,8 +133,8 @@ def test_worker_that_wakes_up_after_the_end_stores_nothing(
         original(self, writer)
 
     monkeypatch.setattr(NewArray, "commit", late)
-    result = worker.run(list(planned.plan.units())[:1], {}, 60.0)
-    assert result.totals.n_failed == 0 and result.totals.n_skipped >= 2
+    totals = totals_of(worker.run(unrecorded(planned.plan.units())[:1], 60.0))
+    assert totals.n_failed == 0 and totals.n_skipped >= 2
     assert not files(new)
 
 
@@ -144,5 +165,5 @@ def test_memory_bounds_the_batches_at_the_same_time(
     worker = worker_of(file, n_threads=3, memory=memory or need)
     units = list(file.plan.units())[:3]
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda unit: worker.run([unit], {}, 60.0), units))
+        list(pool.map(lambda unit: worker.run(unrecorded([unit]), 60.0), units))
     assert max(seen) == most

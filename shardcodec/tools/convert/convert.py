@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,12 +29,16 @@ from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim
 from ..other_objects import ObjectCounts, count_objects
 from ..targets import ArrayTarget, find_arrays
 from ..work import Incomplete, Monitor, Stopped
-from .execute import Execution, Intermediate, Totals, Workers, is_finished, run_report
+from .execute import Execution, Intermediate, run_report
 from .layout import Choices
 from .open_source import open_source, whole_source
 from .plan import ConvertPlan, Prices, VerifyLevel, array_reports, make_plan
 from .report import ConvertedArray, ConvertReport
 from .source import SourceTree
+from .units import Totals, is_finished
+
+if TYPE_CHECKING:
+    from ..jobs.dask_workers import DaskWorkers
 
 __all__ = [
     "begin_job",
@@ -321,7 +325,7 @@ class _Conversion:
     ----------
     temp : path-like or None
         The folder for intermediate arrays.
-    workers : Workers or None
+    workers : DaskWorkers or None
         Other processes, which write the shards.
     file : PlanFile or None
         The file of its job.
@@ -338,7 +342,7 @@ class _Conversion:
     monitor: Monitor
     fail_fast: bool
     temp: str | os.PathLike[str] | None
-    workers: Workers | None
+    workers: DaskWorkers | None
     file: PlanFile | None = None
     is_new: bool = True
     owner: str = field(default_factory=lambda: uuid.uuid4().hex)

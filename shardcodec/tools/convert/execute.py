@@ -5,194 +5,57 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ...format.codecs import Blosc, Bytes
 from ...format.dtypes import swap_fields
 from ...format.metadata import key_encoding
 from ...format.spec import ShardSpec
 from ...options import Options
-from ...storage.waiting import ThreadCall, WorkerThreads
 from ..documents import encoded_document
 from ..jobs.job_files import FoundLines, Ledger, ledger_folder, read_ledgers
 from ..new_hierarchy import JobOver, NewHierarchy, claim, guard, has_claim, release
-from ..other_objects import NO_OBJECTS, ObjectCounts
-from ..work import Incomplete, MemoryBudget, Monitor, Stopped
+from ..report import format_nbytes
+from ..work import Incomplete, LostScheduler, MemoryBudget, Monitor, Stopped
 from .grouping import Geometry, encode_grouping
 from .layout import NewLayout
 from .plan import ConvertPlan, PlannedArray, Unit
-from .report import ConvertedArray, ConvertReport, ShardFailure, ShardRecord
+from .report import ConvertedArray, ConvertReport, ShardRecord
 from .source import Ints, SourceArray, SourceTree
-from .work import Done, GroupResult, GroupWork
+from .units import (
+    FINISHED,
+    ConvertTask,
+    PlanPlace,
+    RecordedUnit,
+    Totals,
+    UnitWriter,
+    UntilFailure,
+    batches_of_plan,
+    is_finished,
+    n_in_flight,
+    recorded_shards,
+    with_records,
+)
+from .work import Done, GroupWork
+
+if TYPE_CHECKING:
+    from ..jobs.dask_workers import DaskWorkers
 from .zarr_source import zarr_source
 
 __all__ = [
     "Execution",
     "Intermediate",
-    "OnRecord",
-    "Totals",
-    "Workers",
-    "is_finished",
-    "n_in_flight",
     "peak_nbytes",
-    "recorded_shards",
     "run_report",
-    "run_units",
 ]
 
 
-# ---------------------------------------------------------------- run the units of a plan, several at a time
-#
-# `run_units`: groups of shards in threads, as many at a time as the memory permits.
-
-# Failures that a report lists.
-MOST_FAILURES = 1000
-
-OnRecord = Callable[[ShardRecord], None]
-
-
-@dataclass
-class Totals:
-    """Sums over the finished groups of a run."""
-
-    n_written: int = 0
-    n_skipped: int = 0
-    n_failed: int = 0
-    n_moved_chunks: int = 0
-    read_nbytes: int = 0
-    written_nbytes: int = 0
-    failures: list[ShardFailure] = field(default_factory=list)
-    is_stopped: bool = False
-    others: ObjectCounts = NO_OBJECTS
-
-    def add(self, found: GroupResult) -> None:
-        """Add the result of a group."""
-        self.n_skipped += found.n_skipped
-        self.n_written += len(found.records) + found.n_empty
-        self.n_failed += len(found.failures)
-        self.n_moved_chunks += sum(one.n_moved for one in found.records)
-        self.read_nbytes += sum(one.read_nbytes for one in found.records)
-        self.written_nbytes += sum(one.nbytes for one in found.records)
-        self.failures += found.failures[: MOST_FAILURES - len(self.failures)]
-
-    def add_totals(self, found: Totals) -> None:
-        """Add the sums of a part of the run that another process did."""
-        self.n_skipped += found.n_skipped
-        self.n_written += found.n_written
-        self.n_failed += found.n_failed
-        self.n_moved_chunks += found.n_moved_chunks
-        self.read_nbytes += found.read_nbytes
-        self.written_nbytes += found.written_nbytes
-        self.failures += found.failures[: MOST_FAILURES - len(self.failures)]
-
-    def add_failure(self, found: ShardFailure) -> None:
-        """Add a shard that is not stored any more as it was written."""
-        self.n_failed += 1
-        if len(self.failures) < MOST_FAILURES:
-            self.failures.append(found)
-
-
-def n_in_flight(plan: ConvertPlan, n_threads: int) -> int:
-    """Return the number of groups that are worked on at a time."""
-    need = max((one.grouping.need_nbytes for one in plan.arrays), default=1)
-    return max(1, min(n_threads, plan.memory // max(1, need)))
-
-
-def run_units(
-    plan: ConvertPlan,
-    work: GroupWork,
-    units: Iterable[Unit],
-    monitor: Monitor,
-    *,
-    n_threads: int,
-    fail_fast: bool,
-    on_record: OnRecord,
-) -> Totals:
-    """Run units; a stop is noted in the result, after the groups that were begun are finished.
-
-    Parameters
-    ----------
-    plan : ConvertPlan
-    work : GroupWork
-    units : iterable of Unit
-    monitor : Monitor
-        It is asked between two groups whether to stop.
-    n_threads : int
-        Groups at a time, at most.
-    fail_fast : bool
-        Stop at the first failure.
-    on_record : callable
-        Called in this thread for each finished shard.
-    """
-    totals = Totals()
-    rest = iter(units)
-    at_a_time = n_in_flight(plan, n_threads)
-    n_running = 0
-
-    def take(ended: ThreadCall[GroupResult]) -> None:
-        found = ended.result()
-        for record in found.records:
-            on_record(record)
-        totals.add(found)
-        monitor.advance(len(found.records) + found.n_skipped + len(found.failures) + found.n_empty)
-
-    with WorkerThreads[GroupResult](at_a_time, "shardcodec-convert") as threads:
-        error: BaseException | None = None
-        try:
-            while True:
-                monitor.check()
-                for unit in itertools.islice(rest, at_a_time - n_running):
-                    threads.submit(work.run, unit)
-                    n_running += 1
-                if not n_running:
-                    break
-                # wake up now and then: the user may ask to stop while a long group runs
-                if (ended := threads.next_finished(timeout=0.5)) is not None:
-                    n_running -= 1
-                    take(ended)
-                if totals.n_failed and fail_fast:
-                    break
-        except Stopped:
-            totals.is_stopped = True
-        finally:
-            while n_running and (ended := threads.next_finished()) is not None:
-                n_running -= 1
-                try:
-                    take(ended)
-                except Exception as found:  # noqa: BLE001 - the first one is raised, after all results are taken
-                    error = error or found
-        if error is not None:
-            raise error
-    return totals
-
-
 # ---------------------------------------------------------------- carry out a plan, or a part of it
-
-# Member of the line of a ledger that says that the documents are written.
-FINISHED = "finished"
-
-
-class Workers(Protocol):
-    """Other processes that run the units of a stored plan, and append finished shards to ledgers of their own."""
-
-    def run(
-        self,
-        plan: ConvertPlan,
-        job: str,
-        owner: str,
-        options: Options,
-        units: Iterable[Unit],
-        done: Done,
-        monitor: Monitor,
-        *,
-        fail_fast: bool,
-    ) -> Totals:
-        """Run units; `job` is the path of the plan, `owner` the name of the job, `done` what earlier runs have recorded."""
 
 
 class Execution:
@@ -212,7 +75,7 @@ class Execution:
         Name of the job, which no other job has.
     fail_fast : bool
         Stop at the first shard that cannot be written.
-    workers : Workers, optional
+    workers : DaskWorkers, optional
         They run the units of a job. Default: threads of this process.
     """
 
@@ -227,7 +90,7 @@ class Execution:
         job: str | None,
         owner: str,
         fail_fast: bool,
-        workers: Workers | None = None,
+        workers: DaskWorkers | None = None,
     ) -> None:
         self._owner, self._workers = owner, workers
         self._plan, self._tree, self._destination = plan, tree, destination
@@ -278,11 +141,11 @@ class Execution:
             self._destination.before_store = guard(self._destination, self._owner)
         self._monitor.start(self._plan.source, n_shards)
         if self._job is None:
-            totals = self._run(units, done, lambda record: None)
+            totals = self._run(units, done, None)
             is_complete = self._end(totals, lambda: self._finish(None, totals))
             return totals, is_complete, found.n_damaged
         with Ledger(self._job, self._plan.fingerprint) as ledger:
-            totals = self._run(units, done, lambda record: ledger.append(record.to_json()))
+            totals = self._run(units, done, ledger)
             is_complete = self._end(totals, lambda: self._finish_job(ledger, totals, finishes))
         return totals, is_complete, found.n_damaged
 
@@ -328,42 +191,69 @@ class Execution:
             ledger.append({FINISHED: self._plan.n_shards})
             ledger.sync()
 
-    def _run(self, units: Iterable[Unit], done: Done, on_record: OnRecord) -> Totals:
+    def _run(self, units: Iterable[Unit], done: Done, ledger: Ledger | None) -> Totals:
+        totals, n_empty = Totals(), 0
+        until = UntilFailure(self._monitor, fail_fast=self._fail_fast)
         if self._workers is not None and self._job is not None:
-            return self._workers.run(
-                self._plan,
-                self._job,
-                self._owner,
-                self._options,
-                units,
-                done,
-                self._monitor,
-                fail_fast=self._fail_fast,
-            )
-        work = GroupWork(
-            self._plan,
-            self._tree,
-            self._destination,
-            self._options,
-            done,
-            records_source=self._job is not None,
-        )
-        n_empty = 0
-        if self._job is None:  # a ledger has a line for each shard, empty or not
-            units, n_empty = work.stored_units()
-        totals = run_units(
-            self._plan,
-            work,
-            units,
-            self._monitor,
-            n_threads=self._options.threads,
-            fail_fast=self._fail_fast,
-            on_record=on_record,
-        )
+            results = self._on_workers(self._workers, self._job, with_records(self._plan, units, done), until)
+        else:
+            results, n_empty = self._in_threads(units, done, ledger, until)
+        try:
+            with closing(results):
+                for _, part in results:
+                    totals.add(part)
+                    until.add(part)
+                    self._monitor.advance(part.n_shards)
+        except Stopped:
+            totals.is_stopped = not until.has_failed
+        except LostScheduler as error:
+            raise Incomplete(
+                f"{error}, after {totals.n_written} shards were written; the job can be resumed"
+            ) from error
         if not totals.is_stopped:
             totals.n_written += n_empty
             self._monitor.advance(n_empty)
         return totals
+
+    def _in_threads(
+        self, units: Iterable[Unit], done: Done, ledger: Ledger | None, monitor: Monitor
+    ) -> tuple[Generator[tuple[Any, Totals], None, None], int]:
+        """Return the results of the units, and the number of shards of which nothing is stored and nothing is written."""
+        known: dict[tuple[str, Ints], Sequence[ShardRecord]] = {}
+        groups = GroupWork(
+            self._plan,
+            self._tree,
+            self._destination,
+            self._options,
+            known,
+            records_source=self._job is not None,
+        )
+        n_empty = 0
+        if self._job is None:  # a ledger has a line for each shard, empty or not
+            units, n_empty = groups.stored_units()
+        n_threads = n_in_flight(self._plan, self._options.threads)
+        writer = UnitWriter(groups, known, ledger, n_threads=n_threads, fail_fast=self._fail_fast)
+        return writer.run(with_records(self._plan, units, done), monitor, n_threads), n_empty
+
+    def _on_workers(
+        self, workers: DaskWorkers, job: str, units: Iterable[RecordedUnit], monitor: Monitor
+    ) -> Generator[tuple[Any, Totals], None, None]:
+        need = max((array.grouping.need_nbytes for array in self._plan.arrays), default=0)
+        if need > workers.memory:
+            raise ValueError(
+                f"memory: expected workers with at least {format_nbytes(need)} for a group of shards, as the job was planned, got "
+                f"{format_nbytes(workers.memory)}; use larger workers, or begin a new job"
+            )
+        # the job may have been begun with larger workers
+        plan = replace(self._plan, memory=min(self._plan.memory, workers.memory))
+        return workers.in_order(
+            PlanPlace(job, self._owner),
+            ConvertTask(self._fail_fast),
+            batches_of_plan(plan, units),
+            self._options,
+            monitor,
+            most_threads=n_in_flight(plan, plan.n_threads),
+        )
 
     # ---- the end
 
@@ -467,23 +357,6 @@ def run_report(
 def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:
     """Return the memory of the elements and encoded chunks at a time, at most, in bytes."""
     return n_in_flight(plan, n_threads) * max((one.grouping.need_nbytes for one in plan.arrays), default=0)
-
-
-def is_finished(found: FoundLines) -> bool:
-    """Return True if ledgers show that the documents were written."""
-    return any(FINISHED in line for line in found.lines)
-
-
-def recorded_shards(found: FoundLines) -> Done:
-    """Return the finished shards that ledgers show."""
-    done: dict[tuple[str, Ints], list[ShardRecord]] = {}
-    for line in found.lines:
-        try:
-            record = ShardRecord.from_json(line)
-        except (KeyError, TypeError):
-            continue  # a line of a later version
-        done.setdefault((record.array, record.coords), []).append(record)
-    return done
 
 
 # ---------------------------------------------------------------- an intermediate array, where source chunks and new shards cross

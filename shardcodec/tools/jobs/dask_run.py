@@ -1,6 +1,6 @@
 # dask_run.py - batches of one run on the workers of dask
 # SPDX-License-Identifier: MIT
-"""`DaskRun`: keeps a few batches for each worker in the scheduler, and yields their results as they end.
+"""`DaskRun`: keeps a few batches for each worker in the scheduler, and yields the results in the order of the shards.
 
 A scheduler that is frozen keeps its connections and answers nothing, so each request to it is made in a thread of its own and
 has a limit of time.
@@ -12,28 +12,30 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from distributed import Client, WorkerPlugin, as_completed, get_worker
+from distributed import Client, KilledWorker, WorkerPlugin, as_completed, get_worker
 
 from ...build_info import build_info
-from ..work import Monitor
+from ...options import Options
+from ..work import LostScheduler, Monitor, Stopped
+from .batches import Batches, TaskBatch
+from .shard_work import MOST_SECONDS, ShardBatch, ShardTask, ShardWorker, TaskPlace
 
 __all__ = [
+    "JOIN_SECONDS",
     "MEMORY_SHARE",
     "PAUSE",
-    "BatchWorker",
     "Call",
     "Cluster",
     "DaskRun",
-    "Lost",
-    "RunPlugin",
-    "worker_of_run",
+    "TaskPlugin",
 ]
 
-B = TypeVar("B")
+I = TypeVar("I")  # noqa: E741 - an item: a shard, or a unit of a plan
+R = TypeVar("R")
 T = TypeVar("T")
 
 # Share of the memory limit of a worker that elements and encoded chunks may take; from 60 % on dask acts against the worker.
@@ -45,12 +47,10 @@ LOOK_SECONDS = 5.0
 PAUSE = 0.05
 # A scheduler that does not answer for so many seconds is lost. One that is busy answers within seconds.
 SILENT_SECONDS = 60.0
+# Seconds to wait for the first worker, and for the return of workers that this command has started.
+JOIN_SECONDS = 300.0
 # Seconds to wait for the current shards of workers after a stop.
 STOP_SECONDS = 20.0
-
-
-class Lost(OSError):
-    """The scheduler was lost, or has dropped the work."""
 
 
 class Call(Generic[T]):
@@ -97,66 +97,70 @@ class Call(Generic[T]):
         return self._found[0]
 
 
-class BatchWorker(Protocol):
-    """Runs batches in a process."""
+class TaskPlugin(WorkerPlugin):  # type: ignore[misc]
+    """Has the `ShardWorker` of one run in each worker, also in those that join later or start again.
 
-    def stop(self) -> None:
-        """End the batches after their current shards."""
-
-
-class RunPlugin(WorkerPlugin):  # type: ignore[misc]
-    """Has what the workers keep between the batches of one run. It is removed at the end, which stops its batches.
+    It is removed at the end of the run, which stops its batches.
 
     Parameters
     ----------
-    memory : int
-        Bytes that the batches of each worker may use.
+    place, task, options, n_threads, memory
+        As for `ShardWorker`; a worker may have fewer threads and less memory.
     is_own : bool
         The workers are processes of this command, so signals of the terminal also reach them.
     """
 
-    def __init__(self, *, memory: int, is_own: bool) -> None:
+    def __init__(
+        self,
+        place: TaskPlace[Any],
+        task: ShardTask[Any, Any],
+        options: Options,
+        *,
+        n_threads: int,
+        memory: int,
+        is_own: bool,
+    ) -> None:
         self.name = f"shardcodec-{uuid.uuid4().hex}"
         self.version = build_info()["version"]
-        self._memory, self._is_own = memory, is_own
+        self.place, self.n_threads = place, n_threads
+        self._task, self._options, self._memory, self.is_own = task, options, memory, is_own
 
     def setup(self, worker: Any) -> None:
-        if self._is_own and threading.current_thread() is threading.main_thread():
+        if self.is_own and threading.current_thread() is threading.main_thread():
             # Ctrl-C and Slurm signal all processes; the command asks the workers to finish their current shards
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
-        self.worker = self.make(worker)
-
-    def make(self, worker: Any) -> BatchWorker:
-        """Return what runs the batches in a worker."""
-        raise NotImplementedError
-
-    def memory_of(self, worker: Any) -> int:
-        """Return the bytes of this worker, which may be smaller than those that the run began with."""
-        limit = worker.memory_manager.memory_limit
-        return self._memory if not limit or self._memory <= limit else int(limit * MEMORY_SHARE)
+        limit = worker.memory_manager.memory_limit  # may be less than the run began with
+        self.worker = ShardWorker(
+            self.place,
+            self._task,
+            self._options,
+            n_threads=min(worker.state.nthreads, self.n_threads),
+            memory=self._memory if not limit or self._memory <= limit else int(limit * MEMORY_SHARE),
+        )
 
     def teardown(self, worker: Any) -> None:
         self.worker.stop()
 
 
-def worker_of_run(name: str) -> Any:
-    """Return what runs the batches in this worker; None if the run is over.
+def _run_batch(run: str, names: Sequence[Any]) -> ShardBatch:
+    """Run a batch in a worker; nothing of it if the run is over.
 
     Raises
     ------
     ImportError
         The worker has another version of shardcodec.
     """
-    plugin = get_worker().plugins.get(name)
+    plugin = get_worker().plugins.get(run)
     if plugin is None:
-        return None
+        return ShardBatch([], [], 0.0, None, "")
     if plugin.version != (actual := build_info()["version"]):
         raise ImportError(
             f"shardcodec: expected version {plugin.version} on the worker {get_worker().address}, got {actual}; install the same "
             "version on all workers"
         )
-    return plugin.worker
+    batch: ShardBatch = plugin.worker.run(names, MOST_SECONDS)
+    return batch
 
 
 class Cluster(Protocol):
@@ -168,54 +172,72 @@ class Cluster(Protocol):
         """Ask the scheduler for its workers."""
 
 
-class DaskRun(Generic[B]):
-    """The batches of one run. `register` sends a plug-in to all workers; `rest` removes it.
+class DaskRun(Generic[I, R]):
+    """One run of batches on the workers of a cluster; dask chooses the worker of each batch.
 
     Parameters
     ----------
     workers : Cluster
-    plugin : RunPlugin
-    function : callable
-        Runs a batch in a worker; called with the name of the plug-in and the arguments of the batch.
-    kind : type
-        Class of what it returns.
-    slots_of : callable
-        Returns the number of batches that some workers run at the same time.
+    plugin : TaskPlugin
+    batches : Batches
+    monitor : Monitor
+        It is asked now and then whether to stop.
     """
 
     def __init__(
-        self,
-        workers: Cluster,
-        plugin: RunPlugin,
-        function: Callable[..., Any],
-        kind: type,
-        slots_of: Callable[[Sequence[Any]], int],
+        self, workers: Cluster, plugin: TaskPlugin, batches: Batches[I, R], monitor: Monitor
     ) -> None:
         self._workers, self._client = workers, workers.client
-        self._plugin, self._function, self._kind, self._slots_of = plugin, function, kind, slots_of
+        self._plugin, self._batches, self._monitor = plugin, batches, monitor
         self._address = self._client.scheduler.address
         self._ended = as_completed(loop=self._client.loop, with_results=True, raise_errors=False)
-        self._running: dict[str, B] = {}
+        self._running: dict[str, TaskBatch[I, R]] = {}
         self._n_slots: int | None = None
         self._look_call: Call[Sequence[Any]] | None = None
         self._look_time = 0.0
+        self._last_seen = time.monotonic()  # the last time that there was a worker
         self._is_lost = False
 
-    def register(self, monitor: Monitor) -> None:
+    def results(self) -> Generator[tuple[list[I], R], None, None]:
+        """Yield the results; see `DaskWorkers.in_order`."""
+        error: Exception | None = None
+        try:
+            self._register()
+            while self._n_slots is None:
+                self._monitor.check()
+                self._look()
+            while self._submit():
+                self._take()
+                yield from self._batches.ready()
+        except Exception as raised:  # noqa: BLE001 - it is raised after the results of shards that are finished
+            error = raised
+        finally:
+            self._stop()
+        results, errors = self._batches.rest()
+        yield from results
+        first = next(
+            (one for one in [error, *errors] if one is not None and not isinstance(one, Stopped)), error
+        )
+        if first is not None:
+            raise first
+
+    # ---- begin and end
+
+    def _register(self) -> None:
         """Send the plug-in to all workers.
 
         Raises
         ------
         ImportError
             A worker does not have shardcodec.
-        Lost
+        LostScheduler
             The scheduler does not answer.
         Stopped
             The user asked to stop.
         """
         call = Call(lambda: self._client.register_plugin(self._plugin, name=self._plugin.name))
         try:
-            call.wait_for_result(monitor)
+            call.wait_for_result(self._monitor)
         except ImportError as error:
             raise ImportError(
                 f"dask: expected shardcodec {self._plugin.version} on all workers, but one cannot import it: {error}"
@@ -223,53 +245,11 @@ class DaskRun(Generic[B]):
         except OSError as error:
             raise self._lost() from error
 
-    def answers(
-        self,
-        take: Callable[[int], B | None],
-        arguments: Callable[[B], tuple[Any, ...]],
-        monitor: Monitor,
-    ) -> Iterator[tuple[B, Any]]:
-        """Run batches until none is left.
+    def _stop(self) -> None:
+        """Remove the plug-in, which stops the workers after their current shards, and take their results for some time.
 
-        Parameters
-        ----------
-        take : callable
-            Returns the next batch, or None if there is none now; its argument is the number of batches that the workers run
-            at the same time.
-        arguments : callable
-            Returns what is sent of a batch.
-        monitor : Monitor
-            It is asked now and then whether to stop.
-
-        Yields
-        ------
-        batch : object
-            A batch that has ended.
-        result : object
-            What `function` returned, or the exception that it raised: `KilledWorker` if several workers ended.
-
-        Raises
-        ------
-        Lost
-            The scheduler was lost.
-        Stopped
-            The user asked to stop; see `rest`.
+        A worker that does not answer in time stores nothing of a conversion later: the job no longer has its mark, or goes on.
         """
-        while self._n_slots is None:
-            monitor.check()
-            self._look()
-        while True:
-            monitor.check()
-            self._submit(take, arguments)
-            if not self._running:
-                return
-            ended = list(self._take())
-            yield from ended
-            if not ended:
-                time.sleep(PAUSE)
-
-    def rest(self) -> Iterator[tuple[B, Any]]:
-        """Remove the plug-in, which stops the workers after their current shards, and yield the results for some time."""
         request = Call(self._unregister)
         if self._is_lost:
             return
@@ -277,42 +257,46 @@ class DaskRun(Generic[B]):
         request.wait(STOP_SECONDS)
         with suppress(OSError):
             while self._running and time.monotonic() < end and self._look():
-                ended = list(self._take())
-                yield from ended
-                if not ended:
-                    time.sleep(PAUSE)
+                self._take()
 
     def _unregister(self) -> None:
         with suppress(OSError, RuntimeError):  # the scheduler may be lost at this moment
             if self._client.status == "running":
                 self._client.unregister_worker_plugin(self._plugin.name)
 
-    def _submit(self, take: Callable[[int], B | None], arguments: Callable[[B], tuple[Any, ...]]) -> None:
-        """Fill the window."""
+    # ---- batches
+
+    def _submit(self) -> bool:
+        """Keep `WINDOW` batches in the scheduler for each that the workers can run; return False if none is left."""
+        self._monitor.check()
         n_slots = self._look()
         while len(self._running) < WINDOW * max(1, n_slots):
-            batch = take(n_slots)
+            batch = self._batches.take(n_slots, self._running.values())
             if batch is None:
-                return
+                break
             key = f"{self._plugin.name}-{uuid.uuid4().hex}"
-            future = self._client.submit(
-                self._function, self._plugin.name, *arguments(batch), key=key, pure=False
-            )
+            names = [self._plugin.place.name(item) for item in batch.items]
+            future = self._client.submit(_run_batch, self._plugin.name, names, key=key, pure=False)
             self._running[key] = batch
             self._ended.add(future)
+        return bool(self._running)
 
-    def _take(self) -> Iterator[tuple[B, Any]]:
-        """Yield the batches that have ended."""
+    def _take(self) -> None:
+        """Add the answers of batches that have ended; without any, wait a moment."""
         ended = self._ended.next_batch(block=False)
-        if not ended and self._client.status != "running":
-            raise self._lost()
-        for future, result in ended:
-            if isinstance(result, self._kind):  # its worker may be lost since
-                yield self._running.pop(future.key), result
-            elif future.status == "error":
-                yield self._running.pop(future.key), future.exception()
-            else:
+        if not ended:
+            if self._client.status != "running":
                 raise self._lost()
+            time.sleep(PAUSE)
+        for future, answer in ended:
+            if isinstance(answer, ShardBatch):  # its worker may be lost since
+                self._batches.add(self._running.pop(future.key), answer)
+            elif future.status != "error":
+                raise self._lost()
+            elif isinstance(error := future.exception(), KilledWorker):
+                self._batches.divide(self._running.pop(future.key), error)
+            else:
+                self._batches.fail(self._running.pop(future.key), error)
 
     def _look(self) -> int:
         """Return the number of batches that the workers run at the same time; ask the scheduler now and then."""
@@ -323,14 +307,20 @@ class DaskRun(Generic[B]):
             self._look_call, self._look_time = Call(self._workers.look), now
         if self._look_call is not None and self._look_call.wait(PAUSE if self._n_slots is None else 0):
             try:
-                self._n_slots = self._slots_of(self._look_call.result())
+                workers = self._look_call.result()
             except OSError as error:
                 raise self._lost() from error
+            self._n_slots = sum(min(worker.n_threads, self._plugin.n_threads) for worker in workers)
             self._look_call = None
+            if workers:
+                self._last_seen = now
+            elif self._plugin.is_own and now >= self._last_seen + JOIN_SECONDS:
+                # workers of another cluster may come back, such as jobs that wait in a queue
+                raise LostScheduler(f"dask: all workers of {self._address} have ended, and none came back")
         elif self._look_call is not None and now >= self._look_time + SILENT_SECONDS:
             raise self._lost()
         return self._n_slots or 0
 
-    def _lost(self) -> Lost:
+    def _lost(self) -> LostScheduler:
         self._is_lost = True
-        return Lost(f"dask: the scheduler at {self._address} was lost, or has dropped the work")
+        return LostScheduler(f"dask: the scheduler at {self._address} was lost, or has dropped the work")

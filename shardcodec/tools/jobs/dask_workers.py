@@ -6,33 +6,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import dask
 from distributed import Client, LocalCluster, default_client, get_worker
 from distributed.system import MEMORY_LIMIT
 
 from ...options import Options
-from ..convert.execute import Totals
-from ..convert.plan import MOST_MEMORY, ConvertPlan, Unit, default_memory
-from ..convert.work import Done
+from ..convert.plan import MOST_MEMORY, default_memory
 from ..report import format_nbytes
-from ..targets import ArrayTarget, ShardTarget
 from ..work import Monitor
-from .dask_run import MEMORY_SHARE, PAUSE, Call
-from .dask_work import ConvertPlugin, ConvertRun, ShardPlugin, ShardRun
-from .shard_work import ArrayPlace, ShardTask
+from .batches import Batches
+from .dask_run import JOIN_SECONDS, MEMORY_SHARE, PAUSE, Call, DaskRun, TaskPlugin
+from .shard_work import ShardTask, TaskPlace
 
 __all__ = ["DaskWorkers", "active_client", "dask_workers"]
 
-T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741 - an item: a shard, or a unit of a plan
+R = TypeVar("R")
 
 # The plan makes groups of shards for so many times the threads that there are.
 SHARES = 4
-# Seconds to wait for the first worker.
-JOIN_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,8 @@ def dask_workers(
         if isinstance(place, str):
             n = _local_workers(place)
             is_own = n is not None
+            if is_own:  # else a worker that starts again slowly, on a loaded machine, is dropped for ever
+                stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": JOIN_SECONDS}))
             cluster = place if n is None else stack.enter_context(_local_cluster(n, threads or 1))
             client = stack.enter_context(Client(cluster, set_as_default=False))
         elif isinstance(place, Client):
@@ -201,82 +200,34 @@ class DaskWorkers:
             time.sleep(PAUSE)
         return workers
 
-    def run(
-        self,
-        plan: ConvertPlan,
-        job: str,
-        owner: str,
-        options: Options,
-        units: Iterable[Unit],
-        done: Done,
-        monitor: Monitor,
-        *,
-        fail_fast: bool,
-    ) -> Totals:
-        """Run units of a plan that is stored. The workers append finished shards to their ledgers.
-
-        Parameters
-        ----------
-        plan : ConvertPlan
-        job, owner : str
-            Path of the plan, and name of the job.
-        options : Options
-        units : iterable of Unit
-        done : mapping
-            What earlier runs have recorded.
-        monitor : Monitor
-            If it stops the run, each worker finishes its current shards.
-        fail_fast : bool
-            Stop at the first shard that cannot be written.
-
-        Raises
-        ------
-        Incomplete
-            The scheduler was lost.
-        ValueError
-            The plan needs more memory than a worker has.
-        ConflictError, FileNotFoundError, ImportError, OSError
-            A worker cannot go on; see `PlanWorker.run`.
-        """
-        need = max((one.grouping.need_nbytes for one in plan.arrays), default=0)
-        if need > self.memory:
-            raise ValueError(
-                f"memory: expected workers with at least {format_nbytes(need)} for a group of shards, as the job was planned, got "
-                f"{format_nbytes(self.memory)}; use larger workers, or begin a new job"
-            )
-        # the job may have been begun with larger workers
-        plan = replace(plan, memory=min(plan.memory, self.memory))
-        plugin = ConvertPlugin(
-            job, owner, options, memory=self.memory, fail_fast=fail_fast, is_own=self.is_own
-        )
-        return ConvertRun(self, plan, plugin, units, done, monitor, fail_fast=fail_fast).run()
-
     def in_order(
         self,
-        task: ShardTask[T],
-        place: ArrayPlace,
-        array: ArrayTarget,
-        shards: Iterable[ShardTarget],
+        place: TaskPlace[I],
+        task: ShardTask[I, R],
+        batches: Batches[I, R],
         options: Options,
         monitor: Monitor,
-    ) -> Generator[tuple[list[ShardTarget], T], None, None]:
-        """Work on the shards of one array.
+        *,
+        most_threads: int | None = None,
+    ) -> Generator[tuple[list[I], R], None, None]:
+        """Work on the shards of one array, or on the units of a plan.
 
         Parameters
         ----------
+        place : TaskPlace
+            Where the workers find the array or the plan.
         task : ShardTask
-        place : ArrayPlace
-            Where the workers find the array.
-        array : ArrayTarget
-        shards : iterable of ShardTarget
-            Taken batch by batch, some batches ahead of the results.
+        batches : Batches
+            The shards. They are taken batch by batch, some batches ahead of the results.
         options : Options
         monitor : Monitor
             If it stops the run, each worker finishes its current shards.
+        most_threads : int, optional
+            Batches of each worker at the same time. Default: `n_threads`.
 
         Yields
         ------
-        shards : list of ShardTarget
+        shards : list
             The shards of a result.
         result : object
             In the order of the shards.
@@ -285,17 +236,22 @@ class DaskWorkers:
         ------
         Stopped
             The user asked to stop. The results of shards that are finished are yielded before.
-        OSError
+        LostScheduler
             The scheduler was lost.
         FileNotFoundError, ConflictError, ImportError
-            A worker does not reach the same array, or has another version of shardcodec.
+            A worker does not reach the same array or plan, or has another version of shardcodec.
         Exception
             What the work raised first, in the order of the shards.
         """
-        plugin = ShardPlugin(
-            place, task, options, n_threads=self.n_threads, memory=self.memory, is_own=self.is_own
+        plugin = TaskPlugin(
+            place,
+            task,
+            options,
+            n_threads=most_threads or self.n_threads,
+            memory=self.memory,
+            is_own=self.is_own,
         )
-        return ShardRun(self, plugin, task, array, shards, monitor, most_threads=self.n_threads).results()
+        return DaskRun(self, plugin, batches, monitor).results()
 
 
 def _memory(workers: Sequence[_Worker], memory: int | None) -> int:

@@ -7,20 +7,16 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...arguments import checked
 from ...option_sources import current_options
-from ...options import Options, check
-from ...storage.kinds import is_url
-from ..convert.execute import Execution, is_finished, recorded_shards, run_report
-from ..convert.open_source import open_source
-from ..convert.plan import check_same_source
+from ...options import check
+from ..convert.execute import Execution, run_report
 from ..convert.report import ConvertReport
-from ..convert.source import SourceTree
+from ..convert.units import is_finished, open_plan, recorded_shards
 from ..new_hierarchy import NewHierarchy
 from ..report import Record, Report
 from ..work import Monitor
@@ -29,39 +25,9 @@ from .job_files import PlanFile, read_ledgers
 __all__ = [
     "ArrayProgress",
     "StatusReport",
-    "open_plan",
     "run_part",
     "status",
 ]
-
-
-# ---------------------------------------------------------------- the source and the destination of a stored plan
-#
-# `open_plan`: a worker opens what a plan names, and checks that it is what was planned.
-
-
-def open_plan(found: PlanFile, options: Options) -> tuple[SourceTree, NewHierarchy]:
-    """Open source and destination of a plan.
-
-    Raises
-    ------
-    ConflictError
-        The source has changed since the plan was made.
-    FileNotFoundError, SpecError, UnsupportedError, ImportError
-        The source or the destination cannot be opened.
-    """
-    plan = found.plan
-    names = [glob.escape(name) for name in (*(one.name for one in plan.arrays), *plan.verbatim)]
-    tree = open_source(
-        found.source,
-        options,
-        only=names if names != [""] else (),
-        others=plan.others,
-        storage_options=found.storage_options if is_url(found.source) else None,
-    )
-    new = NewHierarchy(found.destination, found.storage_options)
-    check_same_source(plan, tree, new)
-    return tree, new
 
 
 # ---------------------------------------------------------------- run one part of a plan

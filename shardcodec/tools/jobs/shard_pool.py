@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections import deque
@@ -21,7 +22,8 @@ from ..hierarchy_copy import HierarchyCopy
 from ..new_hierarchy import check_new_place
 from ..targets import ArrayTarget, ShardTarget, find_arrays
 from ..work import MemoryBudget, Monitor
-from .shard_work import ArrayPlace, ShardTask, ShardWork
+from .batches import Batches
+from .shard_work import ArrayPlace, ArrayTask, ShardTool
 
 if TYPE_CHECKING:
     from .dask_workers import DaskWorkers
@@ -230,14 +232,18 @@ class ShardPool:
         return first is not None and first.only is not None
 
     def results(
-        self, task: ShardTask[R], work: ShardWork[R], array: ArrayTarget, shards: Iterable[ShardTarget]
+        self,
+        task: ArrayTask[R],
+        tool: ShardTool[ShardTarget, R],
+        array: ArrayTarget,
+        shards: Iterable[ShardTarget],
     ) -> Generator[tuple[list[ShardTarget], R], None, None]:
         """Work on shards of an array, and yield the results in the order of the shards; see `DaskWorkers.in_order`.
 
         Parameters
         ----------
-        task : ShardTask
-        work : ShardWork
+        task : ArrayTask
+        tool : ShardTool
             The task, opened in this process with `options` and `budget`.
         array : ArrayTarget
         shards : iterable of ShardTarget
@@ -251,9 +257,17 @@ class ShardPool:
             What the work raised first. With workers also the errors of `DaskWorkers.in_order`.
         """
         if self._workers is None:
-            return _in_threads(work, shards, self._monitor)
+            return _in_threads(tool, shards, self._monitor)
         place = ArrayPlace.of(array, self._target, self._spec, self._storage_options)
-        return self._workers.in_order(task, place, array, shards, self.options, self._monitor)
+        cost = math.prod(array.shard_spec.shard_shape)
+        batches = Batches(
+            shards,
+            cost=lambda shard: cost,
+            n_shards=lambda shard: 1,
+            left=array.n_grid_shards * cost,
+            failed=task.failed,
+        )
+        return self._workers.in_order(place, task, batches, self.options, self._monitor)
 
 
 def absolute_place(place: Any) -> Any:
@@ -263,7 +277,7 @@ def absolute_place(place: Any) -> Any:
 
 
 def _in_threads(
-    work: ShardWork[R], shards: Iterable[ShardTarget], monitor: Monitor
+    tool: ShardTool[ShardTarget, R], shards: Iterable[ShardTarget], monitor: Monitor
 ) -> Generator[tuple[list[ShardTarget], R], None, None]:
     taken: deque[ShardTarget] = deque()
 
@@ -272,5 +286,5 @@ def _in_threads(
             taken.append(shard)
             yield shard
 
-    for n, result in work.run(noted(), monitor, work.n_threads):
+    for n, result in tool.run(noted(), monitor, tool.n_threads):
         yield [taken.popleft() for _ in range(n)], result

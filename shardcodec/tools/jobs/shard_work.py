@@ -2,22 +2,23 @@
 # SPDX-License-Identifier: MIT
 """What a tool does with each shard of an array, in any process, batch by batch.
 
-`ShardTask`: the work of a tool on the shards of one array, as plain data. `ShardWorker`: runs batches of it in a process.
+`ShardTask`: the work of a tool, as plain data. `ShardTool`: the same in one process, ready to run. `ShardWorker`: runs batches
+in a process. A unit of a conversion takes the place of a shard there.
 
-They do not depend on the system that sends the batches. Several threads may run batches at the same time.
+They do not depend on the system that sends the batches. Several threads may run batches at the same time. A batch may run
+twice, because a worker was lost: a tool changes nothing, or replaces whole shards, each in one step and so that the second
+time gives the same result.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -25,164 +26,53 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from ...errors import ConflictError
 from ...format.spec import ShardSpec
 from ...options import Options
-from ..convert.plan import ConvertPlan, Unit
 from ..targets import ArrayTarget, ShardTarget, find_arrays
 from ..work import MemoryBudget, Monitor, Stopped
 
 __all__ = [
     "MOST_SECONDS",
     "ArrayPlace",
-    "BatchEnd",
-    "Batches",
-    "Name",
+    "ArrayTask",
     "ShardBatch",
     "ShardTask",
-    "ShardWork",
+    "ShardTool",
     "ShardWorker",
-    "batches_of_plan",
+    "TaskPlace",
     "is_stored",
+    "unseen",
 ]
 
-
-# ---------------------------------------------------------------- how much work a task of a cluster gets
-#
-# `Batches`: divides units of a plan, or shards, into batches of about `TARGET_SECONDS`, by what earlier ones have taken.
-#
-# A batch of a second would be mostly administration; one of an hour is lost if its worker dies. The first size is an
-# estimate. Near the end batches become smaller, so that the workers end at about the same time.
-
-T = TypeVar("T")
-
-# Work of the first batches, of later ones, and the time after which a worker returns the rest of a batch.
-FIRST_SECONDS = 5.0
-TARGET_SECONDS = 20.0
+# A worker returns the rest of a batch after this time.
 MOST_SECONDS = 60.0
-# Elements per second of one thread, before any batch was measured.
-FIRST_SPEED = 50e6
-# A message to a worker names at most so many shards, with what is recorded of them.
-MOST_SHARDS = 10_000
-
-
-class Batches(Generic[T]):
-    """The items that are left, such as units of a plan.
-
-    Parameters
-    ----------
-    items : iterable
-        It is read as batches are taken, so that no list of all items is made.
-    cost : callable
-        Returns the number of elements of an item.
-    n_shards : callable
-        Returns the number of shards of an item.
-    left : int
-        Elements of all items; too many do no harm, apart from larger batches at the end.
-    """
-
-    def __init__(
-        self, items: Iterable[T], *, cost: Callable[[T], int], n_shards: Callable[[T], int], left: int
-    ) -> None:
-        self._item_cost, self._n_shards, self._left = cost, n_shards, left
-        self._rest = iter(items)
-        self._returned: deque[T] = deque()
-        self._speed, self._seconds = FIRST_SPEED, FIRST_SECONDS
-
-    def take(self, n_slots: int) -> list[T]:
-        """Return the next batch; an empty one if nothing is left.
-
-        Parameters
-        ----------
-        n_slots : int
-            Batches that the workers run at the same time.
-        """
-        wanted = min(self._speed * self._seconds, self._left / (2 * max(1, n_slots)))
-        batch: list[T] = []
-        cost = n_shards = 0
-        while not batch or (cost < wanted and n_shards < MOST_SHARDS):
-            item = self._returned.popleft() if self._returned else next(self._rest, None)
-            if item is None:
-                break
-            batch.append(item)
-            cost += self._item_cost(item)
-            n_shards += self._n_shards(item)
-        self._left -= cost
-        return batch
-
-    def give_back(self, items: Sequence[T]) -> None:
-        """Take items back that a worker has not run; they come next."""
-        self._returned.extendleft(reversed(items))
-        self._left += self._cost(items)
-
-    def measured(self, items: Sequence[T], seconds: float) -> None:
-        """Adapt the size of batches to the time that the items of one have taken."""
-        speed = self._cost(items) / max(seconds, 1e-3)
-        is_first = self._seconds == FIRST_SECONDS
-        self._speed = speed if is_first else (self._speed + speed) / 2
-        self._seconds = TARGET_SECONDS
-
-    def _cost(self, items: Iterable[T]) -> int:
-        return sum(map(self._item_cost, items))
-
-
-class BatchEnd(Monitor):
-    """Ends a batch in a worker when its time is over, or the worker is stopped.
-
-    Parameters
-    ----------
-    is_stopped : callable
-        Returns True if the worker is stopped.
-    end : float
-        Time of `time.monotonic`.
-    """
-
-    def __init__(self, is_stopped: Callable[[], bool], end: float) -> None:
-        self._is_stopped, self._end = is_stopped, end
-
-    def check(self) -> None:
-        if self._is_stopped() or time.monotonic() >= self._end:
-            raise Stopped
-
-
-def batches_of_plan(plan: ConvertPlan, units: Iterable[Unit]) -> Batches[Unit]:
-    """Return the batches of units of a plan."""
-    shards = [math.prod(one.grouping.shards) for one in plan.arrays]
-    costs = [n * math.prod(one.shard_shape) for n, one in zip(shards, plan.arrays, strict=True)]
-    left = sum(math.prod(one.groups) * cost for one, cost in zip(plan.arrays, costs, strict=True))
-    return Batches(
-        units, cost=lambda unit: costs[unit.array], n_shards=lambda unit: shards[unit.array], left=left
-    )
-
-
-# ---------------------------------------------------------------- what a tool does with each shard of an array, in any process
-
 # A batch ends early if its results list more findings, so that a message stays small where all shards are damaged.
 MOST_WEIGHT = 20_000
 
+I = TypeVar("I")  # noqa: E741 - an item: a shard, or a unit of a plan
+I_contra = TypeVar("I_contra", contravariant=True)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-# Key of a shard in the folder of its array, and its position.
-Name = tuple[str, tuple[int, ...] | None]
+
+# ---------------------------------------------------------------- what a tool does with each shard
 
 
-class ShardWork(Protocol[R_co]):
-    """The work on the shards of an array that is open.
+class ShardTool(Protocol[I_contra, R_co]):
+    """Works on the shards of an array that is open.
 
     Attributes
     ----------
     n_threads : int
-        Threads that work at a time, at most.
+        Threads that work at the same time, at most.
     """
 
     n_threads: int
 
-    def run(
-        self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
-    ) -> Iterator[tuple[int, R_co]]:
+    def run(self, shards: Iterable[I_contra], monitor: Monitor, n_threads: int) -> Iterator[tuple[int, R_co]]:
         """Work on shards.
 
         Parameters
         ----------
-        shards : iterable of ShardTarget
+        shards : iterable
         monitor : Monitor
             It is asked between two shards whether to stop.
         n_threads : int
@@ -201,39 +91,59 @@ class ShardWork(Protocol[R_co]):
         """
 
 
-class ShardTask(ABC, Generic[R]):
-    """The work of a tool on the shards of one array. It is sent to other processes, so it has plain data only."""
+class ShardTask(ABC, Generic[I, R]):
+    """The work of a tool. It is sent to other processes, so it has plain data only."""
 
     @abstractmethod
-    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardWork[R]:
-        """Return the work in this process.
-
-        Parameters
-        ----------
-        array : ArrayTarget
-        options : Options
-        budget : MemoryBudget
-            The memory of all threads.
-        """
+    def open(self, opened: Any, options: Options, budget: MemoryBudget) -> ShardTool[I, R]:
+        """Return the tool in this process; `opened` is what the place of the task opens, `budget` the memory of all threads."""
 
     def weight(self, result: R) -> int:
-        """Return the number of parts of a result, such as findings."""
+        """Return the number of parts of a result, such as findings; 0 if there was nothing to do."""
         return 1
+
+    def close(self, opened: Any) -> None:
+        """Close what `TaskPlace.open` returned, after the last batch."""
+
+
+class ArrayTask(ShardTask[ShardTarget, R]):
+    """The work of a tool on the shards of one array, which an `ArrayPlace` opens."""
 
     @abstractmethod
     def failed(self, shard: ShardTarget, detail: str) -> R:
         """Return the result of a shard whose work ends the process."""
 
 
+class TaskPlace(ABC, Generic[I]):
+    """Where another process finds what a task works on: plain data."""
+
+    @abstractmethod
+    def open(self, options: Options) -> Any:
+        """Open it in this process."""
+
+    def name(self, item: I) -> Any:
+        """Return a shard as plain data."""
+        return item
+
+    def item(self, opened: Any, name: Any) -> I:
+        """Return the shard that `name` was made of, in this process."""
+        found: I = name
+        return found
+
+    def sees(self, item: I) -> bool:
+        """Return False if this machine cannot find the shard."""
+        return True
+
+
 @dataclass(frozen=True)
-class ArrayPlace:
+class ArrayPlace(TaskPlace[ShardTarget]):
     """An array, as another process finds it.
 
     Attributes
     ----------
     target : str
         Absolute path, or a URL: the hierarchy, the array, or one shard.
-    name : str or None
+    array : str or None
         Path of the array in the hierarchy; None if `target` is the array or a shard.
     spec : ShardSpec or None
         The encoding of a shard that is not in the folder of its array.
@@ -243,7 +153,7 @@ class ArrayPlace:
     """
 
     target: str
-    name: str | None
+    array: str | None
     spec: ShardSpec | None
     storage_options: Mapping[str, Any] | None = field(repr=False)
     fingerprint: str
@@ -259,7 +169,7 @@ class ArrayPlace:
         """Return the place of an array that `find_arrays` found."""
         return cls(target, array.name or None, spec, storage_options, _fingerprint(array))
 
-    def open(self) -> ArrayTarget:
+    def open(self, options: Options) -> ArrayTarget:
         """Find the array in this process.
 
         Raises
@@ -271,24 +181,48 @@ class ArrayPlace:
         """
         host = socket.gethostname()
         try:
-            found = next(
+            array = next(
                 find_arrays(
-                    self.target, array=self.name, spec=self.spec, storage_options=self.storage_options
+                    self.target, array=self.array, spec=self.spec, storage_options=self.storage_options
                 )
             )
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{self.target}: expected the array {self.name or ''!r} on the worker at {host}: {error}; all workers must reach it "
+                f"{self.target}: expected the array {self.array or ''!r} on the worker at {host}: {error}; all workers must reach it "
                 "under the same path"
             ) from error
-        if (actual := _fingerprint(found)) != self.fingerprint:
+        if (actual := _fingerprint(array)) != self.fingerprint:
             raise ConflictError(
-                f"{found.place}: expected the metadata that the main process has read, got others on the worker at {host}; all "
+                f"{array.place}: expected the metadata that the main process has read, got others on the worker at {host}; all "
                 "workers must reach the same array, and its metadata must not change meanwhile",
                 expected=self.fingerprint,
                 actual=actual,
             )
-        return found
+        return array
+
+    def name(self, item: ShardTarget) -> tuple[str, tuple[int, ...] | None]:
+        return item.relative, item.coords
+
+    def item(self, opened: ArrayTarget, name: tuple[str, tuple[int, ...] | None]) -> ShardTarget:
+        relative, coords = name
+        return ShardTarget(opened, opened.folder.prefix + relative, coords)
+
+    def sees(self, item: ShardTarget) -> bool:
+        return is_stored(item)
+
+
+def _fingerprint(array: ArrayTarget) -> str:
+    text = json.dumps(array.document, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def is_stored(shard: ShardTarget) -> bool:
+    """Return False if this machine sees no file of a shard; True for a store that names its objects everywhere the same."""
+    path = shard.array.store.path(shard.key)
+    return path is None or os.path.lexists(path)
+
+
+# ---------------------------------------------------------------- a process that runs batches of one task
 
 
 class ShardBatch(NamedTuple):
@@ -301,7 +235,7 @@ class ShardBatch(NamedTuple):
     missing : list of int
         Shards that are not stored, by their number in the batch.
     seconds : float
-        Time that the batch took.
+        Time that the batch took; 0 if there was nothing to do for its shards.
     error : Exception or None
         Why the batch ended early.
     host : str
@@ -315,12 +249,23 @@ class ShardBatch(NamedTuple):
     host: str
 
 
+def unseen(shards: Sequence[Any], batch: ShardBatch) -> FileNotFoundError | None:
+    """Return the error of a worker that does not see a shard which is stored here."""
+    for n in batch.missing:
+        if is_stored(shards[n]) and shards[n].array.store.supports_listing:
+            return FileNotFoundError(
+                f"{shards[n].name}: expected the shard on the worker at {batch.host}, but it is not there; all workers must reach "
+                "the array under the same path"
+            )
+    return None
+
+
 class ShardWorker:
     """Runs batches of one task in one process.
 
     Parameters
     ----------
-    place : ArrayPlace
+    place : TaskPlace
     task : ShardTask
     options : Options
         Options of the process that sends the batches.
@@ -329,79 +274,103 @@ class ShardWorker:
     """
 
     def __init__(
-        self, place: ArrayPlace, task: ShardTask[Any], options: Options, *, n_threads: int, memory: int
+        self,
+        place: TaskPlace[Any],
+        task: ShardTask[Any, Any],
+        options: Options,
+        *,
+        n_threads: int,
+        memory: int,
     ) -> None:
         self._place, self._task = place, task
         self._options = replace(options, threads=n_threads)
         self._memory = memory
-        self._opening = threading.Lock()
-        self._opened: _OpenedArray | None = None
+        self._opening, self._lock = threading.Lock(), threading.Lock()
+        self._open_task: _OpenTask | None = None
+        self._n_running = 0
         self.is_stopped = False
 
-    def run(self, names: Sequence[Name], most_seconds: float) -> ShardBatch:
+    def run(self, names: Sequence[Any], most_seconds: float) -> ShardBatch:
         """Work on shards in their order, until the time is over or the worker is stopped; a shard that was begun is finished.
 
         Parameters
         ----------
-        names : sequence of (str, tuple of int or None)
-            Key of each shard in the folder of the array, and its position.
+        names : sequence
+            What `TaskPlace.name` returned of each shard.
         most_seconds : float
 
         Raises
         ------
-        FileNotFoundError, ConflictError, ShardError, OSError, ValueError
-            The array cannot be opened here, or is not the same.
+        FileNotFoundError, ConflictError, ShardError, OSError, ValueError, ImportError
+            What the place names cannot be opened here, or is not the same.
         """
         with self._opening:
-            if self._opened is None:
-                self._opened = self._open()
-            opened = self._opened
-        prefix = opened.array.folder.prefix
-        shards = [ShardTarget(opened.array, prefix + relative, coords) for relative, coords in names]
-        with opened.slots:
-            start = time.monotonic()
-            # the process that lists the shards must see the same ones
-            missing = [n for n, shard in enumerate(shards) if not is_stored(shard)]
-            results: list[tuple[int, Any]] = []
-            failure: Exception | None = None
-            try:
-                until = BatchEnd(lambda: self.is_stopped, start + most_seconds)
-                weight = 0
-                for n, result in opened.work.run(shards, until, opened.n_threads):
-                    results.append((n, result))
-                    weight += self._task.weight(result)
-                    if weight > MOST_WEIGHT:
-                        break
-            except Stopped:
-                pass
-            except Exception as error:  # noqa: BLE001 - it is raised in the process that asked, after the results
-                failure = error
-            return ShardBatch(results, missing, time.monotonic() - start, failure, socket.gethostname())
+            if self._open_task is None:
+                self._open_task = self._open()
+            task = self._open_task
+        with self._lock:
+            self._n_running += 1
+        try:
+            with task.slots:
+                return self._run(task, names, most_seconds)
+        finally:
+            with self._lock:
+                self._n_running -= 1
+                self._close_if_over()
 
     def stop(self) -> None:
-        """End the batches after their current shards."""
+        """End the batches after their current shards, and then close what they use."""
         self.is_stopped = True
+        with self._lock:
+            self._close_if_over()
 
-    def _open(self) -> _OpenedArray:
-        array = self._place.open()
-        work = self._task.open(array, self._options, MemoryBudget(self._memory))
-        n_slots = max(1, min(self._options.threads, work.n_threads))
-        return _OpenedArray(array, work, threading.BoundedSemaphore(n_slots), work.n_threads // n_slots)
+    def _run(self, task: _OpenTask, names: Sequence[Any], most_seconds: float) -> ShardBatch:
+        start = time.monotonic()
+        shards = [self._place.item(task.opened, name) for name in names]
+        # the process that lists the shards must see the same ones
+        missing = [n for n, shard in enumerate(shards) if not self._place.sees(shard)]
+        results: list[tuple[int, Any]] = []
+        failure: Exception | None = None
+        weight = 0
+        try:
+            until = _BatchEnd(lambda: self.is_stopped, start + most_seconds)
+            for n, result in task.tool.run(shards, until, task.n_threads):
+                results.append((n, result))
+                weight += self._task.weight(result)
+                if weight > MOST_WEIGHT:
+                    break
+        except Stopped:
+            pass
+        except Exception as error:  # noqa: BLE001 - it is raised in the process that asked, after the results
+            failure = error
+        seconds = time.monotonic() - start if weight else 0.0
+        return ShardBatch(results, missing, seconds, failure, socket.gethostname())
+
+    def _open(self) -> _OpenTask:
+        opened = self._place.open(self._options)
+        tool = self._task.open(opened, self._options, MemoryBudget(self._memory))
+        n_slots = max(1, min(self._options.threads, tool.n_threads))
+        slots = threading.BoundedSemaphore(n_slots)
+        return _OpenTask(opened, tool, slots, tool.n_threads // n_slots)
+
+    def _close_if_over(self) -> None:
+        if self.is_stopped and not self._n_running and self._open_task is not None:
+            self._task.close(self._open_task.opened)
 
 
-def is_stored(shard: ShardTarget) -> bool:
-    """Return False if this machine sees no file of a shard; True for a store that names its objects everywhere the same."""
-    path = shard.array.store.path(shard.key)
-    return path is None or os.path.lexists(path)
+class _BatchEnd(Monitor):
+    """Ends a batch in a worker when its time is over, or the worker is stopped."""
+
+    def __init__(self, is_stopped: Callable[[], bool], end: float) -> None:
+        self._is_stopped, self._end = is_stopped, end
+
+    def check(self) -> None:
+        if self._is_stopped() or time.monotonic() >= self._end:
+            raise Stopped
 
 
-class _OpenedArray(NamedTuple):
-    array: ArrayTarget
-    work: ShardWork[Any]
+class _OpenTask(NamedTuple):
+    opened: Any
+    tool: ShardTool[Any, Any]
     slots: threading.BoundedSemaphore
     n_threads: int  # of one batch
-
-
-def _fingerprint(array: ArrayTarget) -> str:
-    text = json.dumps(array.document, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,348 @@
+# units.py - write the units of a plan, and record the finished shards
+# SPDX-License-Identifier: MIT
+"""`UnitWriter`: writes units of a plan in threads of this process, and appends each finished shard to a ledger."""
+
+from __future__ import annotations
+
+import glob
+import math
+import socket
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ...errors import ConflictError
+from ...format.metadata import key_encoding
+from ...options import Options
+from ...storage.kinds import is_url
+from ..jobs.batches import Batches
+from ..jobs.job_files import FoundLines, Ledger, PlanFile, read_ledgers
+from ..jobs.shard_work import ShardTask, TaskPlace
+from ..new_hierarchy import NewHierarchy, guard, has_claim
+from ..other_objects import NO_OBJECTS, ObjectCounts
+from ..work import MemoryBudget, Monitor, Stopped, as_finished
+from .open_source import open_source
+from .plan import ConvertPlan, Unit, check_same_source
+from .report import ShardFailure, ShardRecord
+from .source import Ints, SourceTree
+from .work import Done, GroupResult, GroupWork
+
+__all__ = [
+    "FINISHED",
+    "ConvertTask",
+    "OpenPlan",
+    "PlanPlace",
+    "RecordedUnit",
+    "Totals",
+    "UnitWriter",
+    "UntilFailure",
+    "batches_of_plan",
+    "is_finished",
+    "n_in_flight",
+    "open_plan",
+    "recorded_shards",
+    "with_records",
+]
+
+# Failures that a report lists.
+MOST_FAILURES = 1000
+# Member of the line of a ledger that says that the documents are written.
+FINISHED = "finished"
+
+# A unit, and the records of earlier runs of its shards.
+RecordedUnit = tuple[Unit, Done]
+
+
+@dataclass
+class Totals:
+    """Sums over the finished units of a run."""
+
+    n_written: int = 0
+    n_skipped: int = 0
+    n_failed: int = 0
+    n_moved_chunks: int = 0
+    read_nbytes: int = 0
+    written_nbytes: int = 0
+    failures: list[ShardFailure] = field(default_factory=list)
+    is_stopped: bool = False
+    others: ObjectCounts = NO_OBJECTS
+
+    @classmethod
+    def of(cls, group: GroupResult) -> Totals:
+        """Return the sums over one unit."""
+        return cls(
+            len(group.records) + group.n_empty,
+            group.n_skipped,
+            len(group.failures),
+            sum(record.n_moved for record in group.records),
+            sum(record.read_nbytes for record in group.records),
+            sum(record.nbytes for record in group.records),
+            list(group.failures[:MOST_FAILURES]),
+        )
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards, however they ended."""
+        return self.n_written + self.n_skipped + self.n_failed
+
+    def add(self, more: Totals) -> None:
+        """Add the sums over further units."""
+        self.n_written += more.n_written
+        self.n_skipped += more.n_skipped
+        self.n_failed += more.n_failed
+        self.n_moved_chunks += more.n_moved_chunks
+        self.read_nbytes += more.read_nbytes
+        self.written_nbytes += more.written_nbytes
+        self.failures += more.failures[: MOST_FAILURES - len(self.failures)]
+
+    def add_failure(self, failure: ShardFailure) -> None:
+        """Add a shard that is not stored any more as it was written."""
+        self.n_failed += 1
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append(failure)
+
+
+class UntilFailure(Monitor):
+    """Also stops a run after its first failure, if `fail_fast` is True; the units that were begun are finished."""
+
+    def __init__(self, monitor: Monitor, *, fail_fast: bool) -> None:
+        self._monitor, self._fail_fast = monitor, fail_fast
+        self.has_failed = False
+
+    def add(self, part: Totals) -> None:
+        """Note the result of a unit."""
+        self.has_failed = self.has_failed or (self._fail_fast and part.n_failed > 0)
+
+    def check(self) -> None:
+        if self.has_failed:
+            raise Stopped
+        self._monitor.check()
+
+
+def n_in_flight(plan: ConvertPlan, n_threads: int) -> int:
+    """Return the number of units that fit into the memory at the same time."""
+    need = max((array.grouping.need_nbytes for array in plan.arrays), default=1)
+    return max(1, min(n_threads, plan.memory // max(1, need)))
+
+
+class UnitWriter:
+    """Writes units of a plan that is open; see `ShardTool`.
+
+    `done` is the mapping that `groups` looks up. The records of a unit are in it only while the unit is written.
+    """
+
+    def __init__(
+        self,
+        groups: GroupWork,
+        done: dict[tuple[str, Ints], Sequence[ShardRecord]],
+        ledger: Ledger | None,
+        *,
+        n_threads: int,
+        fail_fast: bool,
+    ) -> None:
+        self._groups, self._done, self._ledger, self._fail_fast = groups, done, ledger, fail_fast
+        self.n_threads = n_threads
+
+    def run(
+        self, units: Iterable[RecordedUnit], monitor: Monitor, n_threads: int
+    ) -> Generator[tuple[int, Totals], None, None]:
+        """Write units; with several threads the results come as they are ready. After a failure there may be fewer of them."""
+        until = UntilFailure(monitor, fail_fast=self._fail_fast)
+        try:
+            with closing(as_finished(units, self._write, n_threads, until)) as parts:
+                for part in parts:
+                    until.add(part)
+                    yield 1, part
+        except Stopped:
+            if not until.has_failed:
+                raise
+        finally:
+            if self._ledger is not None:
+                self._ledger.sync()
+
+    def _write(self, unit: RecordedUnit) -> Totals:
+        """Write a unit, in a thread; its shards are in the ledger when this returns."""
+        where, records = unit
+        self._done.update(records)
+        try:
+            group = self._groups.run(where)
+        finally:
+            for shard in records:
+                self._done.pop(shard, None)
+        if self._ledger is not None:
+            for record in group.records:
+                self._ledger.append(record.to_json())
+        return Totals.of(group)
+
+
+# ---------------------------------------------------------------- the source and the destination of a stored plan
+#
+# `open_plan`: a process opens what a plan names, and checks that it is what was planned. `PlanPlace` and `ConvertTask`: the same on a
+# worker, which also checks that the job is not over.
+
+
+def open_plan(file: PlanFile, options: Options) -> tuple[SourceTree, NewHierarchy]:
+    """Open source and destination of a plan.
+
+    Raises
+    ------
+    ConflictError
+        The source has changed since the plan was made.
+    FileNotFoundError, SpecError, UnsupportedError, ImportError
+        The source or the destination cannot be opened.
+    """
+    plan = file.plan
+    names = [glob.escape(name) for name in (*(one.name for one in plan.arrays), *plan.verbatim)]
+    tree = open_source(
+        file.source,
+        options,
+        only=names if names != [""] else (),
+        others=plan.others,
+        storage_options=file.storage_options if is_url(file.source) else None,
+    )
+    new = NewHierarchy(file.destination, file.storage_options)
+    check_same_source(plan, tree, new)
+    return tree, new
+
+
+class OpenPlan(NamedTuple):
+    """A stored plan in this process, with its memory, and the ledger of this process."""
+
+    plan: ConvertPlan
+    tree: SourceTree
+    destination: NewHierarchy
+    ledger: Ledger
+
+
+@dataclass(frozen=True)
+class PlanPlace(TaskPlace[RecordedUnit]):
+    """A stored plan, as another process finds it.
+
+    Attributes
+    ----------
+    job : str
+        Path of the plan.
+    owner : str
+        Name of the job that the plan must have.
+    """
+
+    job: str
+    owner: str
+
+    def open(self, options: Options) -> OpenPlan:
+        """Open the plan in this process.
+
+        Raises
+        ------
+        FileNotFoundError
+            The plan, the source or the destination is not reached from this machine.
+        ConflictError
+            The source has changed, or the plan is that of another job.
+        SpecError, UnsupportedError, ValueError, ImportError
+            Source or destination cannot be opened.
+        """
+        file = self._read_plan()
+        tree, new = open_plan(file, replace(options, threads=1))
+        # a job that is over has no mark
+        is_over = is_finished(read_ledgers(self.job, file.plan.fingerprint))
+        if not has_claim(new, self.owner) and not is_over:
+            raise FileNotFoundError(
+                f"{new.place}: expected the mark of the job {self.job} on the worker at {socket.gethostname()}, but there is none; "
+                "all workers must reach the destination under the same path"
+            )
+        new.before_store = guard(new, self.owner)
+        return OpenPlan(file.plan, tree, new, Ledger(self.job, file.plan.fingerprint))
+
+    def _read_plan(self) -> PlanFile:
+        host = socket.gethostname()
+        try:
+            file = PlanFile.read(self.job)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{self.job}: expected the plan on the worker at {host}, but it is not there; all workers must reach "
+                "the plan, the source and the destination under the same paths"
+            ) from error
+        if file.job != self.owner:
+            raise ConflictError(
+                f"{self.job}: expected the plan of the job {self.owner} on the worker at {host}, got that of {file.job}; all workers "
+                "must reach the same file",
+                expected=self.owner,
+                actual=file.job,
+            )
+        return file
+
+
+@dataclass(frozen=True)
+class ConvertTask(ShardTask[RecordedUnit, Totals]):
+    """How the units of a plan are written. A batch ends at the first failure if `fail_fast` is True."""
+
+    fail_fast: bool
+
+    def open(self, opened: OpenPlan, options: Options, budget: MemoryBudget) -> UnitWriter:
+        assert budget.nbytes is not None
+        plan = replace(opened.plan, memory=min(budget.nbytes, opened.plan.memory))
+        # a batch with one thread gets the memory that the plan has for one thread
+        share = replace(plan, memory=plan.memory // plan.n_threads)
+        done: dict[tuple[str, Ints], Sequence[ShardRecord]] = {}
+        groups = GroupWork(share, opened.tree, opened.destination, replace(options, threads=1), done)
+        n_threads = n_in_flight(plan, min(options.threads, plan.n_threads))
+        return UnitWriter(groups, done, opened.ledger, n_threads=n_threads, fail_fast=self.fail_fast)
+
+    def weight(self, result: Totals) -> int:
+        return result.n_written + result.n_failed
+
+    def close(self, opened: OpenPlan) -> None:
+        opened.ledger.close()
+
+
+def batches_of_plan(plan: ConvertPlan, units: Iterable[RecordedUnit]) -> Batches[RecordedUnit, Totals]:
+    """Return the batches of units of a plan."""
+    shards = [math.prod(array.grouping.shards) for array in plan.arrays]
+    costs = [n * math.prod(array.shard_shape) for n, array in zip(shards, plan.arrays, strict=True)]
+    left = sum(math.prod(array.groups) * cost for array, cost in zip(plan.arrays, costs, strict=True))
+
+    def failed(unit: RecordedUnit, detail: str) -> Totals:
+        array = plan.arrays[unit[0].array]
+        keys = key_encoding(plan.documents[array.name])
+        totals = Totals()
+        for at in array.coords(unit[0].group):
+            name = f"{array.name}/{keys.key(at)}".lstrip("/")
+            totals.add_failure(ShardFailure(array.name, name, detail))
+        return totals
+
+    return Batches(
+        units,
+        cost=lambda unit: costs[unit[0].array],
+        n_shards=lambda unit: shards[unit[0].array],
+        left=left,
+        failed=failed,
+    )
+
+
+# ---------------------------------------------------------------- what the ledgers of a job show
+
+
+def is_finished(ledgers: FoundLines) -> bool:
+    """Return True if ledgers show that the documents were written."""
+    return any(FINISHED in line for line in ledgers.lines)
+
+
+def recorded_shards(ledgers: FoundLines) -> Done:
+    """Return the finished shards that ledgers show."""
+    done: dict[tuple[str, Ints], list[ShardRecord]] = {}
+    for line in ledgers.lines:
+        try:
+            record = ShardRecord.from_json(line)
+        except (KeyError, TypeError):
+            continue  # a line of a later version
+        done.setdefault((record.array, record.coords), []).append(record)
+    return done
+
+
+def with_records(plan: ConvertPlan, units: Iterable[Unit], done: Done) -> Iterator[RecordedUnit]:
+    """Yield units with what earlier runs have recorded of their shards, so that a worker gets no records of others."""
+    for unit in units:
+        array = plan.arrays[unit.array]
+        shards = [(array.name, at) for at in array.coords(unit.group)] if done else []
+        yield unit, {shard: done[shard] for shard in shards if shard in done}
