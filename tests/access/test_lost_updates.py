@@ -17,10 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from helpers import create, files_below, ours, zarrs_view
 from workers import PATIENCE, Workers, in_processes, in_threads
+from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
+from shardcodec import ShardSpec
 
 pytestmark = [
     pytest.mark.threads,
@@ -71,6 +74,33 @@ def test_64_threads_lose_no_update(tmp_path: Path, strategy: str) -> None:
 
     in_threads(64, work)
     check_grid(array, 8, ROUNDS)
+
+
+@pytest.mark.parametrize("place", ["memory", "files"])
+@pytest.mark.parametrize("way", ["attached", "handle"])
+def test_threads_that_write_without_an_event_loop_lose_no_update(
+    tmp_path: Path, place: str, way: str
+) -> None:
+    """No lock between processes helps them: in memory there is none, and for files none is taken."""
+    store = MemoryStore() if place == "memory" else LocalStore(tmp_path / "a")
+    together = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        for turn in range(1, ROUNDS + 1):
+            together.wait(PATIENCE)
+            if way == "attached":
+                array[:, 4 * number : 4 * number + 4] = turn
+            else:
+                shard.write_chunks([(0, number)], np.full((1, 4, 4), turn, array.dtype))
+            assert (array[:, 4 * number : 4 * number + 4] == turn).all()
+
+    create(store, shape=(4, 32), shards=(4, 32), chunks=(4, 4), fill_value=0)
+    with shardcodec.enable(locking="thread"):
+        array: Any = shardcodec.attach(zarr.open_array(store))
+        spec = ShardSpec.from_metadata(array.metadata.to_dict())
+        shard = shardcodec.open_shard(store, "c/0/0", spec=spec, mode="r+")
+        in_threads(8, work)
+    assert (zarrs_view(array)[...] == ROUNDS).all()
 
 
 @strategies

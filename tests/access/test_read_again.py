@@ -23,6 +23,8 @@ import shardcodec
 from shardcodec import ShardSpec, native
 from shardcodec.access.index_scan import scan_files
 from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.read import ObjectSelection, read
+from shardcodec.access.regions import whole
 from shardcodec.errors import ChecksumError, ShardError, ShardFormatError
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.option_sources import current_options
@@ -274,3 +276,67 @@ def test_the_thread_of_an_event_loop_does_not_wait(tmp_path: Path) -> None:
     with pytest.raises(ShardFormatError):
         Patience(0).pause(ShardFormatError("torn"), str(path))
     assert Patience().pause(ShardFormatError("torn"), str(path)) > 0
+
+
+@pytest.mark.parametrize(("other", "expected"), [(False, "the new file"), (True, "no file")])
+def test_a_file_that_was_stale_is_not_believed_to_be_missing(
+    tmp_path: Path, other: bool, expected: str
+) -> None:
+    """The server has forgotten the replaced file, and this client does not know the new one yet. The elements would be those
+    of a missing shard.
+    """
+    stale, path = str(tmp_path / "0"), str(tmp_path / ("1" if other else "0"))
+    results = iter(["no file", "no file", "the new file"])
+    is_stale = True
+
+    def work() -> str:
+        nonlocal is_stale
+        if is_stale:
+            is_stale = False
+            raise OSError(errno.ESTALE, "stale", stale)
+        return next(results)
+
+    def must_repeat(result: str, patience: Patience) -> bool:
+        return result == "no file" and patience.misses([path])
+
+    assert retry(work, again=must_repeat) == expected
+    assert not Patience().misses([path])
+
+
+def test_reads_and_scans_do_not_believe_that_a_stale_file_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, spec = make(tmp_path)
+    chain, engine, calls = compiled(spec.chain), native.load(), []
+
+    def stale_then_missing(name: str) -> Callable[..., Any]:
+        whole = getattr(engine, name)
+        states = iter(["stale", "missing"])
+
+        def call(*arguments: Any, **how: Any) -> Any:
+            state = next(states, "there")
+            calls.append(f"{name}: {state}")
+            if state == "stale":
+                raise OSError(errno.ESTALE, "stale", str(path))
+            if state == "missing":
+                path.rename(tmp_path / "hidden")
+            try:
+                return whole(*arguments, **how)
+            finally:
+                if state == "missing":
+                    (tmp_path / "hidden").rename(path)
+
+        return call
+
+    monkeypatch.setattr(
+        native, "load", lambda: SimpleNamespace(**vars(engine) | {n: stubs[n] for n in stubs})
+    )
+    stubs = {name: stale_then_missing(name) for name in ("read", "scan")}
+    out = np.empty(spec.shard_shape, spec.dtype)
+    item = ObjectSelection(str(path), chain, whole(spec.shard_shape), str(path))
+    assert read([item], out, range(out.ndim), current_options()) == []
+    assert (out == CONTENT[: out.shape[0], -out.shape[1] :]).all()
+    assert (scan_files(chain, [str(path)], ["0"], current_options()) > 0).all()
+    assert calls == [
+        f"{name}: {state}" for name in ("read", "scan") for state in ("stale", "missing", "there")
+    ]

@@ -97,6 +97,19 @@ def test_error_of_a_caller_leaves_the_old_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"old" and files_below(tmp_path) == ["file"]
 
 
+def test_file_that_its_caller_reads_and_refuses_leaves_the_old_one(tmp_path: Path) -> None:
+    """A copy that differs from the object gets no name; see `Backup`."""
+    (tmp_path / "file").write_bytes(b"old")
+
+    def check(name: str) -> None:
+        assert Path(name).read_bytes() == b"new" and (tmp_path / "file").read_bytes() == b"old"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        put_file(str(tmp_path / "file"), [b"n", b"ew"], check=check)
+    assert (tmp_path / "file").read_bytes() == b"old" and files_below(tmp_path) == ["file"]
+
+
 def test_options_of_stores_in_a_plan_are_private(tmp_path: Path) -> None:
     array(tmp_path / "a.zarr")
     new = tmp_path / "new.zarr"
