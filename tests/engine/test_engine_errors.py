@@ -320,6 +320,23 @@ def many_chunks(order: str) -> tuple[ShardSpec, bytes]:
     return spec, encode(random_array((1024, 1024), "u1"), spec, order=order)
 
 
+def array_of_file(folder: Path, data: bytes) -> Any:
+    """Return an array of one shard of `many_chunks`, which is this file."""
+    codec = ShardingCodec(chunk_shape=(128, 128), codecs=[BytesCodec(), Crc32cCodec()])
+    zarr.create_array(
+        folder,
+        shape=(1024, 1024),
+        chunks=(1024, 1024),
+        dtype="u1",
+        fill_value=0,
+        serializer=codec,
+        compressors=None,
+    )
+    (folder / "c/0").mkdir(parents=True)
+    (folder / KEY).write_bytes(data)
+    return ours(folder)
+
+
 @pytest.mark.parametrize("where", ["memory", "file"])
 @pytest.mark.parametrize("order", ["lexicographic", "colexicographic", "morton"])
 @pytest.mark.parametrize("faults", [(5, 6), (8, 3), (63, 40, 12), (1, 8), (2, 16)])
@@ -332,19 +349,7 @@ def test_lowest_failing_chunk_is_reported(
     entries = entries_of(blob, 64)
     for entry in faults:
         broken[entries[entry][0]] ^= 1
-    codec = ShardingCodec(chunk_shape=(128, 128), codecs=[BytesCodec(), Crc32cCodec()])
-    zarr.create_array(
-        tmp_path,
-        shape=(1024, 1024),
-        chunks=(1024, 1024),
-        dtype="u1",
-        fill_value=0,
-        serializer=codec,
-        compressors=None,
-    )
-    (tmp_path / "c/0").mkdir(parents=True)
-    (tmp_path / KEY).write_bytes(broken)
-    array = ours(tmp_path)
+    array = array_of_file(tmp_path, broken)
     for threads, _ in itertools.product((1, 4), range(3)):
         with pytest.raises(ChecksumError) as raised, shardcodec.options(threads=threads):
             array[FULL] if where == "file" else decode(broken, spec)
@@ -383,19 +388,7 @@ def test_lowest_failing_chunk_of_an_update_is_reported(faults: tuple[int, ...], 
     broken = bytearray(blob)
     for entry in faults:
         broken[entries_of(blob, 64)[entry][0]] ^= 1
-    codec = ShardingCodec(chunk_shape=(128, 128), codecs=[BytesCodec(), Crc32cCodec()])
-    zarr.create_array(
-        tmp_path,
-        shape=(1024, 1024),
-        chunks=(1024, 1024),
-        dtype="u1",
-        fill_value=0,
-        serializer=codec,
-        compressors=None,
-    )
-    (tmp_path / "c/0").mkdir(parents=True)
-    (tmp_path / KEY).write_bytes(broken)
-    array = ours(tmp_path)
+    array = array_of_file(tmp_path, broken)
     for threads, _ in itertools.product((1, 4), range(3)):
         with pytest.raises(ChecksumError) as raised, shardcodec.options(threads=threads):
             array[::2, ::2] = 1

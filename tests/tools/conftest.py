@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,29 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job.json"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """Two worker processes of one thread each."""
+# The cluster that all tests of dask share, while it is open.
+_cluster = ExitStack()
+_clients: list[Any] = []
+
+
+@pytest.fixture
+def client() -> Any:
+    """Two worker processes of one thread each, which the tests of all `test_dask*.py` share."""
     pytest.importorskip("distributed", reason="distributed is not installed")
     from dask_clusters import two_workers
 
-    with two_workers() as client:
-        yield client
+    if not _clients:
+        _clients.append(_cluster.enter_context(two_workers()))
+    _clients[0].wait_for_workers(2)  # an earlier test may have killed one
+    return _clients[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End the cluster before a test without dask, which may count the threads and the children of this process."""
+    if nextitem is None or not nextitem.path.name.startswith("test_dask"):
+        _clients.clear()
+        _cluster.close()
 
 
 @pytest.fixture

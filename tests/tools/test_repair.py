@@ -112,20 +112,6 @@ def test_group_with_an_array_that_is_not_sharded(tmp_path: Path) -> None:
         assert (np.asarray(group["sub/x"]) == without_first_chunk()).all()
 
 
-def test_documents_are_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
-    from shardcodec.tools import new_hierarchy
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("full")
-
-    monkeypatch.setattr(new_hierarchy, "put_object", fail)
-    with pytest.raises(OSError, match="full"):
-        repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
-    assert "zarr.json" not in files_below(tmp_path / "b.zarr")
-
-
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
     flip(array.store, "c/0/1", 5)
