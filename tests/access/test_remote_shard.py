@@ -14,6 +14,7 @@ from helpers import OtherMemoryStore, gap_of, letters, letters_spec, store_of
 from spec_json import CRC, LITTLE
 from transformer_stores import PROTOTYPE, buffer
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
+from zarr.core.sync import sync
 from zarr.storage import MemoryStore, WrapperStore
 
 import shardcodec
@@ -143,3 +144,28 @@ def test_one_value_needs_no_copy_of_a_cached_index(tmp_path: Any) -> None:
     for _ in range(3):  # a large index is cached at its second read
         assert kv[key] == b"x"
     assert peak_of(lambda: kv[key]) < MIB
+
+
+class Replaced(WrapperStore):  # type: ignore[type-arg]
+    """A store without states, in which another process replaces an object just before a range of it is read."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.newer: dict[str, Any] = {}
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        if isinstance(byte_range, RangeByteRequest) and key in self.newer:
+            await super().set(key, self.newer.pop(key))
+        return await super().get(key, prototype, byte_range)
+
+
+def test_value_is_read_again_if_an_object_without_a_state_was_replaced() -> None:
+    """The entry of the old index lies behind the end of the new object: no damage, because the index is another one by now."""
+    how: dict[str, Any] = {"grid_shape": (2, 2), "index_codecs": [LITTLE, CRC]}
+    old, new = MemoryStore(), MemoryStore()
+    ShardedKeyValueStore((old, "shard"), **how).update({bytes(7) + bytes([i]): b"x" * 1000 for i in range(2)})
+    ShardedKeyValueStore((new, "shard"), **how).update({bytes(7) + bytes([i]): b"y" * 10 for i in range(2)})
+    store = Replaced(old)
+    store.newer["shard"] = sync(new.get("shard", PROTOTYPE))
+    assert ShardedKeyValueStore((store, "shard"), **how)[bytes(7) + b"\1"] == b"y" * 10
+    assert not store.newer

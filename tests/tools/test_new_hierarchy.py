@@ -13,7 +13,12 @@ import pytest
 import zarr
 from helpers import create, quiet
 
+from shardcodec.option_sources import current_options
 from shardcodec.tools import compact, repair, verify
+from shardcodec.tools.hierarchy_copy import HierarchyCopy
+from shardcodec.tools.new_hierarchy import NewHierarchy
+from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.work import MemoryBudget
 
 NO_CHECKSUM = {"index_codecs": [zarr.codecs.BytesCodec()]}
 
@@ -33,6 +38,10 @@ def hierarchy(folder: Path, zarr_format: Any = 3, *, consolidated: bool = True) 
             array[...] = np.arange(384).reshape(16, 24)
         if consolidated:
             zarr.consolidate_metadata(folder)
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def nodes(folder: Path, *, consolidated: bool) -> dict[str, Any]:
@@ -170,3 +179,53 @@ def test_index_checksum_is_not_claimed_for_shards_that_are_copied(tmp_path: Path
     file.write_text(json.dumps(document))
     compact(tmp_path / "g.zarr", index_crc=True, to=tmp_path / "h.zarr")
     assert json.loads((tmp_path / "h.zarr/a/zarr.json").read_text()) == document
+
+
+@pytest.mark.parametrize("work", [repair, compact])
+def test_documents_come_last_and_that_of_the_root_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Any
+) -> None:
+    """A run that is killed leaves no array that lacks shards. Metadata that belong to no array come after all else, too."""
+    hierarchy(tmp_path / "g.zarr")
+    for name in ("notes/.zattrs", "notes/1", "notes/2", "zoo/.zattrs", "zoo/1", "1", "sub/deep/1"):
+        (tmp_path / "g.zarr" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "g.zarr" / name).write_bytes(b"{}")
+    order: list[str] = []
+    present: list[set[str]] = []
+    put, copy = NewHierarchy.put, NewHierarchy.copy
+
+    def noted_put(self: NewHierarchy, name: str, *more: Any, **how: Any) -> None:
+        present.append(files_of(tmp_path / "h.zarr"))
+        order.append(name)
+        put(self, name, *more, **how)
+
+    def noted_copy(self: NewHierarchy, store: Any, key: str, name: str, *more: Any, **how: Any) -> int | None:
+        order.append(name)
+        return copy(self, store, key, name, *more, **how)
+
+    monkeypatch.setattr(NewHierarchy, "put", noted_put)
+    monkeypatch.setattr(NewHierarchy, "copy", noted_copy)
+    work(tmp_path / "g.zarr", to=tmp_path / "h.zarr", threads=1)
+    documents = {name for name in files_of(tmp_path / "g.zarr") if name.endswith("zarr.json")}
+    assert present[0] == files_of(tmp_path / "g.zarr") - documents and len(documents) == 6
+    assert order[-8].endswith(".zattrs") and order[-7].endswith(".zattrs")
+    assert set(order[-6:]) == documents and order[-1] == "zarr.json"
+    assert order.index("sub/zarr.json") > max(
+        order.index("sub/b/zarr.json"), order.index("sub/deep/zarr.json")
+    )
+
+
+def test_repeated_copy_of_an_object_is_compared_with_the_first(tmp_path: Path) -> None:
+    """A task of dask that runs twice finds the object of the first run; any other object in its place is an error."""
+    hierarchy(tmp_path / "g.zarr")
+    budget, options = MemoryBudget(None), current_options()
+    to = HierarchyCopy(tmp_path / "h.zarr", None, budget, tmp_path / "g.zarr", options, job="run")
+    (array,) = find_arrays(tmp_path / "g.zarr", array="a")
+    key = next(iter(array.listed_keys()))
+    nbytes = to.objects.copy(array, key)
+    assert nbytes > 0 and to.objects.copy(array, key) == nbytes
+    (copied,) = (one for one in (tmp_path / "h.zarr/a").rglob("*") if one.is_file())
+    copied.write_bytes(bytes(nbytes))
+    with pytest.raises(FileExistsError):
+        to.objects.copy(array, key)
+    assert copied.read_bytes() == bytes(nbytes)
