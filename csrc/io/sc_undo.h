@@ -16,7 +16,7 @@
  *     begin     mtime = p; link marker; journal under a temporary name [fsync]; rename journal [fsync of the folder]
  *     write     the slots, what is appended, the index
  *     commit    [fdatasync]; mtime = p + 1; unlink journal: the new state counts [fsync of the folder]; unlink marker
- *     settle    old bytes, old size; fdatasync; mtime = p + 2; unlink journal; fsync of the folder; unlink marker
+ *     roll back old bytes, old size; fdatasync; mtime = p + 2; unlink journal; fsync of the folder; unlink marker
  *
  * p is the current time, or the mtime of the file plus 1 if that is later. So no two states of a file have the same
  * mtime, even with a coarse clock. A reader that finds the same mtime and no marker after its reads has read one state.
@@ -110,7 +110,7 @@ void sc_undo_roll_back(struct sc_undo_change *change);
 void sc_undo_end(struct sc_undo_change *change);
 
 /* Roll back the update of a dead writer, if the open shard has more than one name. A journal that is not valid for
- * this file is removed. *found: there was something to settle. */
-enum sc_status sc_undo_settle(const char *path, int fd, bool *found, struct sc_where *where);
+ * this file is removed. *found: there was something to roll back. */
+enum sc_status sc_undo_roll_back_dead(const char *path, int fd, bool *found, struct sc_where *where);
 
 #endif

@@ -1,4 +1,4 @@
-/* sc_undo_write.c - the undo journal as a writer uses it: begin, write, commit, roll back, settle (see sc_undo.h)
+/* sc_undo_write.c - the undo journal as a writer uses it: begin, write, commit, roll back (see sc_undo.h)
  *
  * Why a writer that is killed leaves the old shard or the new one
  * ---------------------------------------------------------------
@@ -9,7 +9,7 @@
  *     new   else: the bytes of S as they are
  *
  * and every reader and writer applies this rule. A reader finds J because M gives S a second name (sc_undo_find()).
- * A writer rolls S back before it looks at it (sc_undo_settle()).
+ * A writer rolls S back before it looks at it (sc_undo_roll_back_dead()).
  *
  *     call                               M  J   S counts as
  *   begin
@@ -466,10 +466,10 @@ sc_undo_end(struct sc_undo_change *change)
 
 /* ---- the update of a dead writer ---- */
 
-/* Settle a shard whose marker is in this folder. */
+/* Roll back a shard whose marker is in this folder. */
 static enum sc_status
-settle_in(const char *folder, bool is_staging, const char *path, int fd, const struct stat *shard,
-          struct sc_where *where)
+roll_back_in(const char *folder, bool is_staging, const char *path, int fd, const struct stat *shard,
+             struct sc_where *where)
 {
     struct sc_undo_place place = { .folder = -1 };
     struct sc_undo undo = { 0 };
@@ -506,7 +506,7 @@ open_writable(const char *path, const struct stat *shard, enum sc_status *status
 }
 
 enum sc_status
-sc_undo_settle(const char *path, int fd, bool *found, struct sc_where *where)
+sc_undo_roll_back_dead(const char *path, int fd, bool *found, struct sc_where *where)
 {
     bool is_writable = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR; /* a caller without a lock only reads */
     enum sc_status status = SC_OK;
@@ -524,7 +524,7 @@ sc_undo_settle(const char *path, int fd, bool *found, struct sc_where *where)
             if (!is_writable && own < 0)
                 own = open_writable(path, &shard, &status, where);
             if (!status)
-                status = settle_in(folder, i > 0, path, is_writable ? fd : own, &shard, where);
+                status = roll_back_in(folder, i > 0, path, is_writable ? fd : own, &shard, where);
             if (i > 0)
                 sc_staging_leave(folder);
         }

@@ -172,7 +172,7 @@ slot_begin(struct sc_cache *cache, struct slot *slot, const char *name, const st
 
 /* True if the time stamps are so old that a later change must have others. */
 static bool
-is_settled(const struct sc_cache *cache, const struct sc_file_id *file)
+is_stable(const struct sc_cache *cache, const struct sc_file_id *file)
 {
     int64_t changed = file->mtime_ns > file->ctime_ns ? file->mtime_ns : file->ctime_ns;
 
@@ -204,7 +204,7 @@ begin_load(struct sc_cache *cache, struct slot *slot, const char *name, const st
 
     cache->info.misses++;
     if (!seen) {
-        if (!is_settled(cache, file) || charge_of(name, shard->n_chunks) > cache->info.max_nbytes) {
+        if (!is_stable(cache, file) || charge_of(name, shard->n_chunks) > cache->info.max_nbytes) {
             if (slot)
                 slot_remove(cache, slot);
             return SC_CACHE_PASS;

@@ -187,7 +187,7 @@ struct sc_write_item {
     uint64_t result_nbytes;
     bool empty;
     struct sc_file_version
-        made; /* tells_versions: the state of the file after this write; inode 0: the file is missing */
+        made; /* tells_states: the state of the file after this write; inode 0: the file is missing */
 };
 
 struct sc_write_plan {
@@ -200,7 +200,7 @@ struct sc_write_plan {
     uint64_t batch_nbytes; /* decoded bytes encoded at a time, about */
     struct sc_io_rules io; /* max_nbytes bounds the threads of a deep run; half of it bounds its pieces */
     bool sync;
-    bool tells_versions; /* look at each new file, for `made` */
+    bool tells_states; /* look at each new file, for `made` */
     bool allow_in_index; /* for nested shards that are decoded; the caller checks the outermost entries */
     struct sc_cancel *cancel; /* may be NULL; finished items stay, the others are unchanged */
     struct sc_stats stats;

@@ -197,7 +197,7 @@ sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, s
         const struct sc_read_task *t = &object->tasks[i];
         enum sc_status status;
 
-        if (sc_failure_settles(failure, object->item_no, t->entry))
+        if (sc_failure_decides(failure, object->item_no, t->entry))
             continue;
         status = decode_task(reader, object, t, &span, end - begin == 1);
         if (status) {

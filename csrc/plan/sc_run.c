@@ -26,16 +26,16 @@ sc_failure_note(struct sc_failure *failure, enum sc_status status, const struct 
 }
 
 bool
-sc_failure_settles(struct sc_failure *failure, uint64_t shard, uint64_t entry)
+sc_failure_decides(struct sc_failure *failure, uint64_t shard, uint64_t entry)
 {
-    bool settled;
+    bool decides;
 
     if (SC_LIKELY(atomic_load_explicit(&failure->shard, memory_order_relaxed) > shard))
         return false;
     pthread_mutex_lock(&failure->mutex);
-    settled = failure->shard < shard || failure->where.entry <= entry;
+    decides = failure->shard < shard || failure->where.entry <= entry;
     pthread_mutex_unlock(&failure->mutex);
-    return settled;
+    return decides;
 }
 
 enum sc_status

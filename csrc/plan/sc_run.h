@@ -31,7 +31,7 @@ void sc_failure_note(struct sc_failure *failure, enum sc_status status, const st
 enum sc_status sc_failure_end(struct sc_failure *failure, struct sc_where *where);
 
 /* True if there is a failure at or before this inner chunk: its result does not count. */
-bool sc_failure_settles(struct sc_failure *failure, uint64_t shard, uint64_t entry);
+bool sc_failure_decides(struct sc_failure *failure, uint64_t shard, uint64_t entry);
 
 /* True if there is a failure in an earlier object: the result of this one does not count. */
 static inline bool

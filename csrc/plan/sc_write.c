@@ -212,13 +212,13 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
     if (item->in_place || item->append) {
         status =
             item->in_place ? sc_write_object_overwrite(writer, object) : sc_write_object_append(writer, object, false);
-        if (status || item->declined || !writer->run->plan->tells_versions)
+        if (status || item->declined || !writer->run->plan->tells_states)
             return status;
         /* The caller holds the lock of the file, so no other writer has changed it since. */
         return sc_file_version_now(object->old_fd, &item->made, &writer->where);
     }
     return sc_newfile_commit(&object->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL,
-                             writer->run->plan->tells_versions ? &item->made : NULL, &writer->where);
+                             writer->run->plan->tells_states ? &item->made : NULL, &writer->where);
 }
 
 static enum sc_status
@@ -289,7 +289,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
     if (!status && shared) {
         encode_shared(writer, object);
         sc_where_clear(&writer->where);
-        status = sc_failure_settles(&run->base.failure, item_no, SC_NOWHERE) ? SC_CANCELLED : end_shard(writer, object);
+        status = sc_failure_decides(&run->base.failure, item_no, SC_NOWHERE) ? SC_CANCELLED : end_shard(writer, object);
     } else if (!status) {
         status = write_whole(writer, object);
     }

@@ -259,7 +259,7 @@ sc_write_batch_encode(struct sc_writer *writer, struct sc_write_object *object, 
         enum sc_status status;
 
         batch->sizes[i] = SC_ABSENT;
-        if (sc_failure_settles(failure, object->item_no, batch->positions[i]))
+        if (sc_failure_decides(failure, object->item_no, batch->positions[i]))
             continue;
         status = encode_inner(writer, object, batch, i);
         if (status) {

@@ -1,8 +1,8 @@
-# array_io.py - read and write parts of one array that lie in many objects
+# array_io.py - read and write elements of one array that lie in many objects
 # SPDX-License-Identifier: MIT
-"""Read and write parts of one array that lie in many objects.
+"""Read and write elements of one array that lie in many objects.
 
-A request for elements of one array: which parts of which objects of one store are read or written.
+A `Request` says which elements of which objects of one store are read or written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage.replace import replace
 from ..storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
-from ..storage.store import Outcome, Store, Stored, StreamedObject
+from ..storage.store import Outcome, Store, StoredObject, StreamedObject
 from ..storage.waiting import Patience, in_thread
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes
 from .records import Flags
@@ -29,10 +29,10 @@ from .regions import Box, Boxes, pack_boxes
 from .write import Elements, WriteItem, moved_nbytes, write_objects
 
 __all__ = [
-    "PARTS_NBYTES",
+    "STREAMED_NBYTES",
     "Request",
-    "new_shard_parts",
     "read_request",
+    "streamed_shard",
     "write_request",
     "write_request_blocking",
 ]
@@ -40,26 +40,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)  # two stores are never compared
 class Request:
-    """Parts of one array in many objects.
+    """A read or a write of elements of one array, which lie in many objects of one store.
 
-    Attributes
-    ----------
-    store : Store
-        The store of the objects.
-    parts : sequence of ObjectSelection
-        Parts with at least one element.
-    positions : sequence of int
-        Their positions in zarr's batch.
-    axes : tuple of int
-        The axis of `array` for each axis of the chunks; -1 for none.
-    array : ndarray
-        The destination of a read, the source of a write.
-    spec : ArraySpec
-        zarr's configuration of the array.
+    items: one for each object, with at least one element. positions: their positions in zarr's batch. axes: for each axis of
+    the chunks the axis of `array`, -1 for none. array: the destination of a read, the source of a write. spec: zarr's
+    `ArraySpec`.
     """
 
     store: Store
-    parts: Sequence[ObjectSelection]
+    items: Sequence[ObjectSelection]
     positions: Sequence[int]
     axes: tuple[int, ...]
     array: np.ndarray[Any, Any]
@@ -78,58 +67,43 @@ class Request:
     @property
     def is_small(self) -> bool:
         """True if the request may be handled on the event loop."""
-        return len(self.parts) <= INLINE_OBJECTS and self.fits_into(INLINE_NBYTES)
+        return len(self.items) <= INLINE_OBJECTS and self.fits_into(INLINE_NBYTES)
 
     def fits_into(self, limit: int) -> bool:
         """Return True if at most `limit` bytes are decoded for a read."""
         total = 0
-        for part in self.parts:
-            total += read_nbytes(part.chain, part.box)
+        for item in self.items:
+            total += read_nbytes(item.chain, item.box)
             if total > limit:
                 return False
         return True
 
 
-# ---------------------------------------------------------------- read parts of one array from many objects
+# ---------------------------------------------------------------- read elements of one array from many objects
 #
 # Read a `Request`: one native call for files and memory, requests for any other store (`access.read_remote`).
 
 # Bytes that one thread decodes in about 10 ms, and the bound for all threads: a read that is alone on a loop may take so long.
 ALONE_NBYTES = 12 << 20
-MOST_ALONE_NBYTES = 64 << 20
+MAX_ALONE_NBYTES = 64 << 20
 
 
 async def read_request(request: Request, options: Options, patience: Patience | None = None) -> set[int]:
-    """Read the elements of a request into its array.
+    """Read the elements of a request into its array; return the `positions` of missing objects, whose elements have the fill value.
 
-    Parameters
-    ----------
-    request : Request
-    options : Options
-    patience : Patience, optional
-        That of an earlier attempt on the event loop, which could not wait.
-
-    Returns
-    -------
-    set of int
-        Positions (`Request.positions`) of objects that do not exist; their elements have the fill value.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError, CodecError
-        An object is damaged.
+    patience: that of an earlier attempt on the event loop, which could not wait.
     """
-    if not request.parts:
+    if not request.items:
         return set()
-    store, parts = request.store, request.parts
+    store, items = request.store, request.items
     if not store.is_near:
         from .read_remote import fetch  # here, because most processes read files or memory
 
-        names = store.index_names([part.key for part in parts])
+        names = store.index_names([item.key for item in items])
         limits = store.limits(request.spec)
-        missing = await fetch(parts, request.array, request.axes, options, store, limits, names=names)
+        missing = await fetch(items, request.array, request.axes, options, store, limits, names=names)
     else:
-        items = [ObjectSelection(part.key, part.chain, part.box, store.source(part.key)) for part in parts]
+        items = [ObjectSelection(item.key, item.chain, item.box, store.source(item.key)) for item in items]
         work = items, request.array, request.axes, options
         inline = patience is None and store.is_prompt
         if inline and (request.is_small or _may_stay(request, options)):
@@ -147,8 +121,8 @@ def _may_stay(request: Request, options: Options) -> bool:
 
     A change of threads costs half a millisecond, 5 % of a plane of 512^3.
     """
-    limit = min(ALONE_NBYTES * options.threads, MOST_ALONE_NBYTES)
-    native = all(part.chain.stage is None for part in request.parts)
+    limit = min(ALONE_NBYTES * options.threads, MAX_ALONE_NBYTES)
+    native = all(item.chain.stage is None for item in request.items)
     return native and request.fits_into(limit) and has_loop_to_itself()
 
 
@@ -167,42 +141,31 @@ PIECE_NBYTES = 8 << 20
 INDEXES_PER_PIECE = 4
 
 
-def new_shard_parts(request: Request, part: ObjectSelection, options: Options) -> StreamedObject | None:
-    """Return the new object of a part that covers its shard; None if it is to be encoded at once.
+def streamed_shard(request: Request, item: ObjectSelection, options: Options) -> StreamedObject | None:
+    """Return the new object of an item that covers its shard; None if it is to be encoded at once.
 
     Small shards are encoded at once, and those whose index is at their start, because its content is known last.
     """
-    chain = part.chain
+    chain = item.chain
     decoded = math.prod(chain.shape) * int(chain.itemsize)
-    if decoded < LEAST_NBYTES or not request.store.takes_parts or not part.covers:
+    if decoded < LEAST_NBYTES or not request.store.takes_parts or not item.covers:
         return None
     if not chain.is_shard or chain.is_opaque or chain.index_at_start:
         return None
-    is_plain = isinstance(part.box, Box) and part.box.step is None
+    is_plain = isinstance(item.box, Box) and item.box.step is None
     if not is_plain or int(chain.n_chunks) * int(chain.inner.nbytes) != decoded:  # clipped inner chunks
         return None
     piece_nbytes = max(PIECE_NBYTES, INDEXES_PER_PIECE * int(chain.index_nbytes))
-    shard = _NewShard(request, part, options, max(1, piece_nbytes // int(chain.inner.nbytes)))
+    shard = _NewShard(request, item, options, max(1, piece_nbytes // int(chain.inner.nbytes)))
     return StreamedObject(shard.pieces, decoded + int(chain.index_nbytes))
 
 
 class _NewShard:
-    """A new shard that covers its box of the array.
+    """A new shard that covers its box of the array; `n_together` inner chunks make a piece."""
 
-    Parameters
-    ----------
-    request : Request
-        Has the array.
-    part : ObjectSelection
-        Has the shard; its box is the whole shard.
-    options : Options
-    n_together : int
-        Number of inner chunks in a piece.
-    """
-
-    def __init__(self, request: Request, part: ObjectSelection, options: Options, n_together: int) -> None:
+    def __init__(self, request: Request, item: ObjectSelection, options: Options, n_together: int) -> None:
         self._request = request
-        self._part = part
+        self._item = item
         self._options = options
         self._n_together = n_together
 
@@ -211,11 +174,11 @@ class _NewShard:
 
         Yield nothing if no inner chunk is stored: all have the fill value, and the request does not write such chunks.
         """
-        chain = self._part.chain
+        chain = self._item.chain
         entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
         end = 0
-        for some in self._in_order():
-            data = await in_thread(self._encode, some, entries, end)
+        for positions in self._in_order():
+            data = await in_thread(self._encode, positions, entries, end)
             if data is not None:
                 end += data.nbytes
                 yield data
@@ -226,69 +189,63 @@ class _NewShard:
 
     def _in_order(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint64]]]:
         """Yield positions of inner chunks, in the order in which a writer lays them out."""
-        chain = self._part.chain
+        chain = self._item.chain
         positions = np.empty(chain.n_chunks, dtype=np.uint64)
         native.load().order(positions, chain.grid_shape, self._options.order)
         for first in range(0, len(positions), self._n_together):
             yield positions[first : first + self._n_together]
 
     def _encode(
-        self, some: np.ndarray[Any, np.dtype[np.uint64]], entries: np.ndarray[Any, Any], end: int
+        self, positions: np.ndarray[Any, np.dtype[np.uint64]], entries: np.ndarray[Any, Any], end: int
     ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """Encode inner chunks and set their entries; return their bytes, None if all are absent."""
-        chain, request = self._part.chain, self._request
-        item = WriteItem(chain, None, None, self._boxes(some), self._part.key, chunks=some)
+        chain, request = self._item.chain, self._request
+        item = WriteItem(chain, None, None, self._boxes(positions), self._item.key, chunks=positions)
         (new,) = write_objects([item], self._options, request.elements).objects
         if new is None:
             return None
         data = np.frombuffer(new, dtype=np.uint8)
         n = data.nbytes - int(chain.index_nbytes)
-        found = np.empty_like(entries)
-        native.load().load_index(chain, data[n:], found)
-        is_stored: Flags = (found != ABSENT).any(axis=1)
-        found[is_stored, 0] += np.uint64(end)
-        entries[is_stored] = found[is_stored]
+        piece_entries = np.empty_like(entries)
+        native.load().load_index(chain, data[n:], piece_entries)
+        is_stored: Flags = (piece_entries != ABSENT).any(axis=1)
+        piece_entries[is_stored, 0] += np.uint64(end)
+        entries[is_stored] = piece_entries[is_stored]
         return data[:n]
 
-    def _boxes(self, some: np.ndarray[Any, np.dtype[np.uint64]]) -> Boxes:
+    def _boxes(self, positions: np.ndarray[Any, np.dtype[np.uint64]]) -> Boxes:
         """Return inner chunks as boxes of the shard, and their places in the array."""
-        chain, box, axes = self._part.chain, self._part.box, self._request.axes
+        chain, box, axes = self._item.chain, self._item.box, self._request.axes
         assert isinstance(box, Box)
-        coords = np.unravel_index(some.astype(np.intp), tuple(chain.grid_shape))
-        start = np.empty((len(some), len(coords)), dtype=np.uint64)
+        coords = np.unravel_index(positions.astype(np.intp), tuple(chain.grid_shape))
+        start = np.empty((len(positions), len(coords)), dtype=np.uint64)
         count = np.empty(len(coords), dtype=np.uint64)
         for axis, along, extent in zip(chain.perm, coords, chain.inner.shape, strict=True):
             start[:, axis] = along * extent
             count[axis] = extent
-        at = np.zeros((len(some), self._request.array.ndim), dtype=np.uint64)
+        at = np.zeros((len(positions), self._request.array.ndim), dtype=np.uint64)
         for axis, place in enumerate(axes):
             if place >= 0:
                 at[:, place] = start[:, axis] + np.uint64(box.at[axis])
         return pack_boxes(start, count, None, at)
 
 
-# ---------------------------------------------------------------- write parts of one array into many objects
+# ---------------------------------------------------------------- write elements of one array into many objects
 #
 # Write a `Request`: `storage.replace` replaces its objects by new ones, which the engine encodes.
 
 # The memory of a shard that is encoded while it is stored: pieces, and parts that are under way.
-PARTS_NBYTES = 80 << 20
+STREAMED_NBYTES = 80 << 20
 
 
 async def write_request(request: Request, options: Options, runner: Runner = ON_LOOP) -> None:
     """Store the elements of a request.
 
-    Raises
-    ------
-    ValueError
-        The store is read-only.
-    LockError
-        Other writers changed an object during each attempt for ``lock_timeout``.
-    ShardFormatError, ChecksumError, CodecError
-        A stored object is damaged where its bytes must be kept; it is as it was.
+    After an error of one object, it is unchanged; others may be stored. `LockError`: other writers changed an object during
+    each attempt for ``lock_timeout``.
     """
-    keys = [part.key for part in request.parts]
-    await replace(request.store, keys, _Elements(request, options), options, runner)
+    keys = [item.key for item in request.items]
+    await replace(request.store, keys, _ElementsMaker(request, options), options, runner)
 
 
 def write_request_blocking(request: Request, options: Options) -> None:
@@ -296,7 +253,7 @@ def write_request_blocking(request: Request, options: Options) -> None:
     run_blocking(write_request(request, options, BLOCKING))
 
 
-class _Elements:
+class _ElementsMaker:
     """A `Maker` of objects with the elements of a request."""
 
     keeps_emptied = False
@@ -309,39 +266,33 @@ class _Elements:
         """Do nothing: the elements are known."""
 
     def needs_old(self, position: int) -> bool:
-        return not self._request.parts[position].replaces
+        return not self._request.items[position].replaces
 
     def nbytes(self, position: int) -> int:
-        part = self._request.parts[position]
-        if self._request.store.path(part.key) is not None:
+        item = self._request.items[position]
+        if self._request.store.path(item.key) is not None:
             return 0  # the engine writes the file as it encodes
-        chain = part.chain
-        if self._parts(position) is not None:
-            return PARTS_NBYTES
+        chain = item.chain
+        if self._streamed(position) is not None:
+            return STREAMED_NBYTES
         return math.prod(chain.shape) * int(chain.itemsize)
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
-        streamed = {
-            i: parts for i, old in enumerate(stored) if (parts := self._parts(old.position)) is not None
-        }
-        if not streamed:
-            return await self._make(stored, runner)
-        rest = [i for i in range(len(stored)) if i not in streamed]
-        objects: list[Any] = [streamed.get(i) for i in range(len(stored))]
-        if rest:
-            outcome = await self._make([stored[i] for i in rest], runner)
-            for i, new in zip(rest, outcome.objects, strict=True):
-                objects[i] = new
-        return Outcome(objects)
-
-    def _parts(self, position: int) -> StreamedObject | None:
-        return new_shard_parts(self._request, self._request.parts[position], self._options)
-
-    async def _make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         store = self._request.store
-        items = [_item(store, self._request.parts[old.position], old) for old in stored]
+        streamed = [self._streamed(old.position) for old in stored]
+        at_once = [old for old, new in zip(stored, streamed, strict=True) if new is None]
+        if not at_once:
+            return Outcome(streamed)
+        items = [_item(store, self._request.items[old.position], old) for old in at_once]
         is_inline = store.is_prompt and self._options.durability == "rename" and self._is_small(items)
-        return await runner.call(self._write, items, stored, inline=is_inline)
+        outcome = await runner.call(self._write, items, at_once, inline=is_inline)
+        if len(at_once) == len(stored):
+            return outcome
+        encoded = iter(outcome.objects)
+        return Outcome([next(encoded) if new is None else new for new in streamed])
+
+    def _streamed(self, position: int) -> StreamedObject | None:
+        return streamed_shard(self._request, self._request.items[position], self._options)
 
     def _is_small(self, items: Sequence[WriteItem]) -> bool:
         """Return True if items may be written on the event loop: few objects, and few bytes to encode or copy."""
@@ -354,7 +305,7 @@ class _Elements:
                 return False
         return True
 
-    def _write(self, items: Sequence[WriteItem], stored: Sequence[Stored]) -> Outcome:
+    def _write(self, items: Sequence[WriteItem], stored: Sequence[StoredObject]) -> Outcome:
         request, options = self._request, self._options
         staging = None if items[0].path is None else request.store.staging(items[0].key)
         outcome = write_objects(items, options, request.elements, staging=staging, retry_appeared=False)
@@ -367,6 +318,6 @@ class _Elements:
         return outcome._replace(objects=news)
 
 
-def _item(store: Store, part: ObjectSelection, old: Stored) -> WriteItem:
-    path = store.path(part.key)
-    return WriteItem(part.chain, path, old.data, part.box, part.key, old.file, complete=part.ends_at_edge)
+def _item(store: Store, item: ObjectSelection, old: StoredObject) -> WriteItem:
+    path = store.path(item.key)
+    return WriteItem(item.chain, path, old.data, item.box, item.key, old.file, complete=item.ends_at_edge)

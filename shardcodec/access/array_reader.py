@@ -55,15 +55,7 @@ __all__ = [
 
 
 def map_of_array(objects: ArrayObjects, spec: ChainSpec, options: Options) -> ChunkMap:
-    """Return the map of the inner chunks of an array.
-
-    Raises
-    ------
-    UnsupportedError
-        The array is not sharded, or its shards hide their inner chunks.
-    ShardFormatError, ChecksumError
-        An index is damaged.
-    """
+    """Return the map of the inner chunks of an array; `UnsupportedError` if it is not sharded, or its shards hide their inner chunks."""
     if spec.sharding is None:
         raise UnsupportedError(f"array {objects.folder!r}: expected shards, but it is not sharded")
     shard = ShardSpec.from_chain(spec)
@@ -72,13 +64,13 @@ def map_of_array(objects: ArrayObjects, spec: ChainSpec, options: Options) -> Ch
             f"array {objects.folder!r}: codecs after sharding_indexed hide the inner chunks"
         )
     grid = ShardGrid(shard, objects.shape, None)
-    found = ChunkMap(objects.shape, grid.chunk_shape, grid.first, grid.shape, shard.shard_shape)
+    chunk_map = ChunkMap(objects.shape, grid.chunk_shape, grid.first, grid.shape, shard.shard_shape)
     for shards in grid.batches():
         keys = objects.folder.keys([objects.keys.key(coords) for coords in shards])
         for coords, sizes in zip(shards, _sizes(objects, keys, options), strict=True):
             place, block = grid.block(coords, sizes)
-            found.add(tuple(axis.start for axis in place), block)
-    return found
+            chunk_map.add(tuple(axis.start for axis in place), block)
+    return chunk_map
 
 
 def _sizes(objects: ArrayObjects, keys: list[str], options: Options) -> Sizes:
@@ -254,8 +246,8 @@ class ArrayReader:
         patience = None
         if not is_any_buffered():
             try:
-                if (part := self._boxes.get(selection)) is not None:
-                    return part
+                if (item := self._boxes.get(selection)) is not None:
+                    return item
             except ShardError:
                 pass  # the read below raises a complete error, if the object is still damaged
             except OSError as error:
@@ -265,7 +257,7 @@ class ArrayReader:
         box, axes, shape = parse_selection(selection, self.shape)
         out = np.empty(shape, self.dtype)
         if 0 not in box.count:
-            self._read(self._objects.parts(box), out, axes, patience)
+            self._read(self._objects.items(box), out, axes, patience)
         return out
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -384,24 +376,24 @@ class ArrayReader:
         order = np.lexsort(coords.T[::-1])
         coords, rows = coords[order], rows[order]
         first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
-        parts = [
-            self._objects.part(tuple(coords[a].tolist()), Boxes(rows[a:b]))
+        items = [
+            self._objects.item(tuple(coords[a].tolist()), Boxes(rows[a:b]))
             for a, b in itertools.pairwise([*first, len(rows)])
         ]
-        self._read(parts, out, tuple(range(1, self.ndim + 1)))
+        self._read(items, out, tuple(range(1, self.ndim + 1)))
         return out
 
     def _read(
         self,
-        parts: list[ObjectSelection],
+        items: list[ObjectSelection],
         out: np.ndarray[Any, Any],
         axes: Ints,
         patience: Patience | None = None,
     ) -> None:
         if is_any_buffered():
             store = self._objects.folder.store
-            flush_names(store.lock_names([part.key for part in parts]))
-        self._boxes.read(parts, out, axes, patience)
+            flush_names(store.lock_names([item.key for item in items]))
+        self._boxes.read(items, out, axes, patience)
 
     # ---- pictures
 

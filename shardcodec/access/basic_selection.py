@@ -31,28 +31,10 @@ def selected(index: Any, extent: int) -> range | None:
 
 
 def parse_selection(selection: Any, shape: Ints) -> tuple[Box, Ints, Ints]:
-    """Parse a basic selection.
+    """Parse integers, slices with positive step, an ellipsis, or a tuple of them; None selects all.
 
-    Parameters
-    ----------
-    selection
-        Integers, slices with positive step, an ellipsis, or a tuple of them; None for all.
-    shape : tuple of int
-        Shape of the array or object.
-
-    Returns
-    -------
-    box : Box
-        The selected elements.
-    axes : tuple of int
-        For each axis of the array its axis in the result; -1 for an axis with an integer.
-    shape : tuple of int
-        Shape of the result.
-
-    Raises
-    ------
-    IndexError
-        The selection is of another kind, or it lies outside the array.
+    Returns the box, for each axis of the array its axis in the result (-1 for an integer), and the shape of the result.
+    IndexError: the selection is of another kind, or it lies outside the array.
     """
     start, count, step, axes = [], [], [], []
     remaining: list[int] = []

@@ -29,7 +29,7 @@ from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, orig
 from ..storage.store import Store
 from ..storage.waiting import Patience
 from .read import ObjectSelection, read, slice_reader
-from .regions import Box, as_void, box_parts, whole
+from .regions import Box, as_void, object_boxes, whole
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -46,14 +46,8 @@ N_KEYS = 64
 class Folder:
     """The folder of an array in a store. Instances can be pickled.
 
-    Attributes
-    ----------
-    store : Store
-        The store.
-    prefix : str
-        Path of the array in the store, with a slash at its end; empty for the root.
-    base : zarr store or None
-        The zarr store in which the array was opened, if objects have other keys there.
+    prefix: path of the array in the store, with a slash at its end; empty for the root. base: the zarr store in which the array
+    was opened, if objects have other keys there.
     """
 
     store: Store
@@ -61,15 +55,7 @@ class Folder:
     base: Any = None
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return the parsed zarr.json of the array, or its .zarray if it has no zarr.json.
-
-        Raises
-        ------
-        FileNotFoundError
-            The array has neither of them.
-        SpecError
-            The document is not a JSON object.
-        """
+        """Return the parsed zarr.json of the array, or its .zarray if it has no zarr.json; FileNotFoundError if it has neither."""
         for name in ("zarr.json", ".zarray"):
             if (document := self.document(name)) is not None:
                 return document
@@ -124,18 +110,7 @@ def folder_at(path_or_store: Any, path: str) -> Folder:
 class ArrayObjects:
     """The objects of an array with a regular grid.
 
-    Attributes
-    ----------
-    folder : Folder
-        The folder of the array.
-    keys : KeyEncoding
-        Their keys in the folder.
-    shape : tuple of int
-        Shape of the array, in elements.
-    chain : Chain
-        Compiled chain of each object.
-    dtype : dtype
-        Data type of the elements in memory.
+    keys: their keys in the folder. shape: that of the array, in elements. dtype: that of the elements in memory.
     """
 
     folder: Folder
@@ -148,34 +123,34 @@ class ArrayObjects:
         """Return the key in the store of the object at a grid position."""
         return self.folder.keys([self.keys.key(coords)])[0]
 
-    def part(self, coords: Ints, elements: Any) -> ObjectSelection:
-        """Return elements of the object at a grid position as a part of a request."""
+    def item(self, coords: Ints, elements: Any) -> ObjectSelection:
+        """Return elements of the object at a grid position as an item of a request."""
         return ObjectSelection(self.key(coords), self.chain, elements)
 
-    def parts(self, box: Box, *, drops_rest: bool = False) -> list[ObjectSelection]:
-        """Return the parts of a box of the array; `box` has at least one element.
+    def items(self, box: Box, *, drops_rest: bool = False) -> list[ObjectSelection]:
+        """Return the items of a box of the array; `box` has at least one element.
 
         With `drops_rest`, for a write, elements of an object beyond the shape of the array need not be kept.
         """
         chain, key = self.chain, self.keys.key
-        found = list(box_parts(box, chain.shape))
-        keys = self.folder.keys([key(coords) for coords, _ in found])
+        boxes = list(object_boxes(box, chain.shape))
+        keys = self.folder.keys([key(coords) for coords, _ in boxes])
         return [
             ObjectSelection(name, chain, elements, None, drops_rest and self._has_all(coords, elements))
-            for name, (coords, elements) in zip(keys, found, strict=True)
+            for name, (coords, elements) in zip(keys, boxes, strict=True)
         ]
 
     @property
     def held_nbytes(self) -> int:
         """Memory of a new object while the store takes it, in bytes."""
-        from .array_io import PARTS_NBYTES
+        from .array_io import STREAMED_NBYTES
 
         store, chain = self.folder.store, self.chain
         if store.is_near:
             return 0
         nbytes = math.prod(chain.shape) * int(chain.itemsize)
         is_collected = not chain.is_shard or chain.index_at_start or not store.takes_parts
-        return nbytes if is_collected else min(nbytes, PARTS_NBYTES)
+        return nbytes if is_collected else min(nbytes, STREAMED_NBYTES)
 
     def write(
         self, first: Ints, values: np.ndarray[Any, Any], chosen: Collection[Ints], options: Options
@@ -189,17 +164,17 @@ class ArrayObjects:
 
         start = tuple(at * n for at, n in zip(first, self.chain.shape, strict=True))
         box = Box(start, values.shape, None, (0,) * values.ndim)
-        objects = box_parts(box, self.chain.shape) if values.ndim else [((), whole(()))]
-        parts = [self.part(coords, elements) for coords, elements in objects if coords in chosen]
+        objects = object_boxes(box, self.chain.shape) if values.ndim else [((), whole(()))]
+        items = [self.item(coords, elements) for coords, elements in objects if coords in chosen]
         axes = tuple(range(values.ndim))
-        request = Request(self.folder.store, parts, range(len(parts)), axes, values, default_spec())
+        request = Request(self.folder.store, items, range(len(items)), axes, values, default_spec())
         write_request_blocking(request, options)
 
     def read(self, coords: Ints, start: Ints, shape: Ints, options: Options) -> np.ndarray[Any, Any]:
         """Read a box of one object, also elements outside of the array."""
         out = np.empty(shape, self.dtype)
-        part = self.part(coords, Box(start, shape, None, (0,) * len(shape)))
-        BoxReader(self, options, None).read([part], out, tuple(range(out.ndim)))
+        item = self.item(coords, Box(start, shape, None, (0,) * len(shape)))
+        BoxReader(self, options, None).read([item], out, tuple(range(out.ndim)))
         return out
 
     def _has_all(self, coords: Ints, elements: Box) -> bool:
@@ -211,22 +186,10 @@ class ArrayObjects:
 class BoxReader:
     """A reader of one array, in the thread of the caller.
 
-    Parameters
-    ----------
-    objects : ArrayObjects
-        The objects of the array.
-    options : Options
-        Options of each read.
-    cache : IndexCache or None
-        Cache of decoded indexes of local files.
-    empty : callable
-        Returns a new array, from a shape and a dtype; as `numpy.empty`.
+    cache: decoded indexes of local files. empty: returns a new array, as `numpy.empty`.
 
-    Attributes
-    ----------
-    get : callable
-        Reads a basic selection within one local file if it is small, in one native call; returns None for any other. Its
-        errors do not name the object. After one use `read`, which names it, and reads again if a writer has changed it.
+    get: reads a small basic selection within one local file, in one native call; returns None for any other. Its errors do not
+    name the object: after one call `read`, which names it, and reads again if a writer has changed it.
     """
 
     def __init__(
@@ -270,64 +233,39 @@ class BoxReader:
         )
 
     def locate(self, selection: Any) -> tuple[ObjectSelection, Ints, Ints] | None:
-        """Return a basic selection within one object as a part of a request; None for any other.
+        """Return a basic selection within one object as (`ObjectSelection`, axes, shape), the last two as from `parse_selection`.
 
-        Parameters
-        ----------
-        selection
-            Integers, slices with positive step, an ellipsis, or a tuple of them.
-
-        Returns
-        -------
-        part : ObjectSelection
-            The selected elements.
-        axes, shape : tuple of int
-            As from `parse_selection`.
+        None if the selection touches several objects.
         """
         objects = self._objects
-        found = self._locate(objects.chain, selection, objects.shape)
-        if found is None:
+        place = self._locate(objects.chain, selection, objects.shape)
+        if place is None:
             return None
-        coords, (start, count, step, axes, shape) = found
+        coords, (start, count, step, axes, shape) = place
         box = Box(start, count, step, (0,) * len(start))
         return ObjectSelection(self._key(coords), objects.chain, box), axes, shape
 
     def read(
         self,
-        parts: Sequence[ObjectSelection],
+        items: Sequence[ObjectSelection],
         out: np.ndarray[Any, Any],
         axes: Ints,
         patience: Patience | None = None,
     ) -> None:
-        """Read parts of the array, in one native call if its objects are files or in memory.
+        """Read items into `out`, in one native call if its objects are files or in memory.
 
-        Parameters
-        ----------
-        parts : sequence of ObjectSelection
-            From `ArrayObjects.part`; each object once.
-        out : ndarray
-            Destination, any strides.
-        axes : tuple of int
-            The axis of `out` for each axis of the array; -1 for none.
-        patience : Patience, optional
-            That of an earlier attempt.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError, CodecError
-            An object is damaged; the content of `out` is then unspecified.
-        OSError
-            A file could not be read.
+        items: each object once. axes: for each axis of the array the axis of `out`, -1 for none. patience: that of an earlier
+        attempt. After an error the content of `out` is unspecified.
         """
         store = self._objects.folder.store
         if not store.is_near:
             from .read_remote import fetch  # here, because most processes read files or memory
 
-            limits, names = store.limits(), store.index_names([part.key for part in parts])
-            on_zarrs_loop(fetch(parts, out, axes, self._options, store, limits, names=names))
+            limits, names = store.limits(), store.index_names([item.key for item in items])
+            on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))
             return
         if self._objects.chain.stage is None and patience is None:
-            plan = [(part.chain, store.source(part.key), part.box) for part in parts]
+            plan = [(item.chain, store.source(item.key), item.box) for item in items]
             try:
                 self._plans.read(plan, as_void(out), axes, native.current())
                 return
@@ -336,8 +274,8 @@ class BoxReader:
             except OSError as error:
                 patience = Patience.after(error)
         items = [
-            ObjectSelection(store.path(part.key) or part.key, part.chain, part.box, store.source(part.key))
-            for part in parts
+            ObjectSelection(store.path(item.key) or item.key, item.chain, item.box, store.source(item.key))
+            for item in items
         ]
         read(items, out, axes, self._options, patience)
 

@@ -26,19 +26,10 @@ Array = np.ndarray[Any, Any]
 
 
 class Cuts:
-    """A selection of one object, split along its inner chunks.
+    """A selection of one object, split along its inner chunks. An object that is not a shard counts as one inner chunk.
 
-    Decoded inner chunks have their axes in stored order; everything else uses the axes of the object.
-
-    Parameters
-    ----------
-    chain
-        The compiled chain of the object. An object that is not a shard counts as one inner chunk.
-
-    Attributes
-    ----------
-    chunk_shape : tuple of int
-        Shape of a decoded inner chunk that is not clipped, in elements.
+    Decoded inner chunks have their axes in stored order; everything else uses the axes of the object. chunk_shape: shape of a
+    decoded inner chunk that is not clipped.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -89,15 +80,7 @@ class Cuts:
 
 
 class _AxisPart(NamedTuple):
-    """The selected elements of one axis that lie in one inner chunk.
-
-    Attributes
-    ----------
-    chunk, array : slice or ndarray of int
-        Positions of the elements along this axis, in the inner chunk and in the array.
-    n : int
-        Number of elements.
-    """
+    """The `n` selected elements of one axis in one inner chunk: their positions in it (`chunk`) and in the array."""
 
     chunk: Any
     array: Any
@@ -177,21 +160,10 @@ class _AxisCuts(Cuts):
 
 
 def _cut_steps(start: int, count: int, step: int, extent: int, at: int) -> dict[int, _AxisPart]:
-    """Split equidistant elements of one axis of an object into inner chunks.
+    """Split equidistant elements of one axis of an object into inner chunks of `extent` elements.
 
-    Parameters
-    ----------
-    start, count, step : int
-        Position of the first element in the object, number of elements, and their distance, at least 1.
-    extent : int
-        Number of elements of an inner chunk along this axis.
-    at : int
-        Position of the first element in the array. There the elements are consecutive.
-
-    Returns
-    -------
-    dict
-        The part of each inner chunk that has any of these elements, by its grid coordinate along this axis, ascending.
+    at: position of the first element in the array, where the elements are consecutive. Returns the part of each inner chunk
+    that has any of these elements, by its grid coordinate along this axis, ascending.
     """
     parts = {}
     k = 0
@@ -204,14 +176,9 @@ def _cut_steps(start: int, count: int, step: int, extent: int, at: int) -> dict[
 
 
 def _cut_list(froms: Array, places: Array, extent: int) -> dict[int, _AxisPart]:
-    """Split a list of elements of one axis of an object into inner chunks; the result is as of `_cut_steps`.
+    """Split a list of elements of one axis of an object into inner chunks of `extent` elements; the result is as of `_cut_steps`.
 
-    Parameters
-    ----------
-    froms, places : ndarray of int, shape (n,)
-        Positions of the elements in the object, ascending, and in the array.
-    extent : int
-        Number of elements of an inner chunk along this axis.
+    froms, places: positions in the object, ascending, and in the array, shape (n,).
     """
     numbers, inside = np.divmod(froms.astype(np.intp), extent)
     chunks, begins = np.unique(numbers, return_index=True)
@@ -247,10 +214,11 @@ class _PointCuts(Cuts):
         order = np.argsort(entries, kind="stable")
         self._places = points.at + places[order]
         self._inside = [within[order] for within in inside]
-        found, begins = np.unique(entries[order], return_index=True)
+        touched, begins = np.unique(entries[order], return_index=True)
         ends = [*begins[1:].tolist(), n]
         self._runs = {
-            c: slice(begin, end) for c, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True)
+            c: slice(begin, end)
+            for c, begin, end in zip(touched.tolist(), begins.tolist(), ends, strict=True)
         }
 
     def positions(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -318,20 +286,7 @@ class _ManyCuts(Cuts):
 def cuts_of(chain: Chain, selection: Selection, axes: Sequence[int], ndim: int) -> Cuts:
     """Split a selection of an object along its inner chunks.
 
-    Parameters
-    ----------
-    chain
-        The compiled chain of the object.
-    selection : Box, Boxes, Lists or Points
-        The selection.
-    axes : sequence of int
-        For each axis of the object the axis of the array, -1 if the array does not have it.
-    ndim : int
-        Rank of the array.
-
-    Returns
-    -------
-    Cuts
+    axes: for each axis of the object the axis of the array, which has rank `ndim`; -1 if the array does not have it.
     """
     if isinstance(selection, Points):
         return _PointCuts(chain, selection)

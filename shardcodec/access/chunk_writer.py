@@ -168,18 +168,18 @@ class ChunkWriter:
         sequence = self._sequence(where)
         row_of = {position: row for row, position in enumerate(where)}
         for part in batches(len(where), self._spec.inner.nbytes):
-            some = sequence[part]
-            rows = [row_of[position] for position in some]
+            batch = sequence[part]
+            rows = [row_of[position] for position in batch]
             encoded = encode_chunks(
                 chain,
                 array[part] if rows == list(range(part.start, part.stop)) else array[rows],
                 self._options,
                 shard=self._name,
-                where=some,
+                where=batch,
                 grid_shape=self.grid_shape,
                 write_empty=self._write_empty,
             )
-            for position, data in zip(some, encoded, strict=True):
+            for position, data in zip(batch, encoded, strict=True):
                 if data is not None:
                     self._store(position, memoryview(data))
 
@@ -309,22 +309,8 @@ FORMAT = "shardcodec shared shard 1"
 class _Token:
     """The content of a token: the layout of the new file.
 
-    Attributes
-    ----------
-    spec : ShardSpec
-        Layout and codecs of the shard.
-    path, temp, staging, n_made
-        The new file, see `NewFile.place`.
-    first : int
-        Offset of the first slot.
-    alignment : int
-        Each slot begins at a multiple of this number of bytes.
-    write_empty : bool
-        Store also inner chunks that equal the fill value.
-    choices : dict
-        Options of every writer.
-    header_nbytes : int
-        Size of the header.
+    path, temp, staging, n_made: the new file, see `NewFile.place`. first: offset of the first slot. choices: options of every
+    writer.
     """
 
     spec: ShardSpec

@@ -55,7 +55,7 @@ __all__ = [
 # Bounds of one batch of indexes in memory: bytes of the sizes, and number of shards.
 BATCH_NBYTES = 32 << 20
 BATCH_SHARDS = 512
-# Number of inner chunks whose coordinates are in memory at a time.
+# Inner chunks whose coordinates are in memory at the same time.
 ITER_CHUNKS = 1 << 16
 
 Ints = tuple[int, ...]
@@ -133,10 +133,10 @@ class ChunkState:
         flat = self.exists.reshape(-1)
         # in steps: the coordinates of all inner chunks take more memory than this object
         for low in range(0, flat.size, ITER_CHUNKS):
-            found = np.flatnonzero(flat[low : low + ITER_CHUNKS]) + low
-            axes = np.unravel_index(found, self.exists.shape) if self.first else ()
+            positions = np.flatnonzero(flat[low : low + ITER_CHUNKS]) + low
+            axes = np.unravel_index(positions, self.exists.shape) if self.first else ()
             at = [(axis + first).tolist() for axis, first in zip(axes, self.first, strict=True)]
-            yield from zip(*at, strict=True) if at else [()] * len(found)
+            yield from zip(*at, strict=True) if at else [()] * len(positions)
 
     def regions(self) -> Iterator[tuple[slice, ...]]:
         """Yield the elements of each existing inner chunk, as a selection of the array.
@@ -150,17 +150,7 @@ class ChunkState:
 
 
 class ShardGrid:
-    """The inner chunks that a region of an array touches, and the shards that contain them.
-
-    Parameters
-    ----------
-    spec : ShardSpec
-        Layout of a shard.
-    shape : tuple of int
-        Shape of the array, in elements.
-    region
-        Integers and slices, as in ``array[region]``; None for the whole array.
-    """
+    """The inner chunks that a region of an array touches, and the shards that contain them; a region of None is the whole array."""
 
     def __init__(self, spec: ShardSpec, shape: Ints, region: Any) -> None:
         self.spec = spec
@@ -207,19 +197,8 @@ class ShardGrid:
     def block(self, shard: Ints, sizes: Sizes) -> tuple[tuple[slice, ...], Sizes]:
         """Select the sizes of one shard that belong to the region.
 
-        Parameters
-        ----------
-        shard : tuple of int
-            Grid coordinates of the shard.
-        sizes : ndarray of uint64, shape (n_chunks,)
-            Sizes of its inner chunks, in the order of its index.
-
-        Returns
-        -------
-        place : tuple of slice
-            Place of the selected sizes in an array over the region.
-        block : ndarray of uint64
-            The selected sizes, along the axes of the array.
+        sizes: shape (n_chunks,), in the order of the index. Returns the place of the selected sizes in an array over the
+        region, and the sizes along the axes of the array.
         """
         block = sizes.reshape(self.spec.grid_shape).transpose(self._axes)
         low = [s * n for s, n in zip(shard, self.per_shard, strict=True)]
@@ -253,38 +232,19 @@ class _ScanItem:
 
 
 def sizes_of(
-    store: Store, chain: Chain, keys: Sequence[str], options: Options, wanted: Sequence[int] | None = None
+    store: Store, chain: Chain, keys: Sequence[str], options: Options, may_exist: Sequence[int] | None = None
 ) -> tuple[Sizes, list[str | None]]:
-    """Read the indexes of shards, all at a time.
+    """Read the indexes of shards, all at the same time; a damaged index or entry is an error.
 
-    Parameters
-    ----------
-    store : Store
-    chain
-        Compiled chain of a shard.
-    keys : sequence of str
-        Keys of the shards.
-    options : Options
-    wanted : sequence of int, optional
-        Positions of the keys whose objects may exist; a store of requests is asked for these only.
-
-    Returns
-    -------
-    sizes : ndarray of uint64, shape (n, n_chunks)
-        Encoded sizes in bytes; 2^64-1 for an absent inner chunk.
-    states : list of (str or None)
-        Lasting states of the objects, as far as the answers show them.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError
-        An index is damaged, or one of its entries is invalid.
+    may_exist: positions of the keys whose objects may exist; a store of requests is asked for these only. Returns encoded
+    sizes, uint64, shape (n, n_chunks), 2^64-1 for an absent inner chunk; and the lasting states of the objects, as far as the
+    answers show them.
     """
     states: list[str | None] = [None] * len(keys)
     if store.is_near:
         return scan_files(chain, [store.source(key) for key in keys], keys, options), states
     sizes = np.full((len(keys), chain.n_chunks), ABSENT, dtype=np.uint64)
-    chosen = range(len(keys)) if wanted is None else wanted
+    chosen = range(len(keys)) if may_exist is None else may_exist
     told = scan_requests(store, [(keys[i], sizes[i]) for i in chosen], chain, options)
     for i, state in zip(chosen, told, strict=True):
         states[i] = state
@@ -292,28 +252,9 @@ def sizes_of(
 
 
 def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], options: Options) -> Sizes:
-    """Read the indexes of shards in files or in memory, in one native call.
+    """Read the indexes of shards in files or in memory, in one native call; see `sizes_of`.
 
-    Parameters
-    ----------
-    chain
-        Compiled chain of a shard.
-    sources : sequence of str, buffer or None
-        For each shard its path or its bytes; None if it does not exist.
-    keys : sequence of str
-        Names of the shards in errors.
-    options : Options
-        The options ``threads`` and ``allow_in_index`` are used.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n, n_chunks)
-        Encoded sizes in bytes; 2^64-1 for an absent inner chunk.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError
-        An index is damaged, or one of its entries is invalid.
+    sources: for each shard its path or its bytes; None if it does not exist. keys: their names in errors.
     """
     sizes = np.empty((len(sources), chain.n_chunks), dtype=np.uint64)
 
@@ -341,41 +282,24 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
 def scan_requests(
     store: Store, work: Sequence[tuple[str, Any]], chain: Chain, options: Options
 ) -> list[str | None]:
-    """Read the indexes of shards in a store of requests, with concurrent requests.
+    """Read the indexes of shards in a store of requests, with concurrent requests; return the lasting states of the objects.
 
-    Parameters
-    ----------
-    store : Store
-    work : sequence of (str, ndarray of uint64)
-        Keys, and for each the array that gets the sizes; it is unchanged if the object does not exist.
-    chain
-        Compiled chain of a shard.
-    options : Options
-
-    Returns
-    -------
-    list of (str or None)
-        Names of the states of the objects, as far as the store reports them.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError
-        As for `scan_files`.
+    work: keys, and for each the array that gets the sizes; it is unchanged if the object does not exist.
     """
     limited = LimitedRemote(store, store.limits().n_requests)
 
     async def fill(key: str, out: Any) -> str | None:
         index = await IndexLoader(limited, key, chain, options).load_sizes(out)
-        if index is None or index.version is None or index.nbytes is None:
+        if index is None or index.state is None or index.nbytes is None:
             return None
-        return store.lasting_state(index.nbytes, index.version)
+        return store.lasting_state(index.nbytes, index.state)
 
     return on_zarrs_loop(all_of(fill(key, out) for key, out in work))  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- indexes with offsets, where a damaged shard is a result
 
-# Memory of the indexes that are held at a time, unless the caller names another bound, and shards of one batch.
+# Memory of the indexes of one batch, unless the caller names another bound, and its number of shards.
 ENTRIES_NBYTES = 64 << 20
 ENTRIES_SHARDS = 256
 # Threads that wait for answers of a store of requests.
@@ -410,19 +334,9 @@ class Progress(Protocol):
 class ShardIndex(Generic[P]):
     """The index of one shard.
 
-    Attributes
-    ----------
-    shard : ScanTarget
-        The shard.
-    nbytes : int or None
-        Size of the object in bytes; None if it is missing, or could not be opened.
-    entries : ndarray of uint64, shape (n_chunks, 2), or None
-        Offset and size of each inner chunk in bytes, both 2^64-1 for an absent one. Entries may be wrong if there is an
-        error. None if the index could not be read.
-    error : ShardError, OSError or None
-        What is wrong with the shard or its index.
-    result : Any
-        What the caller's function returned.
+    nbytes: size of the object; None if it is missing, or could not be opened. entries: uint64, shape (n_chunks, 2), offset and
+    size, both 2^64-1 for an absent inner chunk; they may be wrong if there is an error, None if the index could not be read.
+    error: what is wrong with the shard or its index. result: what the caller's function returned.
     """
 
     shard: P
@@ -447,41 +361,19 @@ def read_indexes(
     memory: int = ENTRIES_NBYTES,
     examine: Examine | None = None,
 ) -> Iterator[ShardIndex[P]]:
-    """Read the indexes of shards of one array, and check their entries.
+    """Read the indexes of shards of one array, and check their entries; yield them in the order of `shards`.
 
-    Parameters
-    ----------
-    spec : ShardSpec
-        Layout of a shard.
-    shards : iterable of ScanTarget
-        They are consumed batch by batch.
-    options : Options
-        Options of the reads.
-    progress : Progress
-    are_near : bool
-        False if they are in a store of requests, where more threads wait for answers.
-    memory : int
-        Bytes of indexes to hold at a time; at least one index is held.
-    examine : callable, optional
-        Called in a thread with each sound shard, while it is open, and its entries; its result is ``result``.
-
-    Yields
-    ------
-    ShardIndex
-        In the order of `shards`.
-
-    Raises
-    ------
-    UnsupportedError
-        The shards of the array cannot be read.
+    shards: consumed batch by batch. are_near: False for a store of requests, where more threads wait for answers. memory: bytes
+    of indexes to hold, at least one index. examine: called in a thread with each sound shard, while it is open, and its
+    entries; its result is ``result``. UnsupportedError: the shards of the array cannot be read.
     """
     # an index, its sorted copy, and what `examine` makes of it
     n = max(1, min(ENTRIES_SHARDS, memory // (64 * spec.n_chunks)))
     n_threads = options.threads if are_near else max(options.threads, REQUEST_THREADS)
     chain = compiled(spec.chain)
 
-    def look(some: Sequence[P]) -> list[ShardIndex[P]]:
-        return [_look(shard, chain, options, examine) for shard in some]
+    def look(group: Sequence[P]) -> list[ShardIndex[P]]:
+        return [_look(shard, chain, options, examine) for shard in group]
 
     rest = iter(shards)
     with WorkerThreads[list[ShardIndex[P]]](n_threads, "shardcodec-index") as threads:
@@ -493,8 +385,8 @@ def read_indexes(
             if len(groups) == 1:
                 yield from look(groups[0])
             else:
-                for one in [threads.submit(look, group) for group in groups]:
-                    yield from threads.wait(one).result()
+                for call in [threads.submit(look, group) for group in groups]:
+                    yield from threads.wait(call).result()
             progress.advance(len(batch))
 
 

@@ -49,7 +49,7 @@ __all__ = [
     "staged_whole",
 ]
 
-# Number of decoded bytes that are encoded at a time, because the encoded ones are held in memory.
+# Decoded bytes of one call of the encoder, because the encoded bytes are held in memory.
 BATCH_NBYTES = 64 << 20
 # Up to this number of coordinates a loop in Python is faster than numpy.
 FEW_CHUNKS = 8
@@ -257,27 +257,9 @@ def as_coords(coords: Any) -> Ints:
 
 
 def position_array(coords: Any, grid_shape: Ints, name: str = "coords") -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Return the positions in the index of inner chunks.
+    """Return the positions in the index of inner chunks, intp, shape (n,), from their grid coordinates.
 
-    Parameters
-    ----------
-    coords : sequence of tuples of int, or integer array of shape (n, ndim)
-        Grid coordinates of the inner chunks.
-    grid_shape : tuple of int
-        Number of inner chunks along each axis.
-    name : str
-        Name of the argument, for errors.
-
-    Returns
-    -------
-    ndarray of intp, shape (n,)
-
-    Raises
-    ------
-    IndexError
-        Coordinates have another rank than the grid, or lie outside it.
-    TypeError
-        Coordinates are not integers.
+    IndexError: coordinates have another rank than the grid, or lie outside it. `name` is that of the argument, for errors.
     """
     if isinstance(coords, str | bytes | Mapping) or not isinstance(coords, Iterable):
         raise TypeError(f"{name}: expected a sequence of tuples of whole numbers, got {show(coords)}")
@@ -311,7 +293,7 @@ def _few_positions(coords: Any, grid_shape: Ints) -> list[int] | None:
     """Return the positions of a few valid tuples of int without numpy; None for all other coordinates."""
     if type(coords) not in (list, tuple) or len(coords) > FEW_CHUNKS:
         return None
-    found = []
+    positions = []
     for at in coords:
         if type(at) is not tuple or len(at) != len(grid_shape):
             return None
@@ -320,8 +302,8 @@ def _few_positions(coords: Any, grid_shape: Ints) -> list[int] | None:
             if type(i) is not int or not 0 <= i < extent:
                 return None
             position = position * extent + i
-        found.append(position)
-    return found
+        positions.append(position)
+    return positions
 
 
 def coordinates(position: int, grid_shape: Ints) -> Ints:
@@ -346,30 +328,9 @@ def encode_chunks(
     grid_shape: Ints,
     write_empty: bool = False,
 ) -> list[Any]:
-    """Encode inner chunks.
+    """Encode inner chunks, shape (n, *chunk_shape); None for one that equals the fill value, unless `write_empty`.
 
-    Parameters
-    ----------
-    chain
-        Compiled chain of one inner chunk.
-    chunks : ndarray, shape (n, *chunk_shape)
-        The inner chunks.
-    options : Options
-        The options ``order`` and ``threads`` are used.
-    shard, where, grid_shape
-        Name of the shard, positions of the inner chunks and shape of the grid; only for errors.
-    write_empty : bool
-        Encode also chunks that equal the fill value bit by bit.
-
-    Returns
-    -------
-    list of (buffer or None)
-        The encoded chunks; None for a chunk that equals the fill value, unless `write_empty`.
-
-    Raises
-    ------
-    CodecError
-        A codec refuses an inner chunk; ``.chunk_coords`` says which one.
+    shard, where, grid_shape: name of the shard, positions of the inner chunks and shape of the grid, for errors only.
     """
     engine = native.load()
     start, count, _, _ = whole(chain.shape)
@@ -395,23 +356,9 @@ def encode_chunks(
 
 
 def decode_chunks(chain: Chain, encoded: Sequence[Any], out: np.ndarray[Any, Any], options: Options) -> None:
-    """Decode inner chunks.
+    """Decode inner chunks into `out`, shape (n, *chunk_shape); None stands for the fill value.
 
-    Parameters
-    ----------
-    chain
-        Compiled chain of one inner chunk.
-    encoded : sequence of (buffer or None)
-        The encoded chunks; None stands for the fill value.
-    out : ndarray, shape (n, *chunk_shape)
-        The array that receives the elements.
-    options : Options
-        The option ``threads`` is used.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError, CodecError
-        An inner chunk is damaged; ``.shard`` is its index in `encoded`.
+    In an error about an inner chunk, ``.shard`` is its number in `encoded`.
     """
     engine = native.load()
     axes = tuple(range(len(chain.shape)))
@@ -466,32 +413,10 @@ def as_elements(values: Any, dtype: np.dtype[Any], name: str) -> tuple[np.ndarra
 
 
 def as_chunks(values: Any, dtype: np.dtype[Any], shape: Ints, n: int) -> tuple[np.ndarray[Any, Any], bool]:
-    """Return arrays that the caller wants to store, checked and cast.
+    """Return the elements that the caller wants to store, checked and cast, shape (n, *shape).
 
-    Parameters
-    ----------
-    values : array_like
-        The argument of the caller.
-    dtype : dtype
-        Data type of the shard.
-    shape : tuple of int
-        Shape of an inner chunk.
-    n : int
-        Number of inner chunks.
-
-    Returns
-    -------
-    array : ndarray, shape (n, *shape)
-        The elements in `dtype`, in either byte order.
-    native_order : bool
-        True if the elements have the byte order of `dtype`.
-
-    Raises
-    ------
-    ValueError
-        The shape is not (n, *shape).
-    TypeError
-        The elements cannot be cast safely.
+    The second result is False if they have the other byte order than `dtype`. ValueError: another shape. TypeError: the cast is
+    not safe.
     """
     array, native_order = as_elements(values, dtype, "chunks")
     if array.shape != (n, *shape):

@@ -71,29 +71,10 @@ def look(
     files: contextlib.ExitStack,
     declined: AbstractSet[int] = frozenset(),
 ) -> list[OldObject | None]:
-    """Look at the old objects of some items.
+    """Look at the old objects of items; None for an item that does not need its old object.
 
-    Parameters
-    ----------
-    items : sequence of WriteItem or EncodedItem
-    options : Options
-        ``allow_in_index``, ``write_strategy``, ``durability`` and ``locking`` count.
-    files : ExitStack
-        Closes the descriptors that are opened here.
-    declined : set of int
-        Positions of items whose file cannot be appended to, as an earlier attempt has shown.
-
-    Returns
-    -------
-    list
-        For each item its old object; None if the item does not need it.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError
-        An index is damaged, or one of the entries that are needed.
-    OSError
-        A file could not be read.
+    files: closes the descriptors that are opened here. declined: positions of items whose file cannot be appended to, as an
+    earlier attempt has shown. Raises for a damaged index, or an entry that is needed.
     """
     return call_each(lambda i: _look_at(items[i], options, files, i in declined), range(len(items)))
 
@@ -122,8 +103,8 @@ def _open(item: Item, files: contextlib.ExitStack, has_declined: bool) -> OldObj
             return MISSING
         files.callback(os.close, fd)
         file = OpenFile.seen(fd)
-        if file.n_links > 1:  # a caller with a lock has settled the file already
-            native.load().settle(item.path, fd)
+        if file.n_links > 1:  # a caller with a lock has rolled the file back already
+            native.load().roll_back(item.path, fd)
             file = OpenFile.seen(fd)
     elif has_declined:  # the attempt may have changed the times of the file
         file = OpenFile.seen(file.fd, file.mount_id)
@@ -192,12 +173,7 @@ def _facts_under_lock(item: Item, options: Options, file: OpenFile, new_nbytes: 
 def facts_of(item: Item, options: Options, file: OpenFile, new_nbytes: int) -> Facts | None:
     """Collect the facts that decide how a shard, an open file, is updated in its own file; None: it must be replaced.
 
-    Parameters
-    ----------
-    file : OpenFile
-        The shard.
-    new_nbytes : int
-        Decoded bytes of the inner chunks that are to be written.
+    new_nbytes: decoded bytes of the inner chunks that are to be written.
     """
     if options.write_strategy == "replace":
         return None
@@ -254,27 +230,9 @@ def explain_error(
 
 
 def place_item(item: Item, old: OldObject | None, options: Options, elements: Elements | None) -> PlanItem:
-    """Decide where the inner chunks of one item go, and which inner chunks of the old object are carried.
+    """Decide where the inner chunks of an item go, and which inner chunks of the old object are carried.
 
-    Parameters
-    ----------
-    item : WriteItem or EncodedItem
-    old : OldObject or None
-        The old object, as `look` returns it; None: the write does not need it.
-    options : Options
-        ``write_strategy`` and ``compact`` are used.
-    elements : Elements or None
-        The array that a `WriteItem` takes its values from; None for an `EncodedItem`.
-
-    Returns
-    -------
-    PlanItem
-        Input of the engine.
-
-    Raises
-    ------
-    UnsupportedError
-        Header and footer must be kept, but the old inner chunks overlap the index.
+    old: from `look`. UnsupportedError: header and footer must be kept, but the old inner chunks overlap the index.
     """
     if isinstance(item, WriteItem):
         return _planned(PlanItem(item.chain, item.path, item.box), item, old, options, elements)
@@ -382,16 +340,16 @@ def _lay_out_all(plan: PlanItem, item: EncodedItem, old: OldObject, user: UserBy
     chain = item.chain
     first = chain.index_nbytes if chain.index_at_start else 0
     entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
-    found: HeaderFooter | None = HeaderFooter(Extents(first, first, first, first), b"", 1)
+    kept: HeaderFooter | None = HeaderFooter(Extents(first, first, first, first), b"", 1)
     if old.entries is not None:
-        entries, found = old.entries, old.user
-    if found is None:
+        entries, kept = old.entries, old.user
+    if kept is None:
         raise UnsupportedError(
             f"shard {item.key!r}: inner chunks that lie in the index leave no header and footer to keep",
             shard=item.key,
         )
-    alignment = user.alignment or found.alignment
-    placement = lay_out(entries, item.sizes(), item.gone, found.where, user._replace(alignment=alignment))
-    footer = found.footer if user.footer is None else memoryview(user.footer).cast("B")
-    new = found._replace(footer=footer, alignment=alignment)
+    alignment = user.alignment or kept.alignment
+    placement = lay_out(entries, item.sizes(), item.gone, kept.where, user._replace(alignment=alignment))
+    footer = kept.footer if user.footer is None else memoryview(user.footer).cast("B")
+    new = kept._replace(footer=footer, alignment=alignment)
     return plan._replace(old=old, placement=placement, user=new if new.has_any else None), footer

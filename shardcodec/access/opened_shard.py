@@ -94,7 +94,7 @@ class OpenedShard(Protocol):
     def present(self, first: int, end: int) -> bytes:
         """Return one byte for each of the positions [first, end): 1 if its inner chunk exists, else 0."""
 
-    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+    def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         """Return several ranges (offset, nbytes) as buffers; near ranges share a request."""
 
     def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
@@ -148,7 +148,7 @@ class NativeShard:
     def generation(self) -> bytes:
         if self.missing:
             return NO_OBJECT
-        return bytes(self._shard.version) or content_generation(self._source)
+        return bytes(self._shard.state) or content_generation(self._source)
 
     def check(self) -> None:
         self._shard.check(allow_in_index=self._allow_in_index)
@@ -172,11 +172,11 @@ class NativeShard:
     def range(self, offset: int, nbytes: int) -> bytes:
         return bytes(self._shard.range(offset, nbytes))
 
-    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
-        if len(wanted) == 1:
-            return [self.range(*wanted[0])]
-        merged = coalesced([one for one in wanted if one[1]], NEAR)
-        return cut_out(wanted, merged, [memoryview(self.range(*one)) for one in merged])
+    def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        if len(ranges) == 1:
+            return [self.range(*ranges[0])]
+        merged = coalesced([piece for piece in ranges if piece[1]], NEAR)
+        return cut_out(ranges, merged, [memoryview(self.range(*piece)) for piece in merged])
 
     def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
         sums = np.empty((len(ranges), 2), dtype=np.uint32)
@@ -187,7 +187,7 @@ class NativeShard:
         """Without `failed` do nothing: an open file or buffer is one state, until a writer updates the file in place."""
         if failed and isinstance(self._source, str):
             now = native.load().OpenShard(None, self._source)
-            is_other = now.missing or now.version != self._shard.version
+            is_other = now.missing or now.state != self._shard.state
             now.close()
             if is_other:
                 raise changed_error()
@@ -279,24 +279,24 @@ class NestedShard:
         return native.load().index_present(self._chain, self._entries, first, end)  # type: ignore[no-any-return]
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
-        wanted = self._checked_entries(positions.astype(np.intp))
-        sizes = np.where(wanted[:, 0] == ABSENT, 0, wanted[:, 1])
+        entries = self._checked_entries(positions.astype(np.intp))
+        sizes = np.where(entries[:, 0] == ABSENT, 0, entries[:, 1])
         ends = np.cumsum(sizes)
         n = max(1, int(np.searchsorted(ends, max_nbytes, side="right")))
-        is_stored = wanted[:n, 0] != ABSENT
-        places[:n] = wanted[:n]
+        is_stored = entries[:n, 0] != ABSENT
+        places[:n] = entries[:n]
         places[:n, 0][is_stored] = (ends - sizes)[:n][is_stored]
-        return b"".join(self.ranges([*map(tuple, wanted[:n][is_stored].tolist())])), n
+        return b"".join(self.ranges([*map(tuple, entries[:n][is_stored].tolist())])), n
 
     def range(self, offset: int, nbytes: int) -> Any:
         if self._data is not None:
             return self._data[offset : offset + nbytes]
         return self._outer.range(self._first + offset, nbytes)
 
-    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+    def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         if self._data is not None:
-            return [self.range(offset, nbytes) for offset, nbytes in wanted]
-        return self._outer.ranges([(self._first + offset, nbytes) for offset, nbytes in wanted])
+            return [self.range(offset, nbytes) for offset, nbytes in ranges]
+        return self._outer.ranges([(self._first + offset, nbytes) for offset, nbytes in ranges])
 
     def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
         return self._outer.checksums(ranges + np.array([self._first, 0], dtype=np.uint64), max_nbytes)

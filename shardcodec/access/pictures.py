@@ -23,11 +23,11 @@ __all__ = ["html_of_shard", "html_of_state", "map_of_state", "plot_layout", "plo
 File = str | os.PathLike[str] | None
 
 
-def plot_map(found: ChunkMap, title: str, file: File) -> Any:
+def plot_map(chunk_map: ChunkMap, title: str, file: File) -> Any:
     """Draw a map, save it if there is a file, and return the figure."""
     if file is not None:
         check_file(file)
-    return save(map_figure(found, title), file)
+    return save(map_figure(chunk_map, title), file)
 
 
 def map_of_state(state: Any, max_cells: int = MAX_CELLS) -> ChunkMap:
@@ -37,12 +37,12 @@ def map_of_state(state: Any, max_cells: int = MAX_CELLS) -> ChunkMap:
         (first + n) * size for first, n, size in zip(state.first, grid, state.chunk_shape, strict=True)
     )
     shape = state.array_shape or ends
-    found = ChunkMap(shape, state.chunk_shape, state.first, grid, state.shard_shape, None, max_cells)
+    chunk_map = ChunkMap(shape, state.chunk_shape, state.first, grid, state.shard_shape, None, max_cells)
     for at in range(grid[0]) if grid else (0,):  # row by row: the map needs a copy of each block
         rows = (slice(at, at + 1),) if grid else ()
         sizes = np.where(state.exists[rows], state.nbytes[rows], np.uint64(ABSENT))
-        found.add((state.first[0] + at, *state.first[1:]) if grid else (), sizes)
-    return found
+        chunk_map.add((state.first[0] + at, *state.first[1:]) if grid else (), sizes)
+    return chunk_map
 
 
 def html_of_state(state: Any) -> str:
@@ -75,11 +75,11 @@ def html_of_shard(shard: Any) -> str:
             ("exist", f"{int(state.sum()):,} of {state.size:,}"),
             ("object", f"{shard.nbytes:,} bytes" if shard.exists else "does not exist"),
         ]
-        found = ChunkMap(
+        chunk_map = ChunkMap(
             shard.spec.stored_shape, shard.spec.chunk_shape, (0,) * len(grid), grid, max_cells=MAX_SVG_CELLS
         )
-        found.add((0,) * len(grid), shard.index[..., 1])
-        picture = map_svg(found)
+        chunk_map.add((0,) * len(grid), shard.index[..., 1])
+        picture = map_svg(chunk_map)
     except (ShardError, OSError) as error:
         rows.append(("error", str(error)))
     return facts_table(f"{type(shard).__name__} {shard.key}", rows, picture)

@@ -84,16 +84,9 @@ def aligned(offset: Any, alignment: int) -> Any:
 class Sums(NamedTuple):
     """Sums over the entries of an index, whose numbers are not checked (csrc/kernels/sc_index.h).
 
-    Attributes
-    ----------
-    n_stored : int
-        Inner chunks that have bytes. The next four attributes are over these.
-    first, end : int
-        Where their bytes begin and end; 2^64-1 and 0 if there are none.
-    offset_bits, nbytes_bits : int
-        All offsets, and all sizes, combined by bitwise or: a power of two divides all of them if it divides the result.
-    left_nbytes : int
-        Bytes of the inner chunks that are not dropped; see `sum_up`.
+    n_stored: inner chunks that have bytes; the next four are over these. first, end: where their bytes begin and end; 2^64-1
+    and 0 if there are none. offset_bits, nbytes_bits: all offsets, and all sizes, combined by bitwise or: a power of two
+    divides all of them if it divides the result. left_nbytes: bytes of the inner chunks that are not dropped.
     """
 
     n_stored: int
@@ -105,40 +98,22 @@ class Sums(NamedTuple):
 
 
 def sum_up(
-    entries: Entries, dropped: np.ndarray[Any, np.dtype[np.bool_]] | None = None, left: Entries | None = None
+    entries: Entries, dropped: np.ndarray[Any, np.dtype[np.bool_]] | None = None, rest: Entries | None = None
 ) -> Sums:
-    """Compute the sums of an index in one pass.
+    """Compute the sums of an index, shape (n_chunks, 2), in one pass.
 
-    Parameters
-    ----------
-    entries : ndarray of uint64, shape (n_chunks, 2), C order
-    dropped : ndarray of bool, shape (n_chunks,), optional
-        Inner chunks that are not left.
-    left : ndarray, as `entries`, optional
-        Output: the entries of the inner chunks that are left, absent elsewhere.
-
-    Returns
-    -------
-    Sums
-        Over all entries; only `left_nbytes` is over the inner chunks that are left.
+    dropped: flags, shape (n_chunks,). rest: output, as `entries`: the entries that are not dropped, absent elsewhere.
     """
-    return Sums(*native.load().index_sums(entries, dropped, left))
+    return Sums(*native.load().index_sums(entries, dropped, rest))
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
     """The inner chunks that are carried over, and where they go.
 
-    Attributes
-    ----------
-    carries : ndarray of uint64, shape (n, 3)
-        Runs of bytes: offset in the old object, size, offset in the new one.
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        The new index as far as it is known: carried inner chunks, and slots that new inner chunks take; absent elsewhere.
-    data_offset : int
-        Offset of the first new inner chunk.
-    compact : bool
-        True if inner chunks are moved together.
+    carries: uint64, shape (n, 3), runs of bytes: offset in the old object, size, offset in the new one. entries: uint64, shape
+    (n_chunks, 2), the new index as far as it is known: carried inner chunks, and slots that new inner chunks take. data_offset:
+    offset of the first new inner chunk. compact: inner chunks are moved together.
     """
 
     carries: Entries
@@ -170,83 +145,57 @@ def place(
 ) -> Placement:
     """Place the inner chunks that are not replaced in a new object.
 
-    Parameters
-    ----------
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        The old index, checked.
-    replaced : ndarray of bool, shape (n_chunks,)
-        Inner chunks that get a new value.
-    shard_nbytes, index_nbytes : int
-        Sizes of the old object and of its index.
-    index_at_start : bool
-    new_nbytes : int or ndarray of uint64, shape (n_chunks,), optional
-        Encoded sizes of the new inner chunks: one for all, or one for each, 2^64-1 for those that become absent. None: not
-        known yet.
-    dead_share : float
-        Pack if at least this share of the carried bytes is dead, or half of them if fewer than 64 KiB are dead; 0: for any dead
-        byte. `PACK`: always pack, unless inner chunks share so many bytes that the packed ones would take more room than the
-        old ones.
-    alignment : int
-        Inner chunks that are moved or written begin at a multiple of this.
+    entries: the checked old index, shape (n_chunks, 2). replaced: flags, shape (n_chunks,). shard_nbytes, index_nbytes: sizes
+    of the old object and of its index. new_nbytes: encoded size of the new inner chunks, one for all or one for each, 2^64-1
+    for those that become absent; None: not known yet. alignment: inner chunks that are moved or written begin at a multiple of
+    this.
 
-    Returns
-    -------
-    Placement
+    dead_share: pack if at least this share of the carried bytes is dead, or half of them if fewer than 64 KiB are dead; 0: for
+    any dead byte. `PACK`: always pack, unless inner chunks share so many bytes that the packed ones would take more room than
+    the old ones.
     """
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
     slots = _slots(entries, replaced, new_nbytes, alignment)
-    left = np.empty_like(entries)
-    sums = sum_up(entries, replaced & ~slots, left)
+    rest = np.empty_like(entries)
+    sums = sum_up(entries, replaced & ~slots, rest)
     if sums.n_stored and not first <= sums.first <= sums.end <= end:
         in_index = _overlap(entries, first, end)
         kept = (entries[:, 0] != ABSENT) & ~replaced
         if np.any(in_index & kept):
             return _with_index(entries, kept, in_index, (first, end), shard_nbytes)
         slots &= ~in_index
-        sums = sum_up(entries, replaced & ~slots, left)
+        sums = sum_up(entries, replaced & ~slots, rest)
     # bytes behind the last inner chunk (a footer) are dropped: they may be where the new inner chunks go
     end = max(first, min(end, sums.end))
     room, live = end - first, sums.left_nbytes
     # without the limit, an index that claims many overlapping inner chunks would make the object grow without bound
     packs = dead_share == PACK and live <= room
     if alignment > 1:
-        live = max(live, int(aligned(left[left[:, 0] != ABSENT, 1], alignment).sum(dtype=np.uint64)))
+        live = max(live, int(aligned(rest[rest[:, 0] != ABSENT, 1], alignment).sum(dtype=np.uint64)))
     if packs or _has_much_dead(room, live, dead_share):
         if np.any(slots):
-            sum_up(entries, replaced, left)
-        return _packed(left, sums.n_stored, first, alignment)
+            sum_up(entries, replaced, rest)
+        return _packed(rest, sums.n_stored, first, alignment)
     carries = np.array([[first, end - first, first]] if end > first else [], dtype=np.uint64).reshape(-1, 3)
-    return Placement(carries, within(left, end), end, compact=False)
+    return Placement(carries, within(rest, end), end, compact=False)
 
 
 def new_sizes(sizes: Mapping[int, int], n_chunks: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Convert encoded sizes, by position of the inner chunk, to the array `new_nbytes` of `place`."""
-    found = np.full(n_chunks, ABSENT, dtype=np.uint64)
+    by_position = np.full(n_chunks, ABSENT, dtype=np.uint64)
     n = len(sizes)
-    found[np.fromiter(sizes, dtype=np.intp, count=n)] = np.fromiter(sizes.values(), np.uint64, n)
-    return found
+    by_position[np.fromiter(sizes, dtype=np.intp, count=n)] = np.fromiter(sizes.values(), np.uint64, n)
+    return by_position
 
 
 class Facts(NamedTuple):
     """The facts that decide whether, and how, a shard can be updated in its own file.
 
-    Attributes
-    ----------
-    index_nbytes : int
-    index_at_start, index_checksum : bool
-    new_nbytes : int
-        Decoded bytes of the inner chunks to be written.
-    n_links : int
-        Names (hard links) of the file.
-    appends : bool
-        True if shards may be appended to on this file system (`storage.file_systems`).
-    direct : bool
-        True if one write that makes a file longer is atomic here (`storage.file_systems`).
-    sync : bool
-        True if a power cut must leave the old or the new shard.
-    is_exclusive : bool
-        False if another writer could change the file at the same time: it is not locked, or not on a local file system.
+    new_nbytes: decoded bytes of the inner chunks to be written. n_links: names (hard links) of the file. appends: shards may be
+    appended to on this file system. direct: one write that makes a file longer is atomic here. sync: a power cut must leave the
+    old or the new shard. is_exclusive: False if another writer could change the file at the same time: it is not locked, or not
+    on a local file system.
     """
 
     index_nbytes: int
@@ -261,12 +210,9 @@ class Facts(NamedTuple):
 
 
 def way_to_append(facts: Facts) -> str | None:
-    """Return the way to append to a shard; None: it must be replaced. ``docs/durability.md`` has the reasons.
+    """Return the way to append to a shard, as csrc/io/sc_append.h names it; None: it must be replaced.
 
-    Returns
-    -------
-    {"direct", "leap", "index"} or None
-        See csrc/io/sc_append.h.
+    ``docs/durability.md`` has the reasons.
     """
     if not facts.appends or facts.n_links != 1 or facts.new_nbytes > APPEND_NBYTES:
         return None
@@ -299,30 +245,18 @@ def place_behind(
     dead_share: float = DEAD_SHARE,
     user_nbytes: int = 0,
 ) -> Placement | None:
-    """Place new inner chunks behind the old shard.
+    """Place new inner chunks behind the old shard; None: it is better packed, or carried inner chunks overlap the index.
 
-    Parameters
-    ----------
-    way : str
-        As from `way_to_append`.
-    entries, replaced, shard_nbytes, index_nbytes, index_at_start, dead_share
-        As for `place`.
-    user_nbytes : int
-        Bytes of header and footer: not dead.
-
-    Returns
-    -------
-    Placement or None
-        None: the shard is better packed, or carried inner chunks overlap the index.
+    way: from `way_to_append`. user_nbytes: bytes of header and footer, which are not dead. The rest is as for `place`.
     """
-    left = np.empty_like(entries)
-    live = sum_up(entries, replaced, left).left_nbytes
+    rest = np.empty_like(entries)
+    live = sum_up(entries, replaced, rest).left_nbytes
     body = shard_nbytes - index_nbytes - user_nbytes
     if _is_better_packed(body, live, dead_share):
         return None
-    if index_at_start and np.any(_overlap(left, index_nbytes, shard_nbytes)):
+    if index_at_start and np.any(_overlap(rest, index_nbytes, shard_nbytes)):
         return None  # their bytes would change with the index
-    return _in_file(left, shard_nbytes, way)
+    return _in_file(rest, shard_nbytes, way)
 
 
 def place_in_slots(
@@ -337,31 +271,15 @@ def place_in_slots(
     user_nbytes: int = 0,
     gone: Gone | None = None,
 ) -> Placement | None:
-    """Decide which slots may be overwritten in place.
+    """Decide which slots may be overwritten in place; None: the shard is better packed, or carried inner chunks overlap the index.
 
-    A slot is the place of an old inner chunk that gets a new value. It is free if it shares no byte with another inner chunk
-    or with the index. The engine overwrites a free slot if the new encoded bytes fit. If they do not fit, or the inner
-    chunk has no free slot, it appends them; if `way` is None, it declines, and the caller writes a new object.
+    A slot is the place of an old inner chunk that gets a new value. It is free if it shares no byte with another inner chunk or
+    with the index. The engine overwrites a free slot if the new encoded bytes fit. If they do not fit, or the inner chunk has
+    no free slot, it appends them; if `way` is None, it declines, and the caller writes a new object.
 
-    Parameters
-    ----------
-    way : str or None
-        How to append, as from `way_to_append`. None: appending is not possible.
-    entries, replaced, shard_nbytes, index_nbytes, index_at_start
-        As for `place`.
-    dead_share : float
-        Return None if at least this share of the bytes, and at least `MIN_DEAD_NBYTES`, would be dead.
-    user_nbytes : int
-        Bytes of header and footer: not dead.
-    gone : ndarray of intp, optional
-        Positions of those among `replaced` that become absent; their slots are not free.
-
-    Returns
-    -------
-    Placement or None
-        Its entries are the old ones of carried inner chunks and of free slots; the others are absent. `carries` is
-        empty; `data_offset` is where appended inner chunks begin. None: the shard is better packed, or carried inner
-        chunks overlap the index.
+    gone: positions of those among `replaced` that become absent; their slots are not free. The entries of the placement are the
+    old ones of carried inner chunks and of free slots; `data_offset` is where appended inner chunks begin. The rest is as for
+    `place_behind`.
     """
     first = index_nbytes if index_at_start else 0
     end = shard_nbytes if index_at_start else shard_nbytes - index_nbytes
@@ -373,12 +291,12 @@ def place_in_slots(
         free[gone] = False
     if np.any(free):
         free[free] = _alone(entries, np.flatnonzero(free))
-    left = np.empty_like(entries)
-    live = sum_up(entries, replaced & ~free, left).left_nbytes
+    rest = np.empty_like(entries)
+    live = sum_up(entries, replaced & ~free, rest).left_nbytes
     body = end - first - user_nbytes
     if _is_better_packed(body, live, dead_share):
         return None
-    return _in_file(left, shard_nbytes, way)
+    return _in_file(rest, shard_nbytes, way)
 
 
 def _has_much_dead(room: int, live: int, dead_share: float) -> bool:
@@ -395,20 +313,22 @@ def _is_better_packed(body: int, live: int, dead_share: float) -> bool:
     return dead > 0 and dead >= dead_share * body and dead >= MIN_DEAD_NBYTES
 
 
-def _in_file(left: Entries, shard_nbytes: int, way: str | None) -> Placement:
+def _in_file(rest: Entries, shard_nbytes: int, way: str | None) -> Placement:
     """Return the placement for an update of a shard in its own file, to which `way` appends."""
     none = np.empty((0, 3), dtype=np.uint64)
     offset = aligned(shard_nbytes, BLOCK_NBYTES) if way == "direct" else shard_nbytes
-    return Placement(none, left, offset, compact=False)
+    return Placement(none, rest, offset, compact=False)
 
 
-def _alone(entries: Entries, some: np.ndarray[Any, np.dtype[np.intp]]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return flags for the inner chunks at the positions `some`: True if it shares no byte with any other inner chunk."""
+def _alone(
+    entries: Entries, positions: np.ndarray[Any, np.dtype[np.intp]]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return flags for the inner chunks at the positions `positions`: True if it shares no byte with any other inner chunk."""
     offset, end = entries[:, 0], entries.sum(axis=1, dtype=np.uint64)
     stored = (entries[:, 0] != ABSENT) & (entries[:, 1] > 0)
-    if len(some) <= FEW_CHUNKS:  # cheaper than a sort of all entries
-        shared = [np.count_nonzero(stored & (offset < end[i]) & (end > offset[i])) for i in some]
-        few: np.ndarray[Any, np.dtype[np.bool_]] = np.array(shared, dtype=np.intp) <= stored[some]
+    if len(positions) <= FEW_CHUNKS:  # cheaper than a sort of all entries
+        shared = [np.count_nonzero(stored & (offset < end[i]) & (end > offset[i])) for i in positions]
+        few: np.ndarray[Any, np.dtype[np.bool_]] = np.array(shared, dtype=np.intp) <= stored[positions]
         return few
     order = np.flatnonzero(stored)
     order = order[np.argsort(offset[order], kind="stable")]
@@ -417,15 +337,15 @@ def _alone(entries: Entries, some: np.ndarray[Any, np.dtype[np.intp]]) -> np.nda
     shares[:-1] |= offset[order][1:] < end[order][:-1]
     alone = np.ones(len(entries), dtype=np.bool_)
     alone[order] = ~shares
-    return np.asarray(alone[some])
+    return np.asarray(alone[positions])
 
 
 def _overlap(entries: Entries, first: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return flags, True for inner chunks that overlap the index: they have bytes outside of [first, end)."""
     offset, nbytes = entries[:, 0], entries[:, 1]
-    found: np.ndarray[Any, np.dtype[np.bool_]] = (offset < first) | (offset + nbytes > end)
-    found &= (offset != ABSENT) & (nbytes > 0)
-    return found
+    overlaps: np.ndarray[Any, np.dtype[np.bool_]] = (offset < first) | (offset + nbytes > end)
+    overlaps &= (offset != ABSENT) & (nbytes > 0)
+    return overlaps
 
 
 def _with_index(
@@ -466,18 +386,8 @@ def _slots(
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Select the replaced inner chunks whose old bytes a new one of the same size may overwrite.
 
-    If any two stored inner chunks of the shard overlap, none is selected.
-
-    Parameters
-    ----------
-    entries, replaced, new_nbytes, alignment
-        As for `place`.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_chunks,)
-        True for each selected inner chunk. None is selected if `new_nbytes` is None. One whose old offset is not a
-        multiple of `alignment` is not selected.
+    None is selected if any two stored inner chunks overlap, or if `new_nbytes` is None. One whose old offset is not a multiple
+    of `alignment` is not selected.
     """
     if new_nbytes is None:
         return np.zeros_like(replaced)
@@ -494,9 +404,9 @@ def _slots(
     return usable
 
 
-def _packed(left: Entries, n_stored: int, first: int, alignment: int) -> Placement:
+def _packed(rest: Entries, n_stored: int, first: int, alignment: int) -> Placement:
     """Move inner chunks together, in their old order; at most `n_stored` of them have bytes."""
     room = np.empty((n_stored, 3), dtype=np.uint64)
-    n, end = native.load().index_pack(left, room, first, alignment)
-    left[left[:, 1] == 0, 0] = first  # an inner chunk without bytes may be anywhere inside the shard
-    return Placement(room[:n].copy(), left, end if n else first, compact=True)
+    n, end = native.load().index_pack(rest, room, first, alignment)
+    rest[rest[:, 1] == 0, 0] = first  # an inner chunk without bytes may be anywhere inside the shard
+    return Placement(room[:n].copy(), rest, end if n else first, compact=True)

@@ -56,20 +56,10 @@ SLICES_NBYTES = 256 << 10
 class ObjectSelection(NamedTuple):
     """The elements of one object that a call reads or writes. A tuple, because a small read would notice the time to make a dataclass.
 
-    Attributes
-    ----------
-    key : str
-        Key of the object in its store, or its name in errors.
-    chain : Chain
-        The compiled chain of the object.
-    box : Box, Boxes, Lists or Points
-        The elements.
-    source : str, int, buffer or None
-        For `read`: the path of a local file, or the descriptor of an open one; the bytes of the object; None for a missing
-        object.
-    ends_at_edge : bool
-        For a write: the box has all elements of the object that lie within the array, and elements beyond its shape, from
-        before the array was made smaller, are not kept. So zarr writes chunks without shards.
+    key: key of the object, or its name in errors. source, for `read`: the path of a local file, or the descriptor of an open
+    one; the bytes of the object; None for a missing object. ends_at_edge, for a write: the box has all elements of the object
+    that lie within the array, and elements beyond its shape, from before the array was made smaller, are not kept. So zarr
+    writes chunks without shards.
     """
 
     key: str
@@ -164,31 +154,12 @@ def read(
     options: Options,
     patience: Patience | None = None,
 ) -> list[int]:
-    """Read parts of objects into an array.
+    """Read parts of objects into an array; return the positions of items whose object does not exist, which get the fill value.
 
-    Parameters
-    ----------
-    items : sequence of ObjectSelection
-        Each object once, so that it is opened once and each of its inner chunks is decoded once. The parts must not overlap
-        in the array.
-    out : ndarray
-        Destination, of the dtype for which the chains were compiled; any strides.
-    axes : sequence of int
-        The axis of `out` for each axis of the chunks; -1 for none. Ignored for points.
-    patience : Patience, optional
-        The pauses while another writer changes a file. In a thread that runs an event loop: ``Patience(0)``.
-
-    Returns
-    -------
-    list of int
-        Positions of items whose object does not exist; their parts hold the fill value.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError, CodecError
-        An object is damaged; the first such item is reported. The content of `out` is then unspecified.
-    OSError
-        A file could not be read.
+    items: each object once, so that each inner chunk is decoded once; they do not overlap in the array. out: of the dtype for
+    which the chains were compiled. axes: for each axis of the chunks the axis of `out`, -1 for none; ignored for points.
+    patience: in a thread that runs an event loop ``Patience(0)``. The first damaged item is reported; then the content of `out`
+    is unspecified.
     """
     plan = [(item.chain, item.source, item.box) for item in items]
     how: dict[str, Any] = {
@@ -224,21 +195,10 @@ def read(
 
 
 def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_array: Any) -> Any:
-    """Return the native fast path for small boxes.
+    """Return the native fast path for small boxes; None if this chain or dtype (that of the memory) has none.
 
-    Parameters
-    ----------
-    chain : Chain
-    dtype : dtype
-        That of the memory.
-    options : Options
-    **of_array
-        Folder and geometry of an array of local files (`_native.ArraySlices`); without them the reader gets paths of files.
-
-    Returns
-    -------
-    SliceReader, ArraySlices or None
-        None if this chain or dtype has no fast path. After an error of the reader call `read`, whose error names the object.
+    of_array: folder and geometry of an array of local files (`_native.ArraySlices`); without them the reader gets paths of
+    files. After an error of the reader call `read`, whose error names the object.
     """
     if chain.stage is not None or dtype.kind not in PLAIN_KINDS:
         return None

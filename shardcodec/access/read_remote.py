@@ -4,12 +4,12 @@
 
 A shard is read in one of two ways:
 
-- One request for the whole object, if most of it is wanted or the rest is small.
-- Otherwise one request for the index, then requests for the ranges of the wanted inner chunks; close ranges are merged
+- One request for the whole object, if the read needs most of it or the rest is small.
+- Otherwise one request for the index, then requests for the ranges of the requested inner chunks; close ranges are merged
   (`storage.ranges`). This needs a second round trip, so it is used only if the rest of the shards has more bytes than a
   round trip is worth (`Limits.max_gap_nbytes`).
 
-Several objects are read at a time. Each answer is decoded when it arrives (`decode_queue`), in another thread unless the
+Several objects are read at the same time. Each answer is decoded when it arrives (`decode_queue`), in another thread unless the
 call is small. `consistent_read` starts again if an object changes between its index and its ranges. Indexes are cached
 between calls (`storage.indexes`); with a cached index, a part of a shard needs one round trip.
 """
@@ -62,8 +62,8 @@ __all__ = [
 #
 # `DecodeQueue`: decodes answers of a store into an array, in another thread.
 #
-# An *answer* is the bytes that a store returned for one request: a whole object, or a range of it. To hand each answer to the
-# thread by itself would often take longer than to decode it. So one native plan runs at a time. It decodes all answers that
+# An *answer* is the bytes that a store returned for one request: a whole object, or a range of it. To hand single answers
+# to the thread would often take longer than to decode them. So one native plan runs after the other. It decodes all answers that
 # arrived since the last plan began: few at first, more if decoding is slower than the store. A large answer gets a plan of its
 # own, so that its memory is freed before other answers are decoded.
 
@@ -71,7 +71,7 @@ __all__ = [
 BATCH_NBYTES = 8 << 20
 
 
-class _Queued(NamedTuple):
+class _QueueEntry(NamedTuple):
     """A queued item, the size of its answer in bytes, and the future that `DecodeQueue.decode` awaits."""
 
     item: ObjectSelection
@@ -80,14 +80,9 @@ class _Queued(NamedTuple):
 
 
 class DecodeQueue:
-    """A queue of the answers that one call decodes into one array.
+    """A queue of the answers that one call decodes into one array; `out`, `axes` and `options` are as for `read`.
 
-    Parameters
-    ----------
-    out, axes, options
-        The array, and how it is filled: as for `read`.
-    inline : bool
-        Decode in the thread of the event loop, without the queue, because the call has little to decode.
+    inline: decode in the thread of the event loop, without the queue, because the call has little to decode.
     """
 
     def __init__(
@@ -95,32 +90,21 @@ class DecodeQueue:
     ) -> None:
         self._into = out, axes, options
         self._inline = inline
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[_QueueEntry] = deque()
         self._task: asyncio.Task[None] | None = None
 
     async def decode(self, item: ObjectSelection, nbytes: int) -> None:
-        """Decode one answer into the array of the queue; return when its elements are there.
+        """Decode an answer of `nbytes` bytes into the array of the queue; return when its elements are there.
 
-        Parameters
-        ----------
-        item : ObjectSelection
-            The wanted elements. Its source is the answer: the bytes of the object, a native ``Fetched`` with a range of
-            it, or None for an object that does not exist.
-        nbytes : int
-            Size of the answer in bytes, which limits how many answers one plan takes.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError, CodecError
-            The bytes of this answer are damaged. Other answers are still decoded.
-        CancelledError
-            `end` was called.
+        The source of `item` is the answer: the bytes of the object, a native ``Fetched`` with a range of it, or None for a
+        missing object. Raises for damage in this answer only; other answers are still decoded. CancelledError: `end` was
+        called.
         """
         if self._inline:
             read([item], *self._into)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Queued(item, nbytes, done))
+        self._queue.append(_QueueEntry(item, nbytes, done))
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
         await done
@@ -143,55 +127,55 @@ class DecodeQueue:
             self._task = None
             _cancel(self._queue)
 
-    def _next_batch(self) -> list[_Queued]:
+    def _next_batch(self) -> list[_QueueEntry]:
         batch = [self._queue.popleft()]
-        left = BATCH_NBYTES - batch[0].nbytes
-        while self._queue and self._queue[0].nbytes <= left:
+        room = BATCH_NBYTES - batch[0].nbytes
+        while self._queue and self._queue[0].nbytes <= room:
             batch.append(self._queue.popleft())
-            left -= batch[-1].nbytes
+            room -= batch[-1].nbytes
         return batch
 
-    async def _read(self, batch: Sequence[_Queued]) -> None:
-        wanted = [one for one in batch if not one.done.cancelled()]
-        if not wanted:
+    async def _read(self, batch: Sequence[_QueueEntry]) -> None:
+        awaited = [entry for entry in batch if not entry.done.cancelled()]
+        if not awaited:
             return
         try:
-            await in_thread(read, [one.item for one in wanted], *self._into)
+            await in_thread(read, [entry.item for entry in awaited], *self._into)
         except Exception as error:  # noqa: BLE001  # `decode` raises it
-            if len(wanted) == 1 or not isinstance(error, ShardError):
-                _finish(wanted, error)
+            if len(awaited) == 1 or not isinstance(error, ShardError):
+                _finish(awaited, error)
             else:
-                for one in wanted:  # one by one, so that only the damaged items get an error
-                    await self._read([one])
+                for entry in awaited:  # one by one, so that only the damaged items get an error
+                    await self._read([entry])
         else:
-            _finish(wanted, None)
+            _finish(awaited, None)
 
 
-def _finish(batch: Iterable[_Queued], error: Exception | None) -> None:
-    for one in batch:
-        if one.done.done():
+def _finish(batch: Iterable[_QueueEntry], error: Exception | None) -> None:
+    for entry in batch:
+        if entry.done.done():
             continue
         if error is None:
-            one.done.set_result(None)
+            entry.done.set_result(None)
         else:
-            one.done.set_exception(error)
+            entry.done.set_exception(error)
 
 
-def _cancel(batch: Iterable[_Queued]) -> None:
-    for one in batch:
-        one.done.cancel()
+def _cancel(batch: Iterable[_QueueEntry]) -> None:
+    for entry in batch:
+        entry.done.cancel()
 
 
 # ---------------------------------------------------------------- read parts of many objects into one array, from a store of requests
 
-# A shard is fetched whole if at least this share of its inner chunks is wanted: at most a quarter more bytes ...
+# A shard is fetched whole if the read needs at least this share of its inner chunks: at most a quarter more bytes ...
 WHOLE_SHARE = 0.8
 
 # ... unless it may be larger than this. Ranges are requested concurrently, are decoded while others are under way, and need
 # not be in memory all at once.
 WHOLE_NBYTES = 64 << 20
 
-# Number of coroutines per concurrent request. Each reads one object at a time; more of them fetch indexes earlier.
+# Number of coroutines per concurrent request. Each reads one object after the other; more of them fetch indexes earlier.
 OBJECTS_PER_REQUEST = 2
 
 
@@ -200,18 +184,8 @@ def wants_whole(
 ) -> bool:
     """Return True if one request for a whole object is better than requests for its index and ranges.
 
-    Parameters
-    ----------
-    chain : Chain
-        The compiled chain of the object.
-    n_wanted : int
-        Number of wanted inner chunks.
-    limits : Limits
-        Limits of the call.
-    n_objects : int
-        Number of objects that the call reads.
-    has_index : bool
-        True if the index is cached, which saves a round trip.
+    n_wanted: number of inner chunks to read. n_objects: objects that the call reads. has_index: the index is cached, which
+    saves a round trip.
     """
     if not chain.is_shard:
         return True
@@ -233,34 +207,12 @@ async def fetch(
     *,
     names: Sequence[str] | None = None,
 ) -> list[int]:
-    """Read parts of objects of a store into an array.
+    """Read parts of objects of a store into an array; return the positions of items whose object does not exist.
 
-    Parameters
-    ----------
-    items : sequence of ObjectSelection
-        Parts to read; each key is that of the store, and sources are ignored.
-    out, axes, options
-        As for `read`.
-    remote : Remote
-        The store.
-    limits : Limits
-        Limits of the call.
-    names : sequence of str, optional
-        Names of the objects in the cache of indexes; without names, no index is cached.
-
-    Returns
-    -------
-    list of int
-        Positions of items whose object does not exist.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError, CodecError
-        An object is damaged.
-    Exception
-        Any error of the store. All other requests have ended by then.
+    items: sources are ignored. names: those of the objects in the cache of indexes; without names, no index is cached. After an
+    error all other requests have ended.
     """
-    call = _Call(items, out, axes, options, remote, limits)
+    call = _RemoteRead(items, out, axes, options, remote, limits)
     optional_names: Sequence[str | None] = [None] * len(items) if names is None else names
     queue = iter(enumerate(zip(items, optional_names, strict=True)))
     n_workers = min(len(items), OBJECTS_PER_REQUEST * limits.n_requests)
@@ -268,10 +220,10 @@ async def fetch(
         missing = await all_of(call.work_off(queue) for _ in range(n_workers))
     finally:
         await call.arrivals.end()
-    return sorted(position for some in missing for position in some)
+    return sorted(position for positions in missing for position in positions)
 
 
-class _Call:
+class _RemoteRead:
     """The state that all objects of one call share."""
 
     def __init__(
@@ -304,13 +256,13 @@ class _Call:
 
     async def work_off(self, queue: Iterator[tuple[int, tuple[ObjectSelection, str | None]]]) -> list[int]:
         """Take objects from the queue that all workers share; return the positions of missing ones."""
-        return [position for position, (item, name) in queue if not await _Object(self, item, name).run()]
+        return [position for position, (item, name) in queue if not await _ObjectRead(self, item, name).run()]
 
 
-class _Object:
+class _ObjectRead:
     """The read of one object."""
 
-    def __init__(self, call: _Call, item: ObjectSelection, name: str | None) -> None:
+    def __init__(self, call: _RemoteRead, item: ObjectSelection, name: str | None) -> None:
         self.n_wanted = n_touched(item.box, item.chain) if item.chain.is_shard else 1
         self.call = call
         self.item = item
@@ -322,14 +274,14 @@ class _Object:
         """Fill the item's part of the array; return True if the object exists."""
         call, index = self.call, self.loader.cached()
         has_index = index is not None
-        found: bool | None
+        exists: bool | None
         if wants_whole(self.chain, self.n_wanted, call.limits, n_objects=call.n_objects, has_index=has_index):
-            found = await self.read_whole()
+            exists = await self.read_whole()
         else:
-            found = await consistent_read(self.loader, index, self.read_ranges, self.read_whole)
-        if not found:
+            exists = await consistent_read(self.loader, index, self.read_ranges, self.read_whole)
+        if not exists:
             await self.decode(None)
-        return bool(found)
+        return bool(exists)
 
     async def read_whole(self) -> bool:
         """Fetch and decode the whole object; return False if it does not exist."""
@@ -348,7 +300,7 @@ class _Object:
         return True
 
     async def read_ranges(self, index: RemoteIndex) -> bool:
-        """Fetch the wanted inner chunks, and decode each range when it arrives."""
+        """Fetch the requested inner chunks, and decode each range when it arrives."""
         limits, loader = self.call.limits, self.loader
         engine = native.load()
         since = loader.ticket()
@@ -369,11 +321,11 @@ class _Object:
         confirm(loader, index, ranges)
         merged = coalesced(ranges, limits, self.call.n_objects)
         end = minimum_nbytes(loader, index, sum(merged[-1])) if merged else 0
-        wanted = with_proof(merged, end)
-        if len(wanted) == 1:
-            await self.read_range(index, *wanted[0], fill_absent=True)
+        requests = with_proof(merged, end)
+        if len(requests) == 1:
+            await self.read_range(index, *requests[0], fill_absent=True)
         else:
-            work = [self.read_range(index, *one) for one in wanted]
+            work = [self.read_range(index, *request) for request in requests]
             absent = engine.Fetched(self.chain, index.entries, None, 0, fill_absent=True)
             await all_of([*work, self.decode(absent)])
         if ranges and not index.is_sound and loader.must_be_sound:
@@ -386,7 +338,7 @@ class _Object:
         """Fetch one range and decode the inner chunks in it; `proof` bytes behind it must exist."""
         async with self.call.hold(nbytes):
             n = nbytes + proof
-            answer = await self.call.remote.get_range(self.key, offset, offset + n, index.version)
+            answer = await self.call.remote.get_range(self.key, offset, offset + n, index.state)
             data = checked_data(self.loader, index, self.positions, offset, n, answer)
             if nbytes or fill_absent:
                 fetched = native.load().Fetched(
@@ -395,7 +347,7 @@ class _Object:
                 await self.decode(fetched, nbytes)
 
     def positions(self) -> np.ndarray[Any, Any]:
-        """Return the positions of the wanted inner chunks."""
+        """Return the positions of the requested inner chunks."""
         chain = self.chain
         return np.flatnonzero(touched(self.item.box, chain.perm, chain.inner.shape, chain.grid_shape))
 

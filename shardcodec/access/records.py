@@ -1,8 +1,6 @@
 # records.py - the records of a write: items of the caller, and the plan for the engine
 # SPDX-License-Identifier: MIT
-"""The records of a write: items of the caller, and the plan for the engine.
-
-The records that a caller hands to `write` and `write_encoded`.
+"""The records of a write: the items that a caller hands to `write.write_objects`, and the plan for the engine.
 
 An item names the object and says what is new in it. It also answers the questions that arise before the object is written:
 does a part of the old object stay, and which inner chunks change?
@@ -47,14 +45,8 @@ Flags: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 class ChunkChange(NamedTuple):
     """The inner chunks of one shard that a write changes.
 
-    Attributes
-    ----------
-    replaced : ndarray of bool, shape (n_chunks,)
-        Inner chunks that get a new value.
-    covered : ndarray of bool, shape (n_chunks,)
-        Inner chunks of which no old byte is needed, so that their old entries may be damaged.
-    gone : ndarray of intp
-        Positions of those in `replaced` that are known to be absent in the new shard.
+    replaced: flags of those that get a new value. covered: flags of those of which no old byte is needed, so that their old
+    entries may be damaged. gone: positions of those in `replaced` that are known to be absent in the new shard.
     """
 
     replaced: Flags
@@ -65,14 +57,8 @@ class ChunkChange(NamedTuple):
 class Elements(NamedTuple):
     """The array that a write takes its values from.
 
-    Attributes
-    ----------
-    value : ndarray
-        Any strides.
-    axes : sequence of int
-        The axis of `value` for each axis of the objects; -1 for an axis along which the value is repeated.
-    write_empty : bool
-        Store chunks that equal the fill value.
+    axes: for each axis of the objects the axis of `value`; -1 for an axis along which the value is repeated. write_empty: store
+    chunks that equal the fill value.
     """
 
     value: np.ndarray[Any, Any]
@@ -81,27 +67,13 @@ class Elements(NamedTuple):
 
 
 class WriteItem(NamedTuple):
-    """Parts of one object.
+    """Elements for one object.
 
-    Attributes
-    ----------
-    chain
-        The compiled chain of the object.
-    path : str or None
-        A local file; None: the new object is returned as bytes.
-    old : buffer or None
-        The old object if it is not in a file.
-    box : Box, Boxes, Lists or Points
-        If several elements of the array go to the same element of the object, the last one is stored.
-    key : str
-        The name of the object in errors.
-    old_file : OpenFile or None
-        The old file, opened, locked and looked at by the caller. `locks.NO_FILE`: the caller found no file, and a file that
-        exists by now must not be replaced. None: the write opens the file.
-    chunks : ndarray of uint64 or None
-        Positions of whole inner chunks: `box` consists of exactly these, each as a box of its own.
-    complete : bool
-        All other elements get the fill value. The old object is not looked at.
+    path: a local file; None: the new object is returned as bytes. old: the old object if it is not in a file. box: if several
+    elements of the array go to the same element of the object, the last one is stored. key: name in errors. old_file: the old
+    file, opened, locked and looked at by the caller; `locks.NO_FILE`: the caller has seen no file, and a file that exists by
+    now must not be replaced; None: the write opens the file. chunks: positions of whole inner chunks of which `box` consists,
+    each as a box. complete: all other elements get the fill value, and the old object is not looked at.
     """
 
     chain: Chain
@@ -142,28 +114,12 @@ class WriteItem(NamedTuple):
 
 
 class EncodedItem(NamedTuple):
-    """Encoded inner chunks for one shard.
+    """Encoded inner chunks for one shard. path, old, key and old_file are as for `WriteItem`.
 
-    Attributes
-    ----------
-    chain
-        The compiled chain of the shard.
-    path : str or None
-        A local file; None: the new object is returned as bytes.
-    old : buffer or None
-        The old object if it is not in a file.
-    chunks : mapping
-        From positions in the index to buffers. The buffers are stored unchanged, in the order of the mapping.
-    key : str
-        The name of the shard in errors.
-    gone : ndarray of intp
-        Positions of inner chunks that become absent: each once, and none that `chunks` names.
-    user : UserBytes or None
-        New header, footer and alignment. None: header and footer are treated as dead bytes.
-    old_file : OpenFile or None
-        As for `WriteItem`.
-    complete : bool
-        All inner chunks that are not named become absent. The old object is not looked at.
+    chunks: from positions in the index to buffers, which are stored unchanged, in the order of the mapping. gone: positions of
+    inner chunks that become absent, each once, and none that `chunks` names. user: new header, footer and alignment; None:
+    header and footer are treated as dead bytes. complete: all inner chunks that are not named become absent, and the old object
+    is not looked at.
     """
 
     chain: Chain
@@ -215,22 +171,10 @@ ONTO = "onto"
 class OldObject(NamedTuple):
     """An old object as it was looked at, and of a shard its index.
 
-    Attributes
-    ----------
-    source : int, buffer or None
-        Descriptor of the file, or the bytes of the object. None for a missing object.
-    nbytes : int
-    file : OpenFile or None
-        The file as it was looked at under its lock, before its index was read; the engine compares before it commits. None:
-        the object is not in a file.
-    entries : ndarray of uint64, shape (n_chunks, 2), or None
-        The index, checked; None: the object is no shard.
-    change : ChunkChange or None
-        The inner chunks that the write changes.
-    user : HeaderFooter or None
-        Header and footer; None: not needed, or inner chunks lie in the index.
-    facts : Facts or None
-        The facts that decide how the shard is updated in its own file; None: it must be replaced.
+    source: descriptor of the file, or the bytes; None for a missing object. file: the file as it was looked at under its lock,
+    before its index was read; the engine compares before it commits; None: not a file. entries: the checked index, shape
+    (n_chunks, 2); None: no shard. change: the inner chunks that the write changes. user: None if it is not needed, or inner
+    chunks lie in the index. facts: they decide how the shard is updated in its own file; None: it must be replaced.
     """
 
     source: Any
@@ -253,16 +197,9 @@ MISSING = OldObject(None)
 
 
 class ChunkBytes(NamedTuple):
-    """Encoded inner chunks of one shard.
+    """Encoded inner chunks of one shard, one buffer for each position, each position once. They are stored unchanged, in this order.
 
-    Attributes
-    ----------
-    positions : sequence of int
-        In the index; each occurs once.
-    buffers : sequence of buffer
-        One for each position. They are stored unchanged, in this order.
-    footer : buffer or None
-        Bytes behind the last inner chunk.
+    footer: bytes behind the last inner chunk.
     """
 
     positions: Sequence[int]
@@ -273,28 +210,15 @@ class ChunkBytes(NamedTuple):
 class PlanItem(NamedTuple):
     """One object in a plan of the engine, and how it is made from the old one.
 
-    Attributes
-    ----------
-    chain
-        Compiled chain of the object.
-    path : str or None
-        The file; None: the new object is returned.
-    parts : Box, Boxes, Lists, Points or None
-        The elements that are written; None: `chunks` are.
-    chunks : ChunkBytes or None
-    old : OldObject or None
-        None: a new object, which may replace one that exists.
-    placement : Placement or None
-        Where inner chunks go. The engine completes its entries. None: there are none.
-    way : str or None
-        None: a new object. `ONTO`, or one of `UPDATE_WAYS` of the engine: nothing is carried.
-    user : HeaderFooter or None
-        Header and footer, which are kept and marked.
+    path: None: the new object is returned. selection: the elements that are written; None: `chunks` are. old: None: a new object,
+    which may replace one that exists. placement: where inner chunks go; the engine completes its entries. way: None: a new
+    object; `ONTO`, or one of `UPDATE_WAYS` of the engine: nothing is carried. user: header and footer, which are kept and
+    marked.
     """
 
     chain: Chain
     path: str | None
-    parts: Selection | None
+    selection: Selection | None
     chunks: ChunkBytes | None = None
     old: OldObject | None = None
     placement: Placement | None = None

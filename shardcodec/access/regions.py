@@ -33,13 +33,13 @@ __all__ = [
     "Selection",
     "as_coordinates",
     "as_void",
-    "box_parts",
     "box_rows",
     "covered",
     "covers",
     "is_empty",
     "is_filled",
     "n_touched",
+    "object_boxes",
     "outline",
     "pack_boxes",
     "sorted_list",
@@ -55,16 +55,10 @@ Positions: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Box(NamedTuple):
-    """A box of elements of an object, and its place in an array.
+    """A box of elements of an object, and its place in an array. start, count and step are by axis of the object.
 
-    Attributes
-    ----------
-    start, count : tuple of int
-        First element and number of elements along each axis of the object.
-    step : tuple of int or None
-        Distance between selected elements along each axis; None means 1 along all axes.
-    at : tuple of int
-        Position of the first element in the array, by axis of the object; 0 for an axis that the array does not have.
+    step: None means 1 along all axes. at: position of the first element in the array, by axis of the object; 0 for an axis that
+    the array does not have.
     """
 
     start: Ints
@@ -76,11 +70,8 @@ class Box(NamedTuple):
 class Boxes(NamedTuple):
     """Several boxes of one object; see `pack_boxes`.
 
-    Attributes
-    ----------
-    rows : ndarray of uint64, shape (n, 3 * ndim + array_ndim), C order
-        One row for each box: start, count and step by axis of the object, then the position of the first element in
-        the array by axis of the array.
+    rows: uint64, shape (n, 3 * ndim + array_ndim): start, count and step by axis of the object, then the position of the first
+    element by axis of the array.
     """
 
     rows: Positions
@@ -89,15 +80,9 @@ class Boxes(NamedTuple):
 class Lists(NamedTuple):
     """A box with lists of positions along some axes; all combinations are selected, as with `numpy.ix_`.
 
-    Attributes
-    ----------
-    start, count, step, at : tuple of int
-        As in `Box`. Along an axis with a list, `count` is the length of the list, and `start` and `step` are not used.
-    froms : tuple of (ndarray of uint64 or None)
-        For each axis of the object its list of positions in ascending order, repeats allowed; None for an axis without
-        a list.
-    tos : tuple of (ndarray of uint64 or None)
-        For each list the position of each element in the array, counted from `at`; None means one after the other.
+    start, count, step, at: as in `Box`; along an axis with a list, `count` is the length of the list, and `start` and `step`
+    are not used. froms: for each axis its list of positions in ascending order, repeats allowed; None for an axis without a
+    list. tos: for each list the position of each element in the array, counted from `at`; None means one after the other.
     """
 
     start: Ints
@@ -111,14 +96,8 @@ class Lists(NamedTuple):
 class Points(NamedTuple):
     """Single elements of an object, and their places in an array of rank 1.
 
-    Attributes
-    ----------
-    at : int
-        Position of the first point in the array.
-    froms : tuple of ndarray of uint64
-        For each axis of the object the position of each point.
-    to : ndarray of uint64 or None
-        Position of each point in the array, counted from `at`; None means one after the other.
+    at: position of the first point in the array. froms: for each axis of the object the position of each point. to: position of
+    each point in the array, counted from `at`; None means one after the other.
     """
 
     at: int
@@ -132,18 +111,8 @@ Selection: TypeAlias = Box | Boxes | Lists | Points
 def pack_boxes(start: Any, count: Any, step: Any, at: Any) -> Boxes:
     """Return several boxes of one object as `Boxes`.
 
-    Parameters
-    ----------
-    start, count : array_like of int, shape (n, ndim)
-        First element and number of elements. `count` may have shape (ndim,) if it is the same for all boxes.
-    step : array_like of int or None
-        Distance between elements, shaped as `count`; None means 1.
-    at : array_like of int, shape (n, array_ndim)
-        Position of the first element by axis of the *array*, which may have axes that the object does not have.
-
-    Returns
-    -------
-    Boxes
+    start, count, step: shape (n, ndim); `count` may have shape (ndim,) if it is the same for all boxes. at: shape (n,
+    array_ndim), by axis of the *array*, which may have axes that the object does not have.
     """
     start = np.asarray(start)
     ndim = start.shape[1]
@@ -274,21 +243,9 @@ def _n_touched_by_rows(rows: Positions, chain: Chain) -> Any:
 def touched(
     selection: Selection, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
 ) -> np.ndarray[Any, Any]:
-    """Return a mask of the inner chunks that a selection touches.
+    """Return flags of the inner chunks that a selection touches, in C order over the stored grid.
 
-    Parameters
-    ----------
-    selection : Box, Boxes, Lists or Points
-        The selection.
-    perm : tuple of int
-        Stored axis i is axis ``perm[i]`` of the object.
-    chunk_shape, grid_shape : sequence of int
-        Shape of an inner chunk in elements, and number of inner chunks, along the stored axes.
-
-    Returns
-    -------
-    ndarray of bool, shape (prod(grid_shape),)
-        One flag for each inner chunk, in C order over the stored grid.
+    perm: stored axis i is axis ``perm[i]`` of the object. chunk_shape and grid_shape are along the stored axes.
     """
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
     if isinstance(selection, Points):
@@ -370,28 +327,7 @@ def covered(
 
 
 def as_coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return an argument as an array of coordinates, shape (n, ndim).
-
-    Parameters
-    ----------
-    values : array_like
-        The argument.
-    ndim : int
-        Number of axes of the array.
-    name : str
-        Name of the argument, for errors.
-
-    Returns
-    -------
-    ndarray of int64, shape (n, ndim)
-
-    Raises
-    ------
-    TypeError
-        The values are not integers.
-    ValueError
-        They have another shape.
-    """
+    """Return the argument `name` as coordinates, int64, shape (n, ndim); TypeError if the values are not integers."""
     numbers = np.asarray(values)
     if numbers.size == 0 and numbers.dtype.kind == "f":  # an empty list
         numbers = numbers.astype(np.int64)
@@ -404,21 +340,11 @@ def as_coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtyp
     return numbers.astype(np.int64)
 
 
-def _axis_parts(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
-    """Split a slice of one axis of an array along its objects.
+def _along_objects(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
+    """Split a slice of one axis of an array along its objects, which have `extent` elements.
 
-    Parameters
-    ----------
-    start, count, step : int
-        First element, number of elements and distance between elements of the slice.
-    extent : int
-        Number of elements of an object along this axis.
-
-    Returns
-    -------
-    list of (int, int, int, int)
-        For each object: its grid coordinate, the first selected element in it, the number of selected elements, and
-        the index of the first one in the slice.
+    Returns for each object its grid coordinate, the first selected element in it, the number of selected elements, and the
+    number of the first one in the slice.
     """
     parts = []
     done = 0
@@ -432,18 +358,10 @@ def _axis_parts(start: int, count: int, step: int, extent: int) -> list[tuple[in
     return parts
 
 
-def box_parts(box: Box, extents: Sequence[int]) -> Iterator[tuple[Ints, Box]]:
-    """Yield (grid position, box inside of the object) for each object that a box of an array touches.
-
-    Parameters
-    ----------
-    box : Box
-        Elements of the array; its `at` is not used.
-    extents : sequence of int
-        Shape of an object, in elements.
-    """
+def object_boxes(box: Box, extents: Sequence[int]) -> Iterator[tuple[Ints, Box]]:
+    """Yield (grid position, box inside of the object) for each object of shape `extents` that a box touches; its `at` is not used."""
     steps = box.step or (1,) * len(extents)
-    along = [_axis_parts(*of_axis) for of_axis in zip(box.start, box.count, steps, extents, strict=True)]
+    along = [_along_objects(*of_axis) for of_axis in zip(box.start, box.count, steps, extents, strict=True)]
     for parts in itertools.product(*along):
         if not parts:
             yield (), whole(())
@@ -455,23 +373,10 @@ def box_parts(box: Box, extents: Sequence[int]) -> Iterator[tuple[Ints, Box]]:
 def box_rows(
     begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], extents: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Split boxes of an array along its objects.
+    """Split boxes of an array, all of shape `count`, along its objects of shape `extents`.
 
-    Parameters
-    ----------
-    begin : ndarray of int, shape (n, ndim)
-        First element of each box.
-    count : ndarray of int, shape (ndim,)
-        Number of elements of every box along each axis.
-    extents : ndarray of int, shape (ndim,)
-        Shape of an object, in elements.
-
-    Returns
-    -------
-    coords : ndarray of int, shape (m, ndim)
-        Grid position of the object of each part.
-    rows : ndarray of uint64, shape (m, 4 * ndim + 1)
-        The parts as rows of `Boxes`. The first axis of the array counts the boxes.
+    Returns the grid position of the object of each piece, shape (m, ndim), and the pieces as rows of `Boxes`, shape (m, 4 *
+    ndim + 1). The first axis of the array counts the boxes.
     """
     ndim = begin.shape[1]
     end = begin + count

@@ -23,7 +23,7 @@ from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage import budget, indexes, locks
 from ..storage.indexes import IndexCache, RemoteIndex
-from ..storage.store import Answer, Changed, Remote
+from ..storage.store import Answer, ObjectChanged, Remote
 from .placement import sum_up
 from .read import index_too_short, with_key
 
@@ -57,20 +57,8 @@ Entries = np.ndarray[Any, np.dtype[np.uint64]]
 class IndexLoader:
     """Loads the index of one shard.
 
-    Attributes
-    ----------
-    remote : Remote
-        The store.
-    key : str
-        Key of the shard in the store, also for errors.
-    chain
-        The compiled chain of the shard.
-    options : Options
-        Options of the read.
-    name : str, optional
-        Name of the object in the cache of indexes; without a name, its index is not cached.
-    cache : IndexCache, optional
-        The cache to use instead of the cache of the options.
+    name: that of the object in the cache of indexes; without it, the index is not cached. cache: in place of that of the
+    options.
     """
 
     remote: Remote
@@ -122,23 +110,9 @@ class IndexLoader:
     # ---- the store
 
     async def load(self, *, check: bool = True) -> RemoteIndex | None:
-        """Fetch the index with one request, decode it and cache it; the cache is not searched.
+        """Fetch the index with one request, decode it and cache it; None if the object does not exist. The cache is not searched.
 
-        Parameters
-        ----------
-        check : bool
-            If `must_be_sound`, raise for an invalid entry. With False, the index is returned then, and its ``is_sound``
-            is False.
-
-        Returns
-        -------
-        RemoteIndex or None
-            None if the object does not exist.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError
-            The index is damaged, or an entry is invalid. Errors of the store are passed on.
+        With `check`, raise for an invalid entry if `must_be_sound`. Without it, ``is_sound`` of the index is False then.
         """
         since = self.ticket()
         if self.chain.index_at_start:
@@ -159,23 +133,10 @@ class IndexLoader:
         return index
 
     async def load_sizes(self, out: np.ndarray[Any, Any]) -> RemoteIndex | None:
-        """Fetch the index, check all entries, and copy the encoded sizes of the inner chunks to an array.
+        """Fetch the index, check all entries, and copy the encoded sizes to `out`, uint64, shape (n_chunks,).
 
-        Parameters
-        ----------
-        out : ndarray of uint64, shape (n_chunks,)
-            Output: sizes in bytes, in C order over the stored grid; 2^64-1 for an absent inner chunk. It is unchanged if
-            the object does not exist, and after an error.
-
-        Returns
-        -------
-        RemoteIndex or None
-            The index and the state of its object; None if the object does not exist.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError
-            The index is damaged, or an entry is invalid. Errors of the store are passed on.
+        The size of an absent inner chunk is 2^64-1. `out` is unchanged if the object does not exist (the result is None then),
+        and after an error.
         """
         index = await self.load()
         if index is None:
@@ -191,19 +152,11 @@ class IndexLoader:
         return self.decoded(answer._replace(data=stored, nbytes=len(answer.data)))
 
     def decoded(self, answer: Answer) -> RemoteIndex:
-        """Decode an answer to a request for the index. The entries are not checked.
-
-        Raises
-        ------
-        ShardFormatError
-            The answer is shorter or longer than the index.
-        ChecksumError
-            The checksum of the index is wrong.
-        """
+        """Decode an answer to a request for the index. The entries are not checked."""
         if answer.nbytes is not None and answer.nbytes < self.nbytes:
             raise index_too_short(self.key, answer.nbytes, self.nbytes)
         entries = decode_index(self.chain, answer.data, self.key)
-        return RemoteIndex(entries, answer.nbytes, answer.version)
+        return RemoteIndex(entries, answer.nbytes, answer.state)
 
     # ---- checks
 
@@ -211,11 +164,6 @@ class IndexLoader:
         """Check all entries if `must_be_sound`, and return the index with the result in ``is_sound``.
 
         If the size of the object is unknown, entries beyond its end are not found, and ``is_sound`` remains False.
-
-        Raises
-        ------
-        ShardFormatError
-            An entry is invalid.
         """
         if index.is_sound or not self.must_be_sound:
             return index
@@ -239,38 +187,16 @@ def must_be_sound(chain: Chain, options: Options) -> bool:
 
 
 def decode_index(chain: Chain, stored: Any, key: str) -> Entries:
-    """Decode a stored index and verify its checksum; the entries are not checked.
-
-    Parameters
-    ----------
-    chain
-        The compiled chain of the shard.
-    stored : buffer
-        The encoded index.
-    key : str
-        Key of the shard, for errors.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n_chunks, 2)
-        Offset and size of each inner chunk in bytes.
-
-    Raises
-    ------
-    ShardFormatError
-        The stored bytes are shorter or longer than the index.
-    ChecksumError
-        The checksum of the index is wrong.
-    """
-    found, n = len(stored), int(chain.index_nbytes)
-    if found < n:  # before memory is allocated for the index
-        raise index_too_short(key, found, n)
-    if found > n:
+    """Decode a stored index and verify its checksum; the entries, shape (n_chunks, 2), are not checked."""
+    nbytes, n = len(stored), int(chain.index_nbytes)
+    if nbytes < n:  # before memory is allocated for the index
+        raise index_too_short(key, nbytes, n)
+    if nbytes > n:
         raise ShardFormatError(
-            f"shard {key!r}: expected an index of {n} bytes, got {found} bytes from the store",
+            f"shard {key!r}: expected an index of {n} bytes, got {nbytes} bytes from the store",
             shard=key,
             expected=n,
-            actual=found,
+            actual=nbytes,
         )
     entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
     try:
@@ -281,23 +207,9 @@ def decode_index(chain: Chain, stored: Any, key: str) -> Entries:
 
 
 def check_entries(chain: Chain, entries: Entries, nbytes: int | None, options: Options) -> None:
-    """Check entries of an index.
+    """Check entries of an index, shape (n, 2); ``.entry`` of the error is a number among them.
 
-    Parameters
-    ----------
-    chain
-        The compiled chain of the shard.
-    entries : ndarray of uint64, shape (n, 2)
-        Some or all entries.
-    nbytes : int or None
-        Size of the object in bytes; None if it is unknown.
-    options : Options
-        ``allow_in_index`` is used.
-
-    Raises
-    ------
-    ShardFormatError
-        An entry points outside of the object or into the index; ``.entry`` is its number among the given entries.
+    nbytes: size of the object; None if it is unknown.
     """
     size, n = MAX_OBJECT_NBYTES if nbytes is None else nbytes, int(chain.index_nbytes)
     first = 0 if chain.index_at_start else max(0, size - n)
@@ -307,13 +219,7 @@ def check_entries(chain: Chain, entries: Entries, nbytes: int | None, options: O
 def checked_entries(
     chain: Chain, entries: Entries, positions: Any, nbytes: int | None, options: Options
 ) -> Entries:
-    """Check the entries at some positions, and return them; entries at other positions may be invalid.
-
-    Raises
-    ------
-    ShardFormatError
-        See `check_entries`; ``.entry`` is the position.
-    """
+    """Check the entries at some positions, and return them; ``.entry`` of the error is the position. Other entries may be invalid."""
     chosen: Entries = entries[positions]
     try:
         check_entries(chain, chosen, nbytes, options)
@@ -362,36 +268,18 @@ async def consistent_read(
     by_index: Callable[[RemoteIndex], Awaitable[T]],
     whole: Callable[[], Awaitable[T | None]],
 ) -> T | None:
-    """Read parts of a shard so that all bytes belong to one state of the object.
+    """Read parts of a shard so that all bytes belong to one state of the object; None if it does not exist.
 
-    Parameters
-    ----------
-    loader : IndexLoader
-        Loads the index of the shard.
-    index : RemoteIndex or None
-        The cached index; None to fetch it.
-    by_index : callable
-        Coroutine function that reads the parts with an index. It raises `Changed` if it sees another state of the
-        object. It may be called several times.
-    whole : callable
-        Coroutine function that reads the parts with one request for the whole object.
-
-    Returns
-    -------
-    object
-        The result of `by_index` or `whole`; None if the object does not exist.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError, CodecError
-        The shard is damaged.
+    index: the cached one; None to fetch it. by_index: coroutine function that reads the parts with an index; it raises
+    `ObjectChanged` if it sees another state of the object, and may be called several times. whole: reads them with one request
+    for the object.
     """
     for _ in range(MAX_TRIES):
         if index is None and (index := await loader.load()) is None:
             return None
         try:
             return await by_index(index)
-        except Changed:
+        except ObjectChanged:
             index = None
         except ShardError:
             newer = await loader.load()
@@ -407,25 +295,16 @@ async def consistent_read(
 
 
 def confirm(loader: IndexLoader, index: RemoteIndex, ranges: Sequence[Any]) -> None:
-    """Raise `Changed` if nothing will show whether a cached index is stale, because no range is requested."""
+    """Raise `ObjectChanged` if nothing will show whether a cached index is stale, because no range is requested."""
     if not ranges and not index.is_confirmed:
-        raise Changed(loader.key)
+        raise ObjectChanged(loader.key)
 
 
 def minimum_nbytes(loader: IndexLoader, index: RemoteIndex, end: int) -> int:
-    """Return the minimum size of an object of unknown size, for a request that proves it.
+    """Return the minimum size of an object of unknown size, for a request that proves it; 0 if nothing has to be proved.
 
-    Parameters
-    ----------
-    loader : IndexLoader
-    index : RemoteIndex
-    end : int
-        End of the last requested inner chunk.
-
-    Returns
-    -------
-    int
-        The end of all entries that must be checked, and of the index behind them; 0 if nothing has to be proved.
+    end: that of the last requested inner chunk. The result is the end of all entries that must be checked, and of the index
+    behind them.
     """
     if index.nbytes is not None:
         return 0
@@ -435,20 +314,10 @@ def minimum_nbytes(loader: IndexLoader, index: RemoteIndex, end: int) -> int:
 
 
 def with_proof(ranges: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int, int]]:
-    """Add the bytes that prove the minimum size of an object.
+    """Add to merged, ascending ranges the bytes that prove that the object has at least `end` bytes; 0: nothing has to be proved.
 
-    Parameters
-    ----------
-    ranges : sequence of (offset, nbytes)
-        Merged ranges in ascending order.
-    end : int
-        From `minimum_nbytes`; 0 if nothing has to be proved.
-
-    Returns
-    -------
-    list of (offset, nbytes, n_more)
-        Each range, and the bytes to request behind it. The last range is longer if that is little more; else one more byte
-        is requested, as a range without bytes of its own.
+    Returns (offset, nbytes, n_more): each range, and the bytes to request behind it. The last range is longer if that is little
+    more; else one more byte is requested, as a range with nbytes 0.
     """
     asked = [(offset, nbytes, 0) for offset, nbytes in ranges]
     if not ranges:
@@ -463,28 +332,15 @@ def with_proof(ranges: Sequence[tuple[int, int]], end: int) -> list[tuple[int, i
 def checked_data(
     loader: IndexLoader,
     index: RemoteIndex,
-    wanted: Callable[[], np.ndarray[Any, Any]],
+    positions: Callable[[], np.ndarray[Any, Any]],
     offset: int,
     nbytes: int,
     answer: Answer | None,
 ) -> Any:
-    """Return the bytes of an answer to a request for a range.
+    """Return the bytes of an answer to a request for a range; raise if it is shorter or longer than the range.
 
-    Parameters
-    ----------
-    loader, index
-        As for `minimum_nbytes`.
-    wanted : callable
-        Returns the positions of the requested inner chunks, for the error.
-    offset, nbytes : int
-        The requested range.
-    answer : Answer or None
-        None if the object is gone, or ends before `offset`.
-
-    Raises
-    ------
-    ShardFormatError
-        The answer is shorter or longer than the range.
+    positions: returns those of the requested inner chunks, for the error. answer: None if the object is gone, or ends before
+    `offset`.
     """
     actual = 0 if answer is None else len(answer.data)
     if actual > nbytes:
@@ -496,7 +352,7 @@ def checked_data(
             actual=actual,
         )
     if answer is None or actual < nbytes:
-        error = _too_short(loader, index, wanted(), offset, nbytes, actual)
+        error = _too_short(loader, index, positions(), offset, nbytes, actual)
         raise with_key(error, loader.chain, loader.key)
     return answer.data
 
@@ -509,15 +365,15 @@ def _leaves_room(loader: IndexLoader) -> bool:
 def _too_short(
     loader: IndexLoader,
     index: RemoteIndex,
-    wanted: np.ndarray[Any, Any],
+    positions: np.ndarray[Any, Any],
     offset: int,
     nbytes: int,
     actual: int,
 ) -> ShardFormatError:
     """Return the error for an object without the last bytes of a range; it names the first entry that needs more."""
     end = offset + actual
-    positions = np.arange(len(index.entries)) if loader.must_be_sound else np.sort(wanted)
-    entries = index.entries[positions]
+    doubtful = np.arange(len(index.entries)) if loader.must_be_sound else np.sort(positions)
+    entries = index.entries[doubtful]
     last = max(0, end - (loader.nbytes if _leaves_room(loader) else 0))
     beyond = (entries[:, 0] != ABSENT) & (entries.sum(axis=1, dtype=np.uint64) > last)
     if not beyond.any():
@@ -532,7 +388,7 @@ def _too_short(
     what = "the store has none" if first + size > end else "the index is there; the store has no more"
     return ShardFormatError(
         f"index entry claims {size} bytes at offset {first}, but {what} from {end} on",
-        entry=int(positions[which]),
+        entry=int(doubtful[which]),
         offset=first,
         nbytes=size,
         limit=end,
@@ -543,14 +399,9 @@ def _too_short(
 
 
 class WriterWatch:
-    """Detects writers of this process between two moments of a read, in stores without entity tags.
+    """Detects writers of this process between two moments of a read, in stores without entity tags, by names of the lock table.
 
     Locks that the caller holds itself are ignored.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the objects in the lock table.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -587,13 +438,9 @@ class WriterWatch:
 
 
 class LimitedRemote:
-    """A `Remote` that makes a limited number of requests to another `Remote` at a time. It belongs to one event loop.
+    """A `Remote` that makes at most `n_requests` concurrent requests to another one, with other calls to the same store.
 
-    Parameters
-    ----------
-    remote : Remote
-    n_requests : int
-        Maximum number of concurrent requests, together with those of other calls to the same store.
+    It belongs to one event loop.
     """
 
     budget_name = None  # the limit of the store is kept here
@@ -607,9 +454,9 @@ class LimitedRemote:
         """Return all of an object."""
         return await self._ask(self._remote.get, key)
 
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Return bytes [start, end) of an object; raise `Changed` if it is not in the state `version`."""
-        return await self._ask(self._remote.get_range, key, start, end, version)
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; raise `ObjectChanged` if it is not in the state `state`."""
+        return await self._ask(self._remote.get_range, key, start, end, state)
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object, or all of a shorter one."""

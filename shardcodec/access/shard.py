@@ -22,7 +22,7 @@ from .buffer.buffered import Target
 from .buffer.overlay import Overlay
 from .inner_chunks import as_chunks, compiled, encode_chunks, position_array, positions, sort_unique
 from .placement import DEAD_SHARE
-from .shard_change import Change, Settlement, StoredShard, change
+from .shard_change import Change, RollBack, StoredShard, change
 from .shard_object import StoreObject, shard_object
 from .shard_reader import ShardReader
 from .user_bytes import UserBytes, check_alignment
@@ -228,7 +228,7 @@ class Shard(ShardReader):
         if path is None:
             return
         try:
-            self._object.update(Settlement(path), self._options())
+            self._object.update(RollBack(path), self._options())
         finally:
             self.refresh()
 
@@ -261,7 +261,7 @@ class Shard(ShardReader):
 
     def _write(
         self,
-        wanted: Change,
+        new: Change,
         *,
         footer: Any = None,
         keep_user_bytes: bool | None = None,
@@ -285,7 +285,7 @@ class Shard(ShardReader):
         def decide(_found: StoredShard) -> Change:
             self.refresh()
             user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
-            return wanted._replace(keep_empty=wanted.keep_empty or bool(footer), user=user)
+            return new._replace(keep_empty=new.keep_empty or bool(footer), user=user)
 
         flush_buffered(self._object)
         try:

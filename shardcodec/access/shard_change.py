@@ -10,43 +10,36 @@ another writer was faster, the function is called again with the newer shard.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from ..errors import ShardError
 from ..options import Options
-from ..storage.locks import NO_FILE, settle
+from ..storage.locks import NO_FILE, roll_back
 from ..storage.runner import Runner
-from ..storage.store import UNCHANGED, Outcome, Stored
+from ..storage.store import UNCHANGED, Outcome, StoredObject
 from .opened_shard import NO_OBJECT, NativeShard, content_generation
 from .placement import Gone
 from .read import with_key
 from .shard_object import ShardObject
 from .user_bytes import UserBytes
-from .write import NOTHING, EncodedItem, ordered, write_encoded
+from .write import NOTHING, EncodedItem, ordered, write_objects
 
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["Change", "Settlement", "ShardMaker", "ShardPlace", "StoredShard", "change", "change_all"]
+__all__ = ["Change", "RollBack", "ShardMaker", "ShardPlace", "StoredShard", "change", "change_all"]
 
 
 class Change(NamedTuple):
     """A change of one shard. Inner chunks that it does not name are carried, unless it is `complete`.
 
-    Attributes
-    ----------
-    chunks : mapping
-        From positions of inner chunks to their new encoded bytes, in the order in which they are stored.
-    gone : ndarray of intp
-        Positions of inner chunks that become absent: each once, and none that `chunks` names.
-    complete : bool
-        Inner chunks that are not in `chunks` become absent. The old object is not read.
-    keep_empty : bool
-        Store a shard without inner chunks. By default the object is deleted if no inner chunk is left.
-    user : UserBytes or None
-        New header, footer and alignment. None: header and footer are treated as dead bytes.
+    chunks: from positions to new encoded bytes, in the order in which they are stored. gone: positions of inner chunks that
+    become absent, each once, and none that `chunks` names. complete: inner chunks that are not in `chunks` become absent; the
+    old object is not read. keep_empty: store a shard without inner chunks, which is deleted by default. user: new header,
+    footer and alignment; None: header and footer are treated as dead bytes.
     """
 
     chunks: Mapping[int, Any]
@@ -57,21 +50,28 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, chunks: Mapping[int, Any], grid_shape: Sequence[int], order: str) -> Self:
-        """Make a change from one mapping.
+        """Make a change from one mapping from positions to new encoded bytes, or None to make an inner chunk absent.
 
-        Parameters
-        ----------
-        chunks : mapping
-            From positions of inner chunks to their new encoded bytes, or None to make the inner chunk absent.
-        grid_shape : sequence of int
-            Number of inner chunks along each axis of the shard.
-        order : {"morton", "colexicographic", "lexicographic"}
-            Order in which the new inner chunks are stored.
+        order: that in which the new inner chunks are stored.
         """
         coming = [position for position, chunk in chunks.items() if chunk is not None]
         sequence = ordered(coming, grid_shape, order)
         gone = [position for position, chunk in chunks.items() if chunk is None]
         return cls({position: chunks[position] for position in sequence}, np.array(gone, dtype=np.intp))
+
+    def item(self, place: ShardPlace, chain: Chain, old: StoredObject) -> EncodedItem:
+        """Return the item of a write that makes this change."""
+        return EncodedItem(
+            chain,
+            place.path,
+            old.data,
+            self.chunks,
+            place.key,
+            self.gone,
+            self.user,
+            old_file=old.file,
+            complete=self.complete,
+        )
 
 
 class ShardPlace(Protocol):
@@ -90,7 +90,7 @@ class ShardPlace(Protocol):
 class StoredShard:
     """The stored object, for the function that decides on a change. It is opened at the first use of `shard`."""
 
-    def __init__(self, target: ShardPlace, chain: Chain, options: Options, old: Stored) -> None:
+    def __init__(self, target: ShardPlace, chain: Chain, options: Options, old: StoredObject) -> None:
         self._target = target
         self._chain = chain
         self._options = options
@@ -99,13 +99,7 @@ class StoredShard:
 
     @property
     def shard(self) -> NativeShard:
-        """The stored shard with its index; ``.missing`` is True if the object does not exist.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError
-            The index is damaged.
-        """
+        """The stored shard with its index; ``.missing`` is True if the object does not exist."""
         if self._shard is None:
             source = self._old.data
             if self._target.path is not None and self._old.file is not NO_FILE:
@@ -138,13 +132,7 @@ Decide = Callable[[StoredShard], Change]
 class ShardMaker:
     """A `Maker` of shards with other inner chunks.
 
-    Parameters
-    ----------
-    changes : sequence of (ShardPlace, Chain, callable)
-        For each object its place, its compiled chain and the function that decides; see `change`.
-    options : Options
-    blind : bool
-        As for `change`, for all objects.
+    changes: for each object its place, its compiled chain and the function that decides; see `change`. blind: as for `change`.
     """
 
     keeps_emptied = True
@@ -167,64 +155,40 @@ class ShardMaker:
         """Return 0: all objects are made together."""
         return 0
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         return await runner.call(self.make_all, stored, inline=False)
 
-    def make_all(self, stored: Sequence[Stored]) -> Outcome:
-        """Make the new objects, in a thread that may block."""
-        each = [self._make(old) for old in stored]
-        return Outcome(
-            [outcome.objects[0] for outcome in each],
-            [i for i, outcome in enumerate(each) if outcome.appeared],
-            is_stored=self._changes[0][0].path is not None,
-            states={old.position: outcome.states[0] for old, outcome in zip(stored, each, strict=True)},
-        )
-
-    def _make(self, old: Stored) -> Outcome:
-        """Make one object. Its state is known if it is a file, which the engine stores."""
-        target, chain, decide = self._changes[old.position]
-        found = StoredShard(target, chain, self._options, old)
-        try:
-            wanted = decide(found)
-        finally:
-            found.close()
-        item = EncodedItem(
-            chain,
-            target.path,
-            old.data,
-            wanted.chunks,
-            target.key,
-            wanted.gone,
-            wanted.user,
-            old_file=old.file,
-            complete=wanted.complete,
-        )
-        outcome = write_encoded(
-            [item],
-            self._options,
-            keep_empty=old.keeps_empty or wanted.keep_empty,
-            staging=target.staging,
-            retry_appeared=False,
-        )
-        if target.path is None:
-            if old.state is None:
+    def make_all(self, stored: Sequence[StoredObject]) -> Outcome:
+        """Make the new objects, in a thread that may block. The states of files are known: the engine stores them."""
+        objects: list[Any] = []
+        appeared: list[int] = []
+        states: dict[int, bytes | None] = {}
+        for i, old in enumerate(stored):
+            place, chain, decide = self._changes[old.position]
+            with closing(StoredShard(place, chain, self._options, old)) as shard:
+                change = decide(shard)
+            is_file = place.path is not None
+            outcome = write_objects(
+                [change.item(place, chain, old)],
+                self._options,
+                keep_empty=old.keeps_empty or change.keep_empty,
+                staging=place.staging,
+                retry_appeared=False,
+            )
+            objects += outcome.objects
+            appeared += [i] * len(outcome.appeared)
+            states[old.position] = (outcome.states[0] or NO_OBJECT) if is_file else None
+            if not is_file and old.state is None:
                 self._new_bytes[old.position] = outcome.objects[0]
-            return outcome._replace(states={0: None})
-        return outcome._replace(states={0: outcome.states[0] or NO_OBJECT})
+        return Outcome(objects, appeared, is_stored=self._changes[0][0].path is not None, states=states)
 
     def generation(self, position: int) -> bytes:
         """Return the generation of a new object whose bytes identify its state."""
         return content_generation(self._new_bytes[position])
 
 
-class Settlement:
-    """A `Maker` that rolls back the unfinished in-place update of a dead writer, and changes nothing else.
-
-    Parameters
-    ----------
-    path : str
-        The file of the shard.
-    """
+class RollBack:
+    """A `Maker` that rolls back the unfinished in-place update of a dead writer in the file `path`, and changes nothing else."""
 
     keeps_emptied = True
 
@@ -240,46 +204,23 @@ class Settlement:
     def nbytes(self, position: int) -> int:
         return 0
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         if stored[0].file is None:  # no lock was taken, which would have rolled it back
-            await runner.call(settle, self._path, inline=False)
+            await runner.call(roll_back, self._path, inline=False)
         return Outcome([UNCHANGED], is_stored=True)
 
 
 def change(
     target: ShardObject, chain: Chain, decide: Decide, options: Options, *, blind: bool = False
 ) -> bytes:
-    """Change the inner chunks of a shard in one atomic write.
+    """Change the inner chunks of a shard in one atomic write; return the generation of the new object.
 
-    Parameters
-    ----------
-    target : ShardObject
-        The place of the shard; the object need not exist.
-    chain : Chain
-        Compiled chain of the shard.
-    decide : callable
-        Takes the stored object (`StoredShard`) and returns the `Change`. It is called under the lock of the object, and again if
-        another writer was faster. If it raises, the shard stays as it is and `change` raises the same error.
-    options : Options
-    blind : bool
-        True: the stored shard is not read, which saves a request. `decide` must then return a `complete` change and must not
-        use its argument, which may show a missing shard.
+    The generation is `NO_OBJECT` if none is left, `UNKNOWN` if the store does not identify states.
 
-    Returns
-    -------
-    bytes
-        Generation of the new object; `NO_OBJECT` if none is left, `UNKNOWN` if the store does not identify states.
-
-    Raises
-    ------
-    ValueError
-        The store is read-only.
-    UnsupportedError
-        Codecs follow the sharding, so inner chunks cannot be reached one by one.
-    ShardFormatError, ChecksumError
-        The stored shard is damaged where it would be carried; it is unchanged.
-    LockError
-        Other writers held the lock, or were faster, for ``lock_timeout``.
+    decide: takes the `StoredShard`, which may be missing, and returns the `Change`. It is called under the lock of the object,
+    and again if another writer was faster. If it raises, the shard is unchanged and `change` raises the same error. blind: the
+    stored shard is not read, which saves a request; `decide` must then return a `complete` change and must not use its
+    argument.
     """
     maker = ShardMaker([(target, chain, decide)], options, blind=blind)
     state = target.update(maker, options)
@@ -287,24 +228,10 @@ def change(
 
 
 def change_all(changes: Sequence[tuple[ShardObject, Chain, Decide]], options: Options) -> list[bytes]:
-    """Change several shards of one realm (`ShardObject.realm`), either all or none.
+    """Change several shards of one realm (`ShardObject.realm`), either all or none; return their generations.
 
-    Parameters
-    ----------
-    changes : sequence of (ShardObject, Chain, callable)
-        For each shard the arguments `target`, `chain` and `decide` of `change`; at least one. All targets have the same
-        realm, and it is not None: the caller makes sure of this, it is not checked here.
-    options : Options
-
-    Returns
-    -------
-    list of bytes
-        The generation of each new object, as `change` returns it. Entries of one outer shard have its generation.
-
-    Raises
-    ------
-    Exception
-        As `change`; all shards are unchanged.
+    changes: at least one; for each shard the arguments `target`, `chain` and `decide` of `change`. All targets have the same
+    realm, which is not None: this is not checked. Entries of one outer shard have its generation.
     """
     maker = ShardMaker(changes, options)
     states = changes[0][0].update_all([target for target, _, _ in changes], maker, options)

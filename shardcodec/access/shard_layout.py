@@ -40,20 +40,10 @@ TAIL_NBYTES = 1 << 20
 class ShardLayout:
     """The ranges of one shard.
 
-    Attributes
-    ----------
-    nbytes : int
-        Size of the object in bytes.
-    n_stored : int
-        Number of inner chunks that exist.
-    ranges : dict of str to ndarray of int64, shape (n, 2)
-        For each of `KINDS`, offsets and sizes in bytes, in ascending order. No two ranges share a byte: of inner chunks
-        that overlap, the second range has only the bytes that the first has not.
-    alignment : int
-        Alignment of the inner chunks in bytes, from the mark; 1 without one.
-    order : str
-        Order of the inner chunks: one of the names of the option ``order``; ``"any"`` if all of them agree, ``"other"`` if
-        none fits.
+    n_stored: number of inner chunks that exist. ranges: for each of `KINDS` offsets and sizes, int64, shape (n, 2), ascending.
+    No two ranges share a byte: of inner chunks that overlap, the second range has only the bytes that the first has not.
+    alignment: from the mark; 1 without one. order: a name of the option ``order``; ``"any"`` if all of them agree, ``"other"``
+    if none fits.
     """
 
     nbytes: int
@@ -77,31 +67,15 @@ def header_and_footer(
 def shard_layout(
     spec: ShardSpec, entries: Entries, nbytes: int, read: Callable[[int, int], bytes]
 ) -> ShardLayout:
-    """Return the layout of a shard.
-
-    Parameters
-    ----------
-    spec : ShardSpec
-        Encoding of the shard.
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        Its index; all entries have been checked.
-    nbytes : int
-        Size of the object in bytes.
-    read : callable
-        Returns bytes of the object, given offset and size.
-
-    Returns
-    -------
-    ShardLayout
-    """
+    """Return the layout of a shard from its checked index, shape (n_chunks, 2); `read` returns bytes, given offset and size."""
     at_start = spec.index_location == "start"
     stored = np.flatnonzero(entries[:, 0] != ABSENT)
     by_offset = stored[np.lexsort((entries[stored, 1], entries[stored, 0]))]
     places = entries[by_offset].astype(np.int64)
     index_at = 0 if at_start else nbytes - spec.index_nbytes
-    found = header_and_footer(spec, entries, nbytes, lambda low, n: read(low, min(n, TAIL_NBYTES)))
-    parts = _split(places, index_at, spec.index_nbytes, nbytes, found)
-    alignment = found.alignment if found is not None and found.is_marked else 1
+    user = header_and_footer(spec, entries, nbytes, lambda low, n: read(low, min(n, TAIL_NBYTES)))
+    parts = _split(places, index_at, spec.index_nbytes, nbytes, user)
+    alignment = user.alignment if user is not None and user.is_marked else 1
     return ShardLayout(nbytes, len(stored), parts, alignment, stored_order(by_offset, spec.grid_shape))
 
 
@@ -118,7 +92,7 @@ def layout_arguments(shard: Any, title: str) -> tuple[int, dict[str, Any], Any, 
 
 
 def _split(
-    places: Ranges, index_at: int, index_nbytes: int, nbytes: int, found: HeaderFooter | None
+    places: Ranges, index_at: int, index_nbytes: int, nbytes: int, user: HeaderFooter | None
 ) -> dict[str, Ranges]:
     """Return the ranges of each kind; `places` are the inner chunks by offset."""
     ends = np.maximum.accumulate(places.sum(axis=1)) if len(places) else np.empty(0, np.int64)
@@ -128,26 +102,26 @@ def _split(
     parts = {kind: np.empty((0, 2), np.int64) for kind in KINDS}
     parts["inner chunks"] = chunks[chunks[:, 1] > 0]
     parts["index"] = np.array([[index_at, index_nbytes]], np.int64)
-    if found is not None and found.mark_at is not None:
-        where = found.where
+    if user is not None and user.mark_at is not None:
+        where = user.where
         parts["header"] = _nonempty([[where.first, where.chunks - where.first]])
         parts["footer"] = _nonempty([[where.footer, where.end - where.footer]])
-        parts["padding"] = _nonempty([[found.mark_at, where.footer - found.mark_at]])
+        parts["padding"] = _nonempty([[user.mark_at, where.footer - user.mark_at]])
     gaps = _gaps(np.concatenate(list(parts.values())), nbytes)
-    if found is None:
+    if user is None:
         is_known = np.zeros(len(gaps), np.bool_)
-    elif found.is_marked:
-        is_known = (gaps[:, 1] < found.alignment) & (gaps.sum(axis=1) % found.alignment == 0)
+    elif user.is_marked:
+        is_known = (gaps[:, 1] < user.alignment) & (gaps.sum(axis=1) % user.alignment == 0)
         parts["padding"] = np.concatenate([parts["padding"], gaps[is_known]])
     else:
-        is_known = (gaps[:, 0] < found.where.chunks) | (gaps[:, 0] >= (ends[-1] if len(ends) else 0))
+        is_known = (gaps[:, 0] < user.where.chunks) | (gaps[:, 0] >= (ends[-1] if len(ends) else 0))
         parts["unmarked"] = gaps[is_known]
     parts["dead"] = gaps[~is_known]
     return parts
 
 
 def _nonempty(ranges: list[list[int]]) -> Ranges:
-    return np.array([one for one in ranges if one[1] > 0], np.int64).reshape(-1, 2)
+    return np.array([pair for pair in ranges if pair[1] > 0], np.int64).reshape(-1, 2)
 
 
 def _gaps(taken: Ranges, nbytes: int) -> Ranges:
@@ -163,12 +137,7 @@ def _gaps(taken: Ranges, nbytes: int) -> Ranges:
 def stored_order(by_offset: np.ndarray[Any, Any], grid_shape: tuple[int, ...]) -> str:
     """Return the name of the order in which inner chunks are stored; see `ShardLayout.order`.
 
-    Parameters
-    ----------
-    by_offset : ndarray of int
-        Positions of the existing inner chunks, in the order of their offsets.
-    grid_shape : tuple of int
-        Shape of the index.
+    by_offset: positions of the existing inner chunks, in the order of their offsets.
     """
     fitting = [name for name in ORDERS if _is_ascending(_ranks(name, grid_shape)[by_offset])]
     if not fitting:

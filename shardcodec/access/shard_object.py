@@ -9,7 +9,7 @@ where the object is read by requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,8 +24,9 @@ from ..storage.budget import Limits
 from ..storage.indexes import IndexCache, RemoteIndex
 from ..storage.kinds import object_at
 from ..storage.ranges import coalesced, cut_out
-from ..storage.replace import replace_blocking
-from ..storage.store import NO_OBJECT, Answer, Changed, Maker, Store, state_bytes
+from ..storage.replace import replace
+from ..storage.runner import BLOCKING, run_blocking
+from ..storage.store import NO_OBJECT, Answer, Maker, ObjectChanged, Store, state_bytes
 from ..storage.waiting import all_of
 from .opened_shard import Entries, NativeShard, OpenedShard, Sums, changed_error
 from .remote_index import (
@@ -160,12 +161,13 @@ class StoreObject:
         return FetchedShard(chain, answer, options)
 
     def update(self, maker: Maker, options: Options) -> bytes | None:
-        return replace_blocking(self.store, [self.object_key], maker, options)[0]
+        return run_blocking(replace(self.store, [self.object_key], maker, options, BLOCKING))[0]
 
     def update_all(self, targets: Sequence[Any], maker: Maker, options: Options) -> list[bytes | None]:
         for target in targets:  # a read-only view has the realm of its store
             target.store.check_writable()
-        return replace_blocking(self.store, [target.object_key for target in targets], maker, options)
+        keys = [target.object_key for target in targets]
+        return run_blocking(replace(self.store, keys, maker, options, BLOCKING))
 
 
 def shard_object(
@@ -187,7 +189,7 @@ class FetchedShard(NativeShard):
 
     @property
     def generation(self) -> bytes:
-        return NO_OBJECT if self._answer is None else state_bytes(self._answer.version)
+        return NO_OBJECT if self._answer is None else state_bytes(self._answer.state)
 
 
 class RemoteShard:
@@ -208,28 +210,28 @@ class RemoteShard:
         self, loader: IndexLoader, limits: Callable[[], Limits], size: Callable[[], int], lock: str
     ) -> None:
         if locks.table().holds(lock):
-            loader = replace(loader, name=None)  # the caller is about to change the object
+            loader = with_fields(loader, name=None)  # the caller is about to change the object
         self._loader = loader
         self._chain = loader.chain
         self._limits = limits
         self._ask_size = size
         self._lock = lock
         self._watch = WriterWatch([lock])
-        found = loader.cached()
-        if found is None:
-            found = self._load()
-        self.missing = found is None
-        if found is None:
+        index = loader.cached()
+        if index is None:
+            index = self._load()
+        self.missing = index is None
+        if index is None:
             nothing = np.full((loader.chain.n_chunks, 2), ABSENT, dtype=np.uint64)
-        self._index = RemoteIndex(nothing, None, None) if found is None else found
+        self._index = RemoteIndex(nothing, None, None) if index is None else index
         self._is_confirmed = self._index.is_confirmed
         self._size = self._index.nbytes
-        self.generation = NO_OBJECT if found is None else state_bytes(found.version)
+        self.generation = NO_OBJECT if index is None else state_bytes(index.state)
 
     def _load(self) -> RemoteIndex | None:
-        """Fetch the index; again under the lock if a writer may have replaced an object without a version meanwhile."""
+        """Fetch the index; again under the lock if a writer may have replaced an object whose state has no name meanwhile."""
         index = self._fetch_index()
-        if index is None or index.version is not None or self._watch.is_quiet:
+        if index is None or index.state is not None or self._watch.is_quiet:
             return index
         with locks.table().hold([self._lock]):
             index = self._fetch_index()
@@ -238,7 +240,7 @@ class RemoteShard:
 
     def _fetch_index(self) -> RemoteIndex | None:
         # a wrong entry matters to reads of inner chunks only; until then the index can be inspected
-        return sync(replace(self._loader, remote=self._limited()).load(check=False))
+        return sync(with_fields(self._loader, remote=self._limited()).load(check=False))
 
     def _limited(self) -> LimitedRemote:
         return LimitedRemote(self._loader.remote, self._limits().n_requests)
@@ -276,11 +278,11 @@ class RemoteShard:
 
         After a failed read also if the store does not identify states: another index shows another object.
         """
-        is_doubtful = failed and self._index.version is None and not self.missing
+        is_doubtful = failed and self._index.state is None and not self.missing
         if self._is_confirmed and not is_doubtful:
             return
         index = self._fetch_index()
-        if index is None or index.version != self._index.version:
+        if index is None or index.state != self._index.state:
             raise self._changed(forget=index is None)
         if is_doubtful and not index.matches(self._index):
             raise self._changed()
@@ -297,62 +299,62 @@ class RemoteShard:
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
         where = positions.astype(np.intp)
-        wanted = self._checked_entries(where)
-        sizes = np.where(wanted[:, 0] == ABSENT, 0, wanted[:, 1])
+        entries = self._checked_entries(where)
+        sizes = np.where(entries[:, 0] == ABSENT, 0, entries[:, 1])
         n = max(1, int(np.searchsorted(np.cumsum(sizes), max_nbytes, side="right")))
-        wanted, sizes = wanted[:n], sizes[:n]
-        ranges, data = self._get_merged(map(tuple, wanted[sizes > 0].tolist()), where[:n])
+        entries, sizes = entries[:n], sizes[:n]
+        ranges, data = self._get_merged(map(tuple, entries[sizes > 0].tolist()), where[:n])
         bases = np.cumsum([0, *(len(part) for part in data)]).astype(np.uint64)
-        places[:n] = wanted
-        places[:n, 0][(sizes == 0) & (wanted[:, 0] != ABSENT)] = 0
+        places[:n] = entries
+        places[:n, 0][(sizes == 0) & (entries[:, 0] != ABSENT)] = 0
         if ranges:
             lows = np.array([low for low, _ in ranges], dtype=np.uint64)
-            which = np.searchsorted(lows, wanted[sizes > 0, 0], side="right") - 1
-            places[:n, 0][sizes > 0] = wanted[sizes > 0, 0] - lows[which] + bases[which]
+            which = np.searchsorted(lows, entries[sizes > 0, 0], side="right") - 1
+            places[:n, 0][sizes > 0] = entries[sizes > 0, 0] - lows[which] + bases[which]
         return (np.concatenate(data) if data else b""), n
 
     def range(self, offset: int, nbytes: int) -> bytes:
         (data,) = self._get_bytes([(offset, nbytes)], ())
         return bytes(data)
 
-    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
-        return cut_out(wanted, *self._get_merged([one for one in wanted if one[1]], ()))
+    def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        return cut_out(ranges, *self._get_merged([piece for piece in ranges if piece[1]], ()))
 
     def _get_merged(
-        self, wanted: Iterable[tuple[int, int]], positions: Any
+        self, pieces: Iterable[tuple[int, int]], positions: Any
     ) -> tuple[list[tuple[int, int]], list[Any]]:
         """Return merged ranges that cover inner chunks, and their bytes.
 
         The first time, they prove that the object is as long as all entries require.
         """
         loader, index = self._loader, self._index
-        ranges = coalesced(wanted, self._limits())
+        ranges = coalesced(pieces, self._limits())
         must_prove = bool(ranges) and loader.must_be_sound and not index.is_sound
         end = minimum_nbytes(loader, index, 0) if must_prove else 0
         ranges = [(offset, nbytes + n_more) for offset, nbytes, n_more in with_proof(ranges, end)]
         data = self._get_bytes(ranges, positions)
         if end:
-            self._index = replace(self._index, is_sound=True)
+            self._index = with_fields(self._index, is_sound=True)
         return ranges, data
 
     def _get_bytes(self, ranges: Sequence[tuple[int, int]], positions: Any) -> list[Any]:
         """Return ranges; `positions` are those of the requested inner chunks, if they are known, for errors."""
         answers = sync(self._ask(ranges))
-        if self._index.version is None and self._watch.has_changed():
+        if self._index.state is None and self._watch.has_changed():
             raise self._changed()
         if answers and all(answer is not None for answer in answers):  # None: the object may be gone
             self._is_confirmed = True
-        wanted = lambda: np.asarray(positions, dtype=np.intp)  # noqa: E731
+        requested = lambda: np.asarray(positions, dtype=np.intp)  # noqa: E731
         return [
-            checked_data(self._loader, self._index, wanted, offset, nbytes, answer)
+            checked_data(self._loader, self._index, requested, offset, nbytes, answer)
             for (offset, nbytes), answer in zip(ranges, answers, strict=True)
         ]
 
     async def _ask(self, ranges: Sequence[tuple[int, int]]) -> list[Answer | None]:
-        remote, key, version = self._limited(), self._loader.key, self._index.version
+        remote, key, state = self._limited(), self._loader.key, self._index.state
         try:
-            return await all_of(remote.get_range(key, first, first + n, version) for first, n in ranges)
-        except Changed:
+            return await all_of(remote.get_range(key, first, first + n, state) for first, n in ranges)
+        except ObjectChanged:
             raise self._changed() from None
 
     def checksums(self, ranges: Entries, max_nbytes: int) -> Sums | None:
@@ -369,18 +371,18 @@ class RemoteObject(RemoteShard):
 
     def __init__(self, store: Store, key: str, nbytes: int) -> None:
         self._store, self._key, self._size = store, key, nbytes
-        self._version: Any = None
+        self._state: Any = None
 
     @property
     def generation(self) -> bytes:  # type: ignore[override]
-        return state_bytes(self._version)
+        return state_bytes(self._state)
 
     def range(self, offset: int, nbytes: int) -> Any:
         if not nbytes:
             return b""
         try:
-            answer = on_zarrs_loop(self._store.get_range(self._key, offset, offset + nbytes, self._version))
-        except Changed:
+            answer = on_zarrs_loop(self._store.get_range(self._key, offset, offset + nbytes, self._state))
+        except ObjectChanged:
             answer = None
         n = 0 if answer is None else len(answer.data)
         if answer is None or n != nbytes or answer.nbytes not in (None, self.nbytes):
@@ -391,11 +393,11 @@ class RemoteObject(RemoteShard):
                 offset=offset,
                 nbytes=nbytes,
             )
-        self._version = answer.version
+        self._state = answer.state
         return memoryview(answer.data).cast("B")
 
-    def ranges(self, wanted: Sequence[tuple[int, int]]) -> list[Any]:
-        return [self.range(offset, nbytes) for offset, nbytes in wanted]
+    def ranges(self, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        return [self.range(offset, nbytes) for offset, nbytes in ranges]
 
     def confirm(self, *, failed: bool = False) -> None:
         """Do nothing: each answer is checked."""

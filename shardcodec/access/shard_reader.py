@@ -52,9 +52,9 @@ __all__ = [
 # The first read opens the object, and all later reads use the same `OpenedShard`. After `drop`, the next read opens the
 # object in its present state.
 
-# Most encoded bytes in memory at a time.
+# Encoded bytes that one call fetches.
 FETCH_NBYTES = 64 << 20
-# Most inner chunks of one call.
+# Inner chunks that one call fetches.
 FETCH_CHUNKS = 1 << 16
 
 Array = np.ndarray[Any, Any]
@@ -63,19 +63,7 @@ T = TypeVar("T")
 
 
 class Snapshot:
-    """One state of a shard: opened at first use, and kept until `drop`.
-
-    Parameters
-    ----------
-    target : ShardObject
-        The place of the shard; an object that does not exist counts as a shard without inner chunks.
-    spec : ShardSpec
-        The encoding of the shard.
-    chain
-        The compiled chain of the spec.
-    resolver : Resolver
-        Returns the options each time the object is opened.
-    """
+    """One state of a shard: opened at first use, and kept until `drop`. A missing object counts as a shard without inner chunks."""
 
     def __init__(self, target: ShardObject, spec: ShardSpec, chain: Chain, resolver: Resolver) -> None:
         self._object = target
@@ -133,8 +121,8 @@ class Snapshot:
             return []
         entries = self.entries(check=True)
         capacity = 2 * len(entries) + 2  # an upper bound
-        found, _ = getattr(native.load(), name)(entries, *arguments, capacity=capacity)
-        return found  # type: ignore[no-any-return]
+        report, _ = getattr(native.load(), name)(entries, *arguments, capacity=capacity)
+        return report  # type: ignore[no-any-return]
 
     def user_bytes(self) -> HeaderFooter | None:
         """Return where the header is, the footer and the alignment, from the mark; without a mark they are guessed.
@@ -162,20 +150,22 @@ class Snapshot:
         return self._fetch(self._opened(), where)
 
     def _fetch(self, view: OpenedShard, where: Any) -> Iterator[tuple[Array, Any, Array]]:
-        left = np.asarray(where, dtype=np.uint64)
-        while len(left):
-            part = left[:FETCH_CHUNKS]
-            places = np.full((len(part), 2), ABSENT, dtype=np.uint64)
-            data, n = (b"", len(part)) if view.missing else self._try(view.fetch, part, places, FETCH_NBYTES)
-            yield part[:n], data, places[:n]
-            left = left[n:]
+        rest = np.asarray(where, dtype=np.uint64)
+        while len(rest):
+            group = rest[:FETCH_CHUNKS]
+            places = np.full((len(group), 2), ABSENT, dtype=np.uint64)
+            data, n = (
+                (b"", len(group)) if view.missing else self._try(view.fetch, group, places, FETCH_NBYTES)
+            )
+            yield group[:n], data, places[:n]
+            rest = rest[n:]
 
     def encoded(self, where: list[int]) -> list[bytes | None]:
         """Return the encoded bytes of inner chunks; None for an absent one."""
-        found: list[bytes | None] = []
+        chunks: list[bytes | None] = []
         for _, data, places in self.fetch(where):
-            found += [None if part is None else bytes(part) for part in _slices(data, places)]
-        return found
+            chunks += [None if chunk is None else bytes(chunk) for chunk in _slices(data, places)]
+        return chunks
 
     def decode(self, where: list[int], chain: Chain, out: Array, options: Options) -> None:
         """Decode inner chunks into the rows of `out`; `chain` is that of the inner chunks."""
@@ -203,10 +193,10 @@ class Snapshot:
         engine = native.load()
         stored = self._try(view.entries, check=False)
         fill(engine.Fetched(chain, stored, None, 0, fill_absent=True))
-        wanted = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
-        for part, data, places in self._fetch(view, wanted):
+        positions = np.flatnonzero(touched(box, chain.perm, chain.inner.shape, chain.grid_shape))
+        for group, data, places in self._fetch(view, positions):
             entries = np.full((chain.n_chunks, 2), ABSENT, dtype=np.uint64)
-            entries[part] = places
+            entries[group] = places
             fill(engine.Fetched(chain, entries, data, 0, fill_absent=False))
 
     def read(self, work: Callable[[], T]) -> T:
@@ -422,14 +412,14 @@ class ShardReader:
     @property
     def header(self) -> bytes:
         """User bytes before the first inner chunk, without an index at the start."""
-        found = self._seen.user_bytes()
-        return b"" if found is None else self._seen.range(found.where.first, found.where.chunks)
+        user = self._seen.user_bytes()
+        return b"" if user is None else self._seen.range(user.where.first, user.where.chunks)
 
     @property
     def footer(self) -> bytes:
         """User bytes after the last inner chunk, without an index at the end."""
-        found = self._seen.user_bytes()
-        return b"" if found is None else found.footer
+        user = self._seen.user_bytes()
+        return b"" if user is None else user.footer
 
     @property
     def alignment(self) -> int:
@@ -437,8 +427,8 @@ class ShardReader:
 
         Without a mark it is 4096 or 512 if gaps between inner chunks show this alignment, else 1.
         """
-        found = self._seen.user_bytes()
-        return 1 if found is None else found.alignment
+        user = self._seen.user_bytes()
+        return 1 if user is None else user.alignment
 
     # ---- reading
 

@@ -406,13 +406,7 @@ class _CollectedObject(_MemoryFile):
 def _target(
     path: Any, key: str | None, storage_options: Mapping[str, Any] | None
 ) -> tuple[Store, str] | None:
-    """Return the store and the key of an object; None for bytes.
-
-    Raises
-    ------
-    TypeError
-        `path` is neither a path, nor a URL, nor a store.
-    """
+    """Return the store and the key of an object; None for bytes. TypeError: `path` is neither a path, nor a URL, nor a store."""
     if path is None:
         at_url(path, storage_options)
         return None

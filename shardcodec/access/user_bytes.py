@@ -57,7 +57,7 @@ MARK = struct.Struct("<16s4QLL")
 
 # Fewer zeros than a block in front of the index are the padding of a write that ends with a block.
 BLOCK_NBYTES = 4096
-# Bytes that are searched for a mark at a time, in a shard without inner chunks.
+# Bytes of one read in the search for a mark, in a shard without inner chunks.
 SEARCH_NBYTES = 1 << 20
 
 Entries = np.ndarray[Any, np.dtype[np.uint64]]
@@ -66,14 +66,8 @@ Entries = np.ndarray[Any, np.dtype[np.uint64]]
 class UserBytes(NamedTuple):
     """The header, footer and alignment that a write keeps or sets.
 
-    Attributes
-    ----------
-    footer : buffer or None
-        A new footer, in place of the old one.
-    alignment : int or None
-        Inner chunks that are written or moved begin at a multiple of this. None: the alignment does not change.
-    dead_share : float
-        As for `placement.place`.
+    footer: a new one, in place of the old one. alignment: inner chunks that are written or moved begin at a multiple of this;
+    None: it does not change. dead_share: as for `placement.place`.
     """
 
     footer: Any = None
@@ -91,13 +85,7 @@ class Extents(NamedTuple):
 
 
 def check_alignment(alignment: Any) -> int:
-    """Check an alignment and return it.
-
-    Raises
-    ------
-    ValueError
-        It is not a power of two from 1 to 2^30.
-    """
+    """Return an alignment; ValueError if it is not a power of two from 1 to 2^30."""
     is_whole = isinstance(alignment, int | np.integer) and not isinstance(alignment, bool)
     number = int(alignment) if is_whole else 0
     if not 1 <= number <= MAX_ALIGNMENT or number & (number - 1):
@@ -117,14 +105,8 @@ def extents(sums: Sums, shard_nbytes: int, index_nbytes: int, index_at_start: bo
 class HeaderFooter(NamedTuple):
     """Header, footer and alignment of a shard.
 
-    Attributes
-    ----------
-    where : Extents
-    footer : bytes
-    alignment : int
-        From the mark, or guessed from the gaps between inner chunks; else 1.
-    mark_at : int or None
-        Offset of the mark; None if the shard has none.
+    alignment: from the mark, or guessed from the gaps between inner chunks; else 1. mark_at: offset of the mark; None if the
+    shard has none.
     """
 
     where: Extents
@@ -170,30 +152,18 @@ def find(
     index_at_start: bool,
     read: Callable[[int, int], bytes],
 ) -> HeaderFooter | None:
-    """Find header and footer, by the mark if there is one.
+    """Find header and footer, by the mark if there is one; None: inner chunks lie in the index.
 
-    Parameters
-    ----------
-    entries : ndarray of uint64, shape (n_chunks, 2), C order
-        The index.
-    shard_nbytes, index_nbytes, index_at_start
-        As for `extents`.
-    read : callable
-        Returns bytes of the object, given offset and size.
-
-    Returns
-    -------
-    HeaderFooter or None
-        None: inner chunks lie in the index.
+    entries: the index, shape (n_chunks, 2), C order. read: returns bytes of the object, given offset and size.
     """
     sums = sum_up(entries)
     where = extents(sums, shard_nbytes, index_nbytes, index_at_start)
     if not where.first <= where.chunks <= where.footer <= where.end:
         return None
     is_bare = not sums.n_stored
-    found, tail = _search(where, read) if is_bare else _mark_behind(where, read)
-    if found is not None:
-        header, footer, alignment, mark_at = found
+    mark, tail = _search(where, read) if is_bare else _mark_behind(where, read)
+    if mark is not None:
+        header, footer, alignment, mark_at = mark
         where = Extents(where.first, where.first + header, where.end - footer, where.end)
         return HeaderFooter(where, tail[len(tail) - footer :], alignment, mark_at)
     if is_bare:
@@ -218,9 +188,9 @@ def _search(where: Extents, read: Read) -> tuple[Mark | None, bytes]:
     high = where.end
     while high - where.first >= MARK.size:
         low = max(where.first, high - SEARCH_NBYTES)
-        found = _find_mark(read(low, high - low), low, where)
-        if found is not None:
-            return found, read(where.end - found[1], found[1])
+        mark = _find_mark(read(low, high - low), low, where)
+        if mark is not None:
+            return mark, read(where.end - mark[1], mark[1])
         high = low + MARK.size - 1 if low > where.first else where.first
     return None, b""
 
@@ -283,24 +253,11 @@ def lay_out(
     where: Extents,
     user: UserBytes,
 ) -> Placement:
-    """Place all inner chunks of a shard; the sizes of the new ones are known.
+    """Place all inner chunks of a shard, the sizes of the new ones being known.
 
-    Parameters
-    ----------
-    entries : ndarray of uint64, shape (n_chunks, 2)
-        The old index, checked; no inner chunk reaches into the index.
-    sizes : mapping
-        From positions of new inner chunks to their encoded sizes, in the order in which they are stored.
-    gone : ndarray of intp
-        Positions of inner chunks that become absent.
-    where : Extents
-    user : UserBytes
-        Its alignment is not None.
-
-    Returns
-    -------
-    Placement
-        Every new inner chunk has its entry; `data_offset` is the end of the inner chunks, where the footer goes.
+    `data_offset` of the result is the end of the inner chunks, where the footer goes. entries: the checked old index; no inner
+    chunk reaches into it. sizes: from positions of new inner chunks to their encoded sizes, in the order in which they are
+    stored. gone: positions of inner chunks that become absent. The alignment of `user` is not None.
     """
     replaced = np.zeros(len(entries), dtype=np.bool_)
     replaced[np.fromiter(sizes, dtype=np.intp, count=len(sizes))] = True
@@ -345,11 +302,11 @@ def _body(
         )
 
     body = place_body(user.dead_share)
-    left = sum_up(body.entries)
-    if not body.compact and not (left.n_stored and left.first == aligned(where.chunks, alignment)):
+    sums = sum_up(body.entries)
+    if not body.compact and not (sums.n_stored and sums.first == aligned(where.chunks, alignment)):
         body = place_body(PACK)  # dead bytes there would look like a part of the header
     if body.compact:
         return body
-    end = left.end if left.n_stored else where.chunks
+    end = sums.end if sums.n_stored else where.chunks
     carries = np.array([[where.chunks, end - where.chunks, where.chunks]], dtype=np.uint64)
     return Placement(carries, within(body.entries, end), end, compact=False)

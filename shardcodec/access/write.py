@@ -43,7 +43,6 @@ __all__ = [
     "check_size",
     "moved_nbytes",
     "ordered",
-    "write_encoded",
     "write_objects",
 ]
 
@@ -60,7 +59,7 @@ __all__ = [
 # Some items of a group are written again: those whose object appeared between look and commit, as updates of it; and those
 # whose file cannot be appended to, by replacing the file.
 
-# Objects whose old indexes and descriptors are held at a time, and the bytes that these indexes may take.
+# Objects of one group, whose old indexes and descriptors are held, and the bytes that these indexes may take.
 GROUP_UPDATES = 256
 GROUP_NBYTES = 64 << 20
 
@@ -78,42 +77,26 @@ def write_objects(
     staging: str | None = None,
     retry_appeared: bool = True,
 ) -> Outcome:
-    """Write items, as many at a time as their old indexes allow.
+    """Write items, all of one kind, each object once; group by group, as their old indexes allow.
 
-    Parameters
-    ----------
-    items : sequence of WriteItem or EncodedItem
-        All of one kind; each object once.
-    elements : Elements or None
-        The values of a `WriteItem`.
-    keep_empty : bool
-        Make an object even if nothing but fill value is left.
-    staging : str, optional
-        Folder for temporary names (`storage.files`).
-    retry_appeared : bool
-        Update objects that appeared after the look, instead of returning their positions in `Outcome.appeared`. Right for a
-        caller without locks on files.
+    elements: the values of `WriteItem`s. keep_empty: make an object even if nothing but fill value is left. staging: folder for
+    temporary names. retry_appeared: update objects that appeared after the look, instead of returning their positions in
+    `Outcome.appeared`; right for a caller without locks on files. Sizes of encoded inner chunks are not checked: see
+    `check_size`.
 
-    Returns
-    -------
-    Outcome
-        An object is None for a file, and if nothing is left, so that it is to be deleted. A tuple of buffers reuses the memory
-        of an old object that was `OwnBytes`. `states` are those of files, if the items are encoded: as `OpenShard.version`,
-        empty if the file does not exist.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError, CodecError
-        The old object is damaged where it would have been carried over; it is unchanged.
-    OSError
-        A file could not be written; the old one is unchanged. Items before it may have been written.
+    In the outcome an object is None for a file, and if nothing is left, so that it is to be deleted. A tuple of buffers reuses
+    the memory of an old object that was `OwnBytes`. `states` are those of files, if the items are encoded: as
+    `OpenShard.state`, empty if the file does not exist. After an error the old object is unchanged; items before it may have
+    been written.
     """
+    if elements is None:
+        _check_reachable(items)
     rules: dict[str, Any] = {
         "order": options.order,
         "write_empty": elements is not None and elements.write_empty,
         "keep_empty": keep_empty,
         "sync": options.durability == "fsync",
-        "tells_versions": elements is None,  # only callers of `write_encoded` use them
+        "tells_states": elements is None,  # only these callers use them
         "allow_in_index": options.allow_in_index,
         "staging": staging,
         "n_threads": options.threads,
@@ -127,11 +110,13 @@ def write_objects(
         for group in _groups(items):
             refused: set[int] = set()
             for _ in range(ATTEMPTS):
-                news, exist, declined, versions = _write_once(items, group, refused, options, elements, rules)
-                for position, new, version in zip(group, news, versions, strict=True):
+                news, exist, declined, new_states = _write_once(
+                    items, group, refused, options, elements, rules
+                )
+                for position, new, state in zip(group, news, new_states, strict=True):
                     objects[position] = new
                     if elements is None:
-                        states[position] = version
+                        states[position] = state
                 again = [group[i] for i in declined]
                 refused.update(again)
                 if retry_appeared:
@@ -148,6 +133,14 @@ def write_objects(
     return Outcome(objects, appeared, is_stored=any(item.path is not None for item in items), states=states)
 
 
+def _check_reachable(items: Sequence[Item]) -> None:
+    for item in items:
+        if not item.chain.is_shard:
+            raise UnsupportedError(
+                f"shard {item.key!r}: codecs that follow the sharding hide its inner chunks", shard=item.key
+            )
+
+
 def _write_once(
     items: Sequence[Item],
     group: Sequence[int],
@@ -157,14 +150,14 @@ def _write_once(
     rules: dict[str, Any],
 ) -> Written:
     """Look, place, execute, for the items at the positions of a group."""
-    some = [items[position] for position in group]
+    chosen = [items[position] for position in group]
     with contextlib.ExitStack() as files:
-        olds = look(some, options, files, {i for i, position in enumerate(group) if position in refused})
-        plan = [place_item(item, old, options, elements) for item, old in zip(some, olds, strict=True)]
+        olds = look(chosen, options, files, {i for i, position in enumerate(group) if position in refused})
+        plan = [place_item(item, old, options, elements) for item, old in zip(chosen, olds, strict=True)]
         try:
             return _execute(plan, elements, options, rules)
         except ShardError as error:
-            raise explain_error(error, some, olds) from error.__cause__
+            raise explain_error(error, chosen, olds) from error.__cause__
 
 
 def _execute(
@@ -206,63 +199,12 @@ def moved_nbytes(item: WriteItem, options: Options) -> int:
 
 # ---------------------------------------------------------------- encoded inner chunks into shards
 #
-# Writing without encoding: a shard as a map from positions to bytes.
-#
-# Inner chunks that are already encoded (by another process, another codec, or in another shard) are stored unchanged; the rest
-# of the shard is carried over as in every partial write. The steps of a write: `write_objects`.
-
-
-def write_encoded(
-    items: Sequence[EncodedItem],
-    options: Options,
-    *,
-    keep_empty: bool = False,
-    staging: str | None = None,
-    retry_appeared: bool = True,
-) -> Outcome:
-    """Write encoded inner chunks into shards; inner chunks that are not named do not change.
-
-    Sizes are not checked: see `check_size`. A shard all of whose inner chunks are named is not read.
-
-    Parameters
-    ----------
-    items : sequence of EncodedItem
-        Each shard once.
-    keep_empty : bool
-        Make an object even if no inner chunk is left.
-    staging, retry_appeared
-        As for `write_objects`.
-
-    Returns
-    -------
-    Outcome
-
-    Raises
-    ------
-    UnsupportedError
-        Inner chunks cannot be reached one by one: codecs follow the sharding.
-    ShardFormatError, ChecksumError
-        The old shard is damaged where it would have been carried over; it is unchanged.
-    OSError
-        A file could not be written; the old one is unchanged. Items before it may have been written.
-    """
-    for item in items:
-        if not item.chain.is_shard:
-            raise UnsupportedError(
-                f"shard {item.key!r}: codecs that follow the sharding hide its inner chunks", shard=item.key
-            )
-    return write_objects(
-        items, options, keep_empty=keep_empty, staging=staging, retry_appeared=retry_appeared
-    )
+# `write_objects` stores inner chunks that are already encoded (by another process, another codec, or in another shard) unchanged;
+# the rest of the shard is carried over as in every partial write.
 
 
 def check_size(chain: Chain, position: int, nbytes: int) -> None:
-    """Refuse an encoded inner chunk of a size that no inner chunk of this shard can have.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Refuse an encoded inner chunk (ValueError) of a size that no inner chunk of this shard can have."""
     due = chain.inner.fixed_nbytes
     if due is not None and nbytes != due:
         at = coordinates(position, chain.grid_shape)
@@ -275,10 +217,10 @@ def ordered(positions: Sequence[int], grid_shape: Sequence[int], order: str) -> 
     """Sort positions of inner chunks into the sequence in which a writer lays them out."""
     if order == "lexicographic" or len(positions) < 2:
         return sorted(positions)
-    wanted = np.asarray(positions, dtype=np.int64)
-    coords = np.unravel_index(wanted, tuple(grid_shape))
+    given = np.asarray(positions, dtype=np.int64)
+    coords = np.unravel_index(given, tuple(grid_shape))
     first = [int(axis.min()) for axis in coords]
     last = [int(axis.max()) for axis in coords]
     box = np.empty(int(np.prod([b - a + 1 for a, b in zip(first, last, strict=True)])), dtype=np.uint64)
     native.load().order(box, grid_shape, order, first, last)
-    return [int(position) for position in box[np.isin(box, wanted.astype(np.uint64))]]
+    return [int(position) for position in box[np.isin(box, given.astype(np.uint64))]]

@@ -108,7 +108,7 @@ cdef class Batch:
         return p
 
 
-    cdef int read_parts(self, sc_chain *chain, object parts, bint broadcast, const int64_t *strides, sc_box *box,
+    cdef int read_selection(self, sc_chain *chain, object parts, bint broadcast, const int64_t *strides, sc_box *box,
                         const sc_selection **selection, uint8_t **first) except -1:
         """Read the selection of an object and its place in the array: a box, or one of the kinds of `Selection`.
 

@@ -77,7 +77,7 @@ def reset_latencies():
     sc_latency_reset()
 
 
-def settle(str path, int fd):
+def roll_back(str path, int fd):
     """Roll back the unfinished in-place update of a dead writer (csrc/io/sc_undo.h); return True if there was one.
 
     fd: file descriptor of the shard, locked by the caller.
@@ -89,7 +89,7 @@ def settle(str path, int fd):
     cdef sc_status status
     sc_where_clear(&where)
     with nogil:
-        status = sc_undo_settle(chars, fd, &found, &where)
+        status = sc_undo_roll_back_dead(chars, fd, &found, &where)
     where.shard = 0
     raise_status(status, &where, [name])
     return bool(found)

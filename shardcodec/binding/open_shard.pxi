@@ -48,7 +48,7 @@ cdef bytes fetched_range(sc_fetch *held, uint64_t offset, uint64_t nbytes, sc_st
 cdef class OpenShard:
     """A shard whose index has been read; it returns inner chunks as they are stored (csrc/plan/sc_fetch.h).
 
-    chain: None opens an object with any content, without an index: `range`, `sums` and `version` read it.
+    chain: None opens an object with any content, without an index: `range`, `sums` and `state` read it.
     source: as for `read`. The object stays open until `close`, so fetched bytes belong to that index.
     cache: searched first for the index of a file.
     """
@@ -142,7 +142,7 @@ cdef class OpenShard:
         return self.held.input.nbytes
 
     @property
-    def version(self):
+    def state(self):
         """Bytes that identify this state of the file among all its states; empty if the source is not a file."""
         cdef sc_file_version version
         cdef bint known

@@ -47,7 +47,7 @@ cdef list run_read(sc_read_plan *plan, items, out, axes, Cancel cancel):
             chain.refuse_opaque()
             batch.keep.append(chain)
             batch.read_source(source, &item.source)
-            batch.read_parts(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.selection, &item.dst)
+            batch.read_selection(&chain.chain, parts, False, plan.dst_strides, &item.box, &item.selection, &item.dst)
             plan.hint = &chain.hint
             i += 1
         plan.n_items = n
@@ -87,18 +87,18 @@ cdef class PlanReader:
     """`read` for many calls with the same settings, which are parsed once. It returns nothing."""
 
     cdef Cache cache
-    cdef sc_read_plan settled
+    cdef sc_read_plan fixed
 
     def __init__(self, *, unsigned n_threads=1, uint64_t max_gap_nbytes=65536, uint64_t group_nbytes=262144,
                  bint allow_in_index=False, Cache cache=None, bint immutable=False, unsigned io_depth=0, io_latency=None,
                  uint64_t io_nbytes=67108864):
-        read_settings(&self.settled, n_threads, max_gap_nbytes, group_nbytes, allow_in_index, cache, immutable, io_depth,
+        read_settings(&self.fixed, n_threads, max_gap_nbytes, group_nbytes, allow_in_index, cache, immutable, io_depth,
                       io_latency, io_nbytes)
         self.cache = cache
 
     def read(self, items, out, axes, Cancel cancel=None):
         """Read parts of many objects into one array; arguments as for the function `read`."""
-        cdef sc_read_plan plan = self.settled
+        cdef sc_read_plan plan = self.fixed
         run_read(&plan, items, out, axes, cancel)
 
 
@@ -161,7 +161,7 @@ def plan_ranges(Chain chain, entries, parts, out, axes, *, shard_nbytes=None, ui
     item.chain = &chain.chain
     item.source.entries = <const sc_entry *>view.words(2 * chain.chain.n_chunks)
     batch.array_strides(strides)
-    batch.read_parts(&chain.chain, parts, False, strides, &item.box, &item.selection, &item.dst)
+    batch.read_selection(&chain.chain, parts, False, strides, &item.box, &item.selection, &item.dst)
     extent.shard_nbytes = MAX_OBJECT_NBYTES if shard_nbytes is None else shard_nbytes
     extent.nbytes = chain.chain.index.nbytes
     if extent.shard_nbytes < extent.nbytes:

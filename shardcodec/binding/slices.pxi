@@ -145,15 +145,15 @@ cdef class SliceReader:
 
     cdef Chain chain
     cdef Cache cache
-    cdef sc_read_plan settled
+    cdef sc_read_plan fixed
     cdef uint64_t max_nbytes
 
     def __init__(self, Chain chain, *, uint64_t max_nbytes, uint64_t max_gap_nbytes=65536, bint allow_in_index=False,
                  Cache cache=None, bint immutable=False, unsigned io_depth=0, io_latency=None):
         chain.refuse_opaque()
-        read_settings(&self.settled, 1, max_gap_nbytes, max_nbytes, allow_in_index, cache, immutable, io_depth, io_latency,
+        read_settings(&self.fixed, 1, max_gap_nbytes, max_nbytes, allow_in_index, cache, immutable, io_depth, io_latency,
                       SC_IO_MAX_NBYTES)
-        self.settled.n_items = 1
+        self.fixed.n_items = 1
         self.chain, self.cache, self.max_nbytes = chain, cache, max_nbytes
 
     def read(self, str path, chunk_selection, array_selection, out):
@@ -193,7 +193,7 @@ cdef class SliceReader:
         return self.cache is not None and sc_cache_has(self.cache.cache, item.source.path, item.chain)
 
     cdef int run(self, sc_read_item *item, const int64_t *strides) except -1:
-        cdef sc_read_plan plan = self.settled
+        cdef sc_read_plan plan = self.fixed
         cdef Cancel cancel = entered(None)
         cdef sc_where where
         cdef sc_status status

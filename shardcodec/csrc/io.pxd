@@ -45,7 +45,7 @@ cdef extern from "io/sc_staging.h" nogil:
 
 
 cdef extern from "io/sc_undo.h" nogil:
-    sc_status sc_undo_settle(const char *path, int fd, c_bool *found, sc_where *where)
+    sc_status sc_undo_roll_back_dead(const char *path, int fd, c_bool *found, sc_where *where)
     sc_status sc_undo_locate(const char *path, char **journal, sc_where *where)
 
 

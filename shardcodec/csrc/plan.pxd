@@ -158,7 +158,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         uint64_t batch_nbytes
         sc_io_rules io
         bint sync
-        bint tells_versions
+        bint tells_states
         bint allow_in_index
         sc_cancel *cancel
         sc_stats stats

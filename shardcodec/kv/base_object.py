@@ -18,7 +18,7 @@ from ..options import Options
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url
 from ..storage.runner import BLOCKING, run_blocking
-from ..storage.store import Maker, Stored
+from ..storage.store import Maker, StoredObject
 from .keys import Key, as_bytes
 
 if TYPE_CHECKING:
@@ -54,15 +54,7 @@ class OuterStore(Protocol):
 
 
 class NestedObject:
-    """A shard object that is an entry of another key-value store.
-
-    Parameters
-    ----------
-    outer : OuterStore
-        The store with the entry.
-    inner_key : bytes
-        Key of the entry, relative to the path of `outer`.
-    """
+    """A shard object that is an entry of another key-value store; `inner_key` is relative to the path of `outer`."""
 
     path: str | None = None
     staging: str | None = None
@@ -114,7 +106,7 @@ class NestedObject:
         positions = {self.outer.position_of(target.inner_key): i for i, target in enumerate(targets)}
 
         def renew(position: int, old: bytes | None, generation: bytes) -> bytes | None:
-            stored = Stored(positions[position], data=old, state=generation)
+            stored = StoredObject(positions[position], data=old, state=generation)
             (new,) = run_blocking(maker.make([stored], BLOCKING)).objects
             return None if new is None else bytes(new)
 
@@ -126,26 +118,10 @@ class NestedObject:
 def object_of_base(
     base: Any, kind: type[OuterStore], storage_options: Mapping[str, Any] | None = None
 ) -> ShardObject:
-    """Return the object of a shard.
+    """Return the object of a shard, from the arguments of `ShardedKeyValueStore`.
 
-    Parameters
-    ----------
-    base : path-like, or tuple
-        As for `ShardedKeyValueStore`.
-    kind : type
-        Class of the stores whose entries can be shards.
-    storage_options : mapping, optional
-        Options for the store of a URL.
-
-    Returns
-    -------
-    ShardObject
-
-    Raises
-    ------
-    TypeError
-        `base` is neither a path nor a pair of a store and a key, or its store is bound to a transaction; or there are
-        options without a URL.
+    kind: class of the stores whose entries can be shards. TypeError: `base` is neither a path nor a pair of a store and a key,
+    or its store is bound to a transaction; or there are options without a URL.
     """
     if not isinstance(base, tuple):
         if isinstance(base, str | os.PathLike):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,7 +55,7 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 T = TypeVar("T")
 
-# Bytes of values in memory at a time while a batch is read.
+# Bytes of values that one call fetches.
 FETCH_NBYTES = 64 << 20
 # Files that an index cache keeps open: to check that a path still leads to an open file is cheaper than to open it.
 OPEN_FILES = 32
@@ -62,17 +63,7 @@ ABSENT_OFFSET = int(ABSENT)
 
 
 class Entries:
-    """The entries of one shard.
-
-    Parameters
-    ----------
-    target : ShardObject
-        The shard.
-    layout : Layout
-        Grid and index of the shard.
-    cache_nbytes : int or None
-        Limit of the index cache in bytes; None stands for the option ``index_cache``.
-    """
+    """The entries of one shard. cache_nbytes: limit of the index cache; None stands for the option ``index_cache``."""
 
     def __init__(self, target: ShardObject, layout: Layout, cache_nbytes: int | None) -> None:
         self.target = target
@@ -146,15 +137,15 @@ class Entries:
             _, _, kept_indexes, allow = known
             try:
                 return self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)  # type: ignore[no-any-return]
-            except (ShardError, OSError) as found:
-                error = with_key(found, self.chain, self.key) if isinstance(found, ShardError) else found
-            patience = Patience.after(error, self.target.path)
+            except (ShardError, OSError) as error:
+                named = with_key(error, self.chain, self.key) if isinstance(error, ShardError) else error
+            patience = Patience.after(named, self.target.path)
         return self.look(lambda shard: self.value_in(shard, position), patience=patience)
 
     def read(
         self,
         position: int,
-        part: ByteRange | None = None,
+        byte_range: ByteRange | None = None,
         if_not_equal: bytes | None = None,
         most: int | None = None,
     ) -> ReadResult:
@@ -165,21 +156,21 @@ class Entries:
         """
 
         def work(shard: OpenedShard) -> ReadResult:
-            if most is not None and self.nbytes_to_read(shard, position, part) > most:
+            if most is not None and self.nbytes_to_read(shard, position, byte_range) > most:
                 raise TooLarge
-            return self.read_in(shard, position, part, if_not_equal)
+            return self.read_in(shard, position, byte_range, if_not_equal)
 
         return self.look(work)
 
     def read_many(
         self,
         positions: np.ndarray[Any, Any],
-        parts: Sequence[ByteRange | None] | None = None,
+        ranges: Sequence[ByteRange | None] | None = None,
         if_not_equal: bytes | None = None,
     ) -> list[ReadResult]:
         """Read several values, or ranges of them, all from one state of the shard."""
-        whole = parts is None and if_not_equal is None and self._are_all(positions)
-        return self.look(lambda shard: self.read_many_in(shard, positions, parts, if_not_equal), whole=whole)
+        whole = ranges is None and if_not_equal is None and self._are_all(positions)
+        return self.look(lambda shard: self.read_many_in(shard, positions, ranges, if_not_equal), whole=whole)
 
     def _are_all(self, positions: np.ndarray[Any, Any]) -> bool:
         return len(positions) >= self.n and len(np.unique(positions)) == self.n
@@ -197,24 +188,7 @@ class Entries:
     ) -> T:
         """Call `work` with the opened shard in its present state; repeat it if a writer changes the shard meanwhile.
 
-        Parameters
-        ----------
-        work : callable
-            Takes an `OpenedShard`. It may be called several times.
-        whole : bool
-            True if `work` reads all values, so that the object is fetched with one request.
-        patience : Patience, optional
-            That of an earlier attempt.
-
-        Returns
-        -------
-        object
-            The result of `work`.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError
-            The shard is damaged.
+        whole: `work` reads all values, so that the object is fetched with one request. patience: that of an earlier attempt.
         """
         self.flush()
         path = self._outermost.path
@@ -259,106 +233,98 @@ class Entries:
     # ---- reading from an opened shard
 
     def read_in(
-        self, shard: OpenedShard, position: int, part: ByteRange | None, if_not_equal: bytes | None
+        self, shard: OpenedShard, position: int, byte_range: ByteRange | None, if_not_equal: bytes | None
     ) -> ReadResult:
         """Read a value of an opened shard; see `read`."""
         stamp = Stamp(shard.generation, time.time())
         if is_known(stamp.generation, if_not_equal):
             return ReadResult("unspecified", b"", stamp)
-        return result_of(self.value_in(shard, position, part), stamp)
+        return result_of(self.value_in(shard, position, byte_range), stamp)
 
     def read_many_in(
         self,
         shard: OpenedShard,
         positions: np.ndarray[Any, Any],
-        parts: Sequence[ByteRange | None] | None,
+        ranges: Sequence[ByteRange | None] | None,
         if_not_equal: bytes | None,
     ) -> list[ReadResult]:
         """Read values of an opened shard; see `read_many`."""
         stamp = Stamp(shard.generation, time.time())
         if is_known(stamp.generation, if_not_equal):
             return [ReadResult("unspecified", b"", stamp)] * len(positions)
-        return [result_of(value, stamp) for value in self.values_in(shard, positions, parts)]
+        return [result_of(value, stamp) for value in self.values_in(shard, positions, ranges)]
 
-    def value_in(self, shard: OpenedShard, position: int, wanted: ByteRange | None = None) -> bytes | None:
-        """Return a value of an opened shard, or a range of it; None if it is absent.
-
-        Raises
-        ------
-        ValueError
-            The value is shorter than the range.
-        """
-        found = None if shard.missing else shard.entry(position)
-        if found is None:
+    def value_in(
+        self, shard: OpenedShard, position: int, byte_range: ByteRange | None = None
+    ) -> bytes | None:
+        """Return a value of an opened shard, or a range of it; None if it is absent. ValueError: the value is shorter than the range."""
+        entry = None if shard.missing else shard.entry(position)
+        if entry is None:
             return None
-        offset, nbytes = found if wanted is None else self._part(position, found, wanted)
+        offset, nbytes = entry if byte_range is None else self._range_in(position, entry, byte_range)
         return bytes(shard.ranges([(offset, nbytes)])[0]) if nbytes else b""
 
-    def nbytes_to_read(self, shard: OpenedShard, position: int, wanted: ByteRange | None) -> int:
+    def nbytes_to_read(self, shard: OpenedShard, position: int, byte_range: ByteRange | None) -> int:
         """Return the number of bytes that a read of a value must look at.
 
         For an object in memory this is the whole object, because its generation is computed from all bytes.
         """
         if self._path is None:
             return 0 if shard.missing else shard.nbytes
-        found = None if shard.missing else shard.entry(position)
-        if found is None:
+        entry = None if shard.missing else shard.entry(position)
+        if entry is None:
             return 0
-        return found[1] if wanted is None else self._part(position, found, wanted)[1]
+        return entry[1] if byte_range is None else self._range_in(position, entry, byte_range)[1]
 
     def values_in(
         self,
         shard: OpenedShard,
         positions: np.ndarray[Any, Any],
-        parts: Sequence[ByteRange | None] | None = None,
+        ranges: Sequence[ByteRange | None] | None = None,
     ) -> list[bytes | None]:
         """Return values, or ranges of them; None for absent ones. Ranges that are close are read together."""
-        if parts is not None:
-            wanted = [(p, part or (0, None)) for p, part in zip(positions.tolist(), parts, strict=True)]
-            return self._parts_in(shard, wanted)
-        found: list[bytes | None] = []
+        if ranges is not None:
+            requests = [
+                (p, byte_range or (0, None)) for p, byte_range in zip(positions.tolist(), ranges, strict=True)
+            ]
+            return self._parts_in(shard, requests)
+        values: list[bytes | None] = []
         if shard.missing:
             return [None] * len(positions)
         places = np.full((len(positions), 2), ABSENT, dtype=np.uint64)
-        while len(found) < len(positions):
-            done = len(found)
+        while len(values) < len(positions):
+            done = len(values)
             data, n = shard.fetch(positions[done:], places[done:], FETCH_NBYTES)
             view = memoryview(data).cast("B")
             offsets, sizes = places[done : done + n].T.tolist()
-            found += [
+            values += [
                 None if offset == ABSENT_OFFSET else bytes(view[offset : offset + nbytes])
                 for offset, nbytes in zip(offsets, sizes, strict=True)
             ]
-        return found
+        return values
 
-    def _parts_in(self, shard: OpenedShard, wanted: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
+    def _parts_in(self, shard: OpenedShard, requests: Sequence[tuple[int, ByteRange]]) -> list[bytes | None]:
         """Return ranges of values; None for absent ones. Ranges that are close are requested together."""
         if shard.missing:
-            return [None] * len(wanted)
-        entries = [shard.entry(position) for position, _ in wanted]
+            return [None] * len(requests)
+        entries = [shard.entry(position) for position, _ in requests]
         places = [
-            None if entry is None else self._part(position, entry, part)
-            for entry, (position, part) in zip(entries, wanted, strict=True)
+            None if entry is None else self._range_in(position, entry, byte_range)
+            for entry, (position, byte_range) in zip(entries, requests, strict=True)
         ]
-        found = iter(shard.ranges([place for place in places if place is not None]))
-        return [None if place is None else bytes(next(found)) for place in places]
+        data = iter(shard.ranges([place for place in places if place is not None]))
+        return [None if place is None else bytes(next(data)) for place in places]
 
-    def cut(self, position: int, value: bytes, wanted: ByteRange | None) -> bytes:
-        """Return a range of a buffered value.
-
-        Raises
-        ------
-        ValueError
-            The value is shorter than the range.
-        """
-        if wanted is None:
+    def cut(self, position: int, value: bytes, byte_range: ByteRange | None) -> bytes:
+        """Return a range of a buffered value. ValueError: the value is shorter than the range."""
+        if byte_range is None:
             return value
-        first, nbytes = self._part(position, (0, len(value)), wanted)
+        first, nbytes = self._range_in(position, (0, len(value)), byte_range)
         return value[first : first + nbytes]
 
-    def _part(self, position: int, entry: tuple[int, int], wanted: ByteRange) -> tuple[int, int]:
+    def _range_in(self, position: int, entry: tuple[int, int], byte_range: ByteRange) -> tuple[int, int]:
         try:
-            return part_of(*entry, wanted)
+            return range_in(*entry, byte_range)
         except ValueError as error:
             at = coordinates(position, self.layout.grid_shape)
             raise ValueError(f"{error}: entry {at} of shard {self.key!r}") from None
@@ -374,11 +340,11 @@ class Entries:
     def write(self, position: int, value: bytes | None, condition: bytes | None = None) -> Stamp:
         """Store a value, or delete the entry if it is None, if the condition holds; see `keys.condition_of`."""
 
-        def check(found: StoredShard) -> None:
+        def check(stored: StoredShard) -> None:
             if condition == NO_VALUE:
-                if is_there(found.shard, position):
+                if is_there(stored.shard, position):
                     raise ConditionFailed
-            elif found.generation != condition:
+            elif stored.generation != condition:
                 raise ConditionFailed
 
         pending = WriteBuffer.of(position, value)
@@ -392,60 +358,40 @@ class Entries:
         """Delete an entry; return True if it existed."""
         existed: list[bool] = []
 
-        def check(found: StoredShard) -> None:
-            existed[:] = [is_there(found.shard, position)]
+        def check(stored: StoredShard) -> None:
+            existed[:] = [is_there(stored.shard, position)]
 
         self.store(WriteBuffer.of(position, None), check)
         return existed[-1]
 
     def store(self, pending: WriteBuffer, check: Callable[[StoredShard], None] | None = None) -> bytes:
-        """Store buffered writes in one atomic write.
+        """Store buffered writes in one atomic write; return the generation of the shard after it.
 
-        Parameters
-        ----------
-        pending : WriteBuffer
-            The buffered writes.
-        check : callable, optional
-            Called with the stored shard while its lock is held. The shard stays unchanged if it raises.
-
-        Returns
-        -------
-        bytes
-            Generation of the shard after the write.
+        check: called with the stored shard while its lock is held; if it raises, the shard is unchanged.
         """
         self.flush()
         try:
             blind = check is None and pending.covers(self.n)
-            decide = self.decision(pending, check)
+            decide = partial(self.decide, pending, check)
             return change(self.target, self.chain, decide, self.options(), blind=blind)
         except NothingToWrite as same:
             return same.generation
 
     def exchange(self, positions: Sequence[int], renew: Renew) -> bytes:
-        """Replace values by new ones made from them, in one atomic write.
+        """Replace values by new ones made from them, in one atomic write; return the generation of the shard after it.
 
-        Parameters
-        ----------
-        positions : sequence of int
-            Positions of the entries, ascending.
-        renew : callable
-            Takes a position, its value (None if absent) and the generation of the shard; returns the new value. It
-            may be called several times. The shard stays unchanged if it raises.
-
-        Returns
-        -------
-        bytes
-            Generation of the shard after the write.
+        positions: ascending. renew: takes a position, its value (None if absent) and the generation of the shard; returns the
+        new value. It may be called several times; if it raises, the shard is unchanged.
         """
 
-        def decide(found: StoredShard) -> Change:
+        def decide(stored: StoredShard) -> Change:
             chunks: dict[int, bytes | None] = {}
             for position in positions:
                 try:
-                    old = self.value_in(found.shard, position)
+                    old = self.value_in(stored.shard, position)
                 except ShardError as error:
                     raise with_key(error, self.chain, self.key) from None
-                new = renew(position, old, found.generation)
+                new = renew(position, old, stored.generation)
                 if new is not None or old is not None:
                     chunks[position] = new
             return Change.of(chunks, self.layout.grid_shape, "lexicographic")
@@ -453,25 +399,26 @@ class Entries:
         self.flush()
         return change(self.target, self.chain, decide, self.options())
 
-    def decision(
-        self, pending: WriteBuffer, check: Callable[[StoredShard], None] | None, *, keep: bool = False
-    ) -> Callable[[StoredShard], Change]:
-        """Return a function from the stored shard to its change.
+    def decide(
+        self,
+        pending: WriteBuffer,
+        check: Callable[[StoredShard], None] | None,
+        stored: StoredShard,
+        *,
+        keep: bool = False,
+    ) -> Change:
+        """Return the change that stores buffered writes.
 
-        The function raises `NothingToWrite` if there is nothing to write; with `keep` the old shard is stored again.
+        Raises `NothingToWrite` if there is nothing to write; with `keep` the old shard is stored again.
         """
-
-        def decide(found: StoredShard) -> Change:
-            if check is not None:
-                check(found)
-            if pending.covers(self.n):
-                return Change(pending.values(), complete=True)
-            change = Change(pending.values(), pending.gone(lambda: self.present_in(found.shard, 0, self.n)))
-            if not change.chunks and not len(change.gone) and not keep:
-                raise NothingToWrite(found.generation)
-            return change
-
-        return decide
+        if check is not None:
+            check(stored)
+        if pending.covers(self.n):
+            return Change(pending.values(), complete=True)
+        change = Change(pending.values(), pending.gone(lambda: self.present_in(stored.shard, 0, self.n)))
+        if not change.chunks and not len(change.gone) and not keep:
+            raise NothingToWrite(stored.generation)
+        return change
 
 
 class WriteBuffer:
@@ -542,10 +489,7 @@ class WriteBuffer:
     def gone(self, exist: Callable[[], Flags]) -> Gone:
         """Return the positions of existing entries that are deleted, in ascending order.
 
-        Parameters
-        ----------
-        exist : callable
-            Returns one flag for each entry, True if it exists. Called only if a deletion is buffered.
+        exist: returns one flag for each entry; called only if a deletion is buffered.
         """
         if not self._cleared and None not in self._writes.values():
             return NOTHING
@@ -576,15 +520,9 @@ class NothingToWrite(Exception):
         self.generation = generation
 
 
-def part_of(offset: int, nbytes: int, wanted: ByteRange) -> tuple[int, int]:
-    """Return offset and size of a range of a value.
-
-    Raises
-    ------
-    ValueError
-        The value is shorter than the range (KV-23).
-    """
-    first, end = wanted
+def range_in(offset: int, nbytes: int, byte_range: ByteRange) -> tuple[int, int]:
+    """Return offset and size of a range of a value. ValueError: the value is shorter than the range (KV-23)."""
+    first, end = byte_range
     start = nbytes + first if first < 0 else first
     stop = nbytes if end is None else end
     if not 0 <= start <= stop <= nbytes:

@@ -108,13 +108,7 @@ def _after_prefix(prefix: bytes) -> bytes:
 
 
 def as_bytes(data: Any, what: str) -> bytes:
-    """Return a key or a value as bytes; text as UTF-8.
-
-    Raises
-    ------
-    TypeError
-        `data` is neither bytes-like nor str.
-    """
+    """Return a key or a value as bytes; text as UTF-8. TypeError: `data` is neither bytes-like nor str."""
     if isinstance(data, bytes):
         return data
     if isinstance(data, str):
@@ -145,15 +139,7 @@ def escape(data: bytes) -> str:
 
 
 class Grid:
-    """The keys of a grid that start with a prefix; callers leave the prefix out.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Number of entries along each axis.
-    prefix : bytes
-        Common start of all keys, the ``path`` of the store.
-    """
+    """The keys of a grid that start with a prefix, the ``path`` of the store; callers leave the prefix out."""
 
     def __init__(self, shape: tuple[int, ...], prefix: bytes = b"") -> None:
         self.shape = shape
@@ -165,15 +151,7 @@ class Grid:
         self._axes = tuple(zip(shape, self._strides, strict=True))
 
     def position(self, key: Key) -> int:
-        """Return the position of an entry, its number in C order over the grid.
-
-        Raises
-        ------
-        ValueError
-            No entry has this key (KV-11).
-        TypeError
-            `key` is neither bytes-like nor str.
-        """
+        """Return the position of an entry, its number in C order over the grid. ValueError: no entry has this key (KV-11)."""
         if not isinstance(key, bytes):
             key = as_bytes(key, "key")
         if self.prefix:
@@ -292,19 +270,9 @@ class TooLarge(Exception):
 
 
 def condition_of(if_equal: bytes | str | None) -> bytes | None:
-    """Return the generation of a condition.
+    """Return the generation of a condition: `NO_VALUE` if the entry must be absent; None without a condition.
 
-    Returns
-    -------
-    bytes or None
-        `NO_VALUE` if the entry must be absent; None without a condition.
-
-    Raises
-    ------
-    ValueError
-        `if_equal` is `FAILED` or `UNNAMED`, which identify no state.
-    TypeError
-        `if_equal` is neither bytes nor "absent".
+    ValueError: `if_equal` is `FAILED` or `UNNAMED`, which identify no state. TypeError: it is neither bytes nor "absent".
     """
     if if_equal is None:
         return None
@@ -357,12 +325,8 @@ def value_of(given: Any) -> bytes | None:
 def byte_range_of(given: slice | None) -> ByteRange | None:
     """Return a slice as a byte range; None stands for the whole value.
 
-    Raises
-    ------
-    ValueError
-        The slice has a step, a negative stop, a negative start with a stop, or a stop before its start (KV-23).
-    TypeError
-        `given` is not a slice of integers.
+    ValueError: it has a step, a negative stop, a negative start with a stop, or a stop before its start (KV-23). TypeError:
+    `given` is not a slice of integers.
     """
     if given is None:
         return None
@@ -377,15 +341,7 @@ def byte_range_of(given: slice | None) -> ByteRange | None:
 
 
 def byte_ranges_of(given: Any, n: int) -> list[ByteRange | None] | None:
-    """Return n slices as byte ranges; None for n whole values.
-
-    Raises
-    ------
-    ValueError
-        The number of slices is not n, or `byte_range_of` refuses one.
-    TypeError
-        An item is not a slice of integers.
-    """
+    """Return n slices as byte ranges; None for n whole values. Raises as `byte_range_of`, and ValueError for another number of slices."""
     if given is None:
         return None
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -399,12 +355,7 @@ def byte_ranges_of(given: Any, n: int) -> list[ByteRange | None] | None:
 def range_of(given: Any) -> KeyRange:
     """Return a pair of keys as a `KeyRange`.
 
-    Other iterables are refused: one with fewer bounds would stand for all keys.
-
-    Raises
-    ------
-    TypeError
-        `given` is neither a `KeyRange` nor a tuple or list of two keys.
+    Other iterables are refused with a TypeError: one with fewer bounds would stand for all keys.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise TypeError(

@@ -56,13 +56,7 @@ class Layout:
 
     @classmethod
     def of(cls, grid_shape: Any, index_codecs: Any, index_location: Any) -> Layout:
-        """Check the arguments of the constructor of a store, and return their layout.
-
-        Raises
-        ------
-        SpecError
-            A value is wrong; ``.path`` names it.
-        """
+        """Check the arguments of the constructor of a store, and return their layout; ``.path`` of a SpecError names the wrong value."""
         with within("grid_shape"):
             shape = tuple(
                 as_int(extent, f"[{axis}]", minimum=1) for axis, extent in enumerate(as_items(grid_shape, ""))
@@ -151,15 +145,7 @@ class StoreSpec:
 
 
 def parse(spec: Any, *, needs_base: bool = True) -> StoreSpec:
-    """Parse the JSON of a store.
-
-    Raises
-    ------
-    SpecError
-        A member is missing, wrong or unknown.
-    UnsupportedError
-        The base uses a driver other than "file" and this one.
-    """
+    """Parse the JSON of a store. UnsupportedError: the base uses a driver other than "file" and this one."""
     with bounded_depth(""):
         return _parse(spec, needs_base, {})
 

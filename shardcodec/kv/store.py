@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from .. import native
 from ..access.read import INLINE_NBYTES
@@ -46,7 +45,7 @@ from .keys import (
     value_of,
 )
 from .spec import Layout, StoreSpec, parse
-from .transaction import BoundEntries, Transaction
+from .transaction import BoundEntries, CommitAtEnd, Transaction
 
 __all__ = ["BoundStore", "ShardedKeyValueStore"]
 
@@ -251,7 +250,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         return int(self._entries.present(first, end).sum()) if first < end else 0
 
     def __setitem__(self, key: Key, value: Any) -> None:
-        self.write_sync(key, value)
+        self._entries.write(self._position(key), value_of(value))
 
     def __delitem__(self, key: Key) -> None:
         """Delete an entry.
@@ -349,8 +348,8 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self, key: Key, byte_range: slice | None, if_not_equal: bytes | None, most: int | None = None
     ) -> ReadResult:
         check_known(if_not_equal)
-        wanted = byte_range_of(byte_range)  # before the key: TensorStore reports it first
-        return self._entries.read(self._position(key), wanted, if_not_equal, most)
+        bounds = byte_range_of(byte_range)  # before the key: TensorStore reports it first
+        return self._entries.read(self._position(key), bounds, if_not_equal, most)
 
     def read_many_sync(
         self,
@@ -603,10 +602,10 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         >>> with store.transaction() as t:
         ...     t[key] = b"value"
         """
-        return self.with_transaction(Transaction(atomic=atomic, repeatable_read=repeatable_read))
+        return BoundStore(self, Transaction(atomic=atomic, repeatable_read=repeatable_read))
 
 
-class BoundStore(ShardedKeyValueStore):
+class BoundStore(CommitAtEnd, ShardedKeyValueStore):
     """A view of a key-value store in a transaction.
 
     `ShardedKeyValueStore.with_transaction` makes it. Reads see the buffered writes of the transaction; other readers see
@@ -635,6 +634,10 @@ class BoundStore(ShardedKeyValueStore):
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("cannot pickle a store that is bound to a transaction; pickle its attribute `store`")
 
+    @property
+    def _transaction(self) -> Transaction:
+        return self.bound_to
+
     # ---- commit and abort
 
     def commit_sync(self) -> None:
@@ -648,22 +651,6 @@ class BoundStore(ShardedKeyValueStore):
     def abort(self) -> None:
         """Discard all buffered writes of the transaction."""
         self.bound_to.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bound_to.__exit__(kind, error, trace)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.bound_to.__aexit__(kind, error, trace)
 
 
 def _spec(store: ShardedKeyValueStore, path: bytes) -> StoreSpec:

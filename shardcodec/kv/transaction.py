@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -38,18 +39,9 @@ T = TypeVar("T")
 class Member:
     """One shard in a transaction.
 
-    Attributes
-    ----------
-    entries : Entries
-        The entries of the shard.
-    pending : WriteBuffer
-        The buffered writes.
-    expected : bytes or None
-        Generation that the shard must have at commit, because of a repeatable read or a conditional write; None for any.
-    absent : set of int
-        Positions of entries that must not exist at commit, because they were written on this condition.
-    generation : bytes
-        Generation of the shard after the commit.
+    expected: generation that the shard must have at commit, because of a repeatable read or a conditional write; None for any.
+    absent: positions of entries that must not exist at commit, because they were written on this condition. generation: that
+    after the commit.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -60,13 +52,7 @@ class Member:
         self.generation = UNKNOWN
 
     def expect(self, generation: bytes) -> None:
-        """Require that the shard has this generation at commit.
-
-        Raises
-        ------
-        ConflictError
-            The transaction requires another generation already.
-        """
+        """Require that the shard has this generation at commit. ConflictError: the transaction requires another one already."""
         if self.expected is not None and self.expected != generation:
             raise self._conflict(generation)
         self.expected = generation
@@ -93,7 +79,39 @@ class Member:
         )
 
 
-class Transaction:
+class CommitAtEnd:
+    """A with block that commits a transaction at its end; an exception that leaves the block aborts the transaction."""
+
+    @property
+    def _transaction(self) -> Transaction:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        transaction = self._transaction
+        if kind is not None:
+            transaction.abort()
+        elif transaction.open:
+            transaction.commit_sync()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        transaction = self._transaction
+        if kind is not None:
+            transaction.abort()
+        elif transaction.open:
+            await transaction.commit()
+
+
+class Transaction(CommitAtEnd):
     """Writes to one or several shards that are committed together.
 
     Parameters
@@ -124,6 +142,10 @@ class Transaction:
         self._joined: dict[Entries, Member] = {}
         self._state = "open"
         self.mutex = threading.RLock()
+
+    @property
+    def _transaction(self) -> Transaction:
+        return self
 
     @property
     def open(self) -> bool:
@@ -160,12 +182,11 @@ class Transaction:
             ones, or it has this shard with another grid or index.
         """
         self._check_open()
-        member = self._joined.get(entries)
-        if member is None:
-            member = self._joined[entries] = self._member_for(entries)
-        return member
-
-    def _member_for(self, entries: Entries) -> Member:
+        member = self._joined.get(
+            entries
+        )  # without the name for locks, which may take a call to the file system
+        if member is not None:
+            return member
         identity = entries.target.identity
         member = self._members.get(identity)
         if member is None:
@@ -176,6 +197,7 @@ class Transaction:
                 f"shard {entries.key!r}: expected the grid and index that the shard has in this transaction already, "
                 f"{member.entries.layout.to_json()}, got {entries.layout.to_json()}"
             )
+        self._joined[entries] = member
         return member
 
     def _check_open(self) -> None:
@@ -239,56 +261,27 @@ class Transaction:
                 groups.setdefault(identity if realm is None else ("realm", realm), []).append(member)
         return sorted(groups.values(), key=lambda group: any(member.pending for member in group))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abort()
-        elif self.open:
-            self.commit_sync()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abort()
-        elif self.open:
-            await self.commit()
-
 
 def _store_group(group: list[Member]) -> None:
-    """Store the members of a group; several that have writes change in one step."""
-    if len(group) == 1 or not any(member.pending for member in group):
-        for member in group:
-            _store_member(member)
-        return
+    """Check the members of a group without writes; store the others, several in one step."""
     writing = [member for member in group if member.pending]
     for member in group:
         if not member.pending:
             _verify_unchanged(member)
-    targets = [
-        (m.entries.target, m.entries.chain, m.entries.decision(m.pending, m.check, keep=True))
-        for m in writing
-    ]
-    for member in writing:
-        member.entries.flush()
-    generations = change_all(targets, writing[0].entries.options())
-    for member, generation in zip(writing, generations, strict=True):
-        member.generation = generation
-
-
-def _store_member(member: Member) -> None:
-    if member.pending:
+    if len(writing) == 1:
+        (member,) = writing
         check = member.check if member.is_conditional else None
         member.generation = member.entries.store(member.pending, check)
-    else:
-        _verify_unchanged(member)
+    elif writing:
+        changes = [
+            (m.entries.target, m.entries.chain, partial(m.entries.decide, m.pending, m.check, keep=True))
+            for m in writing
+        ]
+        for member in writing:
+            member.entries.flush()
+        generations = change_all(changes, writing[0].entries.options())
+        for member, generation in zip(writing, generations, strict=True):
+            member.generation = generation
 
 
 def _verify_unchanged(member: Member) -> None:

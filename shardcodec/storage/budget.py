@@ -3,7 +3,7 @@
 """The limits of requests to a store, and who holds how much of them.
 
 `Store.limits` tells the limits (`Limits`), from zarr's configuration. `of_store` tells what all calls of an event loop to one
-store hold of them at present. A limit of one call alone is a `Budget` of its own.
+store hold of them at present. A limit of one call alone is a separate `Budget`.
 
 Nearly all calls of a process run on one event loop, that of zarr. Eight threads of dask then make as many requests, and need as
 much memory, as one. A store may itself use another store of the same name. Its requests are part of the one that they serve
@@ -37,32 +37,20 @@ __all__ = [
 # Local files: bytes that cost less to read than another system call.
 MAX_GAP_NBYTES = 16 << 10
 
-# zarr works on `async.concurrency` objects at a time, and requests this number of ranges of each.
+# zarr works on `async.concurrency` objects at the same time, and requests this number of ranges of each.
 RANGES_PER_OBJECT = 10
 
-# Memory for writes to a store: this for each object that zarr permits at a time.
+# Memory for writes to a store: this for each object that zarr permits at the same time.
 OBJECT_NBYTES = 32 << 20
 
 
 class Limits(NamedTuple):
     """The limits of requests, and the value of a request in bytes.
 
-    Attributes
-    ----------
-    n_requests : int
-        Maximum number of concurrent requests of all calls to one store in this process.
-    max_gap_nbytes : int
-        Extra bytes that are worth one round trip less.
-    max_nbytes : int
-        Maximum size of a merged range.
-    read_nbytes : int
-        Maximum bytes that all calls to one store request or have not decoded; a single larger request runs alone.
-    free_gap_nbytes : int
-        Extra bytes that are worth one concurrent request less.
-    most_objects : int or None
-        Maximum number of objects that one call works on at a time; `n_requests` by default.
-    write_nbytes : int
-        Maximum bytes of old and new objects that all writes to one store hold; a single larger object is alone.
+    n_requests, read_nbytes, write_nbytes: limits of all calls of this process to one store: concurrent requests; bytes that are
+    requested or not decoded; bytes of old and new objects. A single larger request or object runs alone. max_gap_nbytes: extra
+    bytes that are worth one round trip less. free_gap_nbytes: those that are worth one concurrent request less. max_nbytes:
+    bound of a merged range. most_objects: number of objects that one call works on at the same time; `n_requests` by default.
     """
 
     n_requests: int
@@ -75,7 +63,7 @@ class Limits(NamedTuple):
 
     @property
     def n_objects(self) -> int:
-        """Maximum number of objects that one call works on at a time."""
+        """Maximum number of objects that one call works on at the same time."""
         return self.most_objects or self.n_requests
 
     def share_nbytes(self, n_objects: int) -> int:
@@ -91,12 +79,8 @@ NEAR = Limits(1, MAX_GAP_NBYTES, free_gap_nbytes=MAX_GAP_NBYTES)
 def limits_of_zarr(spec: Any = None, *, near: bool) -> Limits:
     """Return the limits of zarr's configuration.
 
-    Parameters
-    ----------
-    spec : ArraySpec, optional
-        Its configuration has zarr's bounds of merged ranges; without it those of new arrays are used.
-    near : bool
-        A request costs as little as one to a local file, so few extra bytes are worth another request.
+    spec: an `ArraySpec`, whose configuration has bounds of merged ranges; without it those of new arrays are used. near: a
+    request costs as little as one to a local file, so few extra bytes are worth another request.
     """
     max_gap_nbytes, max_nbytes = coalescing(default_spec() if spec is None else spec)
     n_objects = max(1, int(config.get("async.concurrency")))
@@ -134,7 +118,7 @@ class _Turn(NamedTuple):
 
 
 class Budget:
-    """An amount that coroutines of one event loop hold at a time. They get it in the order in which they ask."""
+    """An amount that coroutines of one event loop share. They get it in the order in which they ask."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -197,14 +181,8 @@ class Budget:
 class HeldFromThread(AbstractContextManager[None]):
     """Hold a part of a budget of zarr's event loop in a thread, which must not be the thread of that loop.
 
-    A signal handler may raise while the thread waits, or just after; then the amount is given back as well.
-
-    Parameters
-    ----------
-    find : callable
-        Returns the budget; called on the event loop.
-    amount, most : int
-        As for `Budget.hold`.
+    A signal handler may raise while the thread waits, or just after; then the amount is given back as well. `find` returns the
+    budget; it is called on the event loop.
     """
 
     def __init__(self, find: Callable[[], Budget], amount: int, most: int) -> None:
@@ -250,17 +228,10 @@ class HeldFromThread(AbstractContextManager[None]):
 
 
 class StoreBudgets(NamedTuple):
-    """What all calls of one event loop to one store hold.
+    """Budgets of all calls of one event loop to one store.
 
-    Attributes
-    ----------
-    requests : Budget
-        Concurrent requests; at most `Limits.n_requests`.
-    reads : Budget
-        Bytes that are requested or wait for decoding; at most `Limits.read_nbytes`.
-    writes : Budget
-        Bytes of old and new objects; at most `Limits.write_nbytes`. They do not count as `reads`: a read would wait until a
-        large object is encoded and stored.
+    requests: concurrent ones. reads: bytes that are requested or wait for decoding. writes: bytes of old and new objects; they
+    do not count as `reads`, because a read would wait until a large object is encoded and stored.
     """
 
     requests: Budget

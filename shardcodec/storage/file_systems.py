@@ -29,8 +29,8 @@ __all__ = [
     "NODE",
     "NONE",
     "UNKNOWN",
-    "Known",
     "LockScope",
+    "MountScope",
     "OpenFile",
     "appends",
     "appends_directly",
@@ -91,20 +91,16 @@ class OpenFile(NamedTuple):
     @classmethod
     def seen(cls, fd: int, mount_id: int = 0) -> OpenFile:
         """Look at an open file."""
-        found = os.fstat(fd)
-        times = found.st_mtime_ns, found.st_ctime_ns
-        return cls(fd, found.st_size, *times, found.st_dev, found.st_ino, found.st_nlink, mount_id)
+        status = os.fstat(fd)
+        times = status.st_mtime_ns, status.st_ctime_ns
+        return cls(fd, status.st_size, *times, status.st_dev, status.st_ino, status.st_nlink, mount_id)
 
 
 class LockRule(NamedTuple):
     """How far byte-range locks (fcntl) reach on the file systems of one type.
 
-    Parameters
-    ----------
-    default : str
-        The scope if no option of the mount decides.
-    options : mapping of str to str
-        Mount options that decide, and the scope that each means; the first of them that the mount has is taken.
+    options: mount options that decide, and the scope that each means; the first of them that the mount has is taken. default:
+    else.
     """
 
     default: str
@@ -152,20 +148,10 @@ class LockScope(NamedTuple):
 
 
 def lock_scope(mount: Mount | None, info: DescriptorInfo) -> LockScope:
-    """Return how far the lock of a locked open file reaches.
+    """Return how far the lock of a locked open file reaches; a mount of None is one that /proc does not show.
 
-    Parameters
-    ----------
-    mount : Mount or None
-        The mount of the file; None if /proc does not show it.
-    info : DescriptorInfo
-        Of the descriptor that holds the lock.
-
-    Returns
-    -------
-    LockScope
-        ``"cluster"``: it excludes processes on other nodes. ``"node"``: on this node only; on a local disk there are no
-        others. ``"none"``: no other process. ``"unknown"``: none of the rules of this file applies.
+    ``"cluster"``: it excludes processes on other nodes. ``"node"``: on this node only; on a local disk there are no others.
+    ``"none"``: no other process. ``"unknown"``: none of the rules of this file applies.
     """
     if mount is None:
         return LockScope(UNKNOWN, "/proc/self/mountinfo does not show the mount")
@@ -183,8 +169,8 @@ def lock_scope(mount: Mount | None, info: DescriptorInfo) -> LockScope:
     for option, scope in rule.options.items():
         if option in mount.options:
             return LockScope(scope, f"mount option {option!r}")
-    found = _MORE_RULES[name](mount) if name in _MORE_RULES else None
-    return found or LockScope(rule.default, f"default of {name}")
+    further = _MORE_RULES[name](mount) if name in _MORE_RULES else None
+    return further or LockScope(rule.default, f"default of {name}")
 
 
 def _beegfs(mount: Mount) -> LockScope | None:
@@ -349,7 +335,7 @@ class FileTime(NamedTuple):
     after: float
 
 
-class Known(NamedTuple):
+class MountScope(NamedTuple):
     """A mount and the scope of its locks; `file_time` if a file was made to find out."""
 
     mount: Mount | None
@@ -370,26 +356,14 @@ class Known(NamedTuple):
 
 
 # By (number of the mount, number of the device); for folders the number is 0, because `os.fstat` does not give it.
-_known_scopes: dict[tuple[int, int], Known] = {}
+_known_scopes: dict[tuple[int, int], MountScope] = {}
 _told: set[tuple[str, str]] = set()
 
 
 def check_held(lock: Any, path: str, *, wants_cluster: bool) -> None:
     """Find out how far a lock that is held reaches; warn once for each mount of several nodes if it stays on this node.
 
-    Parameters
-    ----------
-    lock : FileLock
-        The lock of the file.
-    path : str
-        The file, for the error.
-    wants_cluster : bool
-        True if the lock must reach other nodes.
-
-    Raises
-    ------
-    LockScopeError
-        It must, but does not, or this cannot be told.
+    With `wants_cluster` raise `LockScopeError` if it does not reach other nodes, or this cannot be told.
     """
     known = _known_scopes.get(lock.mount)
     if known is None:
@@ -400,23 +374,9 @@ def check_held(lock: Any, path: str, *, wants_cluster: bool) -> None:
 
 
 def check_not_lockable(lock: Any, path: str, why: str, *, wants_cluster: bool) -> None:
-    """Warn once for each mount and reason that a file could not be locked.
+    """Warn once for each mount and reason that a file could not be locked; with `wants_cluster` raise `LockScopeError`.
 
-    Parameters
-    ----------
-    lock : FileLock
-        The lock after the attempt.
-    path : str
-        The file.
-    why : str
-        ``"unsupported"`` or ``"denied"``, as `FileLock.try_acquire` returns it.
-    wants_cluster : bool
-        True if the lock must reach other nodes.
-
-    Raises
-    ------
-    LockScopeError
-        It must.
+    why: ``"unsupported"`` or ``"denied"``, as `FileLock.try_acquire` returns it.
     """
     known = _known_scopes.get(lock.mount) if why == "unsupported" else None
     if known is None:
@@ -436,14 +396,9 @@ def check_not_lockable(lock: Any, path: str, why: str, *, wants_cluster: bool) -
 
 
 def check_absent(path: str) -> None:
-    """Check, before a new shard is made, that locks in its folder reach other nodes.
+    """Raise `LockScopeError`, before a new shard is made, unless locks in its folder reach other nodes.
 
     On FUSE only a lock can tell, so a file with a temporary name is made and locked there, once for each mount.
-
-    Raises
-    ------
-    LockScopeError
-        They do not, or this cannot be told.
     """
     folder = os.path.dirname(path) or "."
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
@@ -460,7 +415,7 @@ def check_absent(path: str) -> None:
 def report_unguarded(path: str) -> None:
     """Warn once for each mount on which nothing keeps two new shards of one name apart; called after a file was stored."""
     if native.load().was_unguarded():
-        known = Known(mounts.mount_of_path(path), NONE, "")
+        known = MountScope(mounts.mount_of_path(path), NONE, "")
         _warn(
             known.name,
             "unguarded",
@@ -470,34 +425,21 @@ def report_unguarded(path: str) -> None:
         )
 
 
-def scope_at(folder: str, *, probe: bool) -> Known:
-    """Find out how far locks of files in a folder reach, for a report.
+def scope_at(folder: str, *, probe: bool) -> MountScope:
+    """Find out how far locks of files in a folder reach, for a report. The folder exists.
 
-    Parameters
-    ----------
-    folder : str
-        It exists.
-    probe : bool
-        Make a file with a temporary name there, lock it and remove it. Without it, only the mount and its options tell,
-        which is not enough on FUSE.
+    probe: make a file with a temporary name there, lock it and remove it. Without it, only the mount and its options tell,
+    which is not enough on FUSE.
     """
     if probe:
         return _probe(folder)
     with mounts.Descriptor(folder) as fd:
         mount = mounts.mount_of(fd)
-    return Known(mount, *lock_scope(mount, DescriptorInfo()))
+    return MountScope(mount, *lock_scope(mount, DescriptorInfo()))
 
 
 def refuse_store(name: str, reason: str) -> LockScopeError:
-    """Return the error for a store whose objects are not protected from writers on other nodes.
-
-    Parameters
-    ----------
-    name : str
-        The object.
-    reason : str
-        What the store lacks.
-    """
+    """Return the error for a store whose objects are not protected from writers on other nodes. reason: what the store lacks."""
     return LockScopeError(
         f"object {name!r}: locking='cluster' expects that writers on other nodes are excluded, but {reason}; nothing was "
         "written; let only one process write, with locking='process'",
@@ -507,17 +449,17 @@ def refuse_store(name: str, reason: str) -> LockScopeError:
     )
 
 
-def _look(fd: int) -> Known:
+def _look(fd: int) -> MountScope:
     mount = mounts.mount_of(fd)
     try:
         info = mounts.descriptor_info(fd)
     except OSError:
         info = DescriptorInfo()
-    found = lock_scope(mount, info)
-    return Known(mount, found.scope, found.reason)
+    scope = lock_scope(mount, info)
+    return MountScope(mount, scope.scope, scope.reason)
 
 
-def _probe(folder: str) -> Known:
+def _probe(folder: str) -> MountScope:
     """Lock a file with a temporary name in a folder."""
     engine = native.load()
     lock = engine.FileLock()
@@ -534,12 +476,12 @@ def _probe(folder: str) -> Known:
         file.abort()
 
 
-def _not_lockable(path: str, why: str) -> Known:
+def _not_lockable(path: str, why: str) -> MountScope:
     reason = "the file may not be opened for writing" if why == "denied" else "the file system has no locks"
-    return Known(mounts.mount_of_path(path), NONE, reason)
+    return MountScope(mounts.mount_of_path(path), NONE, reason)
 
 
-def _error(path: str, known: Known) -> LockScopeError:
+def _error(path: str, known: MountScope) -> LockScopeError:
     return LockScopeError(
         f"shard {path!r}: locking='cluster' expects a lock that reaches other nodes, but on {known.name} the scope of locks is "
         f"{known.scope!r} ({known.reason}); nothing was written; {_ADVICE}, or use locking='process'",
@@ -551,7 +493,7 @@ def _error(path: str, known: Known) -> LockScopeError:
     )
 
 
-def _report(known: Known) -> None:
+def _report(known: MountScope) -> None:
     """Add a mount to `stats`; warn if several nodes may use it but its locks stay on this node."""
     _record(known)
     if known.scope == NODE and not is_on_this_machine(known.mount):
@@ -563,7 +505,7 @@ def _report(known: Known) -> None:
         )
 
 
-def _record(known: Known) -> None:
+def _record(known: MountScope) -> None:
     if known.mount is not None:
         stats.lock_scope(known.mount.point or "unknown", known.mount.file_system, known.scope)
 

@@ -26,7 +26,7 @@ from . import file_systems, locks, object_names
 from .file_systems import OpenFile
 from .object_names import ByIdentity
 from .runner import Runner
-from .store import UNCHANGED, Answer, Contest, Maker, Outcome, Replacement, Store, Stored, group_of
+from .store import UNCHANGED, Answer, Contest, Maker, Outcome, Replacement, Store, StoredObject, group_of
 from .waiting import call_each
 from .whole_file import put_file
 
@@ -54,12 +54,7 @@ __all__ = [
 
 
 class MemoryStore(Store):
-    """Objects of zarr's MemoryStore.
-
-    Parameters
-    ----------
-    base : zarr.storage.MemoryStore
-    """
+    """Objects of zarr's MemoryStore."""
 
     is_near = True
     is_prompt = True
@@ -84,7 +79,7 @@ class MemoryStore(Store):
         data = self.source(key)
         return None if data is None else Answer(np.frombuffer(data, dtype=np.uint8))
 
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
         """Return a range of an object."""
         data = self.source(key)
         return None if data is None else Answer(np.frombuffer(data, dtype=np.uint8)[start:end])
@@ -97,21 +92,29 @@ class MemoryStore(Store):
         return memoryview(data).nbytes
 
     async def exchange(
-        self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
+        self,
+        replacements: Sequence[Replacement],
+        maker: Maker,
+        options: Options,
+        runner: Runner,
+        contest: Contest,
     ) -> Outcome:
         """Replace objects; all of a group or, after an error, none."""
         maker.begin()
-        n = group_of(wanted, maker)
-        group = wanted[:n]
+        n = group_of(replacements, maker)
+        group = replacements[:n]
         stored = [
-            Stored(one.position, data=self.source(one.key) if maker.needs_old(one.position) else None)
-            for one in group
+            StoredObject(
+                replacement.position,
+                data=self.source(replacement.key) if maker.needs_old(replacement.position) else None,
+            )
+            for replacement in group
         ]
         outcome = await maker.make(stored, runner)
-        for one, new in zip(group, outcome.objects, strict=True):
+        for replacement, new in zip(group, outcome.objects, strict=True):
             if new is not UNCHANGED:
-                self._put(one.key, new)
-        return Outcome(left=wanted[n:])
+                self._put(replacement.key, new)
+        return Outcome(remaining=replacements[n:])
 
     def _put(self, key: str, new: Any) -> None:
         if new is None:
@@ -121,12 +124,7 @@ class MemoryStore(Store):
 
 
 class BytesStore(MemoryStore):
-    """One object with given bytes, under any key. A write creates new bytes and leaves the given ones alone.
-
-    Parameters
-    ----------
-    data : buffer or None
-    """
+    """One object with given bytes, under any key. A write creates new bytes and leaves the given ones alone."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -181,20 +179,10 @@ def _is_node(folder: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def staging_folder(root: str) -> str | None:
-    """Return the path of the staging folder for all files below a folder.
+    """Return the staging folder for all files below a folder, such as '/data/.a.zarr.shardcodec'; None if the top has no parent.
 
-    The top of the hierarchy is the highest ancestor of `root` that is reached through folders with a metadata document;
-    `root` itself need not have one.
-
-    Returns
-    -------
-    str or None
-        ``<parent of top>/.<name of top>.shardcodec``; None if the top has no parent.
-
-    Examples
-    --------
-    >>> staging_folder("/data/a.zarr/group/array")  # all three have a zarr.json
-    '/data/.a.zarr.shardcodec'
+    The top of the hierarchy is the highest ancestor of `root` that is reached through folders with a metadata document; `root`
+    itself need not have one.
     """
     top = os.path.realpath(root)
     while _is_node(os.path.dirname(top)) and os.path.dirname(top) != top:
@@ -221,32 +209,16 @@ GRAIN_NS = 2_000_000_000
 
 
 def check_name(name: str) -> str:
-    """Return a path, or the key of an object in a store, after a check for null bytes.
-
-    Raises
-    ------
-    ValueError
-        The name has a null byte. C would cut it there and use another file.
-    """
+    """Return a path, or the key of an object in a store; ValueError if it has a null byte, where C would cut it and use another file."""
     if "\0" in name:
         raise ValueError(f"expected a path or key without null bytes, got {name!r}")
     return name
 
 
 def open_file(path: str) -> BufferedReader | None:
-    """Open a regular file for reading.
+    """Open a regular file for reading; None if there is no file.
 
-    Returns
-    -------
-    file or None
-        None if there is no file.
-
-    Raises
-    ------
-    ShardFileError
-        The path is a folder or a link to nothing. Or a FIFO, a socket or a device, which could block forever.
-    ValueError
-        The path has a null byte.
+    ShardFileError: the path is a folder or a link to nothing, or a FIFO, a socket or a device, which could block forever.
     """
     fd = native.load().open_file(path)
     return None if fd < 0 else open(fd, "rb")
@@ -255,11 +227,8 @@ def open_file(path: str) -> BufferedReader | None:
 class FileStore(Store):
     """Files below a folder.
 
-    Parameters
-    ----------
-    root : str or LocalStore
-        The folder. Temporary files of a LocalStore are in a folder beside its hierarchy; those of a plain folder only if a
-        metadata document above the file shows where the hierarchy begins.
+    Temporary files of a LocalStore are in a folder beside its hierarchy; those of a plain folder only if a metadata document
+    above the file shows where the hierarchy begins.
     """
 
     is_near = True
@@ -333,18 +302,18 @@ class FileStore(Store):
 
     async def get(self, key: str) -> Answer | None:
         """Return the bytes of a file; None if it does not exist."""
-        if (found := open_file(self.source(key))) is None:
+        if (opened := open_file(self.source(key))) is None:
             return None
-        with found as file:
+        with opened as file:
             if isinstance(self._base, str):  # `introduce_files` has looked at the file system of a LocalStore
                 file_systems.seed_latency(file.fileno())
             return Answer(np.frombuffer(file.read(), dtype=np.uint8))
 
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Return bytes [start, end) of a file, fewer at its end; None if it does not exist. `version` is ignored."""
-        if (found := open_file(self.source(key))) is None:
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
+        """Return bytes [start, end) of a file, fewer at its end; None if it does not exist. `state` is ignored."""
+        if (opened := open_file(self.source(key))) is None:
             return None
-        with found as file:
+        with opened as file:
             file.seek(start)
             return Answer(np.frombuffer(file.read(max(0, end - start)), dtype=np.uint8))
 
@@ -365,51 +334,38 @@ class FileStore(Store):
         return file_states([self.source(key) for key in keys])
 
     async def exchange(
-        self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
+        self,
+        replacements: Sequence[Replacement],
+        maker: Maker,
+        options: Options,
+        runner: Runner,
+        contest: Contest,
     ) -> Outcome:
-        """Make one attempt to replace files, under their locks against other processes.
+        """Make one attempt to replace files, under their locks against other processes; the caller holds those in this process.
 
-        The number of locks at a time is limited, so one call may replace only the first files in the order of their names. The
-        caller calls again for `Outcome.left`: the other files, and files that another process has just created or moved.
-
-        Parameters
-        ----------
-        wanted : sequence of Replacement
-            The files. The caller holds their locks in this process.
-        maker : Maker
-            Makes, and may store, the new files. It is called under the locks, and again for files of a failed attempt.
-        options : Options
-            ``locking``, ``lock_timeout`` and ``durability`` are used.
-        runner : Runner
-            Waits for locks and runs blocking work, on an event loop or in a thread.
-        contest : Contest
-            Time limits of all attempts of this write.
-
-        Returns
-        -------
-        Outcome
-            If another client of a network file system replaced a file during the attempt (ESTALE), all of `wanted` is
-            left and `pause` is set.
-
-        Raises
-        ------
-        LockError
-            Another process held a lock, or kept creating or moving a file, for ``lock_timeout``. Files of earlier calls
-            stay replaced.
-        OSError
-            A file cannot be written. Each file is old or new as a whole.
+        The number of locks is limited, so one call may replace only the first files in the order of their names. The caller
+        calls again for `Outcome.remaining`: the other files, and files that another process has just created or moved. The
+        maker is called under the locks, and again for files of a failed attempt. If another client of a network file system
+        replaced a file during the attempt (ESTALE), all files remain and `pause` is set. After an error each file is old or new
+        as a whole.
         """
-        wanted = sorted(wanted, key=lambda one: one.name)
-        group = wanted[: group_of(wanted, maker)]
-        paths, files = [one.name for one in group], [self.source(one.key) for one in group]
+        replacements = sorted(replacements, key=lambda replacement: replacement.name)
+        group = replacements[: group_of(replacements, maker)]
+        paths, files = (
+            [replacement.name for replacement in group],
+            [self.source(replacement.key) for replacement in group],
+        )
         try:
             async with runner.hold_files(paths, options, files, prompt=self.is_prompt) as held:
                 if locks.MOVED in held:
                     # a link was erased or changed while the lock of its target was waited for
                     contest.check_file(paths[held.index(locks.MOVED)])
-                    return Outcome(left=wanted, has_moved=True)
-                locked, rest = group[: len(held)], wanted[len(held) :]
-                stored = [Stored(one.position, file) for one, file in zip(locked, held, strict=True)]
+                    return Outcome(remaining=replacements, has_moved=True)
+                locked, rest = group[: len(held)], replacements[len(held) :]
+                stored = [
+                    StoredObject(replacement.position, file)
+                    for replacement, file in zip(locked, held, strict=True)
+                ]
                 maker.begin()
                 outcome = await maker.make(stored, runner)
                 appeared = outcome.appeared
@@ -420,30 +376,23 @@ class FileStore(Store):
                 if options.durability == "fsync":
                     from .whole_file import sync_documents  # few programs need it
 
-                    await runner.call(sync_documents, [one.name for one in locked], inline=False)
+                    await runner.call(
+                        sync_documents, [replacement.name for replacement in locked], inline=False
+                    )
         except OSError as error:  # files that have been written already are written once more
-            return Outcome(left=wanted, pause=contest.patience.pause(error))
+            return Outcome(remaining=replacements, pause=contest.patience.pause(error))
         if not appeared:
-            return outcome._replace(objects=(), left=rest)
+            return outcome._replace(objects=(), remaining=rest)
         contest.check_file(locked[appeared[0]].name)
-        left = [*(locked[i] for i in appeared), *rest]
-        return outcome._replace(objects=(), left=left, contended=locked[appeared[0]].name)
+        remaining = [*(locked[i] for i in appeared), *rest]
+        return outcome._replace(objects=(), remaining=remaining, contended=locked[appeared[0]].name)
 
 
 def _put_all(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options) -> list[int]:
     """Store or delete files under their locks, several at the same time where a call waits.
 
-    Parameters
-    ----------
-    work : sequence of (str, object, OpenFile or None)
-        Path, new bytes (None: delete, `UNCHANGED`: do nothing) and entry in `file_locks.FileLocks.held`.
-    options : Options
-        ``durability`` and ``io_latency`` are used.
-
-    Returns
-    -------
-    list of int
-        Indices of new files that another process has created since the locks were taken; these are not stored.
+    work: path, new bytes (None: delete, `UNCHANGED`: do nothing) and entry in `FileLocks.held`. Returns positions of new files
+    that another process has created since the locks were taken; these are not stored.
     """
     changed = [i for i, (_, data, _) in enumerate(work) if data is not UNCHANGED]
     sync = options.durability == "fsync"
@@ -486,15 +435,15 @@ def file_states(paths: Sequence[str]) -> list[str | None]:
 
 def _file_state(path: str) -> str | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    last = max(found.st_mtime_ns, found.st_ctime_ns)
-    if time.time_ns() - last < GRAIN_NS or found.st_nlink != 1:
+    last = max(status.st_mtime_ns, status.st_ctime_ns)
+    if time.time_ns() - last < GRAIN_NS or status.st_nlink != 1:
         return None
-    return f"{found.st_size}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+    return f"{status.st_size}-{status.st_ino}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 # ---------------------------------------------------------------- does a file wait for the roll back of an update in place?
@@ -513,14 +462,9 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class OldBytes(NamedTuple):
-    """What a journal has saved.
+    """What a journal has saved. nbytes: size of the shard before the update.
 
-    Attributes
-    ----------
-    nbytes : int
-        Size of the shard before the update.
-    runs : list of (int, memoryview)
-        Offsets and old bytes; the runs ascend and do not overlap.
+    runs: offsets and old bytes; the runs ascend and do not overlap.
     """
 
     nbytes: int
@@ -530,11 +474,7 @@ class OldBytes(NamedTuple):
 def read_journal(data: bytes, shard_nbytes: int) -> OldBytes | None:
     """Read a copy of a journal; None if it is not one of a shard of this size, so that no writer would use it.
 
-    Parameters
-    ----------
-    data : bytes
-    shard_nbytes : int
-        Size of the shard with the unfinished update.
+    shard_nbytes: size of the shard with the unfinished update.
     """
     end = len(data) - _CHECKSUM.size
     if end < _HEAD.size or not data.startswith(_MAGIC):
@@ -555,19 +495,10 @@ def read_journal(data: bytes, shard_nbytes: int) -> OldBytes | None:
 
 
 def is_stray_journal(key: str, path: str | None) -> bool | None:
-    """Return True for an undo journal that has come with a copy, so that no shard beside it is its own; None for another name.
+    """Return True for an undo journal that has come with a copy, so that no shard beside it is its shard; None for another name.
 
-    Parameters
-    ----------
-    key : str
-        Key of an object in the folder of an array.
-    path : str or None
-        Its path, if it is a file.
-
-    Returns
-    -------
-    bool or None
-        False for the names of an update that its writer, or the next one, brings to an end.
+    False for the names of an update that its writer, or the next one, brings to an end. `path` is that of the object, if it is
+    a file.
     """
     name = _NAME.fullmatch(key.rpartition("/")[2])
     if name is None:
@@ -591,14 +522,9 @@ def is_stray_journal(key: str, path: str | None) -> bool | None:
 
 
 def pending_journal(path: str) -> str | None:
-    """Return the path of the undo journal of a file; None if there is none.
+    """Return the path of the undo journal of a shard's file; None if there is none.
 
-    The journal of a writer that still works is one too.
-
-    Parameters
-    ----------
-    path : str
-        The file of a shard.
+    The journal of a writer that still works is one, too.
     """
-    found: str | None = native.load().pending_journal(path)
-    return found
+    journal: str | None = native.load().pending_journal(path)
+    return journal

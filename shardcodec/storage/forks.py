@@ -40,10 +40,7 @@ def note(store: Any) -> None:
 def own(store: Any) -> Any:
     """Return a zarr store that this process may use: the given one, or one with its file or client opened again.
 
-    Raises
-    ------
-    RuntimeError
-        The store works only in the parent process.
+    RuntimeError: the store works only in the parent process.
     """
     return _own.of(store) if _generation else store
 

@@ -227,28 +227,20 @@ MAX_STATES = 1 << 16
 class RemoteIndex:
     """An index, and the state of its object as the store reported it.
 
-    Attributes
-    ----------
-    entries : ndarray of uint64, shape (n_chunks, 2)
-    nbytes : int or None
-        Size of the object in bytes, if it is known.
-    version
-        Name of the state, if the store reports it; see `storage.store.Answer`.
-    is_sound : bool
-        True if the size of the object is known to fit all entries.
-    is_confirmed : bool
-        False if the index comes from the cache and the object may have changed since.
+    nbytes: size of the object, if it is known. state: its name; see `storage.store.Answer`. is_sound: the size of
+    the object is known to fit all entries. is_confirmed: False if the index comes from the cache and the object may have
+    changed since.
     """
 
     entries: np.ndarray[Any, Any]
     nbytes: int | None
-    version: Any
+    state: Any
     is_sound: bool = False
     is_confirmed: bool = True
 
     def matches(self, other: RemoteIndex) -> bool:
-        """Return True if version and entries are equal, so that both indexes seem to be of one state of the object."""
-        return bool(self.version == other.version and np.array_equal(self.entries, other.entries))
+        """Return True if state and entries are equal, so that both indexes seem to be of one state of the object."""
+        return bool(self.state == other.state and np.array_equal(self.entries, other.entries))
 
 
 _states: OrderedDict[str, tuple[int | None, Any, bool]] = OrderedDict()
@@ -270,16 +262,16 @@ def _begin_child() -> None:
 os.register_at_fork(after_in_child=_begin_child)
 
 
-def _cache_of(options: Options, version: Any, cache: IndexCache | None) -> IndexCache | None:
+def _cache_of(options: Options, state: Any, cache: IndexCache | None) -> IndexCache | None:
     """Return the cache for an index; None if a reader could not detect that the index is stale."""
-    if version is None and not options.immutable:
+    if state is None and not options.immutable:
         return None
     return shared(options.index_cache, options.open_files) if cache is None else cache
 
 
-def _name_of_state(name: str, version: Any) -> str:
+def _name_of_state(name: str, state: Any) -> str:
     """Return the name of an index with its state, so that the index of another state is never found."""
-    return name if version is None else f"{name}\0{version}"
+    return name if state is None else f"{name}\0{state}"
 
 
 def ticket(options: Options, cache: IndexCache | None = None) -> int:
@@ -294,16 +286,16 @@ def get(name: str, chain: Chain, options: Options, cache: IndexCache | None = No
     `name` is unique among all stores of the process. `cache` is searched instead of the cache of the options.
     """
     with _states_mutex:
-        state = _states.get(name)
-        if state is None:
+        remembered = _states.get(name)
+        if remembered is None:
             return None
         _states.move_to_end(name)
-    nbytes, version, is_sound = state
-    cache = _cache_of(options, version, cache)
-    entries = None if cache is None else cache.get(_name_of_state(name, version), chain)
+    nbytes, state, is_sound = remembered
+    cache = _cache_of(options, state, cache)
+    entries = None if cache is None else cache.get(_name_of_state(name, state), chain)
     if entries is None:
         return None
-    return RemoteIndex(entries, nbytes, version, is_sound, is_confirmed=options.immutable)
+    return RemoteIndex(entries, nbytes, state, is_sound, is_confirmed=options.immutable)
 
 
 def put(
@@ -315,12 +307,12 @@ def put(
     cache: IndexCache | None = None,
 ) -> None:
     """Cache an index with a checked checksum, if a later call can use it; `since` is the `ticket` of the same cache."""
-    cache = _cache_of(options, index.version, cache)
+    cache = _cache_of(options, index.state, cache)
     if cache is None:
         return
-    cache.put(_name_of_state(name, index.version), chain, index.entries, since)
+    cache.put(_name_of_state(name, index.state), chain, index.entries, since)
     with _states_mutex:
-        _states[name] = index.nbytes, index.version, index.is_sound
+        _states[name] = index.nbytes, index.state, index.is_sound
         _states.move_to_end(name)
         while len(_states) > MAX_STATES:
             _states.popitem(last=False)
@@ -337,12 +329,12 @@ def forget(names: Iterable[str]) -> None:
 
 # ---------------------------------------------------------------- a cache file for the sizes of inner chunks
 
-# The sizes of an object are stored with a stamp of its state (size and entity tag, or size and times of a file). A caller
-# passes the current stamp, so stale sizes are never used. A file that is lost, damaged, or of another array only costs the
+# The sizes of an object are stored with its lasting state (size and entity tag, or size and times of a file). A caller
+# passes the current one, so stale sizes are never used. A file that is lost, damaged, or of another array only costs the
 # requests that it would have saved.
 #
 #     "shardst1"  crc32c of all that follows, 4 bytes  size of the table, 4 bytes
-#     table: JSON {"of": .., "objects": [[key, stamp, itemsize, nbytes], ..]}
+#     table: JSON {"of": .., "objects": [[key, state, itemsize, nbytes], ..]}
 #     of each object in turn: a zlib stream of nbytes bytes: the sizes + 1 (0: absent), the lowest byte of all sizes first
 #
 # The file is always replaced as a whole, so the last of several concurrent writers determines its content.
@@ -360,29 +352,16 @@ _log = logging.getLogger("shardcodec")
 class _PackedSizes(NamedTuple):
     """The compressed sizes of one shard's inner chunks, and the state of the object that they belong to."""
 
-    stamp: str
+    state: str
     itemsize: int
     packed: bytes
 
 
 class Sidecar:
-    """The cached sizes of the inner chunks of an array's shards.
+    """The cached sizes of the inner chunks of an array's shards, in a file that need not exist.
 
-    Parameters
-    ----------
-    path : path-like
-        Path of the file, which need not exist.
-    identity : str
-        Name of the array and of the layout of its indexes; a file of another identity is ignored.
-    n_chunks : int
-        Number of inner chunks in a shard.
-    max_nbytes : int, optional
-        Maximum size of the file in bytes; the least recently used objects are evicted first.
-
-    Raises
-    ------
-    ShardFileError
-        The path is a FIFO, a socket or a device.
+    identity: name of the array and of the layout of its indexes; a file of another identity is ignored. max_nbytes: bound of
+    the file; the least recently used objects are evicted first. ShardFileError: the path is a FIFO, a socket or a device.
     """
 
     def __init__(
@@ -425,18 +404,18 @@ class Sidecar:
         if table["of"] != self._identity:
             raise ValueError("it is about another array")
         cached = {}
-        for key, stamp, itemsize, nbytes in table["objects"]:
-            cached[str(key)] = _PackedSizes(str(stamp), int(itemsize), data[begin : begin + nbytes])
+        for key, state, itemsize, nbytes in table["objects"]:
+            cached[str(key)] = _PackedSizes(str(state), int(itemsize), data[begin : begin + nbytes])
             begin += nbytes
         return cached
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, key: str, stamp: str | None) -> Sizes | None:
+    def get(self, key: str, state: str | None) -> Sizes | None:
         """Return the sizes of an object's inner chunks, 2^64-1 for an absent one; None if not cached for this state."""
         packed = self._kept.get(key)
-        if packed is None or stamp is None or packed.stamp != stamp:
+        if packed is None or state is None or packed.state != state:
             return None
         sizes = self._unpack(packed)
         if sizes is None:
@@ -462,19 +441,19 @@ class Sidecar:
         numbers = np.ascontiguousarray(planes.T).view(f"<u{sizes.itemsize}").reshape(-1)
         return numbers.astype(np.uint64) - np.uint64(1)  # 0 becomes 2^64-1
 
-    def put(self, key: str, stamp: str | None, sizes: Sizes) -> None:
+    def put(self, key: str, state: str | None, sizes: Sizes) -> None:
         """Cache the sizes of an object's inner chunks in memory, until `save`; 2^64-1 stands for an absent one.
 
-        Do nothing without a stamp, because stale sizes could not be detected.
+        Do nothing without a state, because stale sizes could not be detected.
         """
-        if stamp is None:
+        if state is None:
             return
         numbers = sizes + np.uint64(1)
         highest = int(numbers.max(initial=0))
         itemsize = next(n for n in (1, 2, 4, 8) if highest < 1 << 8 * n)
         planes = numbers.astype(f"<u{itemsize}").view(np.uint8).reshape(-1, itemsize).T
         self._kept.pop(key, None)
-        self._kept[key] = _PackedSizes(stamp, itemsize, zlib.compress(planes.tobytes(), 1))
+        self._kept[key] = _PackedSizes(state, itemsize, zlib.compress(planes.tobytes(), 1))
         self._is_changed = True
 
     def keep_only(self, keys: Container[str]) -> None:
@@ -509,7 +488,7 @@ class Sidecar:
         Objects that do not fit into ``max_nbytes`` are left out.
         """
         last_first = list(reversed(self._kept.items()))
-        rows = [json.dumps([key, kept.stamp, kept.itemsize, len(kept.packed)]) for key, kept in last_first]
+        rows = [json.dumps([key, kept.state, kept.itemsize, len(kept.packed)]) for key, kept in last_first]
         head, tail = f'{{"of": {json.dumps(self._identity)}, "objects": [', "]}"
         nbytes = itertools.accumulate(
             (len(row) + 2 + len(kept.packed) for row, (_, kept) in zip(rows, last_first, strict=True)),

@@ -103,18 +103,9 @@ def is_url(value: Any) -> bool:
 
 
 class PlacedOptions(dict[str, Any]):
-    """Options for the first URL among some places, and for other URLs of the same service.
+    """Options for the first URL among some places (paths, URLs, stores, None), and for other URLs of the same service.
 
-    Parameters
-    ----------
-    options : mapping
-    places : iterable
-        Paths, URLs or stores; None stands for no place.
-
-    Raises
-    ------
-    TypeError
-        None of the places is a URL.
+    TypeError: none of the places is a URL.
     """
 
     def __init__(self, options: Mapping[str, Any], places: Iterable[Any]) -> None:
@@ -147,13 +138,7 @@ def _service(url: str) -> str:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return the URL of the folder that has an object, and the name of the object.
-
-    Raises
-    ------
-    ValueError
-        The URL names no object.
-    """
+    """Return the URL of the folder that has an object, and the name of the object; ValueError if it names none."""
     folder, _, name = url.rpartition("/")
     if not name or folder.endswith((":/", "://")):
         raise ValueError(f"expected the URL of an object, such as 's3://bucket/a/c/0/0', got {url!r}")
@@ -161,26 +146,11 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def store_at(url: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Open the zarr store whose root is a URL.
+    """Open the zarr store whose root is a URL; the path of a ``file://`` URL.
 
-    Parameters
-    ----------
-    url : str
-    options : mapping, optional
-        For obstore, the arguments of ``obstore.store.from_url`` and those in its ``client_options``; otherwise, those of the
-        fsspec file system.
-
-    Returns
-    -------
-    zarr store, or str
-        The path of a ``file://`` URL.
-
-    Raises
-    ------
-    ImportError
-        Neither obstore nor the package of fsspec for this scheme is installed.
-    ValueError
-        The scheme is unknown, the URL is malformed, or the store refuses the options.
+    options: for obstore, the arguments of ``obstore.store.from_url`` and those in its ``client_options``; otherwise, those of
+    the fsspec file system. ImportError: no package for this scheme is installed. ValueError: the scheme is unknown, the URL is
+    malformed, or the store refuses the options.
     """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -248,15 +218,10 @@ def _first_line(error: BaseException) -> str:
 
 
 class RenamedStore(AnyStore):
-    """A view of a store, with metadata of the view, whose chunks have other names in the store behind it.
+    """A view of a store, with metadata of the view, whose chunks have other names in the store behind it, `base`.
 
-    Requests for chunks go to the store behind, so the engine still opens files and buffers, and locks and caches know an
-    object by one name.
-
-    Attributes
-    ----------
-    base : Store
-        The store behind.
+    Requests for chunks go to the store behind, so the engine still opens files and buffers, and locks and caches know an object
+    by one name.
     """
 
     base: AnyStore
@@ -277,10 +242,7 @@ def original(target: StorePath) -> StorePath:
 def originals(batch: Sequence[Any], *, writing: bool = False) -> list[Any]:
     """Return a batch of zarr with every object in the store behind all views.
 
-    Raises
-    ------
-    ValueError
-        The batch is for a write, and the view is read-only. The store behind may be writable.
+    ValueError: the batch is for a write, and the view is read-only. The store behind may be writable.
     """
     if not batch or not isinstance(getattr(batch[0][0], "store", None), RenamedStore):
         return batch if isinstance(batch, list) else list(batch)
@@ -337,12 +299,7 @@ def is_zarr_store(value: Any) -> bool:
 def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """Return the store or the path that a URL leads to; return any other target unchanged.
 
-    Raises
-    ------
-    TypeError
-        There are options, but the target is not a URL.
-    ImportError, ValueError
-        As for `store_at`.
+    TypeError: there are options, but the target is not a URL. Raises also as `store_at`.
     """
     if isinstance(storage_options, PlacedOptions):
         storage_options = storage_options.of(target)
@@ -354,13 +311,7 @@ def at_url(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
 
 
 def readable_at(target: Any, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return the result of `at_url`; for a path to a zip file or into one, the zip store and the path in it.
-
-    Raises
-    ------
-    TypeError, ImportError, ValueError, OSError
-        As for `at_url` and `zip_at`.
-    """
+    """Return the result of `at_url`; for a path to a zip file or into one, the zip store and the path in it."""
     place = at_url(target, storage_options)
     if isinstance(place, str | os.PathLike) and "\0" not in os.fspath(place):
         file, rest = file_above(os.path.abspath(os.fspath(place)))
@@ -402,15 +353,7 @@ def is_zip(path: str) -> bool:
 
 
 def zip_at(path: str) -> Any:
-    """Open a zip file for reading, as a zarr store.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    ValueError
-        It is not a zip file.
-    """
+    """Open a zip file for reading, as a zarr store; ValueError if it is not a zip file."""
     store = compat.ZipStore(path, mode="r")
     try:
         on_zarrs_loop(store._ensure_open())
@@ -424,23 +367,9 @@ def object_at(
 ) -> tuple[Store, str, str]:
     """Return the store, the key and the name for errors of an object.
 
-    Parameters
-    ----------
-    store : path-like, URL, bytes-like, zarr store or StorePath
-        A folder, or the file itself if `key` is None or ""; a URL of either; the bytes of the object; any zarr store.
-    key : str or None
-        Key of the object. For bytes only a name for errors.
-    storage_options : mapping, optional
-        Options for the store of a URL.
-
-    Raises
-    ------
-    TypeError
-        `store` has another type, or there are options without a URL.
-    ValueError
-        The key has a null byte, or a store comes without a key.
-    ImportError, ValueError
-        The URL cannot be opened; see `store_at`.
+    store: a folder, or the file itself if `key` is None or ""; a URL of either; the bytes of the object; any zarr store or
+    StorePath. key: for bytes only a name for errors. TypeError: another type, or options without a URL. ValueError: the key has
+    a null byte, or a store comes without a key. Raises also as `store_at`.
     """
     if is_url(store):
         if isinstance(storage_options, PlacedOptions):

@@ -47,7 +47,7 @@ __all__ = [
     "hold",
     "hold_async",
     "patience_of",
-    "settle",
+    "roll_back",
     "table",
     "update",
 ]
@@ -117,13 +117,13 @@ class LockTable:
         self, key: str, loop: asyncio.AbstractEventLoop, granted: asyncio.Future[None]
     ) -> Callable[[], bool]:
         """Return the callback that gives a coroutine the lock; it may be called again after a signal interrupted it."""
-        settled = False
+        is_over = False
 
-        def settle() -> None:
-            nonlocal settled
-            if settled:
+        def hand_over() -> None:
+            nonlocal is_over
+            if is_over:
                 return
-            settled = True
+            is_over = True
             if granted.cancelled():
                 self.release(key)
             else:
@@ -131,7 +131,7 @@ class LockTable:
 
         def grant() -> bool:
             try:
-                loop.call_soon_threadsafe(settle)
+                loop.call_soon_threadsafe(hand_over)
             except RuntimeError:
                 if loop.is_closed():  # its coroutines no longer wait
                     return False
@@ -183,8 +183,8 @@ _tables: dict[str, LockTable] = {}
 
 def table() -> LockTable:
     """Return the table of this process."""
-    found = _tables.get("")
-    return _tables.setdefault("", LockTable()) if found is None else found
+    present = _tables.get("")
+    return _tables.setdefault("", LockTable()) if present is None else present
 
 
 # A forked child does not have the threads that hold its parent's locks, so it would wait for them forever.
@@ -240,20 +240,11 @@ INLINE_LOCKS = 4
 class FileLocks:
     """Locks of the first of several files; after `advance` has returned True, the length of `held` is their number.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Paths in ascending order, with symbolic links resolved.
-    options : Options
-        ``locking`` and ``lock_timeout`` are used.
-    names : sequence of str, optional
-        The names by which the caller reads and writes the files; each is checked, under the lock, to lead to its path.
+    paths: ascending, with symbolic links resolved. names: those by which the caller reads and writes the files; each is
+    checked, under the lock, to lead to its path.
 
-    Attributes
-    ----------
-    held : list of (OpenFile or None)
-        For each file the descriptor that holds its lock, and the file as it was then; `NO_FILE` if there is no file; None if
-        the file cannot be locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
+    held: for each file the descriptor that holds its lock, and the file as it was then; `NO_FILE` if there is no file; None if
+    the file cannot be locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
     """
 
     def __init__(self, paths: Sequence[str], options: Options, names: Sequence[str] | None = None) -> None:
@@ -274,10 +265,7 @@ class FileLocks:
     def advance(self) -> bool:
         """Take locks until there are enough; return False if another process holds the next one.
 
-        Raises
-        ------
-        LockScopeError
-            ``locking`` is "cluster", and a lock does not reach other nodes.
+        LockScopeError: ``locking`` is "cluster", and a lock does not reach other nodes.
         """
         engine = native.load() if self._native else None
         # it calls the file system, which `__init__` must not do: that may run on an event loop
@@ -303,7 +291,9 @@ class FileLocks:
         self._is_busy = taken < len(outcomes)
         if self._is_busy:  # a writer that waits for a lock holds none of a later path
             self._release_from(len(self.held) + taken)
-        self._add([self._taken(engine, *one) for one in zip(locks, paths, outcomes[:taken], strict=False)])
+        self._add(
+            [self._taken(engine, *attempt) for attempt in zip(locks, paths, outcomes[:taken], strict=False)]
+        )
         return not self._is_busy
 
     def _note_duration(self, seconds: float) -> None:
@@ -332,7 +322,7 @@ class FileLocks:
             file_systems.check_held(lock, path, wants_cluster=self._wants_cluster)
             file = OpenFile._make((lock.fd, *lock.seen, lock.mount[0]))
             if file.n_links > 1:  # roll back an unfinished update before the first read
-                engine.settle(path, lock.fd)
+                engine.roll_back(path, lock.fd)
                 return OpenFile.seen(lock.fd, file.mount_id)
             return file
         if outcome == "no file":
@@ -348,7 +338,7 @@ class FileLocks:
         names, paths = self._names[these], self._paths[these]
         if names != paths:
             work = list(zip(names, paths, files, strict=True))
-            files = call_each(lambda one: _checked(*one), work, waits=self._attempts_wait)
+            files = call_each(lambda arguments: _checked(*arguments), work, waits=self._attempts_wait)
         self.held += files
 
     def _enough(self, engine: Any) -> bool:
@@ -362,13 +352,7 @@ class FileLocks:
         )
 
     def wait(self) -> float:
-        """Return the seconds to wait before the next attempt.
-
-        Raises
-        ------
-        LockError
-            ``lock_timeout`` has passed.
-        """
+        """Return the seconds to wait before the next attempt; LockError if ``lock_timeout`` has passed."""
         waited = time.monotonic() - self._begun
         if waited >= self._timeout:
             raise self._error(self._paths[len(self.held)])
@@ -402,13 +386,13 @@ def _checked(name: str, path: str, file: OpenFile | None) -> OpenFile | None:
     if name == path:  # no link
         return file
     try:
-        found = os.stat(name)
-        if stat.S_ISDIR(found.st_mode):  # no shard; the engine refuses to write there
+        status = os.stat(name)
+        if stat.S_ISDIR(status.st_mode):  # no shard; the engine refuses to write there
             return NO_FILE
         if file is None:
-            is_there = os.path.samestat(found, os.stat(path))
+            is_there = os.path.samestat(status, os.stat(path))
         else:
-            is_there = (found.st_dev, found.st_ino) == (file.device, file.inode)
+            is_there = (status.st_dev, status.st_ino) == (file.device, file.inode)
     except FileNotFoundError:  # both names of a dangling link lead to nothing
         is_there = file is NO_FILE or (file is None and not os.path.lexists(path))
     except OSError:  # the write itself will raise it
@@ -442,19 +426,9 @@ def calls_wait(path: str, options: Options) -> bool:
 def hold(
     paths: Sequence[str], options: Options, names: Sequence[str] | None = None
 ) -> Iterator[list[OpenFile | None]]:
-    """Hold the locks of the first of several files. Threads that run an event loop must not call this.
+    """Hold the locks of the first of several files; see `FileLocks.held`. Threads that run an event loop must not call this.
 
-    Yields
-    ------
-    list
-        See `FileLocks.held`. The caller locks the remaining files with another call, after it has released these.
-
-    Raises
-    ------
-    LockError
-        Another process did not release one of them within ``lock_timeout``.
-    LockScopeError
-        ``locking`` is "cluster", and a lock does not reach other nodes.
+    The caller locks the remaining files with another call, after it has released these.
     """
     locks = FileLocks(paths, options, names)
     try:
@@ -509,22 +483,8 @@ async def _run(work: Callable[[], T], *, inline: bool) -> T:
 def update(path: str, options: Options, work: Callable[[OpenFile | None], bool]) -> None:
     """Update one file under its lock, for a caller that cannot repeat its work after ESTALE.
 
-    Threads that run an event loop must not call this.
-
-    Parameters
-    ----------
-    path : str
-        The file, with symbolic links resolved.
-    options : Options
-        ``locking`` and ``lock_timeout`` are used.
-    work : callable
-        Called with the entry of `FileLocks.held`. It returns False if that was `NO_FILE` but the file exists by now; it
-        is then called again with the lock.
-
-    Raises
-    ------
-    LockError
-        The lock was not obtained in time, or other processes create and remove the file repeatedly.
+    Threads that run an event loop must not call this. path: with symbolic links resolved. work: called with the entry of
+    `FileLocks.held`; it returns False if that was `NO_FILE` but the file exists by now, and is then called again with the lock.
     """
     deadline = time.monotonic() + options.lock_timeout
     while True:
@@ -539,25 +499,19 @@ def patience_of(options: Options) -> Patience:
     return Patience(max(options.lock_timeout, MIN_PATIENCE))
 
 
-def settle(path: str) -> None:
+def roll_back(path: str) -> None:
     """Roll back the unfinished in-place update of a dead writer, in a file that is not locked."""
     fd = native.load().open_file(path)
     if fd < 0:
         return
     try:
-        native.load().settle(os.path.realpath(path), fd)
+        native.load().roll_back(os.path.realpath(path), fd)
     finally:
         os.close(fd)
 
 
 def check_deadline(deadline: float, path: str, options: Options) -> None:
-    """Raise when the deadline has passed for a file that other processes create and remove repeatedly.
-
-    Raises
-    ------
-    LockError
-        The deadline and `MIN_PATIENCE` have passed.
-    """
+    """Raise LockError for a file that other processes create and remove repeatedly, when the deadline and `MIN_PATIENCE` have passed."""
     if time.monotonic() >= deadline + MIN_PATIENCE:
         raise LockError(
             f"shard {path!r}: expected its lock within {options.lock_timeout:g} s, but other processes created and removed "
@@ -574,23 +528,23 @@ def _most_locks() -> int:
 
 def _holders(path: str) -> list[tuple[int, str]]:
     """Return (pid, command) of the processes of this machine that lock a file, as far as /proc permits to see them."""
-    found = []
+    holders = []
     try:
-        wanted = os.stat(path)
+        file = os.stat(path)
     except OSError:
         return []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if any(_is_lock_on(process, fd.name, wanted) for fd in (process / "fd").iterdir()):
+            if any(_is_lock_on(process, fd.name, file) for fd in (process / "fd").iterdir()):
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                found.append((int(process.name), command.strip()[:200]))
-    return sorted(found)
+                holders.append((int(process.name), command.strip()[:200]))
+    return sorted(holders)
 
 
-def _is_lock_on(process: Path, fd: str, wanted: os.stat_result) -> bool:
+def _is_lock_on(process: Path, fd: str, file: os.stat_result) -> bool:
     try:
         there = (process / "fd" / fd).stat()
-        if (there.st_dev, there.st_ino) != (wanted.st_dev, wanted.st_ino):
+        if (there.st_dev, there.st_ino) != (file.st_dev, file.st_ino):
             return False
         return "OFDLCK" in (process / "fdinfo" / fd).read_text()
     except OSError:

@@ -51,10 +51,7 @@ MAX_KEPT = 64
 class ByIdentity(Generic[T]):
     """A memo of facts about objects; each fact is kept as long as its object lives.
 
-    Parameters
-    ----------
-    make : callable
-        Computes the fact about an object. Two threads may call it at the same time for one object; both get the same fact.
+    `make` computes a fact. Two threads may call it at the same time for one object; both get the same fact.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -243,18 +240,10 @@ def zarr_names(base: Any, prefix: str) -> list[str]:
 
 
 def file_keys(root: str, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
-    """Yield the keys of all files below a folder; symbolic links are followed, but never to a folder above them.
+    """Yield the keys, relative to `root`, of all files below a folder; symbolic links are followed, but never to a folder above them.
 
-    A link to nothing is a file here, so that opening it is an error.
-
-    Parameters
-    ----------
-    root : str
-        The folder to which keys are relative.
-    prefix : str
-        The folder, relative to `root`; empty, or with a slash at its end.
-    with_folders : bool
-        Also yield the folders, with a slash at the end.
+    A link to nothing is a file here, so that opening it is an error. prefix: the folder, relative to `root`; empty, or with a
+    slash at its end. with_folders: also yield the folders, with a slash at the end.
     """
     yield from _walk(f"{root}/{prefix}", prefix, frozenset(), with_folders)
 

@@ -23,10 +23,19 @@ import numpy as np
 
 from . import conditions, object_names
 from .file_systems import refuse_store
-from .store import NO_OBJECT, Answer, Changed, Maker, OwnBytes, Stored, StreamedObject, state_bytes
+from .store import (
+    NO_OBJECT,
+    Answer,
+    Maker,
+    ObjectChanged,
+    OwnBytes,
+    StoredObject,
+    StreamedObject,
+    state_bytes,
+)
 from .zarr_store import ZarrStore
 
-__all__ = ["ObjectStore", "state_text", "version_of"]
+__all__ = ["ObjectStore", "state_of", "state_text"]
 
 # The obstores that compare entity tags when they write (for S3 it can be switched off).
 CONDITIONAL = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
@@ -53,13 +62,7 @@ MULTIPART = ("AzureStore", "GCSStore", "MemoryStore", "S3Store")
 
 
 class ObjectStore(ZarrStore):
-    """Objects of a zarr `ObjectStore`.
-
-    Parameters
-    ----------
-    base : zarr.storage.ObjectStore
-        A subclass of it may do anything in its methods, so it is a `ZarrStore`.
-    """
+    """Objects of a zarr `ObjectStore`. A subclass of that may do anything in its methods, so it is a `ZarrStore`."""
 
     identifies_states = True
 
@@ -91,9 +94,9 @@ class ObjectStore(ZarrStore):
         """True if entity tags are valid in every process."""
         return type(self._store).__name__ in LASTING
 
-    def lasting_state(self, nbytes: int, version: Any) -> str | None:
+    def lasting_state(self, nbytes: int, state: Any) -> str | None:
         """Return the name of a state from size and entity tag."""
-        return state_text(nbytes, version["e_tag"]) if self.has_lasting_states else None
+        return state_text(nbytes, state["e_tag"]) if self.has_lasting_states else None
 
     async def states(self, prefix: str) -> dict[str, str | None] | None:
         """List objects with their states, if entity tags are valid in every process."""
@@ -102,8 +105,8 @@ class ObjectStore(ZarrStore):
         states: dict[str, str | None] = {}
         async for page in self._obstore.list(self._store, prefix=prefix or None):
             for meta in page:
-                version = version_of(meta)
-                states[meta["path"]] = None if version is None else state_text(meta["size"], version["e_tag"])
+                state = state_of(meta)
+                states[meta["path"]] = None if state is None else state_text(meta["size"], state["e_tag"])
         return states
 
     @property
@@ -129,7 +132,7 @@ class ObjectStore(ZarrStore):
             raise failure
         return answer
 
-    def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:
+    def _stored(self, position: int, answer: Answer | None, maker: Maker) -> StoredObject:
         is_update = maker.needs_old(position)
         stored = super()._stored(position, answer, maker)
         return stored._replace(keeps_empty=answer is not None and is_update and self._is_conditional)
@@ -139,7 +142,7 @@ class ObjectStore(ZarrStore):
         if self._is_conditional:
             await conditions.check(self._store, key)
             reason = conditions.known_reason(self._store)
-        if any(old is not None and old.version is None for old in olds):
+        if any(old is not None and old.state is None for old in olds):
             reason = conditions.NO_TAGS
         if reason is not None:
             raise refuse_store(key, reason)
@@ -161,7 +164,7 @@ class ObjectStore(ZarrStore):
             return True, state_bytes(await self.put_always(key, new))
         try:
             return True, state_bytes(await self.put(key, new, old))
-        except Changed:
+        except ObjectChanged:
             return False, None
 
     # ---- requests
@@ -170,22 +173,16 @@ class ObjectStore(ZarrStore):
         """Return all of an object."""
         return await self._get(key, {})
 
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Return bytes [start, end) of an object.
-
-        Raises
-        ------
-        Changed
-            The object is not in the state `version`.
-        """
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; raise `ObjectChanged` if it is not in the state `state`."""
         options: dict[str, Any] = {"range": (start, end)}
-        if version is not None:
-            options["if_match"] = version["e_tag"]
+        if state is not None:
+            options["if_match"] = state["e_tag"]
         errors = self._obstore.exceptions
         try:
             answer = await self._get(key, options)
         except errors.PreconditionError:
-            raise Changed(key) from None
+            raise ObjectChanged(key) from None
         except errors.NotSupportedError:  # a server without ranges
             answer = await self._get(key, {name: options[name] for name in options if name != "range"})
             if answer is not None:
@@ -194,8 +191,8 @@ class ObjectStore(ZarrStore):
             if (nothing := await self._nothing_from(key, start)) is None:
                 raise
             return nothing
-        if version is not None and answer is not None and answer.version != version:
-            raise Changed(key)  # the server ignores conditions
+        if state is not None and answer is not None and answer.state != state:
+            raise ObjectChanged(key)  # the server ignores conditions
         return answer
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
@@ -217,29 +214,23 @@ class ObjectStore(ZarrStore):
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         meta = result.meta  # each access makes a new dictionary
-        nbytes, version = int(meta["size"]), version_of(meta)
+        nbytes, state = int(meta["size"]), state_of(meta)
         if owns and nbytes >= OWN_NBYTES:
-            return Answer(await own_bytes(result, nbytes), nbytes, version)
-        return Answer(np.frombuffer(await result.bytes_async(), dtype=np.uint8), nbytes, version)
+            return Answer(await own_bytes(result, nbytes), nbytes, state)
+        return Answer(np.frombuffer(await result.bytes_async(), dtype=np.uint8), nbytes, state)
 
     async def put(self, key: str, data: Any, expected: Answer | None) -> Any:
-        """Store an object under a condition; return the name of the new state.
+        """Store an object under a condition; return the name of the new state. Raise `ObjectChanged` if the object is in another state.
 
         If the store has no conditions, or does not name the old state, warn once and store the object without a condition.
-
-        Raises
-        ------
-        Changed
-            The object is in another state than expected.
-        FileNotFoundError
-            The bucket or container does not exist.
+        FileNotFoundError: the bucket or container does not exist.
         """
         await conditions.check(self._store, key)
-        if expected is not None and expected.version is None:
+        if expected is not None and expected.state is None:
             conditions.warn(self._store, conditions.NO_TAGS)
             return await self.put_always(key, data)
         errors = self._obstore.exceptions
-        mode: Any = "create" if expected is None else expected.version
+        mode: Any = "create" if expected is None else expected.state
         write_id = os.urandom(16).hex()
         try:
             result = await self._obstore.put_async(
@@ -252,16 +243,16 @@ class ObjectStore(ZarrStore):
                 raise  # a condition of absence cannot fail for a missing object: the bucket is missing
             return await self._confirmed(key, data, write_id, may_be_repeated=conditions.was_repeated(error))
         except errors.GenericError:  # perhaps only the answer is lost
-            with contextlib.suppress(Changed, OSError, TimeoutError, errors.BaseError):
+            with contextlib.suppress(ObjectChanged, OSError, TimeoutError, errors.BaseError):
                 async with asyncio.timeout(CONFIRM_SECONDS):
                     return await self._confirmed(key, data, write_id, may_be_repeated=True)
             raise
-        return version_of(result)
+        return state_of(result)
 
     async def put_always(self, key: str, data: Any) -> Any:
         """Store an object without a condition; return its state."""
         how = {"use_multipart": False} if isinstance(data, tuple) else {}
-        return version_of(await self._obstore.put_async(self._store, key, data, **how))
+        return state_of(await self._obstore.put_async(self._store, key, data, **how))
 
     @property
     def takes_parts(self) -> bool:
@@ -312,7 +303,7 @@ class ObjectStore(ZarrStore):
             )
         )
         try:
-            return version_of(await asyncio.shield(task))
+            return state_of(await asyncio.shield(task))
         except asyncio.CancelledError:
             # obstore aborts an upload after an error, but not if its task is cancelled
             is_cancelled = True
@@ -323,20 +314,16 @@ class ObjectStore(ZarrStore):
                 async with asyncio.timeout(CONFIRM_SECONDS):
                     answer = await self._obstore.get_async(self._store, key, options={"head": True})
                 if answer.attributes.get(WRITE_ID) == write_id:
-                    return version_of(answer.meta)
+                    return state_of(answer.meta)
             raise
 
     async def _confirmed(self, key: str, data: Any, write_id: str, *, may_be_repeated: bool) -> Any:
         """Return the name of the stored state if a write that was refused, or got no answer, is what is stored.
 
-        A client repeats a write whose answer is lost. If the first one was stored, the second one is refused because of the
-        first. The id in the metadata tells such an object from one of another writer, even if both have the same bytes. Bytes
-        are compared only where the service keeps no metadata, and the request may have been repeated.
-
-        Raises
-        ------
-        Changed
-            Something else is stored.
+        Otherwise raise `ObjectChanged`. A client repeats a write whose answer is lost. If the first one was stored, the second
+        one is refused because of the first. The id in the metadata tells such an object from one of another writer, even if
+        both have the same bytes. Bytes are compared only where the service keeps no metadata, and the request may have been
+        repeated.
         """
         try:
             answer = await self._obstore.get_async(self._store, key, options={"head": True})
@@ -349,8 +336,8 @@ class ObjectStore(ZarrStore):
         except FileNotFoundError:
             is_stored = False
         if not is_stored:
-            raise Changed(key)
-        return version_of(answer.meta)
+            raise ObjectChanged(key)
+        return state_of(answer.meta)
 
     async def _nothing_from(self, key: str, start: int) -> Answer | None:
         """Return an empty answer if the object ends before `start`; services report that as a general error."""
@@ -372,13 +359,13 @@ def state_text(nbytes: int, e_tag: str) -> str:
     return f"{nbytes}-{e_tag}"
 
 
-def version_of(meta: Any) -> dict[str, str] | None:
+def state_of(meta: Any) -> dict[str, str] | None:
     """Return the name of the state of an object; None for a weak entity tag, which never fulfils a condition."""
     e_tag = meta["e_tag"]
     if e_tag is None or e_tag.startswith("W/"):
         return None
-    version = meta["version"]
-    return {"e_tag": e_tag} if version is None else {"e_tag": e_tag, "version": version}
+    state = meta["version"]
+    return {"e_tag": e_tag} if state is None else {"e_tag": e_tag, "version": state}
 
 
 async def holds(answer: Any, data: Any) -> bool:

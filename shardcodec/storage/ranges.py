@@ -5,9 +5,9 @@
 A request for several ranges also transfers the bytes between them. Concurrent requests share a round trip, so merging two
 ranges saves much less than a round trip, but the extra bytes cost their full time:
 
-    time  ~  round trips x latency  +  (bytes wanted + extra bytes) / bandwidth
+    time  ~  round trips x latency  +  (requested + extra bytes) / bandwidth
 
-So the narrowest gaps are closed first, while the extra bytes stay within a tenth of the wanted bytes, or within the value
+So the narrowest gaps are closed first, while the extra bytes stay within a tenth of the requested bytes, or within the value
 of one round trip of the call (`Limits.max_gap_nbytes`) if that is more. A small read then needs the fewest requests, and a
 plane across a large array does not transfer many times its bytes.
 
@@ -34,22 +34,11 @@ WANTED_PER_VAIN = 10
 
 
 def coalesced(ranges: Iterable[Range], limits: Limits, n_objects: int = 1) -> list[Range]:
-    """Merge ranges of one object.
+    """Merge ranges of one object, in any order; they may overlap. The result ascends.
 
-    Parameters
-    ----------
-    ranges : iterable of (offset, nbytes)
-        They may be in any order and may overlap.
-    limits : Limits
-        Gaps wider than ``max_gap_nbytes`` stay open; gaps up to ``free_gap_nbytes`` are always closed. No merged range
-        exceeds ``max_nbytes``.
-    n_objects : int
-        Number of objects that the call reads.
-
-    Returns
-    -------
-    list of (offset, nbytes)
-        Merged ranges in ascending order of offset. Each given range lies in the last one that begins at its offset or before.
+    Gaps wider than ``max_gap_nbytes`` of the limits stay open; gaps up to ``free_gap_nbytes`` are always closed. No merged
+    range exceeds ``max_nbytes``. Each given range lies in the last merged one that begins at its offset or before. n_objects:
+    those that the call reads.
     """
     ordered = sorted(ranges)
     ends = list(itertools.accumulate((offset + nbytes for offset, nbytes in ordered), max))
@@ -68,30 +57,30 @@ def coalesced(ranges: Iterable[Range], limits: Limits, n_objects: int = 1) -> li
     return merged
 
 
-def cut_out(wanted: Iterable[Range], merged: Sequence[Range], data: Sequence[Any]) -> list[Any]:
-    """Return the bytes of each wanted range; `merged` are those of `coalesced` for them, and `data` has their bytes.
+def cut_out(ranges: Iterable[Range], merged: Sequence[Range], data: Sequence[Any]) -> list[Any]:
+    """Return the bytes of each range; `merged` are those of `coalesced` for them, and `data` has their bytes.
 
-    A wanted range without bytes need not be one of those that were merged.
+    A range without bytes need not be one of those that were merged.
     """
     firsts = [offset for offset, _ in merged]
-    found = []
-    for offset, nbytes in wanted:
+    pieces = []
+    for offset, nbytes in ranges:
         which = bisect.bisect_right(firsts, offset) - 1
         start = offset - firsts[which] if nbytes else 0
-        found.append(data[which][start : start + nbytes] if nbytes else b"")
-    return found
+        pieces.append(data[which][start : start + nbytes] if nbytes else b"")
+    return pieces
 
 
 def _closed(gaps: Sequence[int], n_wanted: int, limits: Limits, n_objects: int) -> set[int]:
     """Return the positions of the gaps to close."""
-    left = max(limits.share_nbytes(n_objects), n_wanted // WANTED_PER_VAIN)
+    allowance = max(limits.share_nbytes(n_objects), n_wanted // WANTED_PER_VAIN)
     closed = set()
     for i in sorted(range(len(gaps)), key=gaps.__getitem__):
         if gaps[i] > limits.max_gap_nbytes:
             break
         if gaps[i] > limits.free_gap_nbytes:
-            left -= gaps[i]
-            if left < 0:
+            allowance -= gaps[i]
+            if allowance < 0:
                 break
         closed.add(i)
     return closed

@@ -12,67 +12,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..options import Options
-from .runner import BLOCKING, ON_LOOP, Runner, run_blocking
+from .runner import ON_LOOP, Runner
 from .store import Contest, Maker, Replacement, Store
 
-__all__ = ["replace", "replace_blocking"]
+__all__ = ["replace"]
 
 
 async def replace(
     store: Store, keys: Sequence[str], maker: Maker, options: Options, runner: Runner = ON_LOOP
 ) -> list[bytes | None]:
-    """Replace objects by new ones that are made from them.
+    """Replace objects, each once, by new ones that are made from them under all locks; return the names of their new states.
 
-    Parameters
-    ----------
-    store : Store
-    keys : sequence of str
-        Each object once.
-    maker : Maker
-        Makes the new objects, under all locks.
-    options : Options
-        ``locking`` and ``lock_timeout`` are used.
-    runner : Runner
-        How to wait.
-
-    Returns
-    -------
-    list of (bytes or None)
-        Name of the state of each new object; None if its bytes or its file identify the state.
-
-    Raises
-    ------
-    ValueError
-        The store is read-only.
-    LockError
-        Other writers changed an object during each attempt for ``lock_timeout``. Other objects may have been replaced.
-    Exception
-        Errors of the maker and of the store. The object is as it was.
+    A name is None if the bytes or the file identify the state. LockError: other writers changed an object during each attempt
+    for ``lock_timeout``; other objects may have been replaced. After an error of the maker or the store the object is
+    unchanged.
     """
-    work = _Exchange(store, keys, maker, options, runner)
+    exchange = _Exchange(store, keys, maker, options, runner)
     try:
-        while work.left:
-            await runner.under_locks(await work.names(), work.exchange)
+        while exchange.remaining:
+            await runner.under_locks(await exchange.names(), exchange.exchange)
     finally:
         store.forget(keys)
-    return work.states
-
-
-def replace_blocking(store: Store, keys: Sequence[str], maker: Maker, options: Options) -> list[bytes | None]:
-    """Replace objects as `replace`, in a thread that does not run an event loop."""
-    return run_blocking(replace(store, keys, maker, options, BLOCKING))
+    return exchange.states
 
 
 class _Exchange:
-    """The objects of one write, and what has been achieved.
-
-    Attributes
-    ----------
-    left : sequence of int
-        Positions of objects that have not been replaced yet.
-    states : list of (bytes or None)
-        Names of the states of new objects.
-    """
+    """The objects of one write: `remaining` are positions of those that have not been replaced yet, `states` names of new states."""
 
     def __init__(
         self, store: Store, keys: Sequence[str], maker: Maker, options: Options, runner: Runner
@@ -85,32 +50,32 @@ class _Exchange:
         self._runner = runner
         self._contest: Contest | None = None  # begins when the locks of this process are held
         self._names: list[str] = []
-        self.left: Sequence[int] = range(len(keys))
+        self.remaining: Sequence[int] = range(len(keys))
         self.states: list[bytes | None] = [None] * len(keys)
 
     async def names(self) -> list[str]:
         """Find the names for locks of the objects that are left."""
-        keys = [self._keys[i] for i in self.left]
+        keys = [self._keys[i] for i in self.remaining]
         self._names = await self._runner.call(self._store.lock_names, keys, inline=self._store.is_prompt)
         return self._names
 
     async def exchange(self) -> None:
         """Replace the objects that are left, whose locks are held; stop if a name leads to another object by now."""
-        wanted: Sequence[Replacement] = [
-            Replacement(i, self._keys[i], name) for i, name in zip(self.left, self._names, strict=True)
+        replacements: Sequence[Replacement] = [
+            Replacement(i, self._keys[i], name) for i, name in zip(self.remaining, self._names, strict=True)
         ]
         has_moved = False
-        while wanted and not has_moved:
+        while replacements and not has_moved:
             if self._contest is None:
                 self._contest = Contest(self._options)
             outcome = await self._store.exchange(
-                wanted, self._maker, self._options, self._runner, self._contest
+                replacements, self._maker, self._options, self._runner, self._contest
             )
-            wanted, has_moved = outcome.left, outcome.has_moved
+            replacements, has_moved = outcome.remaining, outcome.has_moved
             if outcome.is_undisturbed:  # the next objects have their own deadline
                 self._contest = None
             for position, state in outcome.states.items():
                 self.states[position] = state
             if outcome.pause:
                 await self._runner.sleep(outcome.pause)
-        self.left = [one.position for one in wanted]
+        self.remaining = [replacement.position for replacement in replacements]

@@ -100,7 +100,7 @@ class _Blocking:
     def hold(
         self, find: Callable[[], budget.Budget], amount: int, most: int
     ) -> AbstractAsyncContextManager[None]:
-        return _Entered(budget.HeldFromThread(find, amount, most))
+        return _AsyncForm(budget.HeldFromThread(find, amount, most))
 
     async def under_locks(self, names: Sequence[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         # a native context manager: a signal handler that raises cannot leave its locks locked
@@ -110,10 +110,10 @@ class _Blocking:
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
-        return _Entered(locks.hold(paths, options, names))
+        return _AsyncForm(locks.hold(paths, options, names))
 
 
-class _Entered(AbstractAsyncContextManager[T]):
+class _AsyncForm(AbstractAsyncContextManager[T]):
     """A context manager in the form of an asynchronous one that never suspends."""
 
     def __init__(self, manager: AbstractContextManager[T]) -> None:

@@ -52,15 +52,15 @@ __all__ = [
     "UNCHANGED",
     "UNKNOWN",
     "Answer",
-    "Changed",
     "Contest",
     "Maker",
+    "ObjectChanged",
     "Outcome",
     "OwnBytes",
     "Remote",
     "Replacement",
     "Store",
-    "Stored",
+    "StoredObject",
     "StreamedObject",
     "check_store_writable",
     "group_of",
@@ -89,32 +89,23 @@ class OwnBytes(np.ndarray[Any, np.dtype[np.uint8]]):
 class Answer(NamedTuple):
     """The answer to a request.
 
-    Attributes
-    ----------
-    data : ndarray of uint8
-        The requested bytes, as far as the object has them.
-    nbytes : int or None
-        Size of the whole object in bytes, if the store reports it.
-    version
-        Name of this state of the object, if the store reports it and can bind a request to it; else None.
+    data: the requested bytes, as far as the object has them. nbytes: size of the whole object, if the store reports it.
+    state: name of this state of the object, if the store reports it and can bind a request to it; else None.
     """
 
     data: Any
     nbytes: int | None = None
-    version: Any = None
+    state: Any = None
 
 
-class Changed(Exception):
+class ObjectChanged(Exception):
     """The object is no longer in the state that a request was bound to."""
 
 
 class Remote(Protocol):
     """The requests of a store. Each returns None for an object that does not exist, and raises the store's errors.
 
-    Attributes
-    ----------
-    budget_name : str or None
-        Name of the store. Calls with one name share their limits (`storage.budget`); None: each call has its own.
+    budget_name: calls with one name share their limits (`storage.budget`); None: each call has its limits.
     """
 
     @property
@@ -123,8 +114,8 @@ class Remote(Protocol):
     async def get(self, key: str) -> Answer | None:
         """Return all of an object."""
 
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Return bytes [start, end) of an object; raise `Changed` if it is not in the state `version`."""
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; raise `ObjectChanged` if it is not in the state `state`."""
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object, or all of a shorter one."""
@@ -137,10 +128,10 @@ class Remote(Protocol):
 NO_OBJECT: Final = b"\x02"
 UNKNOWN: Final = b"\x04"
 
-# In place of a new object: the stored object stays as it is.
+# Marks an object of `Outcome.objects` that stays unchanged.
 UNCHANGED: Final = object()
 
-# Decoded bytes of the objects that are encoded at a time, where their encoded bytes are held in memory.
+# Decoded bytes of the objects that are encoded together, where their encoded bytes are held in memory.
 GROUP_NBYTES = 128 << 20
 
 
@@ -150,38 +141,20 @@ LONGEST_WAIT = 1.0
 
 
 class Replacement(NamedTuple):
-    """One object that a write replaces.
-
-    Attributes
-    ----------
-    position : int
-        Its position among the objects of the write.
-    key : str
-        Its key in the store.
-    name : str
-        Its name for locks.
-    """
+    """One object that a write replaces: its position among the objects of the write, its key in the store, its name for locks."""
 
     position: int
     key: str
     name: str
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """The stored object that a write replaces.
 
-    Attributes
-    ----------
-    position : int
-        Its position among the objects of the write.
-    file : OpenFile or None
-        For a file, its entry in `locks.FileLocks.held`; the engine reads and replaces the file itself.
-    data : buffer or None
-        Its bytes, if it is not a file; None if it does not exist or the new object does not depend on it.
-    state : bytes or None
-        Name of its state; None if the bytes or the file identify the state.
-    keeps_empty : bool
-        The store cannot delete the object safely: an object without inner chunks must be stored in its place.
+    position: that among the objects of the write. file: for a file, its entry in `locks.FileLocks.held`; the engine reads and
+    replaces the file itself. data: its bytes, if it is not a file; None if it does not exist or the new object does not depend
+    on it. state: None if the bytes or the file identify the state. keeps_empty: the store cannot delete the object safely: an
+    object without inner chunks must be stored in its place.
     """
 
     position: int
@@ -193,14 +166,9 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamedObject:
-    """A new object that is made while it is stored.
+    """A new object of at most `nbytes` bytes that is made while it is stored.
 
-    Attributes
-    ----------
-    pieces : callable
-        Returns an asynchronous generator of buffers, whose concatenation is the object; no buffer at all means no object.
-    nbytes : int
-        Maximum size of the object in bytes.
+    pieces: returns an asynchronous generator of buffers, whose concatenation is the object; no buffer at all means no object.
     """
 
     pieces: Callable[[], AsyncGenerator[Any, None]]
@@ -210,34 +178,21 @@ class StreamedObject:
 class Outcome(NamedTuple):
     """The result of one attempt to write objects: made by the engine or a `Maker`, completed by the store.
 
-    Attributes
-    ----------
-    objects : sequence
-        For each object a buffer, or a tuple of buffers to concatenate; None to delete the object; `UNCHANGED`. If the store
-        `takes_parts`, also a `StreamedObject` for an object that does not depend on the stored one. None for a file that the
-        engine has stored. Empty after the store has stored them.
-    appeared : sequence of int
-        Indices of files that were missing when their locks were taken, and that another writer has created since; they are
-        not written.
-    is_stored : bool
-        The engine has stored the files already.
-    states : mapping
-        From positions to the names of the states of new objects, unless their bytes identify them.
-    left : sequence of Replacement
-        Objects that have not been replaced yet.
-    contended : str or None
-        Name of an object that another writer was faster to change.
-    pause : float
-        Seconds to wait before the next attempt.
-    has_moved : bool
-        A name leads to another object by now, so the locks must be taken again.
+    objects: for each object a buffer, or a tuple of buffers to concatenate; None to delete the object; `UNCHANGED`. If the
+    store `takes_parts`, also a `StreamedObject` for an object that does not depend on the stored one. None for a file that the
+    engine has stored. Empty after the store has stored them. is_stored: the engine has stored the files already.
+
+    appeared: positions of files that were missing when their locks were taken, and that another writer has created since; they
+    are not written. states: from positions to the names of new states, unless bytes identify them. remaining: objects that have
+    not been replaced yet. contended: name of an object that another writer was faster to change. pause: seconds to wait before
+    the next attempt. has_moved: a name leads to another object by now, so the locks must be taken again.
     """
 
     objects: Sequence[Any] = ()
     appeared: Sequence[int] = ()
     is_stored: bool = False
     states: Mapping[int, bytes | None] = MappingProxyType({})
-    left: Sequence[Replacement] = ()
+    remaining: Sequence[Replacement] = ()
     contended: str | None = None
     pause: float = 0.0
     has_moved: bool = False
@@ -264,18 +219,12 @@ class Maker(Protocol):
     def keeps_emptied(self) -> bool:
         """True if an emptied shard is stored without inner chunks where the store cannot delete; if not, that is an error."""
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         """Make the new objects; any error leaves the stored objects as they are."""
 
 
 class Contest:
-    """The bounds of successive disturbed attempts: pauses while clients replace files, and a deadline against other writers.
-
-    Parameters
-    ----------
-    options : Options
-        ``lock_timeout`` is used.
-    """
+    """The bounds of successive disturbed attempts: pauses while clients replace files, and a deadline against other writers."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -294,13 +243,7 @@ class Contest:
         locks.check_deadline(self._deadline, path, self._options)
 
     def lose(self, key: str) -> float:
-        """Note that another writer was faster to change an object; return the seconds to wait before the next attempt.
-
-        Raises
-        ------
-        LockError
-            The deadline has passed.
-        """
+        """Note that another writer was faster to change an object; return the seconds to wait, or raise LockError after the deadline."""
         self.n_lost += 1
         now = time.monotonic()
         if now >= self._deadline:
@@ -317,15 +260,10 @@ class Contest:
 
 
 class Store(ABC):
-    """A place of objects, each with a key: the base class of all kinds of stores.
+    """A place of objects, each with a key: the base class of all kinds of stores. `base` is the zarr store that holds them.
 
-    A kind defines the abstract members. The others have the answers of a store that is read with requests and cannot name
-    the states of its objects; a kind overrides those that differ.
-
-    Parameters
-    ----------
-    base : zarr.abc.store.Store
-        The zarr store that holds the objects.
+    A kind defines the abstract members. The others have the answers of a store that is read with requests and cannot name the
+    states of its objects; a kind overrides those that differ.
     """
 
     prototype: Any = IN_MEMORY
@@ -442,8 +380,8 @@ class Store(ABC):
         """Return all of an object; None if it does not exist."""
 
     @abstractmethod
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Return bytes [start, end) of an object; raise `Changed` if it is not in the state `version`."""
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; raise `ObjectChanged` if it is not in the state `state`."""
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object, or all of a shorter one."""
@@ -490,8 +428,8 @@ class Store(ABC):
         """List objects with their lasting states; None if a listing does not show them."""
         return None
 
-    def lasting_state(self, nbytes: int, version: Any) -> str | None:
-        """Return the lasting state of an object from its size and its version in an answer; None if these do not show it."""
+    def lasting_state(self, nbytes: int, state: Any) -> str | None:
+        """Return the lasting state of an object from its size and its state in an answer; None if these do not show it."""
         return None
 
     # ---- writes
@@ -499,7 +437,7 @@ class Store(ABC):
     @abstractmethod
     async def exchange(
         self,
-        wanted: Sequence[Replacement],
+        replacements: Sequence[Replacement],
         maker: Maker,
         options: Options,
         runner: Runner,
@@ -508,12 +446,9 @@ class Store(ABC):
         """Replace objects once; the caller holds their locks in this process and repeats for those that are left."""
 
     async def exclusion(self, key: str) -> tuple[str, str]:
-        """Return how far writers of an object exclude each other, as `file_system.LockScope` has it; it may send a probe.
+        """Return how far writers of an object exclude each other, as `file_systems.LockScope` has it; it may send a probe.
 
-        Raises
-        ------
-        LockScopeError
-            Writers in other processes are not excluded; ``.reason`` says why.
+        LockScopeError: writers in other processes are not excluded; ``.reason`` says why.
         """
         raise NotImplementedError("only stores of requests are asked")
 
@@ -523,15 +458,10 @@ class Store(ABC):
         return False
 
     async def put_parts(self, key: str, new: StreamedObject) -> bytes | None:
-        """Replace an object, without a condition, by one that is made meanwhile.
+        """Replace an object, without a condition, by one that is made meanwhile; return the name of the new state.
 
-        Readers see the old object or the new one. After an error of the iterator or of the store, the old object stays.
-        By default the new object is collected in memory.
-
-        Returns
-        -------
-        bytes or None
-            Name of the new state; None if there were no pieces, and nothing was stored.
+        Readers see the old object or the new one. After an error of the iterator or of the store, the old object stays. None:
+        there were no pieces, and nothing was stored. By default the new object is collected in memory.
         """
         data = bytearray()
         async for piece in new.pieces():
@@ -551,27 +481,21 @@ class Store(ABC):
 
 
 def check_store_writable(store: Any) -> None:
-    """Raise an error if a zarr store refuses writes.
-
-    Raises
-    ------
-    ValueError
-        The store is read-only.
-    """
+    """Raise ValueError if a zarr store is read-only."""
     if store.read_only:
         raise ValueError("store was opened in read-only mode and does not support writing")
 
 
-def group_of(wanted: Sequence[Replacement], maker: Maker) -> int:
+def group_of(replacements: Sequence[Replacement], maker: Maker) -> int:
     """Return the number of objects, from the first on, whose new bytes fit into memory together; at least one."""
     total = 0
-    for n, one in enumerate(wanted):
-        total += maker.nbytes(one.position)
+    for n, replacement in enumerate(replacements):
+        total += maker.nbytes(replacement.position)
         if n and total > GROUP_NBYTES:
             return n
-    return len(wanted)
+    return len(replacements)
 
 
-def state_bytes(version: Any) -> bytes:
-    """Return the name of a state as bytes, from the version that a store reported."""
-    return UNKNOWN if version is None else json.dumps(version, sort_keys=True).encode()
+def state_bytes(state: Any) -> bytes:
+    """Return the name of a state as bytes, from the state that a store reported."""
+    return UNKNOWN if state is None else json.dumps(state, sort_keys=True).encode()

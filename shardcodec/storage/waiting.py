@@ -1,6 +1,6 @@
-# waiting.py - work in threads, many calls at a time, fair turns on the event loop, retries
+# waiting.py - work in threads, concurrent calls, fair turns on the event loop, retries
 # SPDX-License-Identifier: MIT
-"""Work in threads, many calls at a time, fair turns on the event loop, retries.
+"""Work in threads, concurrent calls, fair turns on the event loop, retries.
 
 A coroutine waits for a thread with `in_thread`. A function starts threads with `WorkerThreads`. Nothing else in the package
 starts threads that read or write shards.
@@ -90,7 +90,7 @@ async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | No
     cancel = native.load().Cancel()
     with listen_to(cancel):
         context = copy_context()
-    call = _Once(functools.partial(context.run, work, *arguments))
+    call = _OneCall(functools.partial(context.run, work, *arguments))
     try:
         future = asyncio.get_running_loop().run_in_executor(pool, call)
     except RuntimeError:
@@ -103,7 +103,7 @@ class Threads(ThreadPoolExecutor):
 
     def submit(self, work: Callable[..., T], /, *arguments: Any, **keywords: Any) -> Future[T]:
         """Begin the work, or do all of it here."""
-        call = _Once(functools.partial(work, *arguments, **keywords))
+        call = _OneCall(functools.partial(work, *arguments, **keywords))
         try:
             return super().submit(call)
         except RuntimeError:
@@ -111,7 +111,7 @@ class Threads(ThreadPoolExecutor):
             return call.future
 
 
-class _Once(Generic[T]):
+class _OneCall(Generic[T]):
     """A call that is made once. A pool that could not start a thread keeps it in its queue, where another thread may find it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -214,17 +214,10 @@ class ThreadCall(Generic[R]):
 
 
 class WorkerThreads(Generic[R]):
-    """Threads that make calls, for a with block.
+    """At most `n_threads` threads that make calls, for a with block; their names begin with `name`.
 
     At the end of the block calls that have not begun are dropped, and those that have begun are finished, also if signal
     handlers raise meanwhile: their exception comes after the last call.
-
-    Parameters
-    ----------
-    n_threads : int
-        At most so many.
-    name : str
-        How the names of the threads begin.
     """
 
     def __init__(self, n_threads: int, name: str) -> None:
@@ -374,14 +367,14 @@ class Turn:
             self.loop.call_soon(self._admit)
 
 
-class _Local(threading.local):
+class _LastTurn(threading.local):
     """The turn of the event loop that this thread ran last."""
 
     def __init__(self) -> None:
         self.turn = Turn(None)
 
 
-_local = _Local()
+_local = _LastTurn()
 
 
 def is_over() -> bool:
@@ -421,29 +414,19 @@ async def next_turn() -> None:
 #
 # On a warm local disk such a call takes some microseconds, and a change of threads costs more than the call.
 
-# From this duration on, several calls at a time are worth their threads.
+# From this duration on, concurrent calls are worth their threads.
 COSTLY_SECONDS = 200e-6
 
-# Most calls at a time.
+# Bound of concurrent calls.
 MAX_CALLS = 32
 
 
 def call_each(work: Callable[[T], R], items: Sequence[T], *, waits: bool = False) -> list[R]:
-    """Call a function for each item: one after the other until a call takes long, then several at a time.
+    """Call a function for each item: one after the other until a call takes long, then several at the same time.
 
-    Parameters
-    ----------
-    work : callable
-        It releases the GIL while it waits.
-    items : sequence
-    waits : bool
-        True if a call is known to take long, so that the first one is not made alone.
-
-    Returns
-    -------
-    list
-        The results in the order of the items. If calls raise, so does this function: the error of the first such item,
-        after all calls that were begun have ended. The exception of a signal handler comes before other errors.
+    work: it releases the GIL while it waits. waits: a call is known to take long, so the first one is not made alone. Returns
+    the results in the order of the items. If calls raise, the error of the first such item is raised, after all calls that were
+    begun have ended. The exception of a signal handler comes before other errors.
     """
     results: list[R] = []
     while not waits and len(results) < len(items):
@@ -456,13 +439,8 @@ def call_each(work: Callable[[T], R], items: Sequence[T], *, waits: bool = False
 def finish_each(work: Callable[[T], None], items: Sequence[T], *, waits: bool) -> None:
     """Call a function for each item, also if signal handlers raise meanwhile: their exception comes after the last call.
 
-    Parameters
-    ----------
-    work : callable
-        It raises nothing itself, and may be called for an item again.
-    items : sequence
-    waits : bool
-        True if a call takes long: then several are made at a time, as by `call_all`, and else one after the other.
+    work: it raises nothing itself, and may be called for an item again. waits: a call takes long: then several are made at the
+    same time, as by `call_all`, and else one after the other.
     """
 
     def call() -> None:
@@ -476,7 +454,7 @@ def finish_each(work: Callable[[T], None], items: Sequence[T], *, waits: bool) -
 
 
 def call_all(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Call a function for all items, up to `MAX_CALLS` at a time; as `call_each`.
+    """Call a function for all items, up to `MAX_CALLS` at the same time; as `call_each`.
 
     The caller takes part, so the work is done even if the system refuses to start threads.
     """
@@ -490,7 +468,7 @@ def call_all(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
                 threads.submit(calls.run)
             calls.run()
         finally:  # after Ctrl-C no further call begins
-            calls.left.clear()
+            calls.remaining.clear()
     return calls.results()
 
 
@@ -500,21 +478,21 @@ class _Calls(Generic[T, R]):
     def __init__(self, work: Callable[[T], R], items: Sequence[T]) -> None:
         self._work = work
         self._items = items
-        self.left = deque(range(len(items)))
+        self.remaining = deque(range(len(items)))
         self._results: dict[int, R] = {}
         self._errors: dict[int, BaseException] = {}
 
     def run(self) -> None:
-        while self.left:
+        while self.remaining:
             try:
-                i = self.left.popleft()
+                i = self.remaining.popleft()
             except IndexError:  # another thread has taken it
                 return
             try:
                 self._results[i] = self._work(self._items[i])
             except BaseException as error:  # noqa: BLE001  # the caller raises it
                 self._errors[i] = error
-                self.left.clear()
+                self.remaining.clear()
 
     def results(self) -> list[R]:
         if self._errors:
@@ -562,10 +540,7 @@ def is_replaced(error: BaseException) -> bool:
 class Patience:
     """The pauses between attempts of one piece of work.
 
-    Parameters
-    ----------
-    seconds : float
-        Time to retry after the first ESTALE. 0: each first error is raised, because the caller cannot wait.
+    seconds: time to retry after the first ESTALE; 0: each first error is raised, because the caller cannot wait.
     """
 
     def __init__(self, seconds: float = READ_SECONDS) -> None:
@@ -627,7 +602,7 @@ class Patience:
         if n == len(CHANGE_PAUSES) or not self._seconds:
             return None
         if path is not None:
-            before, self._seen = self._seen, _stamp(path)
+            before, self._seen = self._seen, _state_of(path)
             is_certain = is_certain or (_is_recent(self._seen) and (n == 0 or self._seen != before))
         if not is_certain:
             return None
@@ -658,16 +633,16 @@ class Patience:
         return True
 
 
-def _stamp(path: str) -> tuple[int, ...] | None:
+def _state_of(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def _is_recent(stamp: tuple[int, ...] | None) -> bool:
-    return stamp is not None and abs(time.time() - stamp[0] / 1e9) < CHANGING_SECONDS
+def _is_recent(state: tuple[int, ...] | None) -> bool:
+    return state is not None and abs(time.time() - state[0] / 1e9) < CHANGING_SECONDS
 
 
 def retry(

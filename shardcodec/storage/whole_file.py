@@ -27,23 +27,7 @@ __all__ = [
 
 
 class NewWholeFile:
-    """A file that another library writes, and that appears when it is whole.
-
-    Parameters
-    ----------
-    path : str
-        The final name.
-
-    Attributes
-    ----------
-    name : str
-        The temporary name, beside it.
-
-    Raises
-    ------
-    OSError, ShardFileError
-        The file cannot be made.
-    """
+    """A file that another library writes under `name`, a temporary name beside `path`, and that appears there when it is whole."""
 
     def __init__(self, path: str) -> None:
         self._file = native.load().NewFile(path, shared=True)
@@ -77,34 +61,11 @@ def put_file(
 ) -> bool:
     """Store a file. After an error, also of a full disk, nothing is left of it, and an old file stays.
 
-    Parameters
-    ----------
-    path : str
-        Missing folders are made. A link is followed. A file that is replaced keeps its owner and mode.
-    blocks : iterable of buffer
-        Its bytes, one after the other.
-    sync : bool
-        Wait until the file and its name are on disk.
-    may_replace : bool
-        Replace a file of this name.
-    staging : str, optional
-        Folder for temporary names; by default that of the file.
-    is_private : bool
-        Only the owner may read the new file, from its first byte on.
-    before_commit : callable, optional
-        Called before the file gets its name; it may raise.
-    check : callable, optional
-        Called before that with a temporary name of the whole file, to read it again; it may raise.
-
-    Returns
-    -------
-    bool
-        False if there is a file already, and `may_replace` is False.
-
-    Raises
-    ------
-    OSError, ShardFileError
-        The file cannot be written.
+    path: missing folders are made, a link is followed, and a file that is replaced keeps its owner and mode. blocks: its bytes,
+    one after the other. sync: wait until the file and its name are on disk. staging: folder for temporary names, by default
+    that of the file. is_private: only the owner may read the new file, from its first byte on. check: called with a temporary
+    name of the whole file, to read it again. before_commit: called after that, before the file gets its name. Both may raise.
+    Returns False if there is a file already, and `may_replace` is False.
     """
     file = native.load().NewFile(path, staging=staging, shared=is_private or check is not None)
     try:
@@ -147,15 +108,7 @@ MAX_KNOWN = 1 << 16
 def sync_documents(paths: Sequence[str]) -> None:
     """Wait until the documents above files, and the names of the files' folders, are on disk.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Files, or documents themselves, with symbolic links resolved. They need not exist.
-
-    Raises
-    ------
-    OSError
-        Something could not be synced.
+    paths: files, or documents themselves, with symbolic links resolved. They need not exist.
     """
     documents: dict[str, _State] = {}
     names: dict[str, _State] = {}
@@ -193,21 +146,21 @@ def _node_folders(folder: str) -> Iterator[str]:
 
 
 def _documents_in(folder: str) -> dict[str, _State]:
-    found: dict[str, _State] = {}
+    states: dict[str, _State] = {}
     for name in (*_NODES, *_BESIDE_V2):
         path = f"{folder}/{name}"
         with suppress(OSError):
             state = os.stat(path)
-            found[path] = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+            states[path] = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
             if name == "zarr.json":
                 break  # format 3 has no other document
-    return found
+    return states
 
 
-def _add_unknown(folder: str, found: dict[str, _State]) -> None:
+def _add_unknown(folder: str, states: dict[str, _State]) -> None:
     """Add the folders from that of a file up to the mount whose names this process has not synced."""
     device = None
-    while folder not in found:
+    while folder not in states:
         with suppress(
             FileNotFoundError
         ):  # an erased shard leaves its folder, but other programs may remove it
@@ -215,7 +168,7 @@ def _add_unknown(folder: str, found: dict[str, _State]) -> None:
             if device not in (None, state[0]) or _folders.get(folder) == state:
                 return
             device = state[0]
-            found[folder] = state
+            states[folder] = state
         above = os.path.dirname(folder)
         if above == folder:
             return

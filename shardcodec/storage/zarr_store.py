@@ -37,7 +37,7 @@ from .store import (
     Outcome,
     Replacement,
     Store,
-    Stored,
+    StoredObject,
     StreamedObject,
     group_of,
     state_bytes,
@@ -73,13 +73,8 @@ class ZarrStore(Store):
     """Objects of any zarr store.
 
     A kind that reads and stores single objects in another way is a subclass. It overrides `_get` (or `get`, `get_range` and
-    `get_suffix`), `_old`, `_stored` and `_put`, and inherits `exchange`.
-
-    Parameters
-    ----------
-    base : zarr.abc.store.Store
-    inner : Store, optional
-        The store within a wrapper (logging, latency, ...). Locks and caches use its names of objects.
+    `get_suffix`), `_old`, `_stored` and `_put`, and inherits `exchange`. inner: the store within a wrapper (logging, latency,
+    ...); locks and caches use its names of objects.
     """
 
     def __init__(self, base: Any, inner: Store | None = None) -> None:
@@ -155,8 +150,8 @@ class ZarrStore(Store):
         """Return all of an object."""
         return await self._get(key, None)
 
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Return bytes [start, end) of an object; there are no versions."""
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; states have no names."""
         return await self._get(key, RangeByteRequest(start, end))
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
@@ -172,18 +167,25 @@ class ZarrStore(Store):
         return int(await self._base.getsize(key))
 
     async def exchange(
-        self, wanted: Sequence[Replacement], maker: Maker, options: Options, runner: Runner, contest: Contest
+        self,
+        replacements: Sequence[Replacement],
+        maker: Maker,
+        options: Options,
+        runner: Runner,
+        contest: Contest,
     ) -> Outcome:
         """Try once to replace as many objects as fit into memory."""
         maker.begin()
-        if self._lacks_conditions and any(maker.needs_old(replacement.position) for replacement in wanted):
+        if self._lacks_conditions and any(
+            maker.needs_old(replacement.position) for replacement in replacements
+        ):
             conditions.warn_of(self.describe("").encode(), self.describe(""), LACKS_CONDITIONS)
-        n = group_of(wanted, maker)
+        n = group_of(replacements, maker)
         memory = lambda: budget.of_store(self.budget_name).writes  # noqa: E731
         asked = time.monotonic()
-        async with runner.hold(memory, held_nbytes(wanted[:n], maker), self.limits().write_nbytes):
+        async with runner.hold(memory, held_nbytes(replacements[:n], maker), self.limits().write_nbytes):
             contest.postpone(time.monotonic() - asked)
-            return await self._exchange(wanted[:n], wanted[n:], maker, options, runner, contest)
+            return await self._exchange(replacements[:n], replacements[n:], maker, options, runner, contest)
 
     async def _exchange(
         self,
@@ -230,14 +232,14 @@ class ZarrStore(Store):
         lost = [replacement for replacement, (is_done, _) in zip(group, done, strict=True) if not is_done]
         states = {replacement.position: state for replacement, (_, state) in zip(group, done, strict=True)}
         if not lost:
-            return Outcome(states=states, left=rest)
+            return Outcome(states=states, remaining=rest)
         pause = contest.lose(lost[0].key)
-        return Outcome(states=states, left=[*lost, *rest], contended=lost[0].name, pause=pause)
+        return Outcome(states=states, remaining=[*lost, *rest], contended=lost[0].name, pause=pause)
 
     async def _keep_emptied(
         self,
         group: Sequence[Replacement],
-        stored: Sequence[Stored],
+        stored: Sequence[StoredObject],
         outcome: Outcome,
         maker: Maker,
         runner: Runner,
@@ -272,10 +274,10 @@ class ZarrStore(Store):
         """Return the stored object if the new one may depend on it, otherwise None."""
         return await self.get(key) if is_update else None
 
-    def _stored(self, position: int, answer: Answer | None, maker: Maker) -> Stored:
+    def _stored(self, position: int, answer: Answer | None, maker: Maker) -> StoredObject:
         keeps = maker.keeps_emptied and answer is not None and not self._base.supports_deletes
-        state = NO_OBJECT if answer is None else state_bytes(answer.version)
-        return Stored(position, None, None if answer is None else answer.data, state, keeps)
+        state = NO_OBJECT if answer is None else state_bytes(answer.state)
+        return StoredObject(position, None, None if answer is None else answer.data, state, keeps)
 
     async def _put(
         self, key: str, new: Any, old: Answer | None, *, is_update: bool
@@ -301,7 +303,10 @@ def _nested_name(name: str, holder: tuple[Store, str] | None) -> str:
 
 def held_nbytes(group: Sequence[Replacement], maker: Maker) -> int:
     """Return the bytes of memory that the exchange of a group holds; an old object counts as much as its new one."""
-    return sum(maker.nbytes(one.position) * (1 + maker.needs_old(one.position)) for one in group)
+    return sum(
+        maker.nbytes(replacement.position) * (1 + maker.needs_old(replacement.position))
+        for replacement in group
+    )
 
 
 # ---------------------------------------------------------------- a new object, written from its first to its last byte
@@ -313,15 +318,8 @@ PIECE_NBYTES = 8 << 20
 class Upload:
     """A new object that a thread outside of zarr's event loop writes while the store takes it (`Store.put_parts`).
 
-    Calls must not overlap. Readers see the object after `commit`. Until then nothing is visible, and no lock is held.
-
-    Parameters
-    ----------
-    store : Store
-    key : str
-        Key of the object.
-    nbytes : int
-        Maximum size of the object in bytes.
+    nbytes: at most so many. Calls must not overlap. Readers see the object after `commit`. Until then nothing is visible, and
+    no lock is held.
     """
 
     def __init__(self, store: Store, key: str, nbytes: int) -> None:
@@ -338,12 +336,8 @@ class Upload:
     def write(self, data: Any, offset: int) -> None:
         """Copy bytes to an offset at or after the present end; zeros fill the gap.
 
-        Raises
-        ------
-        Exception
-            The error of the store that has ended the upload.
-        OSError
-            An earlier write has failed, so the upload is not complete.
+        Raises the error of the store that has ended the upload, or OSError if an earlier write has failed, so that the upload
+        is not complete.
         """
         view = memoryview(data).cast("B")
         assert offset >= self._end, "a store takes the bytes of a new object in order"
@@ -377,10 +371,7 @@ class Upload:
     def commit(self) -> None:
         """Store the rest and make the object visible, after other writers of this process have finished their updates.
 
-        Raises
-        ------
-        Exception
-            The error of the store. The old object stays.
+        After an error of the store, the old object stays.
         """
         self._check()
         piece, self._piece = self._piece, bytearray()

@@ -204,7 +204,7 @@ class CompactWork:
             try:
                 try:
                     if self._to is None and not self._task.dry_run:
-                        shard.settle()  # else the roll back would look like a change by another writer
+                        shard.roll_back()  # else the roll back would look like a change by another writer
                     view, found = self._find(shard, stack)
                 except OSError as error:  # of the old shard: others may be readable
                     return replace(failed, detail=str(error))

@@ -25,7 +25,7 @@ from ..storage.file_systems import (
     LOCAL_TYPES,
     NODE,
     NONE,
-    Known,
+    MountScope,
     is_on_this_machine,
     strategies_at,
 )
@@ -146,7 +146,7 @@ def check_folder(folder: str, *, probe: bool) -> Iterator[Check]:
     yield from _space(folder)
 
 
-def _known(folder: str, *, probe: bool) -> tuple[Known, Check | None]:
+def _known(folder: str, *, probe: bool) -> tuple[MountScope, Check | None]:
     """Return how far locks reach, and a problem if the file of the probe cannot be made."""
     try:
         return file_systems.scope_at(folder, probe=probe), None
@@ -170,7 +170,7 @@ def _permissions(folder: str, *, is_writable: bool) -> Check:
     )
 
 
-def _file_system(folder: str, known: Known) -> Check:
+def _file_system(folder: str, known: MountScope) -> Check:
     mount = known.mount
     if mount is None:
         return Check(
@@ -194,7 +194,7 @@ def _file_system(folder: str, known: Known) -> Check:
     return Check("file system", Status.OK, text, None, details)
 
 
-def _locks(known: Known) -> Check:
+def _locks(known: MountScope) -> Check:
     details = {"scope": known.scope, "reason": known.reason}
     if known.scope == CLUSTER:
         text = f"locks reach writers on other nodes ({known.reason})"
@@ -230,7 +230,7 @@ def _strategies(folder: str) -> Check:
     return Check("strategies", Status.NOTE if reasons else Status.OK, text, advice, details)
 
 
-def _clock(known: Known, *, is_probed: bool) -> Check:
+def _clock(known: MountScope, *, is_probed: bool) -> Check:
     if not is_probed or known.file_time is None:
         return Check(
             "clock",

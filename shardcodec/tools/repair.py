@@ -39,7 +39,7 @@ from .shard_repair import (
     RepairReport,
     ShardRepair,
     as_unreadable,
-    settled,
+    rolled_back,
 )
 from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups
 from .work import MemoryBudget, Monitor, Stopped, in_order
@@ -137,7 +137,7 @@ class RepairWork:
                     self._to.copy(shard.array, shard.key)
                 elif has_journal and not self._task.dry_run:
                     return self._in_place(shard)
-                return settled(shard) if has_journal else None
+                return rolled_back(shard) if has_journal else None
             if self._task.dry_run:
                 return self._repair.plan(shard, found)
             if self._to is not None:
@@ -183,15 +183,15 @@ class RepairWork:
         return None if done is None else replace(done, backup=backup.path)
 
     def _replace(self, shard: ShardTarget, backup: Backup) -> RepairedShard | None:
-        """Settle and replace a shard that has a backup; None if it is whole without an unfinished update, or does not exist."""
-        has_journal = shard.settle()
+        """Roll back and replace a shard that has a backup; None if it is whole without an unfinished update, or does not exist."""
+        has_journal = shard.roll_back()
         view = open_object(shard.array.store, shard.key)
         if view is None:
             return None
         try:
             found = self._repair.survey(shard, view)
             if found.is_whole:
-                return settled(shard) if has_journal else None
+                return rolled_back(shard) if has_journal else None
             check_state = partial(self._check_state, shard, backup)
             check_state(view)
             return self._repair.write_in_place(shard, view, found, check_state)

@@ -53,7 +53,7 @@ __all__ = [
     "RepairedShard",
     "ShardRepair",
     "as_unreadable",
-    "settled",
+    "rolled_back",
 ]
 
 
@@ -430,6 +430,6 @@ def _coordinates(shard: ShardTarget, positions: Sequence[int]) -> tuple[tuple[in
     return tuple(coordinates(position, grid) for position in positions[:MOST_LOST])
 
 
-def settled(shard: ShardTarget) -> RepairedShard:
+def rolled_back(shard: ShardTarget) -> RepairedShard:
     """Return the report of a shard that is whole apart from its journal."""
     return RepairedShard(shard.array.name, shard.name, RepairAction.SETTLED)

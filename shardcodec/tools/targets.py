@@ -116,7 +116,7 @@ class ShardTarget:
         path = self.array.store.path(self.key)
         return path is not None and pending_journal(path) is not None
 
-    def settle(self) -> bool:
+    def roll_back(self) -> bool:
         """Roll back an unfinished update in place after its writer has ended; return False if there is none."""
         if not self.has_journal:
             return False
@@ -598,7 +598,5 @@ def lasting_state(store: Store, key: str) -> str | None:
         return None
     answer = store.wait(store.get_range(key, 0, 1))
     return (
-        None
-        if answer is None or answer.nbytes is None
-        else store.lasting_state(answer.nbytes, answer.version)
+        None if answer is None or answer.nbytes is None else store.lasting_state(answer.nbytes, answer.state)
     )

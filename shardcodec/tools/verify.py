@@ -585,7 +585,7 @@ class _VerifyRun:
             if isinstance(one, ForeignObject) and one.is_journal:
                 detail = (
                     "the undo journal of another file: the folder was copied beside an unfinished update in place, so a "
-                    "shard in it may be a mixture of two states; settle the source, and copy it again"
+                    "shard in it may be a mixture of two states; roll back the source with `shardcodec repair`, and copy it again"
                 )
                 self._note(
                     Finding(FindingKind.PENDING_JOURNAL, one.name, detail, array.name, recoverable=False)

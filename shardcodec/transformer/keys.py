@@ -177,10 +177,7 @@ class KeyLayout:
 def as_path(path: str) -> str:
     """Return the path of an array in a store, checked and without slashes at its ends.
 
-    Raises
-    ------
-    ValueError
-        A part of the path is empty or consists of dots.
+    ValueError: a name in the path is empty or consists of dots.
     """
     parts = path.strip("/").split("/")
     if parts != [""] and not all(part.strip(".") for part in parts):
@@ -189,17 +186,7 @@ def as_path(path: str) -> str:
 
 
 class ArrayKeys:
-    """Keys of the chunks and shards of one array.
-
-    Parameters
-    ----------
-    layout : KeyLayout
-        Names of chunks and shards.
-    path : str
-        Path of the array in the store.
-    chunks_per_shard : sequence of int
-        Number of chunks in a shard along each axis of the array.
-    """
+    """Keys of the chunks and shards of one array, whose path in the store is `path`; chunks_per_shard is along each axis."""
 
     def __init__(self, layout: KeyLayout, path: str, chunks_per_shard: Sequence[int]) -> None:
         self.layout = layout
@@ -282,39 +269,23 @@ class _Tail:
     nbytes: int
 
 
-def as_request(wanted: Any, *, pairs: bool = False) -> Any:
-    """Return a request for bytes of a value, checked.
+def as_request(request: Any, *, pairs: bool = False) -> Any:
+    """Return zarr's request for bytes of a value, checked; None for the whole value.
 
-    Parameters
-    ----------
-    wanted : ByteRequest, tuple or None
-        A byte request of zarr, or None for the whole value.
-    pairs : bool
-        Accept also a pair of the draft: (start, length), or (start, None) for the rest. A negative start counts from
-        the end.
-
-    Returns
-    -------
-    ByteRequest or None
-
-    Raises
-    ------
-    ValueError
-        A number of bytes is negative, or a range ends before it begins.
-    TypeError
-        `wanted` is not a byte request.
+    pairs: accept also a pair of the draft, (start, length), or (start, None) for the rest; a negative start counts from the
+    end.
     """
-    match wanted:
+    match request:
         case None:
             return None
         case RangeByteRequest(start, end):
             if not 0 <= start <= end:
                 raise ValueError(f"byte_range: expected 0 <= start <= end, got start {start} and end {end}")
-            return wanted
+            return request
         case OffsetByteRequest(n) | SuffixByteRequest(n):
             if n < 0:
-                raise ValueError(f"byte_range: expected a number of bytes >= 0, got {wanted!r}")
-            return wanted
+                raise ValueError(f"byte_range: expected a number of bytes >= 0, got {request!r}")
+            return request
         case (int(start), None) if pairs:
             return OffsetByteRequest(start) if start >= 0 else SuffixByteRequest(-start)
         case (int(start), int(length)) if pairs:
@@ -323,7 +294,7 @@ def as_request(wanted: Any, *, pairs: bool = False) -> Any:
             if start >= 0:
                 return RangeByteRequest(start, start + length)
             return SuffixByteRequest(-start) if start + length >= 0 else _Tail(-start, length)
-    raise TypeError(f"Unexpected byte_range, got {wanted!r}.")  # the message of zarr's stores
+    raise TypeError(f"Unexpected byte_range, got {request!r}.")  # the message of zarr's stores
 
 
 def request_to_send(request: Any) -> Any:

@@ -19,8 +19,8 @@ __all__ = ["ChunkMapping"]
 
 Keys = list[str]
 
-# Number of values in memory at a time while an array or a group is renamed.
-MOVED_AT_A_TIME = 64
+# Number of values in memory while an array or a group is renamed.
+MOVED_TOGETHER = 64
 
 
 class ChunkMapping(MutableMapping[str, bytes]):
@@ -117,8 +117,8 @@ class ChunkMapping(MutableMapping[str, bytes]):
         list of (bytes or None)
             In the order of the requests; None for an absent value.
         """
-        found = sync(self.store.get_partial_values(default_buffer_prototype(), key_ranges))
-        return [None if value is None else value.to_bytes() for value in found]
+        values = sync(self.store.get_partial_values(default_buffer_prototype(), key_ranges))
+        return [None if value is None else value.to_bytes() for value in values]
 
     @checked
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
@@ -218,12 +218,12 @@ class ChunkMapping(MutableMapping[str, bytes]):
         for folder, new_folder in zip(folders, new_folders, strict=True):
             moves += [(key, new_folder + key[len(folder) :]) for key in self.list_prefix(folder)]
         while moves:
-            some, moves = moves[:MOVED_AT_A_TIME], moves[MOVED_AT_A_TIME:]
-            values = self.get_partial_values([(key, None) for key, _ in some])
+            batch, moves = moves[:MOVED_TOGETHER], moves[MOVED_TOGETHER:]
+            values = self.get_partial_values([(key, None) for key, _ in batch])
             self.update(
-                {new: value for (_, new), value in zip(some, values, strict=True) if value is not None}
+                {new: value for (_, new), value in zip(batch, values, strict=True) if value is not None}
             )
-            self.erase_values([key for key, _ in some])
+            self.erase_values([key for key, _ in batch])
 
     def _node(self, path: str) -> tuple[Keys, Keys]:
         """Return (prefixes of the keys of an array or group, keys of its metadata outside of these)."""
@@ -232,7 +232,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         data = self.store.layout.folder
         if not data:
             return [below], []
-        # the draft of 2022 keeps metadata in a tree of its own: meta/root beside data/root
+        # the draft of 2022 keeps metadata in another tree: meta/root beside data/root
         meta = f"{data.replace('data', 'meta', 1)}/{path}"
         files = [f"{meta}.{kind}.json" for kind in ("array", "group")] if path else []
         return [f"{data.replace('data', 'meta', 1)}/{below}", f"{data}/{below}"], files

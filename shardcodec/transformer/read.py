@@ -41,7 +41,7 @@ from ..storage import budget, locks
 from ..storage.indexes import RemoteIndex
 from ..storage.kinds import store_of
 from ..storage.ranges import coalesced, cut_out
-from ..storage.store import Answer, Changed
+from ..storage.store import Answer, ObjectChanged
 from ..storage.store import Store as AnyStore
 from ..storage.waiting import all_of, retry
 from .keys import cut
@@ -75,16 +75,8 @@ __all__ = [
 class ChunkRequest(NamedTuple):
     """A request for one chunk.
 
-    Attributes
-    ----------
-    number : int
-        Index of the value in the result.
-    key : str
-        Key of the chunk.
-    position : int
-        Position of the chunk in the index of its shard.
-    request
-        Bytes of the chunk to read, see `byte_ranges`; None for the whole chunk.
+    number: that of the value in the result. position: that of the chunk in the index of its shard. request: bytes of the chunk
+    to read, see `byte_ranges`; None for the whole chunk.
     """
 
     number: int
@@ -93,55 +85,42 @@ class ChunkRequest(NamedTuple):
     request: Any
 
 
-def with_keys(error: ShardError, chain: Chain, shard: str, wanted: Sequence[ChunkRequest] = ()) -> ShardError:
-    """Return an error of the engine with the key of the shard, and with the key of the chunk if it is in `wanted`.
+def with_keys(
+    error: ShardError, chain: Chain, shard: str, requests: Sequence[ChunkRequest] = ()
+) -> ShardError:
+    """Return an error of the engine with the key of the shard, and with the key of the chunk if it is in `requests`.
 
     An error that concerns an outer shard, or that names its chunk already, is returned unchanged.
     """
     error = with_key(error, chain, shard)
     if error.shard != shard or hasattr(error, "chunk_key"):
         return error  # the error of a shard around this one, or complete
-    key = next((part.key for part in wanted if part.position == error.entry), None)
+    key = next((request.key for request in requests if request.position == error.entry), None)
     if key is None:
         return error
     return type(error)(f"chunk {key!r}: {error.message}", **error.context | {"chunk_key": key})
 
 
-def read_and_close(opened: OpenedShard, wanted: Sequence[ChunkRequest]) -> dict[int, Any]:
+def read_and_close(opened: OpenedShard, requests: Sequence[ChunkRequest]) -> dict[int, Any]:
     """Read the stored bytes of chunks, or ranges of them, and close the shard, also after an error.
 
-    Parameters
-    ----------
-    opened : OpenedShard
-        The shard, which may be absent.
-    wanted : sequence of ChunkRequest
-        Chunks of this shard.
-
-    Returns
-    -------
-    dict
-        From `ChunkRequest.number` to bytes, encoded as they are in the shard. An absent chunk has no item.
-
-    Raises
-    ------
-    ShardError
-        Bytes could not be read, or the entry of a requested chunk is wrong. Without checksums of the chunks, a wrong
-        entry of any chunk is an error, because the others are doubtful too; the option ``allow_in_index`` permits it.
+    Returns encoded bytes by `ChunkRequest.number`; an absent chunk has no item. Without checksums of the chunks, a wrong entry
+    of any chunk is an error, because the others are doubtful too; the option ``allow_in_index`` permits it.
     """
-    found: dict[int, Any] = {}
+    data: dict[int, Any] = {}
 
     def work(opened: OpenedShard) -> dict[int, Any]:
         opened.check()
-        for part in [] if opened.missing else wanted:
+        for request in [] if opened.missing else requests:
             try:
-                entry = opened.entry(part.position)
+                entry = opened.entry(request.position)
             except ShardError as error:
-                error.entry = part.position
+                error.entry = request.position
                 raise
             if entry is not None:
-                start, nbytes = cut(part.request, entry[1])
-                found[part.number] = opened.range(entry[0] + start, nbytes) if nbytes else b""
-        return found
+                start, nbytes = cut(request.request, entry[1])
+                data[request.number] = opened.range(entry[0] + start, nbytes) if nbytes else b""
+        return data
 
     return read_opened(opened, work)
 
@@ -159,14 +138,14 @@ def read_native(
     chain: Chain, shards: Mapping[str, Sequence[ChunkRequest]], open_shard: Open, file_of: FileOf
 ) -> dict[int, Any]:
     """Read chunks as `read.read`, from shards that the engine opens itself."""
-    found: dict[int, Any] = {}
-    for shard, wanted in shards.items():
-        work = functools.partial(_read, open_shard, shard, wanted)
+    data: dict[int, Any] = {}
+    for shard, requests in shards.items():
+        work = functools.partial(_read, open_shard, shard, requests)
         try:
-            found.update(retry(work, file_of(shard)))
+            data.update(retry(work, file_of(shard)))
         except ShardError as error:
-            raise with_keys(error, chain, shard, wanted) from None
-    return found
+            raise with_keys(error, chain, shard, requests) from None
+    return data
 
 
 def sizes_native(chain: Chain, shards: Sequence[str], open_shard: Open, file_of: FileOf) -> Entries:
@@ -191,8 +170,8 @@ def look_native(
         raise with_keys(error, chain, shard) from None
 
 
-def _read(open_shard: Open, shard: str, wanted: Sequence[ChunkRequest]) -> dict[int, Any]:
-    return read_and_close(open_shard(shard), wanted)
+def _read(open_shard: Open, shard: str, requests: Sequence[ChunkRequest]) -> dict[int, Any]:
+    return read_and_close(open_shard(shard), requests)
 
 
 # ---------------------------------------------------------------- requests to the store below
@@ -206,25 +185,16 @@ T = TypeVar("T")
 # Key, byte request of zarr (None: the whole object), and the state that the request is bound to (None: any).
 Request = tuple[str, Any, Any]
 
-# Coroutine function that makes one call to a store. An answer is None if the object does not exist; it is `Changed` if the
+# Coroutine function that makes one call to a store. An answer is None if the object does not exist; it is `ObjectChanged` if the
 # object is in another state.
-Ask = Callable[[Sequence[Request]], Awaitable[list[Answer | Changed | None]]]
+Ask = Callable[[Sequence[Request]], Awaitable[list[Answer | ObjectChanged | None]]]
 
 
 class StoreRequests:
     """An `Ask` that sends requests to the store below, and some other requests with its first call.
 
-    If the store identifies states, each request is a call of its own, within the limits of the store, and the other requests
-    are sent by `others`.
-
-    Parameters
-    ----------
-    store : Store
-        The store below.
-    prototype : BufferPrototype
-        Type of the returned buffers.
-    others : sequence of (str, request)
-        Pairs of a key that is no chunk and a byte request of zarr; the method `others` returns the answers.
+    others: pairs of a key that is no chunk and a byte request of zarr; the method `others` returns the answers. If the store
+    identifies states, each request is a call, within the limits of the store, and the others are sent by that method.
     """
 
     def __init__(self, store: Store, prototype: Any, others: Sequence[tuple[str, Any]] = ()) -> None:
@@ -233,17 +203,17 @@ class StoreRequests:
         self._others = others
         self._answers: list[Any] | None = None
 
-    async def __call__(self, requests: Sequence[Request]) -> list[Answer | Changed | None]:
+    async def __call__(self, requests: Sequence[Request]) -> list[Answer | ObjectChanged | None]:
         """Return the answers to requests; see `Ask`."""
         store = store_of(self._store)
         if store.identifies_states:
             return await _ask_bound(store, requests)
-        wanted = [(key, request) for key, request, _ in requests]
+        own = [(key, request) for key, request, _ in requests]
         if self._answers is None:
-            buffers = await self._ask([*self._others, *wanted])
+            buffers = await self._ask([*self._others, *own])
             self._answers, buffers = buffers[: len(self._others)], buffers[len(self._others) :]
         else:
-            buffers = await self._ask(wanted)
+            buffers = await self._ask(own)
         return [None if buffer is None else Answer(buffer.as_numpy_array()) for buffer in buffers]
 
     async def others(self) -> list[Any]:
@@ -252,18 +222,18 @@ class StoreRequests:
             self._answers = await self._ask(self._others) if self._others else []
         return self._answers
 
-    async def _ask(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+    async def _ask(self, requests: Sequence[tuple[str, Any]]) -> list[Any]:
         try:
-            return list(await self._store.get_partial_values(self.prototype, wanted))
+            return list(await self._store.get_partial_values(self.prototype, requests))
         except (NotImplementedError, FileNotFoundError):  # LocalStore raises for an absent key
             store = store_of(self._store)
-            requests, most = budget.of_store(store.budget_name).requests, store.limits().n_requests
+            permits, most = budget.of_store(store.budget_name).requests, store.limits().n_requests
 
             async def get(key: str, request: Any) -> Any:
-                async with requests.hold(1, most):
+                async with permits.hold(1, most):
                     return await self._store.get(key, self.prototype, request)
 
-            return await all_of(get(*each) for each in wanted)
+            return await all_of(get(*each) for each in requests)
 
 
 class BatchedRemote:
@@ -276,24 +246,18 @@ class BatchedRemote:
         (answer,) = await _ask_in_step([(key, None, None)])
         return answer
 
-    async def get_range(self, key: str, start: int, end: int, version: Any = None) -> Answer | None:
-        """Return bytes [start, end) of an object; None if it does not exist.
-
-        Raises
-        ------
-        Changed
-            The object is not in the state `version`. None accepts any state.
-        """
-        (answer,) = await self.get_ranges(key, [(start, end - start)], version)
+    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
+        """Return bytes [start, end) of an object; None if it does not exist. A state of None accepts any state."""
+        (answer,) = await self.get_ranges(key, [(start, end - start)], state)
         return answer
 
     async def get_ranges(
-        self, key: str, ranges: Sequence[tuple[int, int]], version: Any = None
+        self, key: str, ranges: Sequence[tuple[int, int]], state: Any = None
     ) -> list[Answer | None]:
         """Return several ranges (offset, nbytes) of an object; the same rules as for `get_range`."""
         if not ranges:
             return []
-        return await _ask_in_step([(key, RangeByteRequest(a, a + n), version) for a, n in ranges])
+        return await _ask_in_step([(key, RangeByteRequest(a, a + n), state) for a, n in ranges])
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object, or all of a shorter one."""
@@ -311,26 +275,11 @@ def _ask_in_step(
 async def in_step(readers: Sequence[Coroutine[Any, Any, T]], ask: Ask) -> list[T]:
     """Run several coroutines together, and send their requests to a store with as few calls as possible.
 
-    In each step, every coroutine runs until it needs answers from the store. One call of `ask` then sends the requests of
-    all coroutines, and each gets its own answers. So any number of coroutines that need answers k times take k calls.
+    In each step, every coroutine runs until it needs answers from the store. One call of `ask` then sends the requests of all
+    coroutines, and each gets its answers. So any number of coroutines that need answers k times take k calls.
 
-    Parameters
-    ----------
-    readers : sequence of coroutines
-        They may await a `BatchedRemote` only, nothing else.
-    ask : coroutine function
-        Sends requests and returns their answers in the same order; see `Ask`.
-
-    Returns
-    -------
-    list
-        The result of each coroutine, in the order of `readers`.
-
-    Raises
-    ------
-    Exception
-        The first error of a coroutine, in the order of steps and then of `readers`, or an error of `ask`. All other coroutines
-        are closed.
+    They may await a `BatchedRemote` only. Returns their results in order. The first error is raised, in the order of steps and
+    then of `readers`, or an error of `ask`; all other coroutines are closed.
     """
     results: dict[int, T] = {}
     answers: dict[int, Any] = {}
@@ -345,8 +294,8 @@ async def in_step(readers: Sequence[Coroutine[Any, Any, T]], ask: Ask) -> list[T
                 except StopIteration as end:
                     results[number] = end.value
             together = [request for own in asked.values() for request in own]
-            found = iter(await ask(together) if together else [])
-            answers = {number: [next(found) for _ in own] for number, own in asked.items()}
+            answered = iter(await ask(together) if together else [])
+            answers = {number: [next(answered) for _ in own] for number, own in asked.items()}
     finally:
         for reader in readers:
             reader.close()
@@ -356,29 +305,25 @@ async def in_step(readers: Sequence[Coroutine[Any, Any, T]], ask: Ask) -> list[T
 def _resume(reader: Coroutine[Any, Any, Any], answers: list[Any] | None) -> list[Request]:
     """Run a coroutine with its answers until it needs the next ones; return its next requests.
 
-    If an answer is `Changed`, the first such error is raised inside the coroutine instead.
-
-    Raises
-    ------
-    StopIteration
-        The coroutine has ended; ``.value`` is its result.
+    If an answer is `ObjectChanged`, the first such error is raised inside the coroutine instead. At the end of the coroutine
+    StopIteration is raised; ``.value`` is its result.
     """
-    changed = next((answer for answer in answers or () if isinstance(answer, Changed)), None)
+    changed = next((answer for answer in answers or () if isinstance(answer, ObjectChanged)), None)
     return reader.send(answers) if changed is None else reader.throw(changed)  # type: ignore[no-any-return]
 
 
-async def _ask_bound(store: AnyStore, requests: Sequence[Request]) -> list[Answer | Changed | None]:
+async def _ask_bound(store: AnyStore, requests: Sequence[Request]) -> list[Answer | ObjectChanged | None]:
     """Send each request on its own, bound to its state; return the answers as `Ask` does."""
     limited = LimitedRemote(store, store.limits().n_requests)
 
-    async def get(key: str, request: Any, version: Any) -> Answer | Changed | None:
+    async def get(key: str, request: Any, state: Any) -> Answer | ObjectChanged | None:
         if request is None:
             return await limited.get(key)
         if isinstance(request, SuffixByteRequest):
             return await limited.get_suffix(key, request.suffix)
         try:
-            return await limited.get_range(key, request.start, request.end, version)
-        except Changed as error:
+            return await limited.get_range(key, request.start, request.end, state)
+        except ObjectChanged as error:
             return error
 
     return await all_of(get(*each) for each in requests)
@@ -386,7 +331,7 @@ async def _ask_bound(store: AnyStore, requests: Sequence[Request]) -> list[Answe
 
 # ---------------------------------------------------------------- read chunks of many shards with two calls to the store
 
-# Number of shards whose indexes are requested at a time while a store is listed, and memory for these indexes in bytes.
+# Number of shards whose indexes are requested together while a store is listed, and memory for these indexes in bytes.
 LIST_SHARDS = 512
 LIST_NBYTES = 32 << 20
 
@@ -404,34 +349,11 @@ async def read(
     *,
     whole: bool = False,
 ) -> dict[int, Any]:
-    """Read chunks, or parts of them, from a store that answers requests.
+    """Read chunks, or parts of them, from a store that answers requests; return buffers by `ChunkRequest.number`.
 
-    Parameters
-    ----------
-    store : Store
-        The store with the shards.
-    chain
-        Compiled chain of a shard.
-    shards : mapping
-        From keys of shards to requests for their chunks.
-    options : Options
-        Options of the read.
-    ask : callable
-        Makes one call to the store.
-    names : sequence of str
-        Names of the objects in the lock table.
-    whole : bool
-        Fetch every shard whole. Nested shards need this, because nothing else keeps index and chunks in one state.
-
-    Returns
-    -------
-    dict
-        From `ChunkRequest.number` to buffers, without absent chunks.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError
-        An index, or the entry of a requested chunk, is wrong.
+    Absent chunks have no item. shards: from keys of shards to requests for their chunks. ask: makes one call to the store.
+    names: those of the objects in the lock table. whole: fetch every shard whole; nested shards need this, because nothing else
+    keeps index and chunks in one state.
     """
 
     async def read_all() -> dict[int, Any]:
@@ -439,28 +361,28 @@ async def read(
         objects = store_of(store).index_names(list(shards))
         merge = functools.partial(coalesced, limits=store_of(store).limits(), n_objects=len(shards))
         readers = [
-            _ShardRead(IndexLoader(remote, shard, chain, options, name), remote, wanted, merge).run(
+            _ShardRead(IndexLoader(remote, shard, chain, options, name), remote, requests, merge).run(
                 whole=whole
             )
-            for (shard, wanted), name in zip(shards.items(), objects, strict=True)
+            for (shard, requests), name in zip(shards.items(), objects, strict=True)
         ]
-        found: dict[int, Any] = {}
+        data: dict[int, Any] = {}
         for part in await in_step(readers, ask):
-            found |= part
-        return found
+            data |= part
+        return data
 
     if store_of(store).identifies_states:
         return await read_all()
     watch = WriterWatch(names)
     if watch.is_quiet:
         try:
-            found = await read_all()
+            data = await read_all()
         except ShardError:
             if not watch.has_changed():
                 raise
         else:
             if not watch.has_changed():
-                return found
+                return data
     async with locks.table().hold_async(names):
         return await read_all()
 
@@ -474,25 +396,16 @@ class _Span(NamedTuple):
 
 
 class _ShardRead:
-    """A read of some chunks of one shard.
-
-    Parameters
-    ----------
-    loader : IndexLoader
-    remote : BatchedRemote
-    wanted : sequence of ChunkRequest
-    merge : callable
-        Merges ranges: `coalesced` with the limits of the store.
-    """
+    """A read of some chunks of one shard; `merge` merges ranges: it is `coalesced` with the limits of the store."""
 
     def __init__(
-        self, loader: IndexLoader, remote: BatchedRemote, wanted: Sequence[ChunkRequest], merge: Merge
+        self, loader: IndexLoader, remote: BatchedRemote, requests: Sequence[ChunkRequest], merge: Merge
     ) -> None:
         self._loader = loader
         self._remote = remote
-        self._wanted = wanted
+        self._requests = requests
         self._merge = merge
-        self._positions = [part.position for part in wanted]
+        self._positions = [request.position for request in requests]
 
     async def run(self, *, whole: bool) -> dict[int, Any]:
         """Return buffers by `ChunkRequest.number`, without absent chunks."""
@@ -500,16 +413,16 @@ class _ShardRead:
         index = None if whole else loader.cached()
         try:
             if whole or (index is None and self._is_all()):
-                found = await self._read_whole()
+                data = await self._read_whole()
             else:
-                found = await consistent_read(loader, index, self._read_ranges, self._read_whole)
+                data = await consistent_read(loader, index, self._read_ranges, self._read_whole)
         except ShardError as error:
-            raise with_keys(error, loader.chain, loader.key, self._wanted) from None
-        return found or {}
+            raise with_keys(error, loader.chain, loader.key, self._requests) from None
+        return data or {}
 
     def _is_all(self) -> bool:
         """Return True if all chunks are requested whole."""
-        complete = {part.position for part in self._wanted if part.request is None}
+        complete = {request.position for request in self._requests if request.request is None}
         return len(complete) == int(self._loader.chain.n_chunks)
 
     async def _read_whole(self) -> dict[int, Any] | None:
@@ -517,7 +430,7 @@ class _ShardRead:
         if answer is None:
             return None
         return read_and_close(
-            NativeShard(self._loader.chain, answer.data, self._loader.options), self._wanted
+            NativeShard(self._loader.chain, answer.data, self._loader.options), self._requests
         )
 
     async def _read_ranges(self, index: RemoteIndex) -> dict[int, Any]:
@@ -528,20 +441,20 @@ class _ShardRead:
         confirm(loader, index, asked)
         proved = with_proof(self._merge(asked), minimum_nbytes(loader, index, end))
         ranges = [(offset, nbytes + n_more) for offset, nbytes, n_more in proved]
-        answers = await self._remote.get_ranges(loader.key, ranges, index.version)
+        answers = await self._remote.get_ranges(loader.key, ranges, index.state)
         data = [
             checked_data(loader, index, lambda: np.array(self._positions), offset, nbytes, answer)
             for (offset, nbytes), answer in zip(ranges, answers, strict=True)
         ]
-        found = cut_out(parts, ranges, [memoryview(part) for part in data])
-        return {span.number: part for span, part in zip(spans, found, strict=True)}
+        pieces = cut_out(parts, ranges, [memoryview(part) for part in data])
+        return {span.number: part for span, part in zip(spans, pieces, strict=True)}
 
     def _spans(self, index: RemoteIndex) -> tuple[list[_Span], int]:
         """Return the ranges of the requested chunks, without absent chunks, and the end of the last chunk."""
         loader = self._loader
         entries = checked_entries(loader.chain, index.entries, self._positions, index.nbytes, loader.options)
         spans, end = [], 0
-        for part, (offset, size) in zip(self._wanted, entries.tolist(), strict=True):
+        for part, (offset, size) in zip(self._requests, entries.tolist(), strict=True):
             if offset != ABSENT:
                 start, nbytes = cut(part.request, size)
                 spans.append(_Span(part.number, offset + start, nbytes))
@@ -553,17 +466,9 @@ class _ShardRead:
 
 
 async def read_sizes(chain: Chain, shards: Sequence[str], options: Options, ask: Ask) -> Sizes:
-    """Read the sizes of chunks from the indexes of some shards with one call to the store.
+    """Read the sizes of chunks from the indexes of shards with one call to the store; uint64, shape (n, n_chunks).
 
-    Returns
-    -------
-    ndarray of uint64, shape (n, n_chunks)
-        Sizes of chunks in bytes; 2^64-1 for an absent chunk.
-
-    Raises
-    ------
-    ShardFormatError, ChecksumError
-        An index or one of its entries is wrong.
+    The size of an absent chunk is 2^64-1.
     """
     sizes = np.full((len(shards), chain.n_chunks), ABSENT, dtype=np.uint64)
     remote = BatchedRemote()
@@ -576,5 +481,5 @@ async def read_sizes(chain: Chain, shards: Sequence[str], options: Options, ask:
 
 
 def at_a_time(chain: Chain) -> int:
-    """Return the number of shards whose indexes are in memory at a time."""
+    """Return the number of shards whose indexes are in memory together."""
     return max(1, min(LIST_SHARDS, LIST_NBYTES // (16 * int(chain.n_chunks))))

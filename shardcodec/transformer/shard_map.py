@@ -49,19 +49,7 @@ Position = tuple[str, int]
 
 
 class Shards:
-    """The shards of some arrays with equal layout.
-
-    Parameters
-    ----------
-    below : Store
-        The store below.
-    arrays : sequence of ArrayKeys
-        Keys of the arrays.
-    spec : ShardSpec
-        Grid and index of the shards; its other parts are not used.
-    choices : mapping
-        Options of this store.
-    """
+    """The shards of some arrays with equal layout. Of `spec` only grid and index are used; `below` is the store below."""
 
     def __init__(
         self, below: Store, arrays: Sequence[ArrayKeys], spec: ShardSpec, choices: Mapping[str, Any]
@@ -185,8 +173,8 @@ class Shards:
         shards: dict[str, list[ChunkRequest]] = {}
         others: list[tuple[int, str, Any]] = []
         n = 0
-        for key, wanted in key_ranges:
-            place, request = self.locate(key), as_request(wanted, pairs=True)
+        for key, given in key_ranges:
+            place, request = self.locate(key), as_request(given, pairs=True)
             if place is None:
                 others.append((n, key, request))
             else:
@@ -195,20 +183,20 @@ class Shards:
         results: list[Any] = [None] * n
         for shard, buffered in (await self._buffered(list(shards))).items():
             stored = []
-            for part in shards[shard]:
-                if part.position not in buffered.shown:
-                    stored.append(part)
-                elif (value := buffered.shown[part.position]) is not None:
-                    start, nbytes = cut(part.request, len(value))
-                    results[part.number] = buffer_from(prototype, value[start : start + nbytes])
+            for request in shards[shard]:
+                if request.position not in buffered.shown:
+                    stored.append(request)
+                elif (value := buffered.shown[request.position]) is not None:
+                    start, nbytes = cut(request.request, len(value))
+                    results[request.number] = buffer_from(prototype, value[start : start + nbytes])
             shards[shard] = stored
-        shards = {shard: wanted for shard, wanted in shards.items() if wanted}
+        shards = {shard: requests for shard, requests in shards.items() if requests}
         first = StoreRequests(
             self.below, prototype, [(key, request_to_send(request)) for _, key, request in others]
         )
         for holder, own in self._by_holder(shards):
-            found = await self._found(holder, {shard: shards[shard] for shard in own}, first)
-            for number, data in found.items():
+            stored_data = await self._read_stored(holder, {shard: shards[shard] for shard in own}, first)
+            for number, data in stored_data.items():
                 results[number] = buffer_from(prototype, data)
         for (number, _, request), buffer in zip(others, await first.others(), strict=True):
             results[number] = buffer
@@ -217,7 +205,7 @@ class Shards:
                 results[number] = buffer[start : start + nbytes]
         return results
 
-    async def _found(
+    async def _read_stored(
         self, holder: Store, shards: Mapping[str, Sequence[ChunkRequest]], first: StoreRequests
     ) -> dict[int, Any]:
         """Read chunks of shards in one store; `first` sends requests to the store directly below."""
@@ -254,18 +242,18 @@ class Shards:
         for holder, own in self._by_holder(shards):
             ask = StoreRequests(holder, default_buffer_prototype())
             for first in range(0, len(own), step):
-                some = own[first : first + step]
+                group = own[first : first + step]
                 store = store_of(holder)
-                is_nested = self._holder(some[0])[2] is not None
+                is_nested = self._holder(group[0])[2] is not None
                 if store.is_near and not is_nested:
-                    scan = (self._chain, [store.source(shard) for shard in some], some, self._options)
-                    found = await in_thread(scan_files, *scan)
-                elif self._is_native(some):
-                    work = (self._chain, some, self._open, self._path)
-                    found = await in_thread(sizes_native, *work)
+                    scan = (self._chain, [store.source(shard) for shard in group], group, self._options)
+                    rows = await in_thread(scan_files, *scan)
+                elif self._is_native(group):
+                    work = (self._chain, group, self._open, self._path)
+                    rows = await in_thread(sizes_native, *work)
                 else:
-                    found = await read_sizes(self._chain, some, self._options, ask)
-                for shard, sizes in zip(some, found, strict=True):
+                    rows = await read_sizes(self._chain, group, self._options, ask)
+                for shard, sizes in zip(group, rows, strict=True):
                     yield shard, sizes
 
     # ---- writing
@@ -301,10 +289,10 @@ class Shards:
         options = self._options
         objects, limits = Budget(), store_of(self.below).limits()
 
-        async def change(shard: str, one: Edit) -> None:
+        async def change(shard: str, edit: Edit) -> None:
             async with objects.hold(1, limits.n_objects):
-                if not await self._buffer(shard, one, options):
-                    await self._writer.change(shard, one, options)
+                if not await self._buffer(shard, edit, options):
+                    await self._writer.change(shard, edit, options)
 
         await all_of(change(*each) for each in changes.items())
 
@@ -343,15 +331,15 @@ class Shards:
 
     async def _buffered(self, shards: Sequence[str]) -> dict[str, BufferedEdits]:
         """Return the buffered changes of chunks by shard. Other buffered writes to these shards are flushed first."""
-        buffer, found = active_buffer(), {}
+        buffer, by_shard = active_buffer(), {}
         if buffer is None:
             return {}
         for shard in shards:
             _, _, place = self._holder(shard)
             writes = await buffer.find(*self.object_of(shard), self.spec if place is None else None)
             if writes is not None:
-                found[shard] = writes
-        return found
+                by_shard[shard] = writes
+        return by_shard
 
     async def flush(self) -> None:
         """Flush all buffered writes of this process, because listing and deletion of folders see only stored objects."""
@@ -394,21 +382,15 @@ class Shards:
             if fixed is None:
                 continue
             shards = {key: shard async for key, shard in self.below_prefix(array, fixed)}
-            async for found, sizes in self._sizes(tuple(shards)):
+            async for group, sizes in self._sizes(tuple(shards)):
                 for position in (sizes != ABSENT).nonzero()[0].tolist():
-                    key = array.chunk(shards[found], position)
+                    key = array.chunk(shards[group], position)
                     if key.startswith(prefix):
                         yield key, int(sizes[position])
 
 
 def as_folder(prefix: str) -> str:
-    """Return a prefix with a slash at its end; an empty prefix stays empty.
-
-    Raises
-    ------
-    TypeError
-        `prefix` is not a str.
-    """
+    """Return a prefix with a slash at its end; an empty prefix stays empty. TypeError if it is not a str."""
     if not isinstance(prefix, str):
         raise TypeError(f"prefix: expected str, got {type(prefix).__name__}")
     return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"

@@ -400,7 +400,7 @@ class ShardingStorageTransformer(TransformerReader):
             await self.shards.change({place[0]: put({place[1]: value.as_numpy_array()})})
 
     async def set_if_not_exists(self, key: str, value: Any) -> None:
-        """Store a value if it is absent; of several calls at a time one stores its value."""
+        """Store a value if it is absent; of several concurrent calls one stores its value."""
         await self._check_value(value)
         place = self.shards.locate(key)
         if place is None:

@@ -26,7 +26,7 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.runner import Runner
-from ..storage.store import UNCHANGED, Outcome, Stored
+from ..storage.store import UNCHANGED, Outcome, StoredObject
 from .read import with_keys
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 
-class Unchanged(Exception):
-    """Raised by `Batch.renewed` to leave the object as it is."""
+class NothingChanged(Exception):
+    """Raised by `Batch.renewed` to leave the object unchanged."""
 
 
 # ---------------------------------------------------------------- edits of one shard
@@ -61,10 +61,7 @@ class Unchanged(Exception):
 class Draft:
     """A stored shard with edits on top. Chunks are read only when an edit asks for them.
 
-    Attributes
-    ----------
-    new : dict
-        Changed chunks by position; None for an erased one.
+    new: changed chunks by position; None for an erased one.
     """
 
     def __init__(self, shard: Callable[[], OpenedShard], chain: Chain, key: str) -> None:
@@ -97,20 +94,11 @@ class Draft:
 class Edit:
     """An edit of one shard: a function from the stored shard to new chunks.
 
-    Parameters
-    ----------
-    apply : callable
-        Takes a `Draft` and returns the new chunks by position (None erases a chunk). It may be called several times,
-        in any thread. The shard stays unchanged if it raises.
-    blind : collection of int
-        Positions that are set independently of the stored shard; empty if `apply` reads the draft.
-    nbytes : int
-        Number of bytes to write, estimated.
-    given : mapping, optional
-        New chunks by position (None erases a chunk), if they do not depend on the stored shard.
-    narrowed : callable, optional
-        Takes positions and returns the edit of these chunks only, with a copy of its bytes. An edit with neither `given` nor
-        `narrowed` cannot be buffered.
+    apply: takes a `Draft` and returns the new chunks by position (None erases a chunk). It may be called several times, in any
+    thread; if it raises, the shard is unchanged. blind: positions that are set independently of the stored shard; empty if
+    `apply` reads the draft. nbytes: bytes to write, estimated. given: new chunks by position, if they do not depend on the
+    stored shard. narrowed: takes positions and returns the edit of these chunks only, with a copy of its bytes. An edit with
+    neither `given` nor `narrowed` cannot be buffered.
     """
 
     def __init__(
@@ -148,8 +136,8 @@ class _Within(Edit):
     def _apply(self, draft: Draft) -> Mapping[int, Any]:
         old = draft.value(self._position) if self._batch.depends_on_old else None
         try:
-            return {self._position: self._batch.renewed(Stored(0, data=old))}
-        except Unchanged:
+            return {self._position: self._batch.renewed(StoredObject(0, data=old))}
+        except NothingChanged:
             return {}
 
 
@@ -212,26 +200,10 @@ def put_ranges(chunks: Mapping[int, tuple[str, ByteRanges]]) -> Edit:
 
 
 def overwrite_ranges(key: str, old: Any, ranges: ByteRanges) -> bytearray:
-    """Return a value with ranges overwritten.
+    """Return a value with ranges overwritten; it is longer than the old one if a range goes beyond its end. An absent value is empty.
 
-    Parameters
-    ----------
-    key : str
-        Key of the value, for errors.
-    old : bytes-like or None
-        The stored value; None if it is absent.
-    ranges : sequence of (int, memoryview)
-        Start and bytes of each. A start below 0 counts from the end of the value.
-
-    Returns
-    -------
-    bytearray
-        The new value, longer than the old one if a part goes beyond its end.
-
-    Raises
-    ------
-    ValueError
-        A part begins beyond the end of the value or before its first byte, or two parts overlap.
+    ranges: start and bytes of each; a start below 0 counts from the end of the value. ValueError: a range begins beyond the end
+    of the value or before its first byte, or two ranges overlap. `key` is for errors.
     """
     value = bytearray(b"" if old is None else old)
     size = len(value)
@@ -260,7 +232,7 @@ def overwrite_ranges(key: str, old: Any, ranges: ByteRanges) -> bytearray:
 # ---------------------------------------------------------------- the writer of the shards of one array
 
 
-class _Waiting(NamedTuple):
+class _QueuedEdit(NamedTuple):
     edit: Edit
     done: asyncio.Future[None]
 
@@ -289,14 +261,8 @@ _tasks: set[asyncio.Task[None]] = set()
 class Writer:
     """Writes the shards of one array.
 
-    Parameters
-    ----------
-    chain
-        Compiled chain of a shard.
-    exchange : callable
-        Coroutine function that replaces a shard, see `Exchange`.
-    place_of : callable
-        Coroutine function from the key of a shard to its `Place`.
+    exchange: coroutine function that replaces a shard, see `Exchange`. place_of: coroutine function from the key of a shard to
+    its `Place`.
     """
 
     def __init__(
@@ -308,51 +274,29 @@ class Writer:
         self._chain = chain
         self._exchange = exchange
         self._place_of = place_of
-        self._waiting: dict[_Key, list[_Waiting]] = {}
+        self._waiting: dict[_Key, list[_QueuedEdit]] = {}
 
     async def change(self, shard: str, edit: Edit, options: Options) -> None:
-        """Change a shard and wait until the edit is stored.
-
-        Raises
-        ------
-        ShardFormatError, ChecksumError
-            An entry that the write would carry over is damaged; the shard is unchanged.
-        LockError
-            Another process held the lock of the shard for longer than ``lock_timeout``.
-        Exception
-            An error of the edit itself.
-        """
+        """Change a shard and wait until the edit is stored. After an error of the edit, of damage or of a lock the shard is unchanged."""
         loop = asyncio.get_running_loop()
-        one = _Waiting(edit, loop.create_future())
+        queued = _QueuedEdit(edit, loop.create_future())
         queue = self._waiting.setdefault((loop, shard, options), [])
-        queue.append(one)
+        queue.append(queued)
         if len(queue) == 1:
             task = loop.create_task(self._run((loop, shard, options)))
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
-        await asyncio.shield(one.done)
+        await asyncio.shield(queued.done)
 
     async def change_locked(
         self, shard: str, edit: Edit, options: Options, exchange: Callable[[Batch], Awaitable[None]]
     ) -> None:
-        """Change a shard whose lock the caller holds; raises as `change`.
-
-        Parameters
-        ----------
-        shard : str
-            Key of the shard.
-        edit : Edit
-            The edit.
-        options : Options
-            Options of the write.
-        exchange : callable
-            Coroutine function that replaces the shard.
-        """
-        one = _Waiting(edit, asyncio.get_running_loop().create_future())
-        batch = Batch(self._chain, await self._place_of(shard), options, lambda: [one])
+        """Change a shard whose lock the caller holds; raises as `change`. exchange: coroutine function that replaces the shard."""
+        queued = _QueuedEdit(edit, asyncio.get_running_loop().create_future())
+        batch = Batch(self._chain, await self._place_of(shard), options, lambda: [queued])
         await exchange(batch)
         batch.finish(None)
-        await one.done
+        await queued.done
 
     async def _run(self, key: _Key) -> None:
         """Write all queued edits of a shard once its lock is held."""
@@ -375,18 +319,14 @@ class Writer:
 class Batch:
     """All queued edits of one shard: a `Maker` of it, or of a shard inside a chunk (`within`).
 
-    Attributes
-    ----------
-    new_nbytes : int
-        Number of bytes to write, estimated; small shards are written on the event loop.
-    depends_on_old : bool
-        True if the new shard depends on the stored one.
+    new_nbytes: bytes to write, estimated; small shards are written on the event loop. depends_on_old: the new shard depends on
+    the stored one.
     """
 
     keeps_emptied = True
 
     def __init__(
-        self, chain: Chain, place: Place, options: Options, take: Callable[[], list[_Waiting]]
+        self, chain: Chain, place: Place, options: Options, take: Callable[[], list[_QueuedEdit]]
     ) -> None:
         self._chain = chain
         self._key = place.key
@@ -396,7 +336,7 @@ class Batch:
         self._is_durable = options.durability != "rename"
         self._is_prompt = place.is_prompt
         self._take = take
-        self._waiting: list[_Waiting] | None = None
+        self._waiting: list[_QueuedEdit] | None = None
         self._errors: dict[int, Exception] = {}
         self.new_nbytes = 0
         self.depends_on_old = True
@@ -420,25 +360,25 @@ class Batch:
     def nbytes(self, position: int) -> int:
         return 0
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         is_small = self.new_nbytes + self._old_nbytes(stored[0]) <= INLINE_NBYTES
         inline = is_small and self._is_prompt and not self._is_durable
         try:
             return await runner.call(self._maker.make_all, stored, inline=inline)
-        except Unchanged:
+        except NothingChanged:
             return Outcome([UNCHANGED], is_stored=self._is_file)
 
-    def _old_nbytes(self, old: Stored) -> int:
+    def _old_nbytes(self, old: StoredObject) -> int:
         if old.file is not None:
             return old.file.nbytes
         return 0 if old.data is None else memoryview(old.data).nbytes
 
-    def renewed(self, stored: Stored) -> Any:
+    def renewed(self, stored: StoredObject) -> Any:
         """Return the new shard, in any thread, perhaps several times."""
         return self._maker.make_all([stored]).objects[0]
 
-    def _decide(self, found: StoredShard) -> shard_change.Change:
-        draft = Draft(lambda: found.shard, self._chain, self._key)
+    def _decide(self, stored: StoredShard) -> shard_change.Change:
+        draft = Draft(lambda: stored.shard, self._chain, self._key)
         assert self._waiting is not None
         self._errors = {}
         for i, (edit, _) in enumerate(self._waiting):
@@ -447,7 +387,7 @@ class Batch:
             except Exception as error:  # noqa: BLE001  # an error of one edit must not stop the other ones
                 self._errors[i] = error
         if not draft.new:
-            raise Unchanged
+            raise NothingChanged
         return shard_change.Change.of(draft.new, self._chain.grid_shape, self._order)
 
     def finish(self, failure: BaseException | None) -> None:
@@ -456,9 +396,9 @@ class Batch:
 
 
 def _finish(
-    waiting: Sequence[_Waiting], errors: Mapping[int, Exception], failure: BaseException | None
+    waiting: Sequence[_QueuedEdit], errors: Mapping[int, Exception], failure: BaseException | None
 ) -> None:
-    """Pass to every waiting coroutine the error of its own edit, or else `failure`, or the end of the write."""
+    """Pass to every waiting coroutine the error of its edit, or else `failure`, or the end of the write."""
     for i, (_, done) in enumerate(waiting):
         error = errors.get(i) or failure
         if done.done():  # cancelled
@@ -497,15 +437,7 @@ def applier(
 class BufferedEdits(BufferedWrites):
     """Buffered writes of one shard through a transformer: chunks that were set, erased or edited.
 
-    Parameters
-    ----------
-    spec : ShardSpec
-        Layout of the shard.
-
-    Attributes
-    ----------
-    shown : dict
-        Changed chunks as readers see them, by position; None for an erased one.
+    shown: changed chunks as readers see them, by position; None for an erased one.
     """
 
     def __init__(self, spec: ShardSpec) -> None:
@@ -530,14 +462,8 @@ class BufferedEdits(BufferedWrites):
     def add(self, edit: Edit, shown: Mapping[int, Any], store: Callable[[Edit], Awaitable[None]]) -> None:
         """Add an edit.
 
-        Parameters
-        ----------
-        edit : Edit
-            The edit.
-        shown : mapping
-            Its chunks as readers see them after the edit, by position.
-        store : callable
-            Coroutine function that stores all buffered edits in one write.
+        shown: its chunks as readers see them after the edit, by position. store: coroutine function that stores all buffered
+        edits in one write.
         """
         if edit.narrowed is None:
             self._certain.update(shown)

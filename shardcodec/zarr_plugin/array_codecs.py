@@ -45,7 +45,7 @@ from ..compat import (
     replaced_part,
 )
 from ..errors import ShardError, SpecError, UnsupportedError
-from .request import Declined
+from .request import Refusal
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -65,21 +65,14 @@ __all__ = [
 #
 # Codecs without native code: the codec objects of zarr, called as zarr calls them.
 #
-# Most codecs of zarr 3.3 and later can be called in any thread with one chunk at a time. The other ones are coroutines; they
+# Most codecs of zarr 3.3 and later can be called in any thread with one chunk per call. The other ones are coroutines; they
 # run in batches on zarr's own event loop. Staged work never blocks that loop.
 
 
 class ZarrCodecs:
-    """A chain of codecs for chunks of one shape; see `access.staged.read.ChunkCodecs`.
+    """A chain of codecs for chunks of one shape, in the order of encoding; see `access.staged.read.ChunkCodecs`.
 
-    Parameters
-    ----------
-    codecs : iterable of zarr.abc.codec.Codec
-        The codecs, in the order of encoding.
-    shape : tuple of int
-        Shape of a chunk.
-    dtype, fill_value
-        Data type and fill value, as in zarr's metadata.
+    dtype, fill_value: as in zarr's metadata.
     """
 
     def __init__(self, codecs: Iterable[Any], shape: tuple[int, ...], dtype: Any, fill_value: Any) -> None:
@@ -176,15 +169,10 @@ MAX_CHAINS = 64
 
 
 class Kind:
-    """Common base of the kinds of arrays.
+    """Common base of the kinds of arrays. dtype: that of the elements, in either byte order.
 
-    Attributes
-    ----------
-    dtype : numpy.dtype
-        Data type of the elements, in either byte order.
-    chain : callable
-        Takes the shape of a chunk, and True if the elements in memory have native byte order; returns the compiled chain
-        or raises `Declined`.
+    chain: takes the shape of a chunk, and True if the elements in memory have native byte order; returns the compiled chain or
+    raises `Refusal`.
     """
 
     dtype: Any
@@ -201,7 +189,7 @@ class Kind:
             return None
         try:
             return self.chain(shape, native_order)
-        except Declined:
+        except Refusal:
             return None
 
     def _checked_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
@@ -210,7 +198,7 @@ class Kind:
         except ShardError as error:
             if isinstance(error, SpecError) and _is_indivisible(error):
                 raise
-            raise Declined(str(error)) from error
+            raise Refusal(str(error)) from error
 
     def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
         raise NotImplementedError
@@ -246,7 +234,7 @@ class StagedKind(Kind):
         sharding: Any = metadata.codecs[place]
         self._sharding = sharding
         if foreign := foreign_codec(sharding.index_codecs):
-            raise Declined(f"codec class {foreign} for an index")
+            raise Refusal(f"codec class {foreign} for an index")
         self._before = metadata.codecs[:place]
         self._after = metadata.codecs[place + 1 :]
         self._inner = self._codecs(sharding.codecs, sharding.chunk_shape)
@@ -303,26 +291,14 @@ def _log_once(text: str) -> None:
 
 
 def kind_of(metadata: ArrayMetadata) -> Kind:
-    """Return the kind of an array.
+    """Return the kind of an array; `Refusal` if zarr's own pipeline must do the work.
 
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array.
-
-    Returns
-    -------
-    NativeKind or StagedKind
-
-    Raises
-    ------
-    Declined
-        zarr's own pipeline must do the work: the array has no shards and a codec without native code, its sharding codec
-        is of a third party, or a function of zarr's codec classes was replaced (by a test or a profiler).
+    That is so if the array has no shards and a codec without native code, if its sharding codec is of a third party, or if a
+    function of zarr's codec classes was replaced (by a test or a profiler).
     """
     codecs = codecs_of(metadata)
     if replaced := replaced_part(codecs):
-        raise Declined(f"{replaced} has been replaced")
+        raise Refusal(f"{replaced} has been replaced")
     if names := _names_after_sharding(codecs):
         _log_once(f"codecs after sharding_indexed ({names}): every access reads or writes whole shards")
     foreign = foreign_codec(codecs)
@@ -333,8 +309,8 @@ def kind_of(metadata: ArrayMetadata) -> Kind:
         except (SpecError, UnsupportedError) as error:
             reason = str(error)
     if not any(is_sharding(codec) for codec in codecs):
-        raise Declined(reason)
+        raise Refusal(reason)
     try:
         return StagedKind(metadata)
     except Exception as error:  # codecs of third parties may raise any exception
-        raise Declined(f"{reason}; {error}") from error
+        raise Refusal(f"{reason}; {error}") from error

@@ -38,16 +38,7 @@ class SmallWriter:
     """Fast path for an assignment of one whole inner chunk in a block of `group_writes`.
 
     `write` returns False for any other assignment, and for the first one to each object; the caller then uses
-    `ProcessBuffer.write`.
-
-    Parameters
-    ----------
-    kind : Kind
-        The codecs of the array.
-    base : zarr.abc.store.Store
-        The store of the array.
-    store : Store
-        Our `Store` of it.
+    `ProcessBuffer.write`. `base` is the zarr store of the array, `store` our `Store` of it.
     """
 
     def __init__(self, kind: Kind, base: Any, store: Store) -> None:
@@ -87,17 +78,7 @@ _LAYOUT_V2 = ("dtype", "chunks", "dimension_separator", "fill_value", "order", "
 
 
 class ArrayGuard:
-    """The layout of an array, as its handle has it; a `LayoutGuard`.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the handle.
-    store : Store
-        The store of the array.
-    folder : str
-        Path of the array in the store.
-    """
+    """The layout of an array, as its handle has it; a `LayoutGuard`. folder: path of the array in the store."""
 
     def __init__(self, metadata: ArrayMetadata, store: Store, folder: str) -> None:
         self._metadata = metadata

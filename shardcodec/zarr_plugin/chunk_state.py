@@ -99,10 +99,10 @@ def chunk_state(
     >>> state = shardcodec.chunk_state("a.zarr")
     >>> state.exists.mean(), state.nbytes.sum()
     """
-    scan = _Scan(readable_at(array, storage_options), path, region, threads, cache)
+    scan = _RegionScan(readable_at(array, storage_options), path, region, threads, cache)
     sizes, state = scan.grid.collect()
-    for shards, found in scan.run(progress):
-        for shard, numbers in zip(shards, found, strict=True):
+    for shards, rows in scan.run(progress):
+        for shard, numbers in zip(shards, rows, strict=True):
             place, block = scan.grid.block(shard, numbers)
             state.exists[place] = block != ABSENT
             sizes[place] = np.where(block == ABSENT, 0, block)
@@ -141,17 +141,17 @@ def iter_existing(
     UnsupportedError, TypeError, ValueError, ShardFormatError, ChecksumError, ImportError
         As for `chunk_state`.
     """
-    scan = _Scan(readable_at(array, storage_options), path, region, threads, cache)
+    scan = _RegionScan(readable_at(array, storage_options), path, region, threads, cache)
 
     def existing() -> Iterator[tuple[tuple[int, ...], int]]:
-        for shards, found in scan.run(progress):
-            for shard, numbers in zip(shards, found, strict=True):
+        for shards, rows in scan.run(progress):
+            for shard, numbers in zip(shards, rows, strict=True):
                 yield from scan.grid.existing(shard, numbers)
 
     return existing()
 
 
-class _Scan:
+class _RegionScan:
     """One pass over the shards of a region."""
 
     def __init__(
@@ -212,7 +212,7 @@ class _Scan:
         if buffer is not None and buffer.nbytes:
             for shards in self.grid.batches():
                 # a listing shows stored objects only
-                sync(buffer.flush_with_parts(self._store, self._keys(shards)))
+                sync(buffer.flush_with_values(self._store, self._keys(shards)))
         lists = total >= LISTING_SHARDS and self.grid.n_all_shards <= LISTED_PER_SHARD * total
         present = self._listing() if lists or self._sidecar is not None else None
         if self._sidecar is not None and present is not None:
@@ -261,23 +261,23 @@ class _Scan:
             before = [None if present is None else present.get(key) for key in keys]
         sizes = np.full((len(keys), self.grid.chain.n_chunks), ABSENT, dtype=np.uint64)
         rest = []
-        for i, (key, stamp) in enumerate(zip(keys, before, strict=True)):
-            found = self._sidecar.get(key, stamp)
-            if found is None:
+        for i, (key, state) in enumerate(zip(keys, before, strict=True)):
+            cached = self._sidecar.get(key, state)
+            if cached is None:
                 rest.append(i)
             else:
-                sizes[i] = found
+                sizes[i] = cached
         native.load().totals_add(index_hits=len(keys) - len(rest))
         if rest:
             read, after = self._read([keys[i] for i in rest], present)
-            for i, own, stamp in zip(rest, read, after, strict=True):
+            for i, own, state in zip(rest, read, after, strict=True):
                 sizes[i] = own
-                self._sidecar.put(keys[i], stamp if of_files is None else of_files[i], own)
+                self._sidecar.put(keys[i], state if of_files is None else of_files[i], own)
         return sizes
 
     def _read(
         self, keys: Sequence[str], present: Mapping[str, str | None] | None
     ) -> tuple[Sizes, list[str | None]]:
         """Read indexes; return the sizes, and the names of the objects' states if the store reports them."""
-        wanted = None if present is None else [i for i, key in enumerate(keys) if key in present]
-        return sizes_of(self._store, self.grid.chain, keys, self._options, wanted)
+        may_exist = None if present is None else [i for i, key in enumerate(keys) if key in present]
+        return sizes_of(self._store, self.grid.chain, keys, self._options, may_exist)

@@ -87,37 +87,37 @@ class ShardingCodec(ZarrShardingCodec):
             return await super()._encode_single(shard_array, shard_spec)
         return await in_thread(self._encode_sync, shard_array, shard_spec)
 
-    # ---- a part of a shard in a store
+    # ---- a box of a shard in a store
 
     def _decode_partial_sync(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
         job = self._job(shard_spec)
-        part = None if job is None else job.part(byte_getter, selection)
-        if job is None or part is None:
+        box = None if job is None else job.box(byte_getter, selection)
+        if job is None or box is None:
             return super()._decode_partial_sync(byte_getter, selection, shard_spec)  # type: ignore[misc]
-        return job.read_part(part)
+        return job.read_box(box)
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
         if waiting.is_over():
             await waiting.next_turn()
         await introduce_async(byte_getter)
         job = self._job(shard_spec)
-        part = None if job is None else job.part(byte_getter, selection, by_requests=True)
-        if job is None or part is None:
+        box = None if job is None else job.box(byte_getter, selection, by_requests=True)
+        if job is None or box is None:
             return await super()._decode_partial_single(byte_getter, selection, shard_spec)
-        out = job.empty(part.shape)
-        missing = await read_request(job.request(part, out), job.options)
+        out = job.empty(box.shape)
+        missing = await read_request(job.request(box, out), job.options)
         return None if missing else job.wrapped(out)
 
     def _encode_partial_sync(self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any) -> None:
         job = self._job(shard_spec)
-        part = None if job is None else job.part(byte_setter, selection)
-        values = None if job is None or part is None else job.values(value, part.shape)
-        if job is None or part is None or values is None:
+        box = None if job is None else job.box(byte_setter, selection)
+        values = None if job is None or box is None else job.values(value, box.shape)
+        if job is None or box is None or values is None:
             with locks.table().hold(_lock_names(byte_setter)):
                 super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
         check_store_writable(byte_setter.store)
-        write_request_blocking(job.request(part, values), job.options)
+        write_request_blocking(job.request(box, values), job.options)
 
     async def _encode_partial_single(
         self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
@@ -126,18 +126,18 @@ class ShardingCodec(ZarrShardingCodec):
             await waiting.next_turn()
         await introduce_async(byte_setter)
         job = self._job(shard_spec)
-        part = None if job is None else job.part(byte_setter, selection, by_requests=True)
-        values = None if job is None or part is None else job.values(value, part.shape)
-        if job is None or part is None or values is None:
+        box = None if job is None else job.box(byte_setter, selection, by_requests=True)
+        values = None if job is None or box is None else job.values(value, box.shape)
+        if job is None or box is None or values is None:
             async with locks.table().hold_async(await _lock_names_async(byte_setter)):
                 await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
         check_store_writable(byte_setter.store)  # a view may be read-only though its store is not
-        await write_request(job.request(part, values), job.options)
+        await write_request(job.request(box, values), job.options)
 
     # ---- the engine's view of an array spec
 
-    def _job(self, shard_spec: Any) -> _Job | None:
+    def _job(self, shard_spec: Any) -> _ShardKind | None:
         """Return what the engine needs for shards of this kind; None if it does not support them."""
         if foreign_codec((self,)):
             return None
@@ -151,7 +151,7 @@ class ShardingCodec(ZarrShardingCodec):
             spec = cache[key]
             if spec is None:
                 return None
-            return _Job(self, shard_spec, spec, dtype)
+            return _ShardKind(self, shard_spec, spec, dtype)
         except (ShardError, TypeError, ValueError):
             return None
 
@@ -180,7 +180,7 @@ async def _lock_names_async(target: Any) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _ShardBox:
     """A box of a shard in a store, and the axes and shape of the selected elements."""
 
     store: Store
@@ -190,7 +190,7 @@ class _Part:
     shape: tuple[int, ...]
 
 
-class _Job:
+class _ShardKind:
     """Shards of one kind: the compiled chain and the options of the moment."""
 
     def __init__(self, codec: ShardingCodec, shard_spec: Any, spec: ChainSpec, dtype: np.dtype[Any]) -> None:
@@ -209,13 +209,13 @@ class _Job:
         return self.shard_spec.prototype.nd_buffer.from_ndarray_like(array)
 
     def values(self, buffer: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
-        """Return the array behind a buffer; None if the engine cannot take it as it is."""
+        """Return the array behind a buffer; None if the engine cannot use it."""
         array = as_numpy(buffer)
         if array is None or array.dtype != self.dtype or array.shape not in ((), shape):
             return None
         return array
 
-    def part(self, target: Any, selection: Any, *, by_requests: bool = False) -> _Part | None:
+    def box(self, target: Any, selection: Any, *, by_requests: bool = False) -> _ShardBox | None:
         """Return the box of a basic selection; None if the engine cannot handle it, or a store needs requests."""
         if array_axes(selection) is None or type(target) is not StorePath or not is_zarr_store(target.store):
             return None
@@ -227,25 +227,25 @@ class _Job:
             box, axes, shape = parse_selection(selection, self.spec.shape)
         except IndexError:
             return None
-        return None if 0 in box.count else _Part(store, key, box, axes, shape)
+        return None if 0 in box.count else _ShardBox(store, key, box, axes, shape)
 
-    def request(self, part: _Part, array: np.ndarray[Any, Any]) -> Request:
-        """Return the request that reads a part into an array, or writes it from one."""
-        axes = part.axes if array.ndim else (-1,) * self.chain_rank  # a scalar stands for every element
+    def request(self, box: _ShardBox, array: np.ndarray[Any, Any]) -> Request:
+        """Return the request that reads a box into an array, or writes it from one."""
+        axes = box.axes if array.ndim else (-1,) * self.chain_rank  # a scalar stands for every element
         return Request(
-            part.store, [ObjectSelection(part.key, self.chain, part.box)], [0], axes, array, self.shard_spec
+            box.store, [ObjectSelection(box.key, self.chain, box.box)], [0], axes, array, self.shard_spec
         )
 
     def read(self, source: Any, box: Box, out: Any, axes: tuple[int, ...], key: str = "") -> bool:
         return not read([ObjectSelection(key, self.chain, box, source)], out, axes, self.options)
 
-    def read_part(self, part: _Part) -> Any:
-        """Read the elements of a part into a new buffer of zarr (`NDBuffer`); None if the object does not exist.
+    def read_box(self, box: _ShardBox) -> Any:
+        """Read the elements of a box into a new buffer of zarr (`NDBuffer`); None if the object does not exist.
 
-        Reads in this thread. The store must be near: `part` returns no other one without `by_requests`.
+        Reads in this thread. The store must be near: `box` returns no other one without `by_requests`.
         """
-        out = self.empty(part.shape)
-        exists = self.read(part.store.source(part.key), part.box, out, part.axes, part.key)
+        out = self.empty(box.shape)
+        exists = self.read(box.store.source(box.key), box.box, out, box.axes, box.key)
         return self.wrapped(out) if exists else None
 
     def write(self, item: WriteItem, values: Any, axes: Any) -> Outcome:

@@ -42,7 +42,7 @@ from ..storage import indexes
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import Store
 from .array_codecs import Kind
-from .request import Declined
+from .request import Refusal
 
 if TYPE_CHECKING:
     from .buffered_write import ArrayGuard
@@ -62,16 +62,8 @@ _Made = tuple["DirectAccess | None", Any, Any, Any, Choices, Any]
 class MemoisedAccess:
     """The `DirectAccess` to one array; made again only when the array was resized or moved, or an option has changed.
 
-    Parameters
-    ----------
-    kind : Kind or None
-        The codecs of the array; None if zarr's own pipeline does the work.
-    store : Store
-        Its store.
-    resolver : Resolver
-        Its options.
-    is_plain : bool
-        zarr writes objects of this array as a whole, and not by inner chunks.
+    kind: None if zarr's own pipeline does the work. is_plain: zarr writes objects of this array as a whole, and not by inner
+    chunks.
     """
 
     def __init__(
@@ -84,22 +76,9 @@ class MemoisedAccess:
         self._made: _Made = None, None, None, None, NOTHING, None
 
     def of(self, array: Any) -> DirectAccess | None:
-        """Return the access.
+        """Return the access to an array; None if each access must take zarr's way.
 
-        Parameters
-        ----------
-        array : AsyncArray
-            The array.
-
-        Returns
-        -------
-        DirectAccess or None
-            None if each access must take zarr's way.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An option in the configuration or the environment is invalid.
+        TypeError, ValueError: an option in the configuration or the environment is invalid.
         """
         access, metadata, config, place, choices, settings = self._made
         if (
@@ -126,26 +105,10 @@ class MemoisedAccess:
 def direct_access(
     array: Any, kind: Kind | None, store: Store, options: Options, *, is_plain: bool
 ) -> DirectAccess | None:
-    """Return the direct access to an array, with its metadata and configuration of this moment.
+    """Return the direct access to an array, with its metadata and configuration of this moment; None if zarr's way is needed.
 
-    Parameters
-    ----------
-    array : AsyncArray
-        The array.
-    kind : Kind or None
-        Its codecs; None if zarr's own pipeline does the work.
-    store : Store
-        Its store.
-    options : Options
-        Options of each access.
-    is_plain : bool
-        zarr writes objects of this array as a whole, and not by inner chunks.
-
-    Returns
-    -------
-    DirectAccess or None
-        None if zarr's way is needed: the objects are read with requests, codecs have no native code, the grid is not regular,
-        the key encoding is unknown, or the array has rank 0.
+    That is so if the objects are read with requests, codecs have no native code, the grid is not regular, the key encoding is
+    unknown, or the array has rank 0. `kind` and `is_plain` are as for `MemoisedAccess`.
     """
     metadata = array.metadata
     chunk_shape = chunk_shape_of(metadata)
@@ -157,7 +120,7 @@ def direct_access(
     try:
         chain = kind.chain(tuple(chunk_shape), native_order)
         keys = key_encoding(metadata.to_dict())
-    except (Declined, ShardError):
+    except (Refusal, ShardError):
         return None
     sample = tuple(range(1, len(metadata.shape) + 1))
     if chain.stage is not None or metadata.encode_chunk_key(sample) != keys.key(sample):
@@ -171,20 +134,7 @@ def direct_access(
 class DirectAccess:
     """Basic selections of one array, in the thread of the caller.
 
-    Parameters
-    ----------
-    objects : ArrayObjects
-        The objects of the array.
-    metadata : ArrayMetadata
-        Metadata of the array.
-    config : ArrayConfig
-        zarr's configuration of the array.
-    order : {"C", "F"}
-        Memory order of results.
-    options : Options
-        Options of each access.
-    is_plain : bool
-        zarr writes objects of this array as a whole, and not by inner chunks.
+    config: zarr's configuration of the array. order: memory order of results. is_plain: as for `MemoisedAccess`.
     """
 
     def __init__(
@@ -221,14 +171,14 @@ class DirectAccess:
         if not self._reads:
             return None
         try:
-            found = self._reader.get(selection) if buffer is None else None
+            elements = self._reader.get(selection) if buffer is None else None
         except (ShardError, OSError):
             return None
-        if found is None:
-            found = self._read(selection, buffer)
-        if found is None or found.shape:
-            return found
-        return found if _is_orthogonal(selection) else found[()]
+        if elements is None:
+            elements = self._read(selection, buffer)
+        if elements is None or elements.shape:
+            return elements
+        return elements if _is_orthogonal(selection) else elements[()]
 
     def _read(self, selection: Any, buffer: Any) -> np.ndarray[Any, Any] | None:
         """Read a selection of any size, unless it is not basic or has buffered writes."""
@@ -240,36 +190,30 @@ class DirectAccess:
         out: np.ndarray[Any, Any] = self._empty(shape, objects.dtype)
         if 0 in box.count:
             return out
-        parts = objects.parts(box)
-        if buffer is not None and buffer.has_any(objects.folder.store, [part.key for part in parts]):
+        items = objects.items(box)
+        if buffer is not None and buffer.has_any(objects.folder.store, [item.key for item in items]):
             return None
         try:
-            self._reader.read(parts, out, axes)
+            self._reader.read(items, out, axes)
         except ShardError:
             return None
         return out
 
     def write(self, selection: Any, value: Any) -> bool:
-        """Store a value in the elements of a selection; return False if nothing was stored.
-
-        Raises
-        ------
-        Exception
-            Errors of the codecs, the store and the locks, as from `write_request`.
-        """
+        """Store a value in the elements of a selection; return False if nothing was stored. Raises as `write_request`."""
         objects = self._objects
         store = objects.folder.store
         must_use_zarr = is_zarrs_loop() or store.is_read_only or is_repaired(self._metadata)
-        found = None if must_use_zarr else self._find(selection)
-        if found is None:
+        place = None if must_use_zarr else self._find(selection)
+        if place is None:
             return False
-        parts, axes, shape = found
+        items, axes, shape = place
         values = _as_values(value, shape, objects.dtype)
         if values is None:
             return False
         if not values.ndim:
             axes = (-1,) * len(axes)
-        request = Request(store, parts, range(len(parts)), axes, values, self._spec)
+        request = Request(store, items, range(len(items)), axes, values, self._spec)
         buffer = active_buffer()
         if buffer is None:
             write_request_blocking(request, self._options)
@@ -286,20 +230,20 @@ class DirectAccess:
         return self._guard
 
     def _find(self, selection: Any) -> tuple[list[ObjectSelection], Ints, Ints] | None:
-        """Return the parts of a basic selection, and axes and shape as `parse_selection`; None if it has no elements."""
+        """Return the items of a basic selection, and axes and shape as `parse_selection`; None if it has no elements."""
         objects = self._objects
-        if (found := self._reader.locate(selection)) is not None:
-            part, axes, shape = found
-            assert isinstance(part.box, Box)
-            if not self._has_edge or any(part.box.start) or part.covers:  # else it may end at the edge
-                return [part], axes, shape
+        if (place := self._reader.locate(selection)) is not None:
+            item, axes, shape = place
+            assert isinstance(item.box, Box)
+            if not self._has_edge or any(item.box.start) or item.covers:  # else it may end at the edge
+                return [item], axes, shape
         parsed = _parse(selection, objects.shape)
         if parsed is None or 0 in parsed[0].count:
             return None
         box, axes, shape = parsed
         if self._has_edge and any(axes[axis] < 0 for axis in self._single):
             return None  # versions of zarr differ in whether an integer replaces a chunk with one element within the array
-        return objects.parts(box, drops_rest=self._has_edge), axes, shape
+        return objects.items(box, drops_rest=self._has_edge), axes, shape
 
 
 def _empty(order: str, shape: Ints, dtype: np.dtype[Any]) -> Any:

@@ -44,10 +44,10 @@ from ..storage.kinds import introduce, is_zarr_store, originals, store_of
 from ..storage.locks import NO_FILE
 from ..storage.replace import replace
 from ..storage.runner import ON_LOOP, Runner
-from ..storage.store import UNCHANGED, Outcome, Store, Stored
+from ..storage.store import UNCHANGED, Outcome, Store, StoredObject
 from ..storage.waiting import Patience
 from .array_codecs import Kind, kind_of
-from .request import Declined, prepare
+from .request import Refusal, prepare
 
 if TYPE_CHECKING:
     from ..access.buffer.buffered import LayoutGuard
@@ -73,17 +73,8 @@ class SmallReader:
     """Fast path for a small read from a single local file: one native call.
 
     `read` returns None for selections that are not slices, for large reads and for damaged shards. The caller then uses
-    `access.array_io.read_request`, which names the inner chunk in an error, and reads again if a writer has changed the
-    file.
-
-    Parameters
-    ----------
-    kind : Kind
-        The codecs of the array.
-    base : zarr.storage.LocalStore
-        The store of the array.
-    store : Store
-        The same; its objects are files.
+    `access.array_io.read_request`, which names the inner chunk in an error, and reads again if a writer has changed the file.
+    `base` is the zarr store of the array, `store` ours, whose objects are files.
     """
 
     def __init__(self, kind: Kind, base: Any, store: Store) -> None:
@@ -93,17 +84,9 @@ class SmallReader:
         self._known: tuple[Options | None, dict[Any, Any]] = None, {}
 
     def read(self, item: Any, buffer: Any, options: Options) -> bool | None:
-        """Read the only item of a batch; ``options.threads`` is ignored.
+        """Read the only item of a batch: True if the object exists, False if not; None if nothing was read.
 
-        Returns
-        -------
-        bool or None
-            True if the object exists, False if not; None if nothing was read.
-
-        Raises
-        ------
-        OSError
-            The file could not be read, or a writer has changed it.
+        ``options.threads`` is ignored. OSError: the file could not be read, or a writer has changed it.
         """
         target, spec, chunk_selection, array_selection, _ = item
         array = as_numpy(buffer)
@@ -170,7 +153,7 @@ class ShardCodecPipeline(CodecPipeline):
         self._order = next((write_order(c) for c in codecs_of(metadata) if hasattr(c, "index_codecs")), {})
         try:
             self._kind = kind_of(metadata)
-        except Declined as why:
+        except Refusal as why:
             self._reason = str(why)
         self._resolver = Resolver({**self._order, **self._attached})
         at = self._usual[1]
@@ -399,7 +382,7 @@ class ShardCodecPipeline(CodecPipeline):
         options = self._options()
         try:
             request = self._prepare(batch, out, drop_axes)
-        except Declined as why:
+        except Refusal as why:
             self._left_to_zarr(why, options)
             await self._flush(batch)
             return await self._own.read(forks.own_batch(batch), out, drop_axes)
@@ -444,7 +427,7 @@ class ShardCodecPipeline(CodecPipeline):
             return
         try:
             request = self._prepare(batch, value, drop_axes)
-        except Declined as why:
+        except Refusal as why:
             self._left_to_zarr(why, options)
             await self._flush(batch)
             await _write_own(
@@ -459,11 +442,11 @@ class ShardCodecPipeline(CodecPipeline):
         buffer = active_buffer()
         if buffer is not None:
             for target in (item[0] for item in batch if isinstance(item[0], StorePath)):
-                await buffer.flush_with_parts(store_of(target.store), [target.path])
+                await buffer.flush_with_values(store_of(target.store), [target.path])
 
     def _prepare(self, batch: list[Any], buffer: Any, drop_axes: tuple[int, ...]) -> Request:
         if self._kind is None:
-            raise Declined(self._reason)
+            raise Refusal(self._reason)
         kind = self._kind
         return prepare(batch, buffer, drop_axes, kind.dtype, kind.chain, self._usual, is_plain=self._is_plain)
 
@@ -471,7 +454,7 @@ class ShardCodecPipeline(CodecPipeline):
         return self._resolver.resolve(any_threads=any_threads)
 
     @staticmethod
-    def _left_to_zarr(why: Declined, options: Options) -> None:
+    def _left_to_zarr(why: Refusal, options: Options) -> None:
         if options.strict:
             raise UnsupportedError(f"left to zarr's own pipeline: {why}") from None
         stats.fallback(str(why))
@@ -529,18 +512,8 @@ _Write = Callable[[Sequence[Any]], Awaitable[None]]
 class CaptureStore(WrapperStore[Any]):
     """A store that reads from another store and captures writes and deletions.
 
-    Parameters
-    ----------
-    store : Store
-        The store to read from.
-    there : mapping
-        From the keys of files that exist, as their locks show, to their paths. LocalStore takes the ENOENT of a stale
-        directory entry for a missing object.
-
-    Attributes
-    ----------
-    kept : dict
-        From keys to the captured buffers; None for a deletion.
+    there: from the keys of files that exist, as their locks show, to their paths: LocalStore takes the ENOENT of a stale
+    directory entry for a missing object. kept: from keys to the captured buffers; None for a deletion.
     """
 
     def __init__(self, store: Any, there: Mapping[str, str] = NOTHING) -> None:
@@ -554,10 +527,10 @@ class CaptureStore(WrapperStore[Any]):
     def get_sync(self, key: str, **named: Any) -> Any:
         return self._checked(key, super().get_sync(key, **named))  # type: ignore[misc]
 
-    def _checked(self, key: str, found: Any) -> Any:
-        if found is None and key in self._there:
+    def _checked(self, key: str, answer: Any) -> Any:
+        if answer is None and key in self._there:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self._there[key])
-        return found
+        return answer
 
     async def set(self, key: str, value: Any) -> None:
         self.kept[key] = value
@@ -573,21 +546,9 @@ class CaptureStore(WrapperStore[Any]):
 
 
 async def _write_own(batch: Sequence[Any], write: _Write, options: Options) -> None:
-    """Write a batch with zarr's own pipeline.
+    """Write a batch of `CodecPipeline.write` with zarr's own pipeline; `write` is its coroutine function for a part of the batch.
 
-    Parameters
-    ----------
-    batch : sequence
-        The argument that zarr passes to `CodecPipeline.write`.
-    write : callable
-        Coroutine function of zarr's own pipeline that writes a part of the batch.
-    options : Options
-        ``lock_timeout``, ``locking`` and ``durability`` are used.
-
-    Raises
-    ------
-    LockScopeError
-        ``locking`` is "cluster", and the store is reached by requests: this work sets no conditions.
+    LockScopeError: ``locking`` is "cluster", and the store is reached by requests: this work sets no conditions.
     """
     targets = [item[0] for item in batch if isinstance(item[0], StorePath)]
     if len(targets) < len(batch) or not all(is_zarr_store(target.store) for target in targets):
@@ -628,14 +589,14 @@ class _ZarrsObjects:
     def nbytes(self, position: int) -> int:
         return 8 * math.prod(map(int, self._batch[position][1].shape))
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
-        some = [self._batch[old.position] for old in stored]
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
+        items = [self._batch[old.position] for old in stored]
         there = {
             item[0].path: self._store.source(item[0].path)
-            for item, old in zip(some, stored, strict=True)
+            for item, old in zip(items, stored, strict=True)
             if old.file is not None and old.file is not NO_FILE
         }
-        captured = CaptureStore(some[0][0].store, there)
-        await self._write([(StorePath(captured, target.path), *rest) for target, *rest in some])
-        kept = [captured.kept.get(target.path, UNCHANGED) for target, *_ in some]
+        captured = CaptureStore(items[0][0].store, there)
+        await self._write([(StorePath(captured, target.path), *rest) for target, *rest in items])
+        kept = [captured.kept.get(target.path, UNCHANGED) for target, *_ in items]
         return Outcome([new if new is None or new is UNCHANGED else new.as_numpy_array() for new in kept])

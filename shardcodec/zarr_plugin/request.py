@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Declined",
+    "Refusal",
     "array_axes",
     "fits",
     "prepare",
     "selected_axes",
     "to_box",
-    "to_parts",
+    "to_selection",
 ]
 
 
@@ -57,13 +57,7 @@ Ints = tuple[int, ...]
 
 
 def array_axes(chunk_selection: Any) -> tuple[int, ...] | None:
-    """Map each axis of the chunk to an axis of the array, for a basic selection.
-
-    Returns
-    -------
-    tuple of int or None
-        The axis of the array for each axis of the chunk, -1 for an integer. None if the selection is not basic.
-    """
+    """Return the axis of the array for each axis of the chunk, -1 for an integer; None if the selection is not basic."""
     if not isinstance(chunk_selection, tuple):
         return None
     axes = []
@@ -84,21 +78,8 @@ def to_box(
 ) -> Box | None:
     """Translate the two selections that zarr passes for one chunk to a `Box`, if they are slices and integers.
 
-    Parameters
-    ----------
-    chunk_selection : tuple
-        Which elements of the chunk.
-    array_selection : tuple
-        Where they are in the array.
-    axes : sequence of int
-        Result of `array_axes` for the first chunk of the request.
-    shape : sequence of int
-        Shape of the chunk in elements.
-
-    Returns
-    -------
-    Box or None
-        None if the selection is not basic, has a step below 1, or takes away other axes than that of the first chunk.
+    axes: from `array_axes` for the first chunk of the request. shape: that of the chunk. None if the selection is not basic,
+    has a step below 1, or takes away other axes than that of the first chunk.
     """
     if (
         not isinstance(chunk_selection, tuple)
@@ -139,21 +120,11 @@ def to_box(
 def selected_axes(
     chunk_selection: Any, array_selection: Any, drop_axes: Sequence[int] = ()
 ) -> tuple[Ints, int] | None:
-    """Map each axis of the chunk to an axis of the array, for a selection of any kind.
+    """Map each axis of the chunk to an axis of the array, for a selection of any kind, and count the axes of the array.
 
-    Parameters
-    ----------
-    chunk_selection, array_selection
-        The selections that zarr passes for one chunk.
-    drop_axes : sequence of int
-        Axes of the chunk that the array does not have, because an orthogonal selection has an integer there.
-
-    Returns
-    -------
-    tuple or None
-        First a tuple of int: the axis of the array for each axis of the chunk, -1 if the array does not have it.
-        Coordinates and masks of two or more axes select single elements, so all are -1. Second an int: the number of axes
-        of the array. None for a selection that no known version of zarr passes.
+    drop_axes: axes of the chunk that the array does not have, because an orthogonal selection has an integer there. An axis
+    that the array does not have is -1. Coordinates and masks of two or more axes select single elements, so all are -1. None
+    for a selection that no known version of zarr passes.
     """
     axes = None if drop_axes else array_axes(chunk_selection)
     if axes is not None:
@@ -163,38 +134,22 @@ def selected_axes(
     if not isinstance(array_selection, tuple):  # coordinates
         return ((0,), 1) if len(chunk_selection) == 1 else ((-1,) * len(chunk_selection), 1)
     dropped = {*drop_axes, *(i for i, part in enumerate(chunk_selection) if isinstance(part, int))}
-    found = []
+    numbered = []
     n = 0
     for i in range(len(chunk_selection)):
-        found.append(-1 if i in dropped else n)
+        numbered.append(-1 if i in dropped else n)
         n += i not in dropped
-    return tuple(found), n
+    return tuple(numbered), n
 
 
-def to_parts(
+def to_selection(
     chunk_selection: Any, array_selection: Any, axes: Sequence[int], shape: Sequence[int]
 ) -> Selection | None:
     """Translate the two selections that zarr passes for one chunk to one selection of the engine.
 
-    The table at the top of this file lists the forms that zarr uses. Positions outside the chunk raise nothing here: the
-    engine refuses them.
-
-    Parameters
-    ----------
-    chunk_selection : tuple
-        Which elements of the chunk: slices, integers or index arrays, one for each axis.
-    array_selection : tuple, slice or ndarray
-        Where these elements are in the array.
-    axes : sequence of int
-        Axes from `selected_axes`, which are the same for all chunks of the request.
-    shape : sequence of int
-        Shape of the chunk in elements.
-
-    Returns
-    -------
-    Box, Lists, Points or None
-        The elements of the chunk with their places in the array. None for a negative step, and for a selection that no
-        known version of zarr passes; zarr's own code handles these.
+    The table at the top of this file lists the forms that zarr uses. Positions outside the chunk raise nothing here: the engine
+    refuses them. axes: from `selected_axes`; they are the same for all chunks of the request. shape: that of the chunk. None
+    for a negative step, and for a selection that no known version of zarr passes; zarr's own code handles these.
     """
     box = to_box(chunk_selection, array_selection, axes, shape)
     if box is not None:
@@ -336,7 +291,7 @@ def _as_range(numbers: Positions) -> range | None:
 GetChain: TypeAlias = "Callable[[tuple[int, ...], bool], Chain]"
 
 
-class Declined(Exception):
+class Refusal(Exception):
     """The engine cannot handle a request; the message states the reason."""
 
 
@@ -350,77 +305,55 @@ def prepare(
     *,
     is_plain: bool = False,
 ) -> Request:
-    """Translate a batch of `CodecPipeline.read` or `write`.
+    """Translate a batch of `CodecPipeline.read` or `write`, which is not empty; `Refusal` if the engine cannot handle it.
 
-    Parameters
-    ----------
-    batch : sequence
-        As zarr passes it; not empty.
-    buffer : NDBuffer
-        Destination or source. A source of rank 0 is the value of every element.
-    drop_axes : sequence of int
-        Axes that zarr removes afterwards; only orthogonal selections have some.
-    dtype : numpy.dtype
-        Data type of the array.
-    get_chain : callable
-        Takes a chunk shape and whether the memory has the native byte order; returns the compiled chain.
-    usual : tuple
-        The zarr store of the array, and its `Store`.
-    is_plain : bool
-        zarr writes objects of this array as a whole, and not by inner chunks.
-
-    Returns
-    -------
-    Request
-        The parts with at least one element.
-
-    Raises
-    ------
-    Declined
-        The engine cannot handle the batch.
+    buffer: destination or source; a source of rank 0 is the value of every element. drop_axes: axes that zarr removes
+    afterwards; only orthogonal selections have some. get_chain: takes a chunk shape and whether the memory has the native byte
+    order. usual: the zarr store of the array, and its `Store`. is_plain: zarr writes objects of this array as a whole, and not
+    by inner chunks. The request has the selections with at least one element.
     """
     array = as_numpy(buffer)
     if array is None:
-        raise Declined("expected buffers of numpy")
+        raise Refusal("expected buffers of numpy")
     native_order = memory_order(array.dtype, dtype)
     if native_order is None:
-        raise Declined(f"expected memory of dtype {dtype}, got {array.dtype}")
+        raise Refusal(f"expected memory of dtype {dtype}, got {array.dtype}")
     selected = selected_axes(batch[0][2], batch[0][3], drop_axes)
     if selected is None:
-        raise Declined("selection of an unknown kind")
+        raise Refusal("selection of an unknown kind")
     axes, rank = selected
     scalar = array.ndim == 0
     if not scalar and array.ndim != rank:
-        raise Declined(f"expected an array of rank {rank} for the selection, got rank {array.ndim}")
+        raise Refusal(f"expected an array of rank {rank} for the selection, got rank {array.ndim}")
     base = _common_store(batch)
     store = usual[1] if base is usual[0] else store_of(base)
     store = store.with_prototype(batch[0][1].prototype)
-    parts, positions = [], []
+    items, positions = [], []
     chain: Chain | None = None
     chain_shape: tuple[int, ...] = ()
     for position, (target, chunk_spec, chunk_selection, array_selection, is_complete) in enumerate(batch):
         if chain is None or chunk_spec.shape != chain_shape:
             chain_shape = chunk_spec.shape
             chain = get_chain(chain_shape, native_order)
-        box = to_parts(chunk_selection, array_selection, axes, chain_shape)
+        box = to_selection(chunk_selection, array_selection, axes, chain_shape)
         if box is None:
-            raise Declined("selection of an unknown kind")
+            raise Refusal("selection of an unknown kind")
         if not scalar and not fits(box, axes, array.shape):
-            raise Declined(f"an array of shape {array.shape} would have to be broadcast")
+            raise Refusal(f"an array of shape {array.shape} would have to be broadcast")
         if not is_empty(box):
-            parts.append(ObjectSelection(target.path, chain, box, None, is_plain and bool(is_complete)))
+            items.append(ObjectSelection(target.path, chain, box, None, is_plain and bool(is_complete)))
             positions.append(position)
-    return Request(store, parts, positions, (-1,) * len(axes) if scalar else axes, array, batch[0][1])
+    return Request(store, items, positions, (-1,) * len(axes) if scalar else axes, array, batch[0][1])
 
 
 def _common_store(batch: Sequence[Any]) -> Any:
     first = batch[0][0]
     if type(first) is not StorePath:
-        raise Declined(f"expected a StorePath for each object, got {type(first).__name__}")
+        raise Refusal(f"expected a StorePath for each object, got {type(first).__name__}")
     store = first.store
     if not is_zarr_store(store):
-        raise Declined(f"expected a zarr store, got {type(store).__name__}")
+        raise Refusal(f"expected a zarr store, got {type(store).__name__}")
     for target, *_ in batch:
         if type(target) is not StorePath or target.store is not store:
-            raise Declined("expected objects of one store, got several stores")
+            raise Refusal("expected objects of one store, got several stores")
     return store

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardcodec import ChainSpec, native
 from shardcodec.access.basic_selection import parse_selection, selected
 from shardcodec.access.inner_chunks import compiled
-from shardcodec.access.regions import Box, box_parts
+from shardcodec.access.regions import Box, object_boxes
 
 Ints = tuple[int, ...]
 Parsed: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]
@@ -236,7 +236,7 @@ def test_selection_in_one_object_equals_the_only_part_of_its_box(
     parsed, expected = in_python(selection, shape), None
     if parsed is not None and 0 not in parsed[1]:
         start, count, step, axes, result = parsed
-        parts = list(box_parts(Box(start, count, step, (0,) * len(shape)), extents))
+        parts = list(object_boxes(Box(start, count, step, (0,) * len(shape)), extents))
         if len(parts) == 1:
             coords, box = parts[0]
             expected = coords, (box.start, count, step, axes, result)

@@ -27,7 +27,7 @@ from shardcodec.access.regions import Box
 from shardcodec.compat import default_spec
 from shardcodec.options import Options
 from shardcodec.storage import conditions, locks, object_store
-from shardcodec.storage.store import Answer, Changed
+from shardcodec.storage.store import Answer, ObjectChanged
 
 # ---- a store with a callback between reading and writing
 
@@ -68,8 +68,8 @@ class Store(object_store.ObjectStore):
         self.tries.append(key)
         self.meanwhile(key)
         now = self.objects.get(key)
-        if (None if now is None else now[0]) != (None if expected is None else expected.version):
-            raise Changed(key)
+        if (None if now is None else now[0]) != (None if expected is None else expected.state):
+            raise ObjectChanged(key)
         self.replace(key, bytes(data))
 
     def replace(self, key: str, blob: bytes) -> None:
@@ -325,11 +325,11 @@ def test_read_only_store_refuses_writes() -> None:
 
 
 def test_weak_entity_tags_are_not_used_as_conditions() -> None:
-    version_of = object_store.version_of
-    assert version_of({"e_tag": 'W/"5"', "version": None}) is None
-    assert version_of({"e_tag": None, "version": None}) is None
-    assert version_of({"e_tag": '"5"', "version": None}) == {"e_tag": '"5"'}
-    assert version_of({"e_tag": '"5"', "version": "2"}) == {"e_tag": '"5"', "version": "2"}
+    state_of = object_store.state_of
+    assert state_of({"e_tag": 'W/"5"', "version": None}) is None
+    assert state_of({"e_tag": None, "version": None}) is None
+    assert state_of({"e_tag": '"5"', "version": None}) == {"e_tag": '"5"'}
+    assert state_of({"e_tag": '"5"', "version": "2"}) == {"e_tag": '"5"', "version": "2"}
 
 
 def test_event_loops_that_probe_one_store_at_a_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from shardcodec import native
 from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.records import ChunkBytes, PlanItem
 from shardcodec.access.shard_change import Change
-from shardcodec.access.write import EncodedItem, check_size, ordered, write_encoded
+from shardcodec.access.write import EncodedItem, check_size, ordered, write_objects
 from shardcodec.options import resolve
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])
@@ -44,7 +44,7 @@ def chain(**keywords: Any) -> Any:
 def write(old: Any, chunks: dict[int, Any], keep_empty: bool = False, **keywords: Any) -> Any:
     wanted = Change.of(chunks, (), "lexicographic") if None in chunks.values() else Change(chunks)
     item = EncodedItem(chain(**keywords), None, old, wanted.chunks, "c/0", wanted.gone)
-    (result,) = write_encoded([item], resolve(), keep_empty=keep_empty).objects
+    (result,) = write_objects([item], resolve(), keep_empty=keep_empty).objects
     return None if result is None else bytes(result)
 
 
@@ -124,7 +124,7 @@ def test_damaged_entry_of_another_chunk_stops_the_write(tmp_path: Path) -> None:
     path.write_bytes(bad)
     item = EncodedItem(chain(), str(path), None, {0: b"0000"}, "c/7")
     with pytest.raises(shardcodec.ShardFormatError, match=r"shard 'c/7'") as caught:
-        write_encoded([item], resolve())
+        write_objects([item], resolve())
     assert caught.value.chunk_coords == (1, 1)
     assert path.read_bytes() == bad
     assert [p.name for p in tmp_path.iterdir()] == ["shard"]
@@ -158,7 +158,7 @@ def test_many_files_are_written_in_one_call(tmp_path: Path, at_start: bool, thre
             )
             for i, shard in enumerate(shards)
         ]
-        assert write_encoded(items, resolve(argument={"threads": threads})).objects == [None] * 6
+        assert write_objects(items, resolve(argument={"threads": threads})).objects == [None] * 6
     for i, shard in enumerate(shards):
         assert (shardcodec.decode((tmp_path / f"c/{i}").read_bytes(), spec) == shard).all()
 
@@ -187,7 +187,7 @@ def test_slots_in_files_are_written_among_copied_bytes(
         wanted = Change.of(chunks, spec.grid_shape, "lexicographic")
         order = {p: chunks[p] for p in chunks if chunks[p] is not None}
         item = EncodedItem(compiled(spec.chain), str(path), None, order, "c/0", wanted.gone)
-        write_encoded([item], resolve())
+        write_objects([item], resolve())
         return path.read_bytes()
 
     before = put(old)
@@ -244,7 +244,7 @@ def test_file_without_chunks_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(letters())
     item = EncodedItem(chain(), str(path), None, {}, "", np.arange(4))
-    assert write_encoded([item], resolve()).objects == [None]
+    assert write_objects([item], resolve()).objects == [None]
     assert not path.exists()
 
 
@@ -289,7 +289,7 @@ def test_engine_refuses_inconsistent_arguments() -> None:
 def test_codecs_after_sharding_are_refused() -> None:
     spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 0, codecs=RAW, after=["crc32c"])
     with pytest.raises(shardcodec.UnsupportedError, match="'c/1'"):
-        write_encoded([EncodedItem(compiled(spec.chain), None, None, {0: b"abcd"}, "c/1")], resolve())
+        write_objects([EncodedItem(compiled(spec.chain), None, None, {0: b"abcd"}, "c/1")], resolve())
 
 
 def test_sizes_are_checked_if_the_codecs_fix_them() -> None:

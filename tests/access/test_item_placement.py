@@ -20,7 +20,7 @@ from shardcodec.access.placement import Facts
 from shardcodec.access.records import MISSING, ONTO, Elements, OldObject
 from shardcodec.access.regions import Box, whole
 from shardcodec.access.user_bytes import Extents, HeaderFooter, UserBytes
-from shardcodec.access.write import EncodedItem, WriteItem, write_encoded, write_objects
+from shardcodec.access.write import EncodedItem, WriteItem, write_objects
 from shardcodec.options import resolve
 from shardcodec.storage.file_systems import OpenFile
 from shardcodec.storage.locks import NO_FILE, hold
@@ -165,7 +165,7 @@ def test_result_names_appeared_objects_and_states_of_files(tmp_path: Path) -> No
     assert result.objects == [None, None]
     assert result.appeared == [0]
     assert there.read_bytes() == letters()
-    outcome = write_encoded([EncodedItem(CHAIN, str(there), None, {0: b"wxyz"}, "c/0")], options())
+    outcome = write_objects([EncodedItem(CHAIN, str(there), None, {0: b"wxyz"}, "c/0")], options())
     shard = native.load().OpenShard(CHAIN, str(there))
-    assert outcome.states == {0: shard.version}
+    assert outcome.states == {0: shard.state}
     shard.close()

@@ -227,9 +227,9 @@ def test_writes_by_zarrs_pipeline_lose_no_update(tmp_path: Path) -> None:
     together = barrier(PROCESSES)
 
     def decline(*_: Any) -> Any:
-        from shardcodec.zarr_plugin.request import Declined
+        from shardcodec.zarr_plugin.request import Refusal
 
-        raise Declined("for a test")
+        raise Refusal("for a test")
 
     def work(number: int) -> None:
         array = ours(tmp_path, strict=False)

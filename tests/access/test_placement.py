@@ -48,22 +48,22 @@ OLD = b"aaabbbcccdddINDX"
 FOUR = index((0, 3), (3, 3), (6, 3), (9, 3))
 
 
-def settle(replaced: tuple[int, ...], entries: Any = FOUR, **changes: Any) -> Placement:
+def placement_of(replaced: tuple[int, ...], entries: Any = FOUR, **changes: Any) -> Placement:
     sizes: dict[str, Any] = {"shard_nbytes": 16, "index_nbytes": 4, "index_at_start": False}
     return place(entries, mask(len(entries), *replaced), **(sizes | changes))
 
 
 def test_bytes_after_the_last_chunk_are_dropped() -> None:
-    placement = settle((1,), index((0, 3), (3, 3), (6, 3), GONE), new_nbytes=3)
+    placement = placement_of((1,), index((0, 3), (3, 3), (6, 3), GONE), new_nbytes=3)
     assert placement.carries.tolist() == [[0, 9, 0]]
     assert placement.data_offset == 9
-    placement = settle((2,), index((0, 3), (3, 3), (6, 3), GONE))
+    placement = placement_of((2,), index((0, 3), (3, 3), (6, 3), GONE))
     assert placement.carries.tolist() == [[0, 9, 0]]  # a reader with the old index still finds chunk 2
     assert placement.data_offset == 9
 
 
 def test_nothing_replaced_keeps_all_offsets() -> None:
-    placement = settle(())
+    placement = placement_of(())
     assert not placement.compact
     assert placement.carries.tolist() == [[0, 12, 0]]
     assert placement.entries.tolist() == FOUR.tolist()
@@ -71,33 +71,33 @@ def test_nothing_replaced_keeps_all_offsets() -> None:
 
 
 def test_replaced_chunk_stays_as_dead_bytes() -> None:
-    placement = settle((1,))
+    placement = placement_of((1,))
     assert not placement.compact
     assert placement.entries.tolist() == [[0, 3], list(GONE), [6, 3], [9, 3]]
     assert carried(placement, OLD) == b"aaabbbcccddd"
 
 
 def test_less_than_half_dead_is_not_packed() -> None:
-    assert not settle((0,)).compact
+    assert not placement_of((0,)).compact
 
 
 def test_half_dead_is_packed() -> None:
     """zarr's test suite counts the bytes of a shard of two inner chunks after one was erased."""
-    assert settle((0, 2)).compact
+    assert placement_of((0, 2)).compact
 
 
 @pytest.mark.parametrize(("nbytes", "is_packed"), [(64 << 10, True), ((64 << 10) - 1, False)])
 def test_quarter_dead_is_packed_from_64_KiB_on(nbytes: int, is_packed: bool) -> None:
     """With fewer dead bytes shards of four small inner chunks would be packed at every update."""
     entries = index(*((i * nbytes, nbytes) for i in range(4)))
-    assert settle((1,), entries, shard_nbytes=4 * nbytes + 64 + 4).compact == is_packed
-    assert not settle(
+    assert placement_of((1,), entries, shard_nbytes=4 * nbytes + 64 + 4).compact == is_packed
+    assert not placement_of(
         (1,), index(*((i * nbytes, nbytes) for i in range(5))), shard_nbytes=5 * nbytes + 84
     ).compact
 
 
 def test_more_than_half_dead_is_packed() -> None:
-    placement = settle((0, 1, 3))
+    placement = placement_of((0, 1, 3))
     assert placement.compact
     assert placement.entries.tolist() == [list(GONE), list(GONE), [0, 3], list(GONE)]
     assert placement.data_offset == 3
@@ -105,52 +105,57 @@ def test_more_than_half_dead_is_packed() -> None:
 
 
 def test_everything_replaced_carries_nothing() -> None:
-    placement = settle((0, 1, 2, 3))
+    placement = placement_of((0, 1, 2, 3))
     assert placement.carries.shape == (0, 3)
     assert (placement.entries == ABSENT).all()
     assert placement.data_offset == 0
 
 
 def test_adjacent_chunks_move_as_one_run() -> None:
-    placement = settle((0,), dead_share=0.0)
+    placement = placement_of((0,), dead_share=0.0)
     assert placement.compact
     assert placement.carries.tolist() == [[3, 9, 0]]
     assert carried(placement, OLD) == b"bbbcccddd"
 
 
 def test_gap_made_by_alignment_ends_a_run() -> None:
-    packed = settle((), index((4, 3), (7, 3)), dead_share=0.0, alignment=4)
+    packed = placement_of((), index((4, 3), (7, 3)), dead_share=0.0, alignment=4)
     assert packed.carries.tolist() == [[4, 3, 0], [7, 3, 4]]
     assert chunks(packed.entries, carried(packed, OLD)) == [b"bbc", b"ccd"]
 
 
 def test_gap_ends_a_run() -> None:
-    placement = settle((1,), dead_share=0.0)
+    placement = placement_of((1,), dead_share=0.0)
     assert placement.carries.tolist() == [[0, 3, 0], [6, 6, 3]]
     assert carried(placement, OLD) == b"aaacccddd"
 
 
 def test_packing_keeps_the_order_of_the_old_file() -> None:
     entries = index((9, 3), GONE, (0, 3), (3, 3))
-    placement = settle((), entries, dead_share=0.0)
+    placement = placement_of((), entries, dead_share=0.0)
     assert placement.carries.tolist() == [[0, 6, 0], [9, 3, 6]]
     assert placement.entries.tolist() == [[6, 3], list(GONE), [0, 3], [3, 3]]
 
 
 def test_dead_share_of_one_packs_only_a_completely_dead_shard() -> None:
-    assert not settle((0, 1, 2), dead_share=1.0).compact
-    assert settle((0, 1, 2, 3), dead_share=1.0).compact
+    assert not placement_of((0, 1, 2), dead_share=1.0).compact
+    assert placement_of((0, 1, 2, 3), dead_share=1.0).compact
 
 
 def test_replaced_chunks_of_fixed_size_keep_their_slots() -> None:
-    placement = settle((0, 2, 3), new_nbytes=3)
+    placement = placement_of((0, 2, 3), new_nbytes=3)
     assert not placement.compact
     assert placement.entries.tolist() == FOUR.tolist()
 
 
 def test_slot_of_another_size_is_not_reused() -> None:
     entries = index((0, 2), (3, 3), (6, 3), (9, 3))
-    assert settle((0, 1), entries, new_nbytes=3).entries.tolist() == [list(GONE), [3, 3], [6, 3], [9, 3]]
+    assert placement_of((0, 1), entries, new_nbytes=3).entries.tolist() == [
+        list(GONE),
+        [3, 3],
+        [6, 3],
+        [9, 3],
+    ]
 
 
 def test_encoded_chunks_take_slots_of_their_own_size() -> None:
@@ -158,27 +163,27 @@ def test_encoded_chunks_take_slots_of_their_own_size() -> None:
     entries = index((0, 2), (2, 4), (6, 3), (9, 3))
     sizes = new_sizes({0: 2, 1: 3, 3: 3}, 4)
     assert sizes.tolist() == [2, 3, GONE[0], 3]
-    placement = settle((0, 1, 2, 3), entries, new_nbytes=sizes, dead_share=0.9)
+    placement = placement_of((0, 1, 2, 3), entries, new_nbytes=sizes, dead_share=0.9)
     assert placement.entries.tolist() == [[0, 2], list(GONE), list(GONE), [9, 3]]
     assert placement.data_offset == 12
 
 
 def test_unaligned_slot_is_not_reused() -> None:
     entries = index((0, 2), (4, 2), (6, 2), (9, 2))
-    placement = settle((0, 1, 2, 3), entries, new_nbytes=2, alignment=4, dead_share=1.0)
+    placement = placement_of((0, 1, 2, 3), entries, new_nbytes=2, alignment=4, dead_share=1.0)
     assert placement.entries.tolist() == [[0, 2], [4, 2], list(GONE), list(GONE)]
 
 
 def test_shared_slot_is_not_reused() -> None:
     entries = index((0, 3), (0, 3), (6, 3), (9, 3))
-    assert settle((0,), entries, new_nbytes=3).entries.tolist() == [list(GONE), [0, 3], [6, 3], [9, 3]]
+    assert placement_of((0,), entries, new_nbytes=3).entries.tolist() == [list(GONE), [0, 3], [6, 3], [9, 3]]
 
 
 @pytest.mark.parametrize("replaced", [(), (2,), (0, 1, 2, 3)])
 def test_index_at_the_start_keeps_its_space(replaced: tuple[int, ...]) -> None:
     old = b"INDXaaabbbcccddd"
     entries = index((4, 3), (7, 3), (10, 3), (13, 3))
-    placement = settle(replaced, entries, index_at_start=True)
+    placement = placement_of(replaced, entries, index_at_start=True)
     assert placement.data_offset == (4 if len(replaced) == 4 else 16)
     new = carried(placement, old)
     assert new[:4] == b"...."
@@ -188,15 +193,15 @@ def test_index_at_the_start_keeps_its_space(replaced: tuple[int, ...]) -> None:
 
 def test_object_that_is_only_an_index_is_placed() -> None:
     for at_start in (False, True):
-        placement = settle((), index(GONE, GONE), shard_nbytes=4, index_at_start=at_start)
+        placement = placement_of((), index(GONE, GONE), shard_nbytes=4, index_at_start=at_start)
         assert placement.carries.shape == (0, 3)
         assert placement.data_offset == 4 * at_start
 
 
 def test_empty_chunk_stays_present() -> None:
     entries = index((0, 3), (3, 0), (3, 3), GONE)
-    assert settle((), entries, shard_nbytes=10).entries.tolist() == entries.tolist()
-    packed = settle((0,), entries, shard_nbytes=10, dead_share=0.0)
+    assert placement_of((), entries, shard_nbytes=10).entries.tolist() == entries.tolist()
+    packed = placement_of((0,), entries, shard_nbytes=10, dead_share=0.0)
     assert packed.entries[1].tolist() == [0, 0]
     assert chunks(packed.entries, carried(packed, b"aaacccINDX")) == [None, b"", b"ccc", None]
 
@@ -205,16 +210,16 @@ def test_empty_chunk_stays_present() -> None:
 def test_empty_chunk_is_moved_inside_the_carried_bytes(at_start: bool) -> None:
     """The bytes after the last inner chunk are dropped, so an empty chunk that points there gets a new offset."""
     entries = index((4, 3), GONE, (12, 0))
-    placement = settle((1,), entries, dead_share=1.0, index_at_start=at_start)
+    placement = placement_of((1,), entries, dead_share=1.0, index_at_start=at_start)
     assert placement.entries.tolist() == [[4, 3], list(GONE), [7, 0]]
     assert placement.data_offset == 7
 
 
 def test_chunks_that_share_a_range_stay_readable() -> None:
     entries = index((0, 3), (0, 3), (6, 3), GONE)
-    kept = settle((0,), entries, dead_share=1.0)
+    kept = placement_of((0,), entries, dead_share=1.0)
     assert kept.entries.tolist() == [list(GONE), [0, 3], [6, 3], list(GONE)]
-    packed = settle((2,), entries, dead_share=0.0)
+    packed = placement_of((2,), entries, dead_share=0.0)
     assert chunks(packed.entries, carried(packed, OLD)) == [b"aaa", b"aaa", None, None]
 
 
@@ -225,23 +230,23 @@ def test_sizes_whose_sum_overflows_are_not_packed(alignment: int) -> None:
     half = 1 << 62
     entries = index(*[(0, half)] * 5)
     for dead_share in (0.0, 0.5, PACK):
-        placement = settle(
+        placement = placement_of(
             (0,), entries, shard_nbytes=2 * half, dead_share=dead_share, alignment=alignment, new_nbytes=half
         )
         assert not placement.compact
 
 
 def test_forced_packing_may_grow_by_alignment_but_not_by_shared_bytes() -> None:
-    assert not settle((0,), dead_share=0.0, alignment=16).compact
-    packed = settle((0,), dead_share=PACK, alignment=16)
+    assert not placement_of((0,), dead_share=0.0, alignment=16).compact
+    packed = placement_of((0,), dead_share=PACK, alignment=16)
     assert packed.entries.tolist() == index(GONE, (0, 3), (16, 3), (32, 3)).tolist()
     assert chunks(packed.entries, carried(packed, OLD)) == [None, b"bbb", b"ccc", b"ddd"]
-    assert not settle((0,), index((0, 3), (3, 9), (3, 9), (3, 9)), dead_share=PACK).compact
+    assert not placement_of((0,), index((0, 3), (3, 9), (3, 9), (3, 9)), dead_share=PACK).compact
 
 
 def test_old_index_is_not_modified() -> None:
     entries = FOUR.copy()
-    settle((0, 1, 3), entries)
+    placement_of((0, 1, 3), entries)
     assert (entries == FOUR).all()
 
 
@@ -301,7 +306,7 @@ def test_carried_chunks_keep_their_bytes(
 
 def test_old_index_at_the_end_is_kept_for_chunks_that_overlap_it() -> None:
     entries = index((0, 3), (11, 3), (6, 3), (13, 3))
-    placement = settle((0, 3), entries, new_nbytes=3)
+    placement = placement_of((0, 3), entries, new_nbytes=3)
     assert placement.data_offset == 16
     assert carried(placement, OLD) == OLD
     assert placement.entries.tolist() == index(GONE, (11, 3), (6, 3), GONE).tolist()
@@ -310,7 +315,7 @@ def test_old_index_at_the_end_is_kept_for_chunks_that_overlap_it() -> None:
 def test_start_of_the_shard_is_copied_for_chunks_that_overlap_an_index_there() -> None:
     old = b"INDXaaabbbcccddd"
     entries = index((2, 3), (7, 3), (0, 3), (13, 3))
-    placement = settle((1,), entries, index_at_start=True)
+    placement = placement_of((1,), entries, index_at_start=True)
     new = carried(placement, old)
     assert chunks(placement.entries, new) == [b"DXa", None, b"IND", b"ddd"]
     assert placement.data_offset == 16 + 5
@@ -319,7 +324,7 @@ def test_start_of_the_shard_is_copied_for_chunks_that_overlap_an_index_there() -
 @pytest.mark.parametrize("at_start", [False, True])
 def test_replaced_chunk_that_overlaps_the_index_is_no_slot(at_start: bool) -> None:
     entries = index((5, 3), (1, 3) if at_start else (11, 3), (8, 3), (11, 1))
-    placement = settle((1,), entries, index_at_start=at_start, new_nbytes=3)
+    placement = placement_of((1,), entries, index_at_start=at_start, new_nbytes=3)
     assert placement.entries[1].tolist() == list(GONE)
 
 

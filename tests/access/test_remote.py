@@ -22,7 +22,7 @@ from shardcodec.access.regions import Box
 from shardcodec.options import Options
 from shardcodec.storage import indexes
 from shardcodec.storage.budget import Limits
-from shardcodec.storage.store import Answer, Changed
+from shardcodec.storage.store import Answer, ObjectChanged
 
 FAR = Limits(n_requests=4, max_gap_nbytes=0)
 CHAIN = compiled(letters_spec().chain)
@@ -68,7 +68,7 @@ class Store:
         if blob is None:
             return None
         if version is not None and version != str(hash(blob)):
-            raise Changed(key)
+            raise ObjectChanged(key)
         data = np.frombuffer(blob[start:end], "u1")
         return Answer(data, len(blob), str(hash(blob))) if self.tells else Answer(data)
 

@@ -34,8 +34,8 @@ from shardcodec.access.regions import whole
 from shardcodec.errors import ShardFormatError
 from shardcodec.storage import indexes
 
-# Grain 0: every file counts as settled at once. Tests of the grain set another value.
-SETTLED = 0
+# Grain 0: every file counts as stable at once. Tests of the grain set another value.
+STABLE = 0
 
 
 def chain_of(spec: Any) -> Any:
@@ -72,7 +72,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def reader_of(path: Path, max_bytes: int = 1 << 20, **arguments: Any) -> Reader:
-    return Reader(path, IndexCache(max_bytes, _grain_ns=SETTLED, **arguments))
+    return Reader(path, IndexCache(max_bytes, _grain_ns=STABLE, **arguments))
 
 
 def other_letters() -> bytes:
@@ -100,7 +100,7 @@ def test_second_read_does_not_read_the_index(file: Path) -> None:
 def test_every_index_layout_is_cached(tmp_path: Path, at_start: bool, crc: bool) -> None:
     path = tmp_path / "letters"
     path.write_bytes(letters(at_start=at_start, crc=crc))
-    reader = Reader(path, IndexCache(1 << 20, _grain_ns=SETTLED), letters_spec(at_start=at_start, crc=crc))
+    reader = Reader(path, IndexCache(1 << 20, _grain_ns=STABLE), letters_spec(at_start=at_start, crc=crc))
     assert [reader.text(), reader.text()] == [LETTERS, LETTERS]
     assert reader.done["index_hits"] == 1
 
@@ -116,7 +116,7 @@ def test_cached_index_equals_the_index_as_read(tmp_path: Path, index_codecs: lis
     values = np.arange(16, dtype=np.uint8).reshape(4, 4)
     path = tmp_path / "letters"
     path.write_bytes(shardcodec.encode(values, spec))
-    reader = Reader(path, IndexCache(1 << 20, _grain_ns=SETTLED), spec)
+    reader = Reader(path, IndexCache(1 << 20, _grain_ns=STABLE), spec)
     first = reader.text()
     assert first == text_of(values)
     assert reader.done["index_misses"] == 1
@@ -195,7 +195,7 @@ def test_other_index_layout_is_a_miss(tmp_path: Path) -> None:
     path = tmp_path / "letters"
     blob = letters(crc=False)
     path.write_bytes(blob)
-    cache = IndexCache(1 << 20, _grain_ns=SETTLED)
+    cache = IndexCache(1 << 20, _grain_ns=STABLE)
     assert Reader(path, cache, letters_spec(crc=False)).text() == LETTERS
     with pytest.raises(shardcodec.ChecksumError):
         Reader(path, cache, letters_spec()).text()
@@ -216,7 +216,7 @@ def test_missing_file_is_not_cached(file: Path) -> None:
 
 def test_least_recently_used_index_is_evicted_first(tmp_path: Path) -> None:
     paths = [tmp_path / str(i) for i in range(8)]
-    cache = IndexCache(1500, _grain_ns=SETTLED)
+    cache = IndexCache(1500, _grain_ns=STABLE)
     readers = [Reader(path, cache) for path in paths]
     for path, reader in zip(paths, readers, strict=True):
         path.write_bytes(letters())
@@ -245,7 +245,7 @@ def test_large_index_is_cached_at_the_second_read(tmp_path: Path) -> None:
     spec = shardcodec.ShardSpec((n,), (1,), "uint8", 7, [{"name": "bytes"}])
     path = tmp_path / "line"
     path.write_bytes(shardcodec.encode(np.arange(n, dtype=np.uint8), spec))
-    cache = IndexCache(1 << 20, _grain_ns=SETTLED)
+    cache = IndexCache(1 << 20, _grain_ns=STABLE)
     chain = chain_of(spec)
 
     def element(at: int) -> dict[str, int]:
@@ -275,7 +275,7 @@ def test_threads_load_an_index_once(tmp_path: Path) -> None:
     path.write_bytes(shardcodec.encode(np.arange(n, dtype=np.uint8), spec))
     chain = chain_of(spec)
     for _ in range(10):
-        cache = IndexCache(1 << 22, _grain_ns=SETTLED)
+        cache = IndexCache(1 << 22, _grain_ns=STABLE)
         start = threading.Barrier(8)
 
         def read(number: int, cache: IndexCache = cache, start: threading.Barrier = start) -> None:
@@ -327,7 +327,7 @@ def test_evicted_index_stays_valid_while_in_use(tmp_path: Path) -> None:
     paths = [tmp_path / str(i) for i in range(12)]
     for path in paths:
         path.write_bytes(letters())
-    cache = IndexCache(800, max_open_files=3, _grain_ns=SETTLED)
+    cache = IndexCache(800, max_open_files=3, _grain_ns=STABLE)
 
     def work(number: int) -> None:
         readers = [Reader(path, cache) for path in paths]

@@ -128,7 +128,7 @@ def test_an_object_with_any_content_is_opened_without_a_chain(where: Any, blob: 
 def test_a_missing_object_is_opened_without_a_chain(tmp_path: Path) -> None:
     for source in (None, str(tmp_path / "nowhere")):
         shard = _native.OpenShard(None, source)
-        assert shard.missing and not shard.version
+        assert shard.missing and not shard.state
         with pytest.raises(ValueError, match="missing"):
             shard.range(0, 0)
 

@@ -3,7 +3,7 @@
 """The undo journal makes an update in place atomic.
 
 As in test_faults.py, a kill or an error happens at each system call of one write. Then shardcodec's readers see the
-whole old shard or the whole new one. Zarr and TensorStore see the same after the shard has been settled.
+whole old shard or the whole new one. Zarr and TensorStore see the same after the shard has been rolled back.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class Shard(Scene):
         return self.which(found)
 
     def check(self) -> str:
-        """Check that other readers see the same as shardcodec's after the shard has been settled."""
-        unsettled, outcome = self.state(), self.seen()
+        """Check that other readers see the same as shardcodec's after the shard has been rolled back."""
+        before, outcome = self.state(), self.seen()
         new = set(files_below(self.folder / "a")) - set(self.bytes)
         assert all(name.startswith("c/0/.shardcodec-undo-") for name in new), (
             "expected no new key but a journal"
@@ -144,7 +144,7 @@ class Shard(Scene):
             shard.settle()
         assert os.stat(self.shard).st_nlink == 1
         assert sorted(self.bytes) == files_below(self.folder / "a"), "the store must list no new key"
-        if self.state() != unsettled:
+        if self.state() != before:
             assert self.seen() == outcome
         assert self.which(self.view_of_other_readers()) == outcome
         return outcome
@@ -165,8 +165,8 @@ def test_kill_at_any_call_leaves_the_old_or_the_new_shard(tmp_path: Path, case: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [Case("raw", "slots"), Case("zstd", "mixed", location="start")], ids=str)
-def test_next_write_settles_with_any_strategy(tmp_path: Path, case: Case) -> None:
-    """The next write settles the shard without a request, whatever its strategy."""
+def test_next_write_rolls_back_with_any_strategy(tmp_path: Path, case: Case) -> None:
+    """The next write rolls the shard back without a request, whatever its strategy."""
     scene = Shard(tmp_path, case)
     calls = calls_of(scene)
     for strategy in ("replace", "append", "in_place"):
@@ -202,7 +202,7 @@ def test_kill_inside_any_write_leaves_the_old_or_the_new_shard(tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_kill_during_settling_is_settled_by_the_next_writer(tmp_path: Path) -> None:
+def test_kill_during_roll_back_is_rolled_back_by_the_next_writer(tmp_path: Path) -> None:
     """Settling is idempotent: it can be interrupted and repeated."""
     scene = Shard(tmp_path, Case("raw", "mixed"))
     calls = calls_of(scene)

@@ -24,7 +24,7 @@ from zarr.registry import register_codec
 
 import shardcodec
 from shardcodec import group_writes
-from shardcodec.zarr_plugin.request import Declined
+from shardcodec.zarr_plugin.request import Refusal
 
 PATIENCE = 20.0  # longer than any test waits
 
@@ -96,7 +96,7 @@ def in_a_block(array: Any) -> None:
 
 
 def decline(*_: Any) -> Any:
-    raise Declined("for a test")
+    raise Refusal("for a test")
 
 
 def by_fallback(array: Any) -> None:

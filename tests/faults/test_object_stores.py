@@ -26,7 +26,7 @@ from shardcodec.kv import FAILED, ShardedKeyValueStore
 from shardcodec.storage import conditions
 from shardcodec.storage import object_store as entity_store
 from shardcodec.storage.object_store import ObjectStore as EntityStore
-from shardcodec.storage.store import Changed
+from shardcodec.storage.store import ObjectChanged
 
 MISSING = missing_for_s3()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
@@ -248,7 +248,7 @@ def test_equal_object_of_another_writer_is_not_taken_for_the_own(s3: S3Bucket) -
         mine = EntityStore(object_store(s3.store()))
         theirs = EntityStore(object_store(s3.store(direct=True)))
         await theirs.put("lock", b"taken", None)
-        with s3.proxy.fault(What.REFUSE, "PUT", "/lock$", times=1), pytest.raises(Changed):
+        with s3.proxy.fault(What.REFUSE, "PUT", "/lock$", times=1), pytest.raises(ObjectChanged):
             await mine.put("lock", b"taken", None)
 
     asyncio.run(race())

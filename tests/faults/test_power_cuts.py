@@ -76,8 +76,8 @@ def cut_while_writing(folder: Path, strategy: str, first: int, seconds: float) -
     return max(reported(before + after, b"b"), default=first - 1), done
 
 
-def settle(array: zarr.Array[Any]) -> None:
-    """Settle the shard for readers other than shardcodec's, after a cut during an update in place."""
+def roll_back(array: zarr.Array[Any]) -> None:
+    """Roll back the shard for readers other than shardcodec's, after a cut during an update in place."""
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
     with shardcodec.open_shard(shard_path(array), None, spec, mode="r+") as shard:
         shard.settle()
@@ -119,7 +119,7 @@ def test_power_cut_loses_no_finished_write(
         with mounted(image, folder):
             array = ours(folder / "a", mode="r+")
             found = array[...]
-            settle(array)
+            roll_back(array)
             assert (zarrs_view(array)[...] == found).all()
             part = found[4:8, :4]
             assert (part == part[0, 0]).all()

@@ -65,22 +65,22 @@ def test_index_and_value_are_of_one_state_without_entity_tags(times: int) -> Non
         shardcodec.ShardSpec((2, 3), (1, 1), "uint8", 0, ["bytes", "gzip"], [LITTLE, CRC]),
     )
 
-    def settle(first: bytes, second: bytes) -> None:  # both values move
+    def store_both(first: bytes, second: bytes) -> None:  # both values move
         with open_kv((store, "shard")).transaction() as t:
             t.delete_range_sync(KeyRange())
             t[key(0, 0)], t[key(0, 1)] = first, second
 
-    settle(b"aaaa", b"bbbb")
-    store.meddle = [lambda: settle(b"a", b"bbbb")] * times
+    store_both(b"aaaa", b"bbbb")
+    store.meddle = [lambda: store_both(b"a", b"bbbb")] * times
     assert kv[key(0, 1)] == b"bbbb"
     assert not store.meddle
-    settle(b"aaaa", b"bbbb")
-    store.meddle = [lambda: settle(b"a", b"bbbb")] * times
+    store_both(b"aaaa", b"bbbb")
+    store.meddle = [lambda: store_both(b"a", b"bbbb")] * times
     assert [r.value for r in kv.read_many_sync([key(0, 0), key(0, 1)])] == [b"a", b"bbbb"]
 
     with shardcodec.open_shard(store, "shard", spec) as shard:
         assert shard.read_encoded([(0, 1)]) == [b"bbbb"]
-        settle(b"aaaaaa", b"bbbb")
+        store_both(b"aaaaaa", b"bbbb")
         with pytest.raises(ShardFormatError, match="taken its place"):
             shard.read_encoded([(0, 1)])
         assert shard.refresh().read_encoded([(0, 1)]) == [b"bbbb"]

@@ -25,7 +25,7 @@ from workers import Workers, in_threads
 import shardcodec
 from shardcodec import native
 from shardcodec.storage import file_systems, waiting
-from shardcodec.zarr_plugin.request import Declined
+from shardcodec.zarr_plugin.request import Refusal
 
 pytestmark = pytest.mark.slow
 
@@ -173,7 +173,7 @@ def test_a_write_begins_again(one: Mount, call: str, code: int) -> None:
 
 
 def decline(*_: Any) -> Any:
-    raise Declined("for a test")
+    raise Refusal("for a test")
 
 
 @pytest.mark.parametrize(

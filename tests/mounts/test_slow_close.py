@@ -148,7 +148,7 @@ def test_cached_file_that_was_replaced_or_makes_room(slow: Mount) -> None:
 def test_state_of_an_open_shard(slow: Mount) -> None:
     """The kernel asks the file system for the generation number of the inode."""
     shard = open_shard(slow)
-    close_slowly(slow, lambda: shard.version, request="ioctl")
+    close_slowly(slow, lambda: shard.state, request="ioctl")
 
 
 def test_second_close_leaves_a_file_that_has_the_descriptor_by_then(slow: Mount) -> None:

@@ -13,7 +13,8 @@ import zarr
 from shardcodec.errors import LockError
 from shardcodec.options import Options, resolve
 from shardcodec.storage.files import MemoryStore
-from shardcodec.storage.replace import replace_blocking
+from shardcodec.storage.replace import replace
+from shardcodec.storage.runner import BLOCKING, run_blocking
 from shardcodec.storage.store import LONGEST_WAIT, Contest, Outcome, Replacement
 
 
@@ -51,18 +52,18 @@ class Disturbed(MemoryStore):
         self._now, self._is_disturbed = now, False
 
     async def exchange(
-        self, wanted: Sequence[Replacement], maker: Any, options: Options, runner: Any, contest: Contest
+        self, replacements: Sequence[Replacement], maker: Any, options: Options, runner: Any, contest: Contest
     ) -> Outcome:
         self._is_disturbed = not self._is_disturbed
         if not self._is_disturbed:
-            return Outcome(left=wanted[1:])
+            return Outcome(remaining=replacements[1:])
         self._now[0] += 0.6 * options.lock_timeout
-        contest.lose(wanted[0].key)
-        return Outcome(left=wanted, contended=wanted[0].name)
+        contest.lose(replacements[0].key)
+        return Outcome(remaining=replacements, contended=replacements[0].name)
 
 
 def test_objects_that_are_stored_later_have_their_own_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write of many objects may take longer than the deadline of each."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    replace_blocking(Disturbed(now), ["a", "b", "c"], None, resolve())  # type: ignore[arg-type]
+    run_blocking(replace(Disturbed(now), ["a", "b", "c"], None, resolve(), BLOCKING))  # type: ignore[arg-type]

@@ -277,7 +277,7 @@ def test_loop_of_links_is_an_error(array: Any, locking: str) -> None:
         lambda path: values_of(path).get(bytes(8)),
         lambda path: values_of(path).__setitem__(bytes(8), b"x"),
         lambda path: native.load().FileLock().try_acquire(path),
-        lambda path: native.load().settle(path, 0),
+        lambda path: native.load().roll_back(path, 0),
         lambda path: native.load().direct_append_works(path),
         lambda path: native.load().open_file(path),
         lambda path: native.load().remove_file(path),

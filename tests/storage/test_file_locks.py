@@ -126,9 +126,9 @@ def test_lock_error_names_the_holding_process(tmp_path: Path) -> None:
 
 
 def decline(*_: Any) -> Any:
-    from shardcodec.zarr_plugin.request import Declined
+    from shardcodec.zarr_plugin.request import Refusal
 
-    raise Declined("for a test")
+    raise Refusal("for a test")
 
 
 @pytest.mark.parametrize("write", ["part", "whole", "erase", "of zarr"])

@@ -23,7 +23,7 @@ from shardcodec.mounts import DescriptorInfo, Mount, find_mount, parse_line
 from shardcodec.options import resolve
 from shardcodec.storage import file_systems, locks
 from shardcodec.storage.file_systems import lock_scope
-from shardcodec.zarr_plugin.request import Declined
+from shardcodec.zarr_plugin.request import Refusal
 
 SERVED = DescriptorInfo(mount_number="1")
 KEPT = DescriptorInfo(mount_number="1", shows_lock=True)
@@ -194,7 +194,7 @@ def test_mount_that_is_not_listed_has_no_folder_and_no_options_of_another() -> N
     table = b"42 20 254:0 /opt /opt ro,relatime - ext4 /dev/vda rw,discard\n"
     found = find_mount(table, "20", "254:0")
     assert found == Mount("ext4", "20", "254:0", "", "/dev/vda", ("rw", "discard"))
-    assert file_systems.Known(found, "node", "").name == "an unknown mount (ext4)"
+    assert file_systems.MountScope(found, "node", "").name == "an unknown mount (ext4)"
     listed = find_mount(table, "42", "254:0")
     assert listed is not None and (listed.point, listed.options[0]) == ("/opt", "ro")
 
@@ -465,4 +465,4 @@ def test_work_of_zarrs_pipeline_on_an_object_store_refuses_cluster() -> None:
 
 
 def decline(*_: Any) -> Any:
-    raise Declined("for a test")
+    raise Refusal("for a test")

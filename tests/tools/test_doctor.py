@@ -18,7 +18,7 @@ from servers.http_objects import serving
 import shardcodec
 from shardcodec.mounts import Mount
 from shardcodec.storage import file_systems
-from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN, FileTime, Known
+from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN, FileTime, MountScope
 from shardcodec.tools import doctor
 from shardcodec.tools.doctor import Check, DoctorReport, Status, check_process
 
@@ -86,7 +86,7 @@ def test_bucket_that_does_not_exist_is_missing(probe: bool) -> None:
 
 
 def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: str) -> Known:
+    def refuse(folder: str) -> MountScope:
         raise AssertionError("a file was made")
 
     monkeypatch.setattr("shardcodec.storage.file_systems._probe", refuse)
@@ -98,14 +98,14 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("known", "status", "text"),
     [
-        (Known(NFS, CLUSTER, "default of nfs4"), Status.OK, "reach writers on other nodes"),
-        (Known(DISK, NODE, "one machine"), Status.OK, "all processes of this machine"),
-        (Known(NFS, NODE, "mount option 'nolock'"), Status.PROBLEM, "do not reach writers on other nodes (mount option"),
-        (Known(NFS, NONE, "no locks"), Status.PROBLEM, "no other process is excluded"),
-        (Known(None, UNKNOWN, "not shown"), Status.NOTE, "cannot be told"),
+        (MountScope(NFS, CLUSTER, "default of nfs4"), Status.OK, "reach writers on other nodes"),
+        (MountScope(DISK, NODE, "one machine"), Status.OK, "all processes of this machine"),
+        (MountScope(NFS, NODE, "mount option 'nolock'"), Status.PROBLEM, "do not reach writers on other nodes (mount option"),
+        (MountScope(NFS, NONE, "no locks"), Status.PROBLEM, "no other process is excluded"),
+        (MountScope(None, UNKNOWN, "not shown"), Status.NOTE, "cannot be told"),
     ],
 )  # fmt: skip
-def test_locks(known: Known, status: Status, text: str) -> None:
+def test_locks(known: MountScope, status: Status, text: str) -> None:
     found = facts._locks(known)
     assert found.status is status and text in found.text
     assert (found.advice is None) == (status is Status.OK)
@@ -136,7 +136,7 @@ def test_strategies_and_why_not(
 )
 def test_clock_of_the_server(stamp: float, difference: float, status: Status) -> None:
     """The file was made between 100 s and 101 s of this machine."""
-    found = facts._clock(Known(NFS, CLUSTER, "", FileTime(stamp, 100, 101)), is_probed=True)
+    found = facts._clock(MountScope(NFS, CLUSTER, "", FileTime(stamp, 100, 101)), is_probed=True)
     assert found.details["difference_seconds"] == difference and found.status is status
 
 
@@ -149,8 +149,8 @@ def test_free_space(free: int, status: Status) -> None:
 
 def test_read_only_mount_and_unknown_mount_are_notes() -> None:
     mount = Mount(point="/", file_system="squashfs", options=("ro",))
-    assert facts._file_system("/x", Known(mount, UNKNOWN, "")).status is Status.NOTE
-    assert facts._file_system("/x", Known(None, UNKNOWN, "")).status is Status.NOTE
+    assert facts._file_system("/x", MountScope(mount, UNKNOWN, "")).status is Status.NOTE
+    assert facts._file_system("/x", MountScope(None, UNKNOWN, "")).status is Status.NOTE
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -251,7 +251,7 @@ def test_versions() -> None:
 def test_probe_that_fails_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = file_systems.scope_at(str(tmp_path), probe=False)
 
-    def scope_at(folder: str, *, probe: bool) -> Known:
+    def scope_at(folder: str, *, probe: bool) -> MountScope:
         if probe:
             raise FileNotFoundError(2, "No such file or directory", f"{folder}/lock")
         return known

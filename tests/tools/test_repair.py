@@ -241,7 +241,7 @@ def test_header_footer_and_alignment_stay(tmp_path: Path) -> None:
         assert shard.read_region().tolist() == [0, 0, 2, 2, 3, 3, 4, 4]
 
 
-def test_pending_journal_is_settled_after_a_backup(tmp_path: Path) -> None:
+def test_pending_journal_is_rolled_back_after_a_backup(tmp_path: Path) -> None:
     scene = Shard(tmp_path, Case("raw", "slots"))
     journal, good, mixture = kill_after_the_last_slot(scene)
     new = tmp_path / "new"

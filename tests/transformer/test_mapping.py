@@ -93,7 +93,7 @@ def test_rename_and_rmdir_keep_neighbours(
     layout: KeyLayout, paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group with an array moves to a path of the transformer or to another path; its neighbours stay."""
-    monkeypatch.setattr("shardcodec.transformer.mapping.MOVED_AT_A_TIME", 5)
+    monkeypatch.setattr("shardcodec.transformer.mapping.MOVED_TOGETHER", 5)
     below = RecordingStore(MemoryStore())
     chunks = mapping(below, layout=layout, path=paths)
     is_draft = bool(layout.folder)

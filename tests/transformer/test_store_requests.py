@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
-from shardcodec.storage.store import Answer, Changed
+from shardcodec.storage.store import Answer, ObjectChanged
 from shardcodec.transformer.read import BatchedRemote, in_step
 
 REMOTE = BatchedRemote()
@@ -22,13 +22,13 @@ class Store:
         self.calls: list[list[Any]] = []
         self.changed = changed
 
-    async def __call__(self, requests: Sequence[Any]) -> list[Answer | Changed | None]:
+    async def __call__(self, requests: Sequence[Any]) -> list[Answer | ObjectChanged | None]:
         self.calls.append([key for key, *_ in requests])
         return [self.answer(*request) for request in requests]
 
-    def answer(self, key: str, wanted: Any, state: Any) -> Answer | Changed | None:
+    def answer(self, key: str, wanted: Any, state: Any) -> Answer | ObjectChanged | None:
         if key in self.changed and state is not None:
-            return Changed(key)
+            return ObjectChanged(key)
         data = np.frombuffer(key.encode(), "u1")
         match wanted:
             case RangeByteRequest(start, end):
@@ -78,7 +78,7 @@ async def test_changed_object_is_reported_to_its_reader_only() -> None:
     async def bound(key: str) -> str:
         try:
             return text(await REMOTE.get_range(key, 0, 2, "state"))
-        except Changed:
+        except ObjectChanged:
             return text(await REMOTE.get_range(key, 0, 3))
 
     store = Store("abc")
@@ -114,7 +114,7 @@ async def test_error_of_the_store_closes_all_readers() -> None:
         finally:
             closed.append(number)
 
-    async def fail(requests: Sequence[Any]) -> list[Answer | Changed | None]:
+    async def fail(requests: Sequence[Any]) -> list[Answer | ObjectChanged | None]:
         raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):

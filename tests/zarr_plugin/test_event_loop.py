@@ -76,7 +76,7 @@ def test_users_event_loop_is_left_free(array: Any, threads: list[str]) -> None:
 def test_long_read_runs_in_another_thread(
     array: Any, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(array_io, "MOST_ALONE_NBYTES", array.nbytes - 1)
+    monkeypatch.setattr(array_io, "MAX_ALONE_NBYTES", array.nbytes - 1)
     assert array[:].shape == array.shape
     assert threads == ["other"]
 

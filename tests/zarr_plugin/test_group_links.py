@@ -20,7 +20,7 @@ from shardcodec import _native, group_writes
 from shardcodec.access.buffer.process_buffer import ProcessBuffer
 from shardcodec.storage import files
 from shardcodec.storage.locks import FileLocks
-from shardcodec.zarr_plugin.request import Declined
+from shardcodec.zarr_plugin.request import Refusal
 
 
 def new(folder: Path) -> Any:
@@ -167,7 +167,7 @@ def through_the_codec(array: Any) -> None:
 
 
 def decline(*_: Any) -> Any:
-    raise Declined("for a test")
+    raise Refusal("for a test")
 
 
 def by_fallback(array: Any) -> None:

@@ -236,9 +236,9 @@ def test_fallback_sees_earlier_buffered_writes(tmp_path: Path, monkeypatch: pyte
     array = ours(create(tmp_path).store, strict=False)
 
     def decline(*_: Any) -> Any:
-        from shardcodec.zarr_plugin.request import Declined
+        from shardcodec.zarr_plugin.request import Refusal
 
-        raise Declined("for a test")
+        raise Refusal("for a test")
 
     with group_writes():
         array[0, :] = 1

@@ -17,7 +17,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 
 from shardcodec.access.regions import Box, Lists
-from shardcodec.zarr_plugin.request import array_axes, selected_axes, to_box, to_parts
+from shardcodec.zarr_plugin.request import array_axes, selected_axes, to_box, to_selection
 
 
 class Asked(Exception):
@@ -177,23 +177,23 @@ def test_index_arrays_have_no_box(how: str, selection: Any) -> None:
     ],
 )
 def test_invalid_lists_are_refused(chunk_selection: Any, array_selection: Any) -> None:
-    assert to_parts(chunk_selection, array_selection, (0, 1), (4, 4)) is None
+    assert to_selection(chunk_selection, array_selection, (0, 1), (4, 4)) is None
 
 
 def test_regular_index_arrays_become_slices() -> None:
     grid = np.ix_([1, 3], [2, 1, 0])
-    parts = to_parts(grid, (slice(0, 2), np.array([[2, 1, 0]])), (0, 1), (4, 4))
+    parts = to_selection(grid, (slice(0, 2), np.array([[2, 1, 0]])), (0, 1), (4, 4))
     assert isinstance(parts, Lists)  # only on the second axis
     assert parts[:4] == ((1, 0), (2, 3), (2, 1), (0, 0)) and parts.froms[0] is None is parts.tos[0]
     assert parts.froms[1] is not None and parts.froms[1].tolist() == [0, 1, 2]
     assert parts.tos[1] is not None and parts.tos[1].tolist() == [0, 1, 2]
-    parts = to_parts(np.ix_([1, 3], [1, 2]), (slice(4, 6), slice(0, 2)), (0, 1), (4, 4))
+    parts = to_selection(np.ix_([1, 3], [1, 2]), (slice(4, 6), slice(0, 2)), (0, 1), (4, 4))
     assert parts == Box((1, 1), (2, 2), (2, 1), (4, 0))
     mask = np.array([False, True, True, False])
-    assert to_parts((mask, slice(0, 4)), (slice(7, 9), slice(0, 4)), (0, 1), (4, 4)) == Box(
+    assert to_selection((mask, slice(0, 4)), (slice(7, 9), slice(0, 4)), (0, 1), (4, 4)) == Box(
         (1, 0), (2, 4), None, (7, 0)
     )
-    assert to_parts((np.array([2, 3]),), slice(5, 7), (0,), (4,)) == Box((2,), (2,), None, (5,))
+    assert to_selection((np.array([2, 3]),), slice(5, 7), (0,), (4,)) == Box((2,), (2,), None, (5,))
 
 
 def test_selected_axes() -> None:
@@ -204,7 +204,7 @@ def test_selected_axes() -> None:
     assert selected_axes((rows, rows), slice(0, 2)) == ((-1, -1), 1)
     assert selected_axes((rows,), slice(0, 2)) == ((0,), 1)
     assert selected_axes(slice(0, 2), slice(0, 2)) is None
-    assert to_parts((), slice(0, 1), (), ()) is None
+    assert to_selection((), slice(0, 1), (), ()) is None
 
 
 def test_block_selections_are_basic() -> None:

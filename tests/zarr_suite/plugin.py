@@ -109,7 +109,7 @@ def count_direct_use(access: type, name: str) -> None:
     setattr(access, name, counted)
 
 
-class Known:
+class MountScope:
     """One entry of `known.toml`."""
 
     def __init__(self, kind: str, entry: dict[str, Any]) -> None:
@@ -145,11 +145,11 @@ def applicable(kind: str, entry: dict[str, Any]) -> bool:
     return any(entry["id"].startswith(chosen) for chosen in SETTINGS["tests"])
 
 
-def read_known() -> list[Known]:
+def read_known() -> list[MountScope]:
     """Return the entries that apply to this run."""
     tables = tomllib.loads(Path(SETTINGS["known"]).read_text())
     entries = [(kind, entry) for kind in ("failure", "skip") for entry in tables.get(kind, [])]
-    return [Known(kind, entry) for kind, entry in entries if applicable(kind, entry)]
+    return [MountScope(kind, entry) for kind, entry in entries if applicable(kind, entry)]
 
 
 class Suite:

@@ -58,10 +58,7 @@ def has_buffered(target: ShardObject) -> bool:
 def flush_buffered(target: ShardObject) -> None:
     """Store the buffered writes of a shard, unless the caller holds its lock to change it.
 
-    Raises
-    ------
-    GroupWriteError
-        The shard could not be stored; its buffered writes are kept.
+    After a `GroupWriteError` the buffered writes are kept.
     """
     buffer = _buffer
     if buffer is not None:

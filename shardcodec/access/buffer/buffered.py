@@ -18,7 +18,7 @@ from ...options import Options
 from ...storage.locks import NO_FILE
 from ...storage.replace import replace
 from ...storage.runner import ON_LOOP, Runner
-from ...storage.store import Outcome, Store, Stored
+from ...storage.store import Outcome, Store, StoredObject
 from ...storage.waiting import all_of
 from ..read import ObjectSelection, read
 from ..regions import Boxes, whole
@@ -45,16 +45,9 @@ __all__ = [
 class BufferedWrites:
     """The buffered writes of one object. Callers hold the object's lock in the table of this process.
 
-    Attributes
-    ----------
-    kind : hashable
-        A write is added to buffered writes of its own kind. Those of another kind are flushed first.
-    target : Target or None
-        Where elements are stored; None for writes that are not elements.
-    counted : int
-        Memory that the buffer has counted for the writes, in bytes.
-    last_write : int
-        Number of the last write; later writes have larger numbers.
+    kind: a write is added to buffered writes of its kind; those of another kind are flushed first. target: where elements are
+    stored; None for writes that are not elements. counted: bytes that the buffer has counted for the writes. last_write: number
+    of the last write; later writes have larger numbers.
     """
 
     kind: Hashable
@@ -73,7 +66,7 @@ class BufferedWrites:
         raise NotImplementedError
 
     async def flush(self) -> None:
-        """Store the writes; after an exception the stored object is as it was."""
+        """Store the writes; after an exception the stored object is unchanged."""
         raise NotImplementedError
 
 
@@ -83,22 +76,8 @@ class BufferedWrites:
 class Target(NamedTuple):
     """Where and how buffered elements are stored, as the last write says.
 
-    Attributes
-    ----------
-    store : Store
-        The store of the object.
-    key : str
-        Its key there.
-    chain : Chain
-        Compiled chain of the object, for the byte order of the memory.
-    options : Options
-        Options of the write.
-    writes_empty : bool
-        Store inner chunks that equal the fill value.
-    guard : LayoutGuard or None
-        The layout that the write was made for; None if it cannot change.
-    name : str
-        Name of the object in errors; by default its key.
+    chain: that for the byte order of the memory. guard: the layout that the write was made for; None if it cannot change. name:
+    that of the object in errors, by default its key.
     """
 
     store: Store
@@ -115,7 +94,7 @@ class BufferedElements(BufferedWrites):
 
     The kind of those of an array is their chain. Those of a handle have another kind: they belong to no layout of an array.
     One native call encodes the inner chunks and writes them. If the stored object is damaged where it is needed, `make`
-    raises, and the object stays as it is.
+    raises, and the object is unchanged.
     """
 
     target: Target
@@ -161,7 +140,7 @@ class BufferedElements(BufferedWrites):
         chain = self.overlay.chain
         return math.prod(chain.shape) * int(chain.itemsize)
 
-    async def make(self, stored: Sequence[Stored], runner: Runner) -> Outcome:
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         (old,) = stored
         return await runner.call(self._write, old, inline=False)
 
@@ -169,7 +148,7 @@ class BufferedElements(BufferedWrites):
     def _path(self) -> str | None:
         return self.target.store.path(self.target.key)
 
-    def _write(self, old: Stored) -> Outcome:
+    def _write(self, old: StoredObject) -> Outcome:
         store, key, chain, options, writes_empty, _, name = self.target
         path, name = self._path, name or key
 
@@ -191,7 +170,7 @@ class BufferedElements(BufferedWrites):
         )
 
 
-def _source(path: str | None, old: Stored) -> Any:
+def _source(path: str | None, old: StoredObject) -> Any:
     """Return the stored object for a read: a buffer, the descriptor of the locked file, or the path of the file."""
     if path is None:
         return old.data
@@ -225,8 +204,8 @@ class LockNames:
 
     def known(self, store: Store, key: str) -> LockName | None:
         """Return a memoised name; None if there is none."""
-        found = self._known.get((id(store), key))
-        return None if found is None else found[1]
+        entry = self._known.get((id(store), key))
+        return None if entry is None else entry[1]
 
     async def of(self, store: Store, keys: Sequence[str], runner: Runner = ON_LOOP) -> list[LockName]:
         """Return the names of objects of one store."""
@@ -241,9 +220,9 @@ class LockNames:
 
     def of_object(self, target: ShardObject) -> LockName:
         """Return the name of the object of a handle."""
-        found = self._known.get((id(target), ""))
-        if found is not None:
-            return found[1]
+        entry = self._known.get((id(target), ""))
+        if entry is not None:
+            return entry[1]
         name = LockName(target.identity, target.is_link)
         self._note(target, "", name)
         return name
@@ -294,7 +273,7 @@ class LayoutGuard(Protocol):
         """
 
 
-class _Look(NamedTuple):
+class _LayoutAnswer(NamedTuple):
     begun: float
     why_void: Callable[[str], str | None]
 
@@ -303,7 +282,7 @@ class LayoutLooks:
     """The looks of one buffer, and the writes that they have found void."""
 
     def __init__(self) -> None:
-        self._looks: dict[Hashable, _Look] = {}
+        self._looks: dict[Hashable, _LayoutAnswer] = {}
         self._n_void: Counter[tuple[str, str]] = Counter()
 
     def forget(self) -> None:
@@ -323,10 +302,10 @@ class LayoutLooks:
             self._n_void[guard.name, why] += 1
         return why
 
-    async def _look(self, guard: LayoutGuard) -> _Look:
+    async def _look(self, guard: LayoutGuard) -> _LayoutAnswer:
         look, now = self._looks.get(guard.identity), time.monotonic()
         if look is None or now - look.begun > LOOK_SECONDS:
-            look = self._looks[guard.identity] = _Look(now, await guard.look())
+            look = self._looks[guard.identity] = _LayoutAnswer(now, await guard.look())
         return look
 
     def report(self) -> None:

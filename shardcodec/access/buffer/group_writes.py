@@ -148,13 +148,7 @@ class _Blocks:
         set_active_buffer(buffer)
 
     def enter(self, block: group_writes) -> None:
-        """Open a block.
-
-        Raises
-        ------
-        RuntimeError
-            A block that may drop buffered writes would not be alone.
-        """
+        """Open a block; RuntimeError if a block that may drop buffered writes would not be alone."""
         with self._mutex:
             if self._open and not (block.flush_on_error and self._all_flush_on_error()):
                 raise RuntimeError(
@@ -175,10 +169,10 @@ class _Blocks:
     def leave(self, block: group_writes) -> ProcessBuffer | None:
         """Close a block; return the buffer to flush, or None in a child process that was forked inside of the block."""
         with self._mutex:
-            found = next((one for one in self._open if one.block is block), None)
-            if found is None:
+            mine = next((entry for entry in self._open if entry.block is block), None)
+            if mine is None:
                 return None
-            self._open.remove(found)
+            self._open.remove(mine)
             self._adjust()
             return self.buffer
 
@@ -197,7 +191,7 @@ class _Blocks:
         """Flush the buffer when the process ends; later writes are stored at once."""
         why: object = "group_writes(flush_on_error=False) was not left"
         try:
-            wait_for([one.thread for one in self._open])
+            wait_for([entry.thread for entry in self._open])
             with self._mutex:
                 buffer = self.buffer
                 may_flush = self._all_flush_on_error()
@@ -221,7 +215,7 @@ class _Blocks:
             fail(loss_message(names, why))
 
     def _all_flush_on_error(self) -> bool:
-        return all(one.block.flush_on_error for one in self._open)
+        return all(entry.block.flush_on_error for entry in self._open)
 
     def _abandon(self) -> None:
         """Close blocks whose ends come too late."""
@@ -232,7 +226,7 @@ class _Blocks:
         """Give the buffer the smallest budget of all open blocks."""
         if self.buffer is not None:
             self.buffer.is_closing = not self._open
-            self.buffer.max_nbytes = min((one.block.max_bytes for one in self._open), default=0)
+            self.buffer.max_nbytes = min((entry.block.max_bytes for entry in self._open), default=0)
 
 
 def _deleting(store: Any, prefix: str) -> AbstractAsyncContextManager[None]:

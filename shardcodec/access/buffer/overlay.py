@@ -43,15 +43,7 @@ ReadOld = Callable[[Boxes, Array], None]
 
 
 class Overlay:
-    """The buffered elements of one object.
-
-    Parameters
-    ----------
-    chain : Chain
-        Compiled chain of the object, of rank 1 or more.
-    dtype : dtype
-        Data type of the elements in memory.
-    """
+    """The buffered elements of one object of rank 1 or more; `dtype` is that of the elements in memory."""
 
     def __init__(self, chain: Chain, dtype: np.dtype[Any]) -> None:
         self.chain = chain
@@ -207,10 +199,7 @@ class Overlay:
     def _cut(self, box: Box) -> Iterator[tuple[int, tuple[slice, ...], list[slice]]]:
         """Cut a box at the borders of inner chunks.
 
-        Yields
-        ------
-        tuple
-            Position of the inner chunk; its elements; the elements of the array. Elements are slices, by axis.
+        Yields the position of each inner chunk, its elements, and the elements of the array, as slices by axis.
         """
         rows = [
             _cut_axis(
@@ -229,21 +218,11 @@ class Overlay:
     # ---- flushing
 
     def chunks(self, read_old: ReadOld) -> tuple[Positions, Array]:
-        """Return all inner chunks that were written to, with their stored elements where nothing was written.
+        """Return the positions of all inner chunks that were written to, and their elements, concatenated along axis 0.
 
-        The caller holds the object's lock, so nothing is written during the call. The stored elements are copied into the
-        overlay, too, but still count as not written: after a failure they are read again.
-
-        Parameters
-        ----------
-        read_old : callable
-            Takes boxes of the object, one inner chunk each, and an array. It copies the stored elements of the boxes into
-            the array, or the fill value if none are stored.
-
-        Returns
-        -------
-        tuple
-            Positions of the inner chunks; their elements in one array, concatenated along axis 0.
+        Elements that were not written are those that are stored: `read_old` takes boxes, one inner chunk each, and an array,
+        and copies them there, or the fill value. They get into the overlay, too, but still count as not written: after a
+        failure they are read again. The caller holds the object's lock, so nothing is written during the call.
         """
         partly = [position for position in self._slots if position in self._masks]
         if partly:

@@ -46,7 +46,7 @@ from .overlay import Array, Overlay
 
 __all__ = ["ProcessBuffer"]
 
-# Objects that are flushed at a time; each is encoded with all threads of its options.
+# Objects that are flushed at the same time; each is encoded with all threads of its options.
 CONCURRENCY = 4
 # Most memory that the overlay takes per byte of an inner chunk: each element of one byte has one byte of the mask.
 MASKED = 2
@@ -72,12 +72,7 @@ def _is_flushing() -> bool:
 class ProcessBuffer:
     """The buffered writes of this process.
 
-    Attributes
-    ----------
-    max_nbytes : int
-        Memory budget in bytes.
-    is_closing : bool
-        True while no block is open, so that nothing more is buffered.
+    max_nbytes: memory budget. is_closing: True while no block is open, so that nothing more is buffered.
     """
 
     def __init__(self) -> None:
@@ -108,7 +103,7 @@ class ProcessBuffer:
 
     def has(self, name: str) -> bool:
         """Return True if an object, or a value in it, has buffered writes."""
-        return name in self._objects or bool(self._parts_of([name]))
+        return name in self._objects or bool(self._values_in([name]))
 
     def names(self) -> list[str]:
         """Return the names of the objects with buffered writes."""
@@ -118,7 +113,7 @@ class ProcessBuffer:
         """Return the name of the object of a handle."""
         return self._names.of_object(target)
 
-    def _parts_of(self, names: Iterable[str]) -> list[str]:
+    def _values_in(self, names: Iterable[str]) -> list[str]:
         """Return the names of values in these objects that have buffered writes; none in a flush, which may store one of them."""
         if not self._holders or _is_flushing():
             return []
@@ -134,40 +129,40 @@ class ProcessBuffer:
     async def write(
         self, request: Request, options: Options, guard: LayoutGuard | None = None, runner: Runner = ON_LOOP
     ) -> None:
-        """Buffer a request; parts that gain nothing from the buffer are stored at once."""
-        store, parts = request.store, request.parts
+        """Buffer a request; items that gain nothing from the buffer are stored at once."""
+        store, items = request.store, request.items
         store.check_writable()
         if self.write_quickly(request, options, guard):
             return
-        names = await self._names.of(store, [part.key for part in parts], runner)
-        await self._flush_parts(runner, [name.name for name in names])
-        at_once = [i for i, part in enumerate(parts) if not self._may_buffer(names[i], part)]
+        names = await self._names.of(store, [item.key for item in items], runner)
+        await self._flush_values(runner, [name.name for name in names])
+        at_once = [i for i, item in enumerate(items) if not self._may_buffer(names[i], item)]
         if at_once:
             await self._write_at_once(request, at_once, names, options, runner)
-        for i, part in enumerate(parts):
+        for i, item in enumerate(items):
             if i in at_once:
                 continue
-            target = Target(store, part.key, part.chain, options, request.writes_empty, guard)
-            put, nbytes = _put_box(part, request), decoded_nbytes(part.chain, part.box)
+            target = Target(store, item.key, item.chain, options, request.writes_empty, guard)
+            put, nbytes = _put_box(item, request), decoded_nbytes(item.chain, item.box)
             inline = nbytes <= INLINE_NBYTES
-            if inline and self.put_quickly(names[i], part.chain, target, put, nbytes):
+            if inline and self.put_quickly(names[i], item.chain, target, put, nbytes):
                 continue
             is_buffered = await self.add_elements(
-                names[i], part.chain, target, request.array.dtype, put, runner, inline=inline
+                names[i], item.chain, target, request.array.dtype, put, runner, inline=inline
             )
             if not is_buffered:
                 await self._write_at_once(request, [i], names, options, runner)
 
     def write_quickly(self, request: Request, options: Options, guard: LayoutGuard | None) -> bool:
         """Buffer a small request for one object of a writable store; return as `put_quickly`."""
-        if len(request.parts) != 1:
+        if len(request.items) != 1:
             return False
-        (part,) = request.parts
-        name, nbytes = self._names.known(request.store, part.key), decoded_nbytes(part.chain, part.box)
-        if name is None or nbytes > INLINE_NBYTES or not self._may_buffer(name, part):
+        (item,) = request.items
+        name, nbytes = self._names.known(request.store, item.key), decoded_nbytes(item.chain, item.box)
+        if name is None or nbytes > INLINE_NBYTES or not self._may_buffer(name, item):
             return False
-        target = Target(request.store, part.key, part.chain, options, request.writes_empty, guard)
-        return self.put_quickly(name, part.chain, target, _put_box(part, request), nbytes)
+        target = Target(request.store, item.key, item.chain, options, request.writes_empty, guard)
+        return self.put_quickly(name, item.chain, target, _put_box(item, request), nbytes)
 
     def put_quickly(
         self, name: LockName, kind: Hashable, target: Target, put: Callable[[Overlay], bool], nbytes: int
@@ -215,14 +210,14 @@ class ProcessBuffer:
 
         return self.put_quickly(name, target.chain, target, put, array.nbytes)
 
-    def _may_buffer(self, name: LockName, part: ObjectSelection) -> bool:
-        """Return True if a part of a request is buffered.
+    def _may_buffer(self, name: LockName, item: ObjectSelection) -> bool:
+        """Return True if an item of a request is buffered.
 
         A write of a whole object gains nothing. A selection by indices is rare. Codecs without native code have no
         elements to buffer.
         """
-        is_native = part.chain.stage is None
-        return is_native and self._takes(name) and _box_of(part) is not None and not part.replaces
+        is_native = item.chain.stage is None
+        return is_native and self._takes(name) and _box_of(item) is not None and not item.replaces
 
     def _takes(self, name: LockName) -> bool:
         """Return True if writes of an object are buffered now.
@@ -239,12 +234,12 @@ class ProcessBuffer:
         options: Options,
         runner: Runner,
     ) -> None:
-        """Store parts of a request now.
+        """Store items of a request now.
 
-        Buffered writes of their objects are flushed first, or dropped if the part replaces the object. Those of a symbolic
+        Buffered writes of their objects are flushed first, or dropped if the item replaces the object. Those of a symbolic
         link are always flushed: an erase removes the link and keeps the file, which may have other names.
         """
-        replaced = [names[i].name for i in chosen if request.parts[i].replaces and not names[i].is_link]
+        replaced = [names[i].name for i in chosen if request.items[i].replaces and not names[i].is_link]
         changed = [names[i].name for i in chosen]
         await self._flush_from(runner, [name for name in changed if name not in replaced])
 
@@ -274,7 +269,7 @@ class ProcessBuffer:
             writes.target = target
             return writes
 
-        await self._flush_parts(runner, [name.name])
+        await self._flush_values(runner, [name.name])
         return await self.add(name, kind, change, runner)
 
     async def add(
@@ -284,24 +279,10 @@ class ProcessBuffer:
         change: Callable[[Any], Coroutine[Any, Any, BufferedWrites | None]],
         runner: Runner = ON_LOOP,
     ) -> bool:
-        """Buffer a change of an object.
+        """Buffer a change of an object; return False if the caller must store it at once, and the object has no buffered writes.
 
-        Parameters
-        ----------
-        name : LockName
-            The name of the object, from `resolve` or `name_of`.
-        kind : hashable
-            Kind of the change; see `BufferedWrites`.
-        change : callable
-            Coroutine function. It gets the buffered writes of this kind, or None, and returns them with the change, or
-            None if the change cannot be buffered. It is called under the object's lock in the table.
-        runner : Runner
-            How to wait.
-
-        Returns
-        -------
-        bool
-            False if the caller must store the change at once; the object then has no buffered writes.
+        change: coroutine function, called under the object's lock in the table. It gets the buffered writes of this kind, or
+        None, and returns them with the change, or None if the change cannot be buffered.
         """
         has_changed: bool | None = False
         while self._takes(name):
@@ -368,34 +349,34 @@ class ProcessBuffer:
         """Read the elements of a request into its array; return the positions of objects that do not exist."""
         if not self._objects:
             return await read_request(request, options)
-        found_names = await self._names.of(request.store, [part.key for part in request.parts])
+        found_names = await self._names.of(request.store, [item.key for item in request.items])
         names = [name.name for name in found_names]
-        await self.flush(self._parts_of(names))
+        await self.flush(self._values_in(names))
         await self.flush(
             name
-            for name, part in zip(names, request.parts, strict=True)
-            if name in self._objects and (_box_of(part) is None or not self._fits(name, part, request))
+            for name, item in zip(names, request.items, strict=True)
+            if name in self._objects and (_box_of(item) is None or not self._fits(name, item, request))
         )
         # before the store is read: writes that are flushed meanwhile are seen here or there
-        found = {
+        overlaid = {
             i: _OverlaidBox(elements.overlay, box)
-            for i, (name, part) in enumerate(zip(names, request.parts, strict=True))
-            if (box := _box_of(part)) is not None and (elements := self._elements(name)) is not None
+            for i, (name, item) in enumerate(zip(names, request.items, strict=True))
+            if (box := _box_of(item)) is not None and (elements := self._elements(name)) is not None
         }
-        if not found:
+        if not overlaid:
             return await read_request(request, options)
-        rest = [i for i in range(len(names)) if i not in found or not found[i].is_covered()]
+        rest = [i for i in range(len(names)) if i not in overlaid or not overlaid[i].is_covered()]
         missing = await read_request(_selected(request, rest), options)
         if request.is_small:
-            _copy_overlays(found.values(), request)
+            _copy_overlays(overlaid.values(), request)
         else:
-            await in_thread(_copy_overlays, found.values(), request)
-        return missing - {request.positions[i] for i in found}
+            await in_thread(_copy_overlays, overlaid.values(), request)
+        return missing - {request.positions[i] for i in overlaid}
 
-    def _fits(self, name: str, part: ObjectSelection, request: Request) -> bool:
+    def _fits(self, name: str, item: ObjectSelection, request: Request) -> bool:
         """Return True if an object has buffered elements that this read sees."""
         elements = self._elements(name)
-        return elements is not None and elements.fits(part.chain, request.array.dtype)
+        return elements is not None and elements.fits(item.chain, request.array.dtype)
 
     def _elements(self, name: str) -> BufferedElements | None:
         """Return the buffered elements of an object; None if it has none."""
@@ -418,7 +399,7 @@ class ProcessBuffer:
         folder = folder.rstrip("/")
         names = [name for name in self.names() if lies_below(name, folder)]
         async with contextlib.AsyncExitStack() as held:
-            # parts before the objects that hold them, as a flush takes their locks
+            # chunks before the objects that hold them, as a flush takes their locks
             for depth in sorted({name.count("[") for name in names}, reverse=True):
                 await held.enter_async_context(
                     locks.table().hold_async([name for name in names if name.count("[") == depth])
@@ -461,13 +442,7 @@ class ProcessBuffer:
             )
 
     async def flush(self, names: Iterable[str] | None = None) -> None:
-        """Store the buffered writes of these objects, or of all objects.
-
-        Raises
-        ------
-        GroupWriteError
-            Some objects could not be stored; their buffered writes are kept.
-        """
+        """Store the buffered writes of these objects, or of all objects. Those of objects in a `GroupWriteError` are kept."""
         chosen = self.names() if names is None else list(names)
         if not self._objects or not chosen:
             return
@@ -507,24 +482,24 @@ class ProcessBuffer:
         if chosen:
             await runner.request(self.flush(chosen))
 
-    async def _flush_parts(self, runner: Runner, names: Iterable[str]) -> None:
+    async def _flush_values(self, runner: Runner, names: Iterable[str]) -> None:
         """Flush values in objects before the objects are written; the caller holds no lock."""
-        if parts := self._parts_of(names):
-            await runner.request(self.flush(parts))
+        if values := self._values_in(names):
+            await runner.request(self.flush(values))
 
     async def flush_objects(self, store: Store, keys: Sequence[str]) -> None:
         """Flush objects of one store; as `flush`."""
         if self._objects:
             await self.flush(await _lock_names(store, keys))
 
-    async def flush_with_parts(self, store: Store, keys: Sequence[str]) -> None:
+    async def flush_with_values(self, store: Store, keys: Sequence[str]) -> None:
         """Flush objects of one store, and the values in them; as `flush`."""
         if self._objects:
             await self.flush_named(await _lock_names(store, keys))
 
     async def flush_named(self, names: Sequence[str]) -> None:
         """Flush objects, and the values in them, by their names for locks; as `flush`."""
-        await self.flush(self._parts_of(names))
+        await self.flush(self._values_in(names))
         # the first flush may have buffered writes of the objects
         await self.flush(name for name in names if name in self._objects)
 
@@ -549,18 +524,7 @@ class ProcessBuffer:
                 self._nbytes -= writes.counted
 
     def close(self, *, drop: bool) -> bool:
-        """Close the buffer, so that it takes no more writes.
-
-        Parameters
-        ----------
-        drop : bool
-            Drop buffered writes. Without it, a buffer that is not empty stays open.
-
-        Returns
-        -------
-        bool
-            True if the buffer is closed.
-        """
+        """Close the buffer, so that it takes no more writes; return False if it is not empty and stays open. `drop` drops its writes."""
         with self._mutex:
             if self._objects and not drop:
                 return False
@@ -570,9 +534,9 @@ class ProcessBuffer:
             return True
 
 
-def _box_of(part: ObjectSelection) -> Box | None:
-    """Return the elements of a part if they are a box of rank 1 or more, the only ones that an overlay takes."""
-    return part.box if isinstance(part.box, Box) and len(part.box.count) > 0 else None
+def _box_of(item: ObjectSelection) -> Box | None:
+    """Return the elements of an item if they are a box of rank 1 or more, the only ones that an overlay takes."""
+    return item.box if isinstance(item.box, Box) and len(item.box.count) > 0 else None
 
 
 class _OverlaidBox(NamedTuple):
@@ -591,9 +555,9 @@ async def _lock_names(store: Store, keys: Sequence[str]) -> list[str]:
     return await ON_LOOP.call(store.lock_names, keys, inline=store.is_prompt)
 
 
-def _put_box(part: ObjectSelection, request: Request) -> Callable[[Overlay], bool]:
-    """Return the function that writes the elements of a part to the overlay of its object."""
-    box = part.box
+def _put_box(item: ObjectSelection, request: Request) -> Callable[[Overlay], bool]:
+    """Return the function that writes the elements of an item to the overlay of its object."""
+    box = item.box
     assert isinstance(box, Box)
 
     def put(overlay: Overlay) -> bool:
@@ -604,9 +568,9 @@ def _put_box(part: ObjectSelection, request: Request) -> Callable[[Overlay], boo
 
 
 def _selected(request: Request, chosen: Sequence[int]) -> Request:
-    """Return some parts of a request as a request."""
-    parts, positions = request.parts, request.positions
-    return replace(request, parts=[parts[i] for i in chosen], positions=[positions[i] for i in chosen])
+    """Return some items of a request as a request."""
+    items, positions = request.items, request.positions
+    return replace(request, items=[items[i] for i in chosen], positions=[positions[i] for i in chosen])
 
 
 def _copy_overlays(boxes: Iterable[_OverlaidBox], request: Request) -> None:

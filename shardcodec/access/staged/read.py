@@ -46,7 +46,7 @@ __all__ = [
 # Staged work: the shard is native, its inner chunks go through Python codecs.
 #
 # The engine finds inner chunks, checks the index and its entries, reads bytes, and assembles new shards, for any codecs.
-# Python does the rest, one inner chunk at a time: it calls the codecs and copies elements with numpy.
+# Python does the rest, inner chunk by inner chunk: it calls the codecs and copies elements with numpy.
 #
 #     native    index, entries --fetch--> arena |                      | --> [carried | new chunks | index], replaced
 #     Python                                    | codecs, scatter/gather |    by an atomic rename
@@ -68,15 +68,9 @@ NBYTES_PER_THREAD = 128 << 10
 class ChunkCodecs(Protocol):
     """The codecs of the chunks of an opaque chain: a chain with codecs that have no native code. `Chain.stage` holds them.
 
-    Attributes
-    ----------
-    fill : ndarray
-        The fill value, an array of rank 0 with the dtype of the array.
-    input_dtype : dtype
-        The data type, with byte order, in which `encode` reads a chunk.
-    one_by_one : bool
-        True: `decode` and `encode` can be called in any thread, with one chunk per call. False: they are called once for
-        many chunks, and never in the thread of an event loop.
+    fill: the fill value, of rank 0 with the dtype of the array. input_dtype: dtype, with byte order, in which `encode` reads a
+    chunk. one_by_one: True: `decode` and `encode` can be called in any thread, with one chunk per call. False: they are called
+    once for many chunks, and never in the thread of an event loop.
     """
 
     @property
@@ -104,18 +98,8 @@ class ChunkCodecs(Protocol):
 class Piece(NamedTuple):
     """An encoded chunk that waits to be decoded.
 
-    Attributes
-    ----------
-    item : int
-        Index of the item in the plan.
-    position : int or None
-        Position of the inner chunk in its shard; None if the object is the chunk.
-    cuts : Cuts
-        The selection of the object.
-    codecs : ChunkCodecs
-        The codecs of the chunk.
-    data : buffer
-        The encoded bytes.
+    item: number of the item in the plan. position: that of the inner chunk in its shard; None if the object is the chunk. cuts:
+    the selection of the object.
     """
 
     item: int
@@ -126,22 +110,10 @@ class Piece(NamedTuple):
 
 
 def decode_pieces(run: Sequence[Piece], codecs: ChunkCodecs) -> list[Array]:
-    """Decode pieces with one call of the codecs, and check the shapes of the results.
+    """Decode pieces with one call of the codecs, and check the shapes of the results, which are in the order of `run`.
 
-    After an error, the pieces are decoded one by one to find the one that fails.
-
-    Returns
-    -------
-    list of ndarray
-        The decoded chunks, in the order of `run`.
-
-    Raises
-    ------
-    CodecError
-        A codec fails, or a chunk has another shape. ``.shard`` is the number of the item in the plan, ``.entry`` the position
-        of the inner chunk.
-    MemoryError, OSError
-        Unchanged; see `codec_error`.
+    After an error, the pieces are decoded one by one to find the one that fails. ``.shard`` of the error is the number of the
+    item in the plan, ``.entry`` the position of the inner chunk.
     """
     shapes = [piece.cuts.shape_at(piece.position) for piece in run]
     try:
@@ -159,22 +131,10 @@ def decode_pieces(run: Sequence[Piece], codecs: ChunkCodecs) -> list[Array]:
 
 
 def codec_error(error: Exception, item: int, position: int | None) -> Exception:
-    """Return the error to raise after a codec failed on a chunk; it names the chunk.
+    """Return the error to raise after a codec failed on a chunk; it names the chunk. The caller chains it with ``raise ... from``.
 
-    Parameters
-    ----------
-    error : Exception
-        What the codec raised. The caller chains it with ``raise ... from error``.
-    item : int
-        Index of the item in the plan; ``.shard`` of the new error.
-    position : int or None
-        Position of the inner chunk in its shard, None if the object is the chunk; ``.entry`` of the new error.
-
-    Returns
-    -------
-    Exception
-        `error` itself for MemoryError and OSError, because the data are not their cause. For an error of shardcodec that
-        names no shard yet (such as ChecksumError), a new error of its class. For anything else, a CodecError.
+    That is `error` itself for MemoryError and OSError, because the data are not their cause; for an error of shardcodec that
+    names no shard yet, a new error of its class; else a CodecError. `item` and `position` become its ``.shard`` and ``.entry``.
     """
     if isinstance(error, MemoryError | OSError):
         return error
@@ -186,13 +146,7 @@ def codec_error(error: Exception, item: int, position: int | None) -> Exception:
 
 
 def whole_object(source: Any) -> memoryview | None:
-    """Return all bytes of an object; None if it does not exist.
-
-    Parameters
-    ----------
-    source : str, int, buffer or None
-        A path, a file descriptor (which stays open), the bytes themselves, or None for a missing object.
-    """
+    """Return all bytes of an object; None if it does not exist. A source that is a descriptor stays open."""
     if source is None:
         return None
     if isinstance(source, int):  # a file descriptor, which the caller closes
@@ -201,9 +155,9 @@ def whole_object(source: Any) -> memoryview | None:
             return memoryview(file.read())
     if not isinstance(source, str):
         return memoryview(source).cast("B")
-    if (found := open_file(source)) is None:
+    if (opened := open_file(source)) is None:
         return None
-    with found as file:
+    with opened as file:
         return memoryview(file.read())
 
 
@@ -232,24 +186,9 @@ def run_on_threads(
 ) -> None:
     """Call `work(begin, end)` until all chunks 0 to n - 1 are done: one chunk per call in threads, or many per call.
 
-    `codecs.one_by_one` selects the form. Chunks are started in order, and those before a failing one are finished. So the raised
-    error is that of the first failing chunk.
-
-    Parameters
-    ----------
-    n : int
-        Number of chunks.
-    work : callable
-        Takes the first chunk and the end (exclusive) of a run of chunks.
-    codecs : ChunkCodecs
-        The codecs, which may require one chunk per call.
-    chunk_nbytes, limit_nbytes : int
-        Size of one decoded chunk, and upper bound for all chunks that are decoded at the same time, in bytes. One chunk is
-        always allowed.
-    n_threads : int
-        Maximum number of threads, including the calling thread.
-    cancel : Cancel or None
-        Stops the work with `Cancelled`.
+    `codecs.one_by_one` selects the form. Chunks are started in order, and those before a failing one are finished. So the
+    raised error is that of the first failing chunk. limit_nbytes: bound of all chunks that are decoded at the same time; one
+    chunk is always allowed. n_threads: with the calling thread.
     """
     at_once = max(1, limit_nbytes // max(1, chunk_nbytes))
     if not codecs.one_by_one:
@@ -301,44 +240,12 @@ def read(
     io_depth: int = 0,
     io_latency: float | None = None,
 ) -> tuple[list[int], dict[str, int]]:
-    """Read parts of many objects, as the engine's `read`, into an array of any dtype.
+    """Read parts of many objects, as the engine's `read`, into an array of any dtype; return positions of missing objects, and {}.
 
-    Parameters
-    ----------
-    plan : sequence of (chain, source, parts)
-        The objects and their selections. A source is what `shardcodec._native.OpenShard` takes.
-    out : ndarray
-        The array to read into.
-    axes : sequence of int
-        For each axis of an object the axis of `out`, -1 if `out` does not have it.
-    staging_nbytes : int
-        Bound of encoded and decoded inner chunks in memory, in bytes.
-    n_threads : int
-        Maximum number of threads.
-    max_gap_nbytes : int
-        Ranges this close or closer are read together.
-    allow_in_index : bool
-        As in `shardcodec.options`.
-    cancel : Cancel or None
-        Stops the read.
-    io_depth : int
-        Threads that read where a call costs a round trip; 0: as the cost suggests.
-    io_latency : float or None
-        Cost of a call in seconds; None: as measured.
-
-    Returns
-    -------
-    missing : list of int
-        Indexes of objects in the plan that do not exist.
-    counters : dict
-        Always empty.
-
-    Raises
-    ------
-    CodecError
-        A codec fails; its own exception is the cause.
-    ShardFormatError, ChecksumError
-        An object is damaged.
+    plan: (chain, source, selection) for each object; a source is what `_native.OpenShard` takes. staging_nbytes: bound of
+    encoded and decoded inner chunks in memory. io_depth: threads that read where a call costs a round trip; 0: as the cost
+    suggests. io_latency: cost of a call in seconds; None: as measured. If a codec fails, its exception is the cause of the
+    CodecError.
     """
     reader = _Reader(out, axes, staging_nbytes, n_threads, cancel)
     limits = {
@@ -347,9 +254,9 @@ def read(
         "io_depth": io_depth,
         "io_latency": io_latency,
     }
-    for number, (chain, source, parts) in enumerate(plan):
+    for number, (chain, source, selection) in enumerate(plan):
         try:
-            reader.add(number, chain, source, parts, limits)
+            reader.add(number, chain, source, selection, limits)
         except ShardError as error:
             error.shard = number
             reader.forget(number)
@@ -374,11 +281,11 @@ class _Reader:
         self.pieces: list[Piece] = []
         self.waiting_nbytes = 0
 
-    def add(self, item: int, chain: Chain, source: Any, parts: Selection, limits: dict[str, Any]) -> None:
+    def add(self, item: int, chain: Chain, source: Any, selection: Selection, limits: dict[str, Any]) -> None:
         """Fetch the selected chunks of an object, and decode the collected pieces if there are enough."""
         if self.waiting_nbytes > self.half_nbytes or len(self.pieces) >= MAX_POSITIONS:
             self.decode_all()
-        cuts = cuts_of(chain, parts, self.axes, self.out.ndim)
+        cuts = cuts_of(chain, selection, self.axes, self.out.ndim)
         if chain.is_shard:
             self._add_shard(item, chain, source, cuts, limits)
             return
@@ -403,45 +310,36 @@ class _Reader:
     def _fetch(
         self, item: int, codecs: ChunkCodecs, shard: Any, positions: Array, cuts: Cuts, limits: dict[str, Any]
     ) -> int:
-        """Fetch the first of these inner chunks, as many as fit into memory, and collect them as pieces.
+        """Fetch the first of these inner chunks, as many as fit into memory, and collect them as pieces; return their number.
 
-        If the source holds only one range of the shard, inner chunks outside it are counted, but not collected.
-
-        Returns
-        -------
-        int
-            Number of positions that are done; at least one.
+        It is at least one. If the source holds only one range of the shard, inner chunks outside it are counted, but not
+        collected.
         """
         if 2 * self.waiting_nbytes > self.half_nbytes or len(self.pieces) >= MAX_POSITIONS:
             self.decode_all()
-        some = np.ascontiguousarray(positions[:MAX_POSITIONS])
-        places = np.empty((len(some), 2), dtype=np.uint64)
-        memory, n = shard.fetch(some, places, max_nbytes=self.half_nbytes - self.waiting_nbytes, **limits)
+        group = np.ascontiguousarray(positions[:MAX_POSITIONS])
+        places = np.empty((len(group), 2), dtype=np.uint64)
+        memory, n = shard.fetch(group, places, max_nbytes=self.half_nbytes - self.waiting_nbytes, **limits)
         view = memoryview(memory)
-        for position, (offset, nbytes) in zip(some[:n].tolist(), places[:n].tolist(), strict=True):
+        for position, (offset, nbytes) in zip(group[:n].tolist(), places[:n].tolist(), strict=True):
             if offset != ABSENT:
                 self.pieces.append(Piece(item, position, cuts, codecs, view[offset : offset + nbytes]))
                 self.waiting_nbytes += nbytes
         return int(n)
 
     def _fill_absent(self, shard: Any, chain: Chain, cuts: Cuts, codecs: ChunkCodecs) -> Array:
-        """Set the elements of selected, absent inner chunks in `out` to the fill value; return the other positions.
+        """Set the elements of selected, absent inner chunks in `out` to the fill value; return the other positions, in C order.
 
-        A large shard may be read as several sources, each with one range of its bytes. Only the source with
-        `fills_absent` sets the fill value; for the others, absent and empty inner chunks are only left out.
-
-        Returns
-        -------
-        ndarray of uint64
-            Positions of the selected inner chunks that exist, in C order over the stored grid.
+        A large shard may be read as several sources, each with one range of its bytes. Only the source with `fills_absent` sets
+        the fill value; for the others, absent and empty inner chunks are only left out.
         """
         entries = np.empty((chain.n_chunks, 2), dtype=np.uint64)
         shard.entries(entries)
         positions = cuts.positions()
-        wanted = entries[positions.astype(np.intp)]
-        absent = (wanted == ABSENT).all(axis=1)
+        chosen = entries[positions.astype(np.intp)]
+        absent = (chosen == ABSENT).all(axis=1)
         if not shard.fills_absent:
-            absent |= wanted[:, 1] == 0  # an inner chunk of 0 bytes belongs to no range
+            absent |= chosen[:, 1] == 0  # an inner chunk of 0 bytes belongs to no range
         else:
             if absent.all():
                 cuts.fill(None, self.out, codecs.fill)

@@ -37,16 +37,9 @@ __all__ = ["write"]
 class _ChunkJob(NamedTuple):
     """A chunk to be encoded.
 
-    Attributes
-    ----------
-    item : int
-        Number of the object in the plan.
-    position : int or None
-        Position of the inner chunk in the index; None: the object is one chunk.
-    cuts : Cuts
-        The elements of the object that are written.
-    old : buffer or None
-        The old encoded chunk. None: it is absent, or all its elements are written.
+    item: number of the object in the plan. position: that of the inner chunk in the index; None: the object is one chunk. cuts:
+    the elements of the object that are written. old: the old encoded chunk; None: it is absent, or all its elements are
+    written.
     """
 
     item: int
@@ -55,7 +48,7 @@ class _ChunkJob(NamedTuple):
     old: Any
 
 
-class _New(NamedTuple):
+class _NewObject(NamedTuple):
     """A new object: its item of the plan, and the chunks that are encoded so far."""
 
     item: PlanItem
@@ -81,7 +74,7 @@ def write(
     write_empty: bool = False,
     keep_empty: bool = False,
     sync: bool = False,
-    tells_versions: bool = False,
+    tells_states: bool = False,
     allow_in_index: bool = False,
     staging: str | None = None,
     n_threads: int = 1,
@@ -91,10 +84,7 @@ def write(
 ) -> Written:
     """Write parts of one array into many objects, as the engine's `write`; `value` is an array of any dtype.
 
-    Raises
-    ------
-    CodecError
-        A codec raised an exception, which is the cause. The object is unchanged.
+    If a codec fails, its exception is the cause of the CodecError, and the object is unchanged.
     """
     objects: list[Any] = []
     appeared: list[int] = []
@@ -102,7 +92,7 @@ def write(
     states: list[bytes] = []
     how = {
         "sync": sync,
-        "tells_versions": tells_versions,
+        "tells_states": tells_states,
         "staging": staging,
         "cancel": cancel,
         "io_depth": io_depth,
@@ -111,7 +101,7 @@ def write(
     for group in _groups(plan, staging_nbytes // 2):
         # an object that is one chunk stays only if it holds the fill value
         store_fill = write_empty or (keep_empty and not group[0][1].chain.is_shard)
-        writing = _Writing(value, axes, order, store_fill, staging_nbytes, n_threads, cancel)
+        writing = _StagedWrite(value, axes, order, store_fill, staging_nbytes, n_threads, cancel)
         for number, item in group:
             writing.add(number, item, allow_in_index)
         writing.encode_all()
@@ -131,7 +121,7 @@ def _groups(plan: Sequence[PlanItem], limit_nbytes: int) -> Iterator[list[tuple[
     group: list[tuple[int, PlanItem]] = []
     total = 0
     for number, item in enumerate(plan):
-        shape = item.parts.count if isinstance(item.parts, Box) else item.chain.shape
+        shape = item.selection.count if isinstance(item.selection, Box) else item.chain.shape
         nbytes = decoded_nbytes(shape, item.chain.stage)
         if group and total + nbytes > limit_nbytes:
             yield group
@@ -146,7 +136,7 @@ def _source_of(old: OldObject | None) -> Any:
     return None if old is None else old.source
 
 
-class _Writing:
+class _StagedWrite:
     """A write of some objects: collects jobs until there are enough for all threads, then encodes."""
 
     def __init__(
@@ -166,16 +156,16 @@ class _Writing:
         self.half_nbytes = max(1, staging_nbytes // 2)
         self.n_threads = n_threads
         self.cancel = cancel
-        self.objects: dict[int, _New] = {}
+        self.objects: dict[int, _NewObject] = {}
         self.jobs: list[_ChunkJob] = []
         self.waiting_nbytes = 0
 
     def add(self, number: int, item: PlanItem, allow_in_index: bool) -> None:
         """Queue a job for each chunk of an object that is written. Encodes the queue whenever it is long enough."""
-        self.objects[number] = _New(item, [], [])
+        self.objects[number] = _NewObject(item, [], [])
         chain, old = item.chain, _source_of(item.old)
-        assert item.parts is not None
-        cuts = cuts_of(chain, item.parts, self.axes, self.value.ndim)
+        assert item.selection is not None
+        cuts = cuts_of(chain, item.selection, self.axes, self.value.ndim)
         if not chain.is_shard:
             needs_old = old is not None and not cuts.is_whole(0)
             self._push([_ChunkJob(number, None, cuts, whole_object(old) if needs_old else None)])
@@ -194,40 +184,23 @@ class _Writing:
     ) -> Iterator[list[_ChunkJob]]:
         """Yield a job for each inner chunk that is written, in lists, in the order in which the new chunks are stored.
 
-        The old shard is open until the iterator ends. A list has at most `MAX_POSITIONS` jobs, and their old chunks
-        take at most a quarter of the staging memory, unless one chunk alone takes more.
-
-        Parameters
-        ----------
-        item : int
-            Number of the object in the plan.
-        chain
-            Compiled chain of the shard.
-        cuts : Cuts
-            The elements of the shard that are written.
-        old : int, buffer or None
-            Descriptor or bytes of the old shard. An old chunk is read if only some of its elements are written.
-        allow_in_index : bool
-            The option ``allow_in_index``: accept old chunks that overlap the index.
-
-        Raises
-        ------
-        ShardError
-            The index of the old shard, or an entry that is needed, is damaged, or old bytes could not be read.
+        The old shard (descriptor or bytes) is open until the iterator ends. A list has at most `MAX_POSITIONS` jobs, and their
+        old chunks take at most a quarter of the staging memory, unless one chunk alone takes more. An old chunk is read if only
+        some of its elements are written. item: number of the object in the plan.
         """
         positions = _in_order(cuts.positions(), chain.grid_shape, self.order)
         shard = None if old is None else native.load().OpenShard(chain, old)
         begin = 0
         while begin < len(positions):
-            some = positions[begin : begin + MAX_POSITIONS]
+            group = positions[begin : begin + MAX_POSITIONS]
             olds: dict[int, Any] = {}
             if shard is not None:
-                merged = [position for position in some if not cuts.is_whole(position)]
+                merged = [position for position in group if not cuts.is_whole(position)]
                 olds = self._fetch_old(shard, merged, allow_in_index)
                 if len(olds) < len(merged):
-                    some = some[: some.index(merged[len(olds)])]
-            yield [_ChunkJob(item, position, cuts, olds.get(position)) for position in some]
-            begin += len(some)
+                    group = group[: group.index(merged[len(olds)])]
+            yield [_ChunkJob(item, position, cuts, olds.get(position)) for position in group]
+            begin += len(group)
         if shard is not None:
             shard.close()
 
@@ -275,13 +248,7 @@ class _Writing:
             self.objects[job.item].take(job.position, buffer)
 
     def _encode_run(self, run: Sequence[_ChunkJob], codecs: ChunkCodecs) -> list[Any]:
-        """Return the encoded chunks of some jobs; None for a chunk that equals the fill value and is not stored.
-
-        Raises
-        ------
-        CodecError
-            A codec raised an exception. The error names the object and the inner chunk.
-        """
+        """Return the encoded chunks of some jobs; None for a chunk that equals the fill value and is not stored."""
         chunks = [self._merged(job, codecs) for job in run]
         stored = [i for i, chunk in enumerate(chunks) if self.write_empty or not codecs.is_fill(chunk)]
         buffers: list[Any] = [None] * len(run)
@@ -328,11 +295,12 @@ def _in_order(positions: Array, grid_shape: Sequence[int], order: str) -> list[i
     return [*map(int, everything[np.isin(everything, positions)])]
 
 
-def _store(objects: Sequence[_New], keep_empty: bool, n_threads: int, how: dict[str, Any]) -> Written:
+def _store(objects: Sequence[_NewObject], keep_empty: bool, n_threads: int, how: dict[str, Any]) -> Written:
     """Build the new objects from their encoded chunks and store them; an object without a path is returned as bytes."""
     if objects[0].item.chain.is_shard:
         plan = [
-            new.item._replace(parts=None, chunks=ChunkBytes(new.positions, new.buffers)) for new in objects
+            new.item._replace(selection=None, chunks=ChunkBytes(new.positions, new.buffers))
+            for new in objects
         ]
         return native.load().write(plan, keep_empty=keep_empty, n_threads=n_threads, **how)  # type: ignore[no-any-return]
     news = [new.buffers[0] if new.item.path is None else None for new in objects]
@@ -341,7 +309,7 @@ def _store(objects: Sequence[_New], keep_empty: bool, n_threads: int, how: dict[
     return news, appeared, [], [each[i][3][0] if i in each else b"" for i in range(len(objects))]
 
 
-def _store_whole(new: _New, how: dict[str, Any]) -> Written:
+def _store_whole(new: _NewObject, how: dict[str, Any]) -> Written:
     """Write the file of an object that is one chunk.
 
     To the engine its bytes are raw elements, and a single fill value is a file to remove.

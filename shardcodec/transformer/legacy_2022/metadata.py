@@ -80,28 +80,10 @@ _EXTENDED_TYPE = re.compile(
 class LegacyArray:
     """Metadata of an array of the 2022 format.
 
-    Attributes
-    ----------
-    shape, chunk_shape : tuple of int
-        Shapes of the array and of a chunk, in elements.
-    separator : {"/", "."}
-        Text between the numbers of a chunk key.
-    order : {"C", "F"}
-        Memory layout of a chunk.
-    dtype : dtype
-        Data type in the byte order of the stored elements.
-    fill : scalar or None
-        Fill value of type `dtype`; None: elements that were never written have no defined value.
-    filters : tuple of mapping
-        Configurations of numcodecs, in the order of encoding.
-    compressor : mapping or None
-        Configuration of numcodecs.
-    stack : tuple of tuple of int
-        Chunks per shard of each sharding transformer; the last one is next to the store.
-    attributes : mapping
-        Attributes without the one in which zarr-python stores filters.
-    document : mapping
-        The complete array.json.
+    dtype: in the byte order of the stored elements. fill: None: elements that were never written have no defined value.
+    filters, compressor: configurations of numcodecs, filters in the order of encoding. stack: chunks per shard of each sharding
+    transformer; the last one is next to the store. attributes: without the one in which zarr-python stores filters. document:
+    the complete array.json.
     """
 
     shape: tuple[int, ...]
@@ -141,10 +123,7 @@ class LegacyArray:
 def normalized(path: str) -> str:
     """Return a path with normal slashes, none of them at its ends.
 
-    Raises
-    ------
-    ValueError
-        A part of the path is empty, "." or "..", or the path has a null byte.
+    ValueError: a name in the path is empty, "." or "..", or the path has a null byte.
     """
     path = check_name(path).replace("\\", "/").strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
@@ -171,15 +150,7 @@ def data_prefix(path: str) -> str:
 
 
 def parse_hierarchy(document: Mapping[str, Any]) -> str:
-    """Check the zarr.json of a hierarchy and return the suffix of its metadata keys.
-
-    Raises
-    ------
-    SpecError
-        The hierarchy has another format.
-    UnsupportedError
-        The hierarchy has extensions.
-    """
+    """Check the zarr.json of a hierarchy and return the suffix of its metadata keys; UnsupportedError if it has extensions."""
     for key in ("zarr_format", "metadata_encoding"):
         value = document.get(key, PROTOCOL_URI)
         if value == 3:
@@ -210,15 +181,7 @@ def parse_group(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_array(document: Mapping[str, Any]) -> LegacyArray:
-    """Parse an array.json.
-
-    Raises
-    ------
-    SpecError
-        A value is wrong; ``.path`` names it.
-    UnsupportedError
-        A data type, codec, extension or storage transformer is not implemented.
-    """
+    """Parse an array.json; ``.path`` of a SpecError names the wrong value."""
     with bounded_depth("array metadata"):
         return _parse_array(document)
 

@@ -78,14 +78,7 @@ STORED_CHUNK = re.compile(r"data/root/(?:(.*)/)?c(\d+(?:/\d+)*|\d+(?:\.\d+)+)", 
 class LegacyStore(RenamedStore):
     """A view of a store of the 2022 format for zarr 3; `open_2022` creates it.
 
-    Parameters
-    ----------
-    base : Store
-        The store with the hierarchy at its root.
-    suffix : str
-        Suffix of metadata keys, from the zarr.json of the hierarchy.
-    read_only : bool
-        Refuse to write.
+    base: the store with the hierarchy at its root. suffix: that of metadata keys, from the zarr.json of the hierarchy.
     """
 
     def __init__(self, base: Store, suffix: str, *, read_only: bool = False) -> None:
@@ -125,13 +118,7 @@ class LegacyStore(RenamedStore):
         return None if buffer is None else json_object(buffer.to_bytes(), key)
 
     async def array(self, path: str) -> LegacyArray | None:
-        """Return the metadata of an array; None if there is no array.
-
-        Raises
-        ------
-        SpecError, UnsupportedError
-            As `metadata.parse_array`.
-        """
+        """Return the metadata of an array; None if there is no array. Raises as `metadata.parse_array`."""
         document = await self._read(array_key(path, self.suffix))
         return None if document is None else parse_array(document)
 
@@ -246,13 +233,7 @@ class LegacyStore(RenamedStore):
         return located is not None and await self.base.exists(located)
 
     async def set(self, key: str, value: Any) -> None:
-        """Store a chunk, or a zarr.json with new attributes or another shape.
-
-        Raises
-        ------
-        UnsupportedError
-            `key` is neither, or the zarr.json changes something else.
-        """
+        """Store a chunk, or a zarr.json with new attributes or another shape; UnsupportedError for any other key or change."""
         self._check_writable()
         if match := METADATA.fullmatch(key):
             await self._change(match[1] or "", value.to_bytes())
@@ -428,12 +409,7 @@ def open_converted(place: StorePath) -> Any:
 def legacy_store(store: Any, path: str = "", *, read_only: bool = False) -> tuple[LegacyStore, str]:
     """Return a view of a hierarchy, and a path in it from a path below the place to which `store` refers.
 
-    Raises
-    ------
-    FileNotFoundError
-        The folder does not exist.
-    SpecError, UnsupportedError
-        The hierarchy has another format.
+    FileNotFoundError: the folder does not exist.
     """
     if isinstance(store, str | os.PathLike) and not os.path.isdir(check_name(os.fspath(store))):
         raise FileNotFoundError(f"folder {os.fspath(store)!r} does not exist")  # zarr would create it
@@ -451,12 +427,7 @@ def legacy_store(store: Any, path: str = "", *, read_only: bool = False) -> tupl
 def as_store(store: Any, path: str = "", *, read_only: bool = False) -> tuple[Store, str]:
     """Return a zarr store and a path in it, from a path, a store, a StorePath, an array or a group, and a path below it.
 
-    Raises
-    ------
-    TypeError
-        `store` is of another type.
-    ValueError
-        A part of the path is empty, "." or "..", or the path has a null byte.
+    TypeError: `store` is of another type. ValueError: a name in the path is empty, "." or "..", or the path has a null byte.
     """
     if isinstance(store, zarr.Array | zarr.Group | zarr.AsyncArray | zarr.AsyncGroup):
         store = store.store_path

@@ -77,25 +77,10 @@ def has_certain_fill(array: LegacyArray) -> bool:
 
 
 def to_v3(array: LegacyArray, *, index_checksum: bool = False, names: bool = False) -> dict[str, Any]:
-    """Return the zarr.json of an array.
+    """Return the zarr.json of an array; UnsupportedError if Zarr v3 has no counterpart of a filter or of the data type.
 
-    Parameters
-    ----------
-    array : LegacyArray
-        Metadata of the array.
-    index_checksum : bool
-        Add a crc32c to the index of the outermost shards, which the 2022 format does not have.
-    names : bool
-        Remove the attribute of xarray that becomes ``dimension_names``, and add the one in which it finds the mask.
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    UnsupportedError
-        Zarr v3 has no counterpart of a filter or of the data type.
+    index_checksum: add a crc32c to the index of the outermost shards, which the 2022 format does not have. names: remove the
+    attribute of xarray that becomes ``dimension_names``, and add the one in which it finds the mask.
     """
     data_type, fill_value = _data_type(array)
     codecs = _inner_codecs(array)
