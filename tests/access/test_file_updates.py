@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from spec_json import sharding
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
+from shardcodec.access import write
 
 ZSTD = ZstdCodec(level=1)
 
@@ -305,3 +307,43 @@ def test_entries_inside_a_nested_index_need_an_option() -> None:
     assert raised.value.level == 1
     with shardcodec.options(allow_in_index=True):
         assert shardcodec.decode(blob, spec)[2:].tobytes() == b"abcdcd\0\0"
+
+
+# ---- a program without locks changes the file between the look and the commit
+
+
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+@pytest.mark.parametrize("at_start", [False, True])
+@pytest.mark.parametrize("what", ["a chunk", "nothing"])
+def test_file_that_changes_after_the_look_is_not_updated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, at_start: bool, what: str
+) -> None:
+    """The bytes that the look has seen are those of another state, also if inode and size are the same."""
+    first = 68 if at_start else 0
+    entries = [(first, 4), (first + 4, 4), (first + 8, 4), (ABSENT, ABSENT)]
+    blob = assemble(b"zeroone.two.", entries, at_start=at_start)
+    array = letters_array(tmp_path / "a", at_start=at_start, blob=blob)
+    changed = bytearray(blob)
+    changed[first] = ord("Z")
+    execute = write._execute
+
+    def late(*arguments: Any) -> Any:
+        with open(shard_path(array), "r+b") as file:
+            file.seek(first)
+            file.write(b"Z")
+        return execute(*arguments)
+
+    monkeypatch.setattr(write, "_execute", late)
+    time.sleep(0.02)  # the times of a file have a coarse clock
+    with (
+        shardcodec.options(write_strategy=strategy),
+        pytest.raises(shardcodec.ShardFormatError, match="changed while"),
+    ):
+        array[2:, 2:] = (
+            49 if what == "a chunk" else 46
+        )  # an absent chunk that gets the fill value stays absent
+    assert shard_path(array).read_bytes() == bytes(changed)
+    assert files_below(tmp_path / "a") == ["c/0/0", "zarr.json"]
+    monkeypatch.undo()
+    array[2:, 2:] = 49
+    assert text_of(zarrs_view(array)[...]) == "Zero one. two. 1111"
