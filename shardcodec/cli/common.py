@@ -480,45 +480,37 @@ def run_command(
         Always.
     """
     with StopRequests() as stop:
-        code = _code_of(_showing(work, show), progress, stop)
+        try:
+            with shown(progress, stop) as monitor:
+                try:
+                    code = work(monitor)
+                except Stopped as error:
+                    if show is not None and error.report is not None:
+                        show(error.report)
+                    raise
+        except (BadParameter, Exit):
+            raise
+        except Exception as error:  # noqa: BLE001 - the exit code of an uncaught error, 1, means findings
+            code = _code_of(error)
     raise Exit(code)
 
 
-def _showing(
-    work: Callable[[Monitor], ExitCode], show: Callable[[Any], None] | None
-) -> Callable[[Monitor], ExitCode]:
-    def shown_work(monitor: Monitor) -> ExitCode:
-        try:
-            return work(monitor)
-        except Stopped as stop:
-            if show is not None and stop.report is not None:
-                show(stop.report)
-            raise
-
-    return shown_work
-
-
-def _code_of(work: Callable[[Monitor], ExitCode], progress: ProgressKind, stop: StopRequests) -> ExitCode:
-    try:
-        with shown(progress, stop) as monitor:
-            return work(monitor)
-    except (BadParameter, Exit):
-        raise
-    except Stopped:
+def _code_of(error: Exception) -> ExitCode:
+    """Return the exit code for an error, and tell the user about it."""
+    if isinstance(error, Stopped):
         return ExitCode.INTERRUPTED
-    except Incomplete as error:
+    if isinstance(error, Incomplete):
         return _told(error, ExitCode.INCOMPLETE)
-    except BrokenPipeError:
+    if isinstance(error, BrokenPipeError):
         # the reader of the report is gone; the interpreter must not write to it again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
-    except _failures() as error:
+    if isinstance(error, _failures()):
         return _told(error, ExitCode.FAILED)
-    except (TypeError, ValueError) as error:
+    if isinstance(error, TypeError | ValueError):
         return _told(error, ExitCode.USAGE)
-    except Exception:  # noqa: BLE001 - the exit code of an uncaught error, 1, means findings
-        traceback.print_exc()
-        return ExitCode.FAILED
+    traceback.print_exception(error)
+    return ExitCode.FAILED
 
 
 def _failures() -> tuple[type[BaseException], ...]:

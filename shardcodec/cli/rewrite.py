@@ -18,6 +18,7 @@ from ..tools.compact import compact as compact_shards
 from ..tools.repair import IN_PLACE_ON_DASK
 from ..tools.repair import repair as repair_shards
 from ..tools.report import format_count, format_nbytes
+from ..tools.run_over_arrays import ReportOfShards
 from ..tools.shard_repair import RepairAction, RepairedShard, RepairReport
 from ..tools.work import Monitor
 from .common import (
@@ -101,10 +102,7 @@ def repair(
         output.text(_shard_lines(done, dry_run))
 
     def show(report: RepairReport) -> None:
-        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
-        output.text(other_lines(report.others, would=dry_run))
-        output.text([_sum_of_repair(report)])
-        output.end(report)
+        _show(output, report, _sum_of_repair(report))
 
     def work(monitor: Monitor) -> ExitCode:
         if in_place and dask is not None:
@@ -151,6 +149,15 @@ def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
         yield f"  lost: {', '.join(map(str, done.lost))}{more}"
     if done.backup is not None:
         yield f"  the old object: {done.backup}"
+
+
+def _show(output: Output, report: ReportOfShards, last_line: str) -> None:
+    """Print the arrays and objects beside the shards, and the sums."""
+    to = None if report.dry_run else report.to
+    output.text(left_line(array, report.target, to) for array in report.left_arrays)
+    output.text(other_lines(report.others, would=report.dry_run))
+    output.text([last_line])
+    output.end(report)
 
 
 def _sum_of_repair(report: RepairReport) -> str:
@@ -221,10 +228,7 @@ def compact(
         output.text([_line(done, dry_run)])
 
     def show(report: CompactReport) -> None:
-        output.text(left_line(one, path, None if dry_run else to) for one in report.left_arrays)
-        output.text(other_lines(report.others, would=dry_run))
-        output.text([_sum_of_compact(report)])
-        output.end(report)
+        _show(output, report, _sum_of_compact(report))
 
     def work(monitor: Monitor) -> ExitCode:
         report = compact_shards(

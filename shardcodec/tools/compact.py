@@ -27,11 +27,10 @@ from ..storage.waiting import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import sequence
-from .hierarchy_copy import CopyPlace, CopyWriter, HierarchyCopy, holds_whole_shards
+from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
-from .other_objects import NO_OBJECTS, ObjectCounts, count_objects, other_objects
-from .report import LeftArray, Report
+from .report import Report
 from .rewrite import (
     copy_chunks,
     encoded_chunks,
@@ -41,9 +40,9 @@ from .rewrite import (
     stored_runs,
     user_parts,
 )
-from .run_over_arrays import RunOverArrays, check_only_arrays
-from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups
-from .work import MemoryBudget, Monitor, Stopped, in_order
+from .run_over_arrays import ReportOfShards, RewriteRequest, RunOverArrays
+from .targets import ArrayTarget, ShardTarget
+from .work import MemoryBudget, Monitor, RunOptions, in_order
 
 __all__ = [
     "CompactAction",
@@ -103,22 +102,16 @@ class CompactedShard(Report):
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class CompactReport(Report):
+@dataclass(frozen=True, kw_only=True)
+class CompactReport(ReportOfShards):
     """What `compact` did.
 
     Parameters
     ----------
-    target : str
-        The path that was given.
-    to : str or None
-        The new hierarchy; None if shards were replaced.
-    dry_run : bool
-        Nothing was changed.
-    n_shards, n_packed, n_failed : int
-        Shards that were examined, packed, and not packed because of a damage or an error.
-    freed_nbytes : int
-        Bytes by which the packed objects became smaller; in a dry run, their dead bytes.
+    target, to, dry_run
+        As they were given: the path, the new hierarchy or None, and whether nothing was changed.
+    n_shards : int
+        Shards that were examined.
     shards : tuple of CompactedShard
         The first `run_over_arrays.MOST_SHARDS` packed or failed shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
@@ -127,27 +120,18 @@ class CompactReport(Report):
         False if the work was stopped before the end, or a new hierarchy has no metadata because a shard failed.
     others : ObjectCounts
         Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
+    n_packed, n_failed : int
+        Shards that were packed, and not packed because of a damage or an error.
+    freed_nbytes : int
+        Bytes by which the packed objects became smaller; in a dry run, their dead bytes.
     """
 
     schema: ClassVar[str] = "shardcodec.compact"
     schema_version: ClassVar[int] = 1
 
-    target: str
-    to: str | None
-    dry_run: bool
-    n_shards: int
     n_packed: int
     n_failed: int
     freed_nbytes: int
-    shards: tuple[CompactedShard, ...]
-    left_arrays: tuple[LeftArray, ...] = ()
-    is_complete: bool = True
-    others: ObjectCounts = NO_OBJECTS
-
-    @property
-    def n_unreadable_arrays(self) -> int:
-        """Number of arrays that no program can read."""
-        return sum(one.is_unreadable for one in self.left_arrays)
 
 
 # ---------------------------------------------------------------- pack the shards of one array
@@ -430,52 +414,17 @@ def compact(
     """
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
-    check_only_arrays(only_arrays, to)
+    to = absolute_place(to)
+    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec)
+    request.check()
     if index_crc and to is None and not dry_run:
         raise ValueError(
             "index_crc: expected `to` (--to), a new place: the metadata name the index codecs of all shards"
         )
-    monitor = monitor or Monitor()
-    to = absolute_place(to)
     storage_options = placed_options(storage_options, target, to)
-    pool = ShardPool(
-        target,
-        spec,
-        storage_options,
-        threads=threads,
-        memory=memory,
-        dask=dask,
-        monitor=monitor,
-        more_places={} if to is None else {"to": to},
-    )
-    arrays: Iterable[ArrayTarget] = find_arrays(
-        target, array=array, spec=spec, storage_options=storage_options
-    )
-    others, counts = None, NO_OBJECTS
-    if to is not None:
-        arrays = list(arrays)
-        others = other_objects(
-            target, arrays, storage_options, is_chosen=array is not None, only_arrays=only_arrays
-        )
-        counts = count_objects(others, monitor, pool.options.threads)
-    with pool:
-        if to is not None and dry_run:
-            pool.check_new_place(to)
-        new = None if to is None or dry_run else pool.begin_copy(to)
-        task = CompactTask(min_dead, order, index_crc, dry_run, None if new is None else new.place)
-        run = _CompactRun(new, task, pool, monitor, on_shard)
-        run.others = counts
-        try:
-            run.add_all(arrays)
-            run.copy_others(others)
-        except Stopped as stop:
-            stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
-            raise
-    is_complete = new is None or not run.n_failed
-    if new is not None and is_complete:
-        has_groups = array is None and spec is None
-        new.finish(find_groups(target, storage_options) if has_groups else ())
-    return run.report(str(target), None if to is None else str(to), is_complete=is_complete)
+    run = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
+    task = CompactTask(min_dead, order, index_crc, dry_run)
+    return _CompactRun(task, request, ShardPool(target, spec, run, to=to), on_shard).run()
 
 
 def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
@@ -490,40 +439,40 @@ def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "codecs": codecs}
 
 
-class _CompactRun(RunOverArrays[CompactedShard]):
-    """One run over several arrays."""
-
+class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
     def __init__(
-        self,
-        to: HierarchyCopy | None,
-        task: CompactTask,
-        pool: ShardPool,
-        monitor: Monitor,
-        on_shard: OnCompact | None,
+        self, task: CompactTask, request: RewriteRequest, pool: ShardPool, on_shard: OnCompact | None
     ) -> None:
-        super().__init__(to, pool, monitor, on_shard)
+        super().__init__(request, pool, on_shard)
         self._task = task
-        self.n_failed = self._n_packed = self._freed = 0
+        self._n_packed = self._n_failed = self._freed = 0
 
-    def report(self, target: str, to: str | None, *, is_complete: bool = True) -> CompactReport:
-        """Return the result."""
-        counts = self.n_shards, self._n_packed, self.n_failed, self._freed
-        lists = tuple(self.listed), tuple(self.left)
-        return CompactReport(target, to, self._task.dry_run, *counts, *lists, is_complete, self.others)
+    @property
+    def _has_all_shards(self) -> bool:
+        return not self._n_failed
+
+    def _report(self, *, is_complete: bool) -> CompactReport:
+        return CompactReport(
+            **self._facts(),
+            is_complete=is_complete,
+            n_packed=self._n_packed,
+            n_failed=self._n_failed,
+            freed_nbytes=self._freed,
+        )
 
     def _add(self, array: ArrayTarget) -> None:
         if self._task.index_crc and array.only is not None:
             raise ValueError("index_crc: expected a whole array, whose metadata change, got one shard")
         self._monitor.start(array.name or array.place, array.n_grid_shards)
+        task = self._task
         if self._to is not None:
-            self._to.add(array, _with_index_checksum if self._task.index_crc else None)
-        self._work_on(
-            array, self._task, CompactWork(array, self._task, self._pool.options, self._pool.budget)
-        )
+            task = replace(task, to=self._to.place)
+            self._to.add(array, _with_index_checksum if task.index_crc else None)
+        self._work_on(array, task, CompactWork(array, task, self._pool.options, self._pool.budget))
 
     def _count(self, done: CompactedShard) -> None:
         if done.action is CompactAction.PACKED:
             self._n_packed += 1
             self._freed += done.dead_nbytes if done.new_nbytes is None else done.nbytes - done.new_nbytes
         else:
-            self.n_failed += 1
+            self._n_failed += 1

@@ -38,7 +38,7 @@ from .array_report import (
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays
-from .work import MemoryBudget, Monitor, Stopped
+from .work import MemoryBudget, Monitor, RunOptions, Stopped
 
 __all__ = [
     "MAX_NAMED",
@@ -371,21 +371,18 @@ def inspect(
     ConflictError, OSError
         A worker of dask reaches other metadata; or the scheduler was lost.
     """
-    monitor = monitor or Monitor()
     if dask and plot is not None:
         raise ValueError(
             "plot: expected none with dask: a picture needs the size of each inner chunk, and the workers return sums only"
         )
-    pool = ShardPool(
-        target, spec, storage_options, threads=threads, memory=memory, dask=dask, monitor=monitor
-    )
+    pool = ShardPool(target, spec, RunOptions(threads, memory, dask, storage_options, monitor or Monitor()))
     found = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     kept: list[ArrayReport] = []
     n_arrays = n_findings = 0
     with pool:
         for one in found if plot is None else _only_one(found):
             picture = None if plot is None else ArrayPicture(one, plot)
-            report = _Pass(one, pool, fail_fast, monitor, picture).run()
+            report = _Pass(one, pool, fail_fast, picture).run()
             if picture is not None:
                 picture.save()
             n_arrays, n_findings = n_arrays + 1, n_findings + report.n_findings
@@ -417,10 +414,9 @@ class _Pass:
         array: ArrayTarget,
         pool: ShardPool,
         fail_fast: bool,
-        monitor: Monitor,
         picture: ArrayPicture | None,
     ) -> None:
-        self._array, self._pool, self._monitor, self._picture = array, pool, monitor, picture
+        self._array, self._pool, self._monitor, self._picture = array, pool, pool.run.monitor, picture
         self._task = InspectTask(fail_fast)
         self._sums = ShardSums()
         self._foreign: list[str] = []

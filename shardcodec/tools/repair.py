@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,11 +28,10 @@ from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
 from .documents import DOCUMENTS
-from .hierarchy_copy import CopyPlace, CopyWriter, HierarchyCopy, holds_whole_shards
+from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
-from .other_objects import NO_OBJECTS, count_objects, other_objects
-from .run_over_arrays import RunOverArrays, check_only_arrays
+from .run_over_arrays import RewriteRequest, RunOverArrays
 from .shard_repair import (
     RepairedShard,
     RepairReport,
@@ -41,8 +39,8 @@ from .shard_repair import (
     as_unreadable,
     rolled_back,
 )
-from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups
-from .work import MemoryBudget, Monitor, Stopped, in_order
+from .targets import ArrayTarget, ShardTarget
+from .work import MemoryBudget, Monitor, RunOptions, in_order
 
 __all__ = [
     "RepairTask",
@@ -305,55 +303,18 @@ def repair(
     Stopped
         `monitor` stopped the work; the error has a `report` of what was done.
     """
-    monitor = monitor or Monitor()
     to, copy = absolute_place(to), absolute_place(copy)
     storage_options = placed_options(storage_options, target, copy, to)
-    pool = ShardPool(
-        target,
-        spec,
-        storage_options,
-        threads=threads,
-        memory=memory,
-        dask=dask,
-        monitor=monitor,
-        more_places={name: one for name, one in {"to": to, "copy": copy}.items() if one is not None},
-    )
-    check_only_arrays(only_arrays, to)
+    run = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
+    pool = ShardPool(target, spec, run, to=to, copy=copy)
+    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec)
+    request.check()
     _check_arguments(target, to, backup, dry_run)
     if dask and backup is not None:
         raise ValueError(IN_PLACE_ON_DASK)
-    arrays: Iterable[ArrayTarget] = find_arrays(
-        target, array=array, spec=spec, storage_options=storage_options
-    )
-    others, counts = None, NO_OBJECTS
-    if to is not None:
-        arrays = list(arrays)
-        others = other_objects(
-            target, arrays, storage_options, is_chosen=array is not None, only_arrays=only_arrays
-        )
-        counts = count_objects(others, monitor, pool.options.threads)
-    if backup is not None and (first := next(iter(arrays), None)) is not None:
-        _check_is_outside(backup, first)
-        arrays = itertools.chain([first], arrays)
-    with ExitStack() as stack:
-        stack.enter_context(pool)
-        if to is not None and dry_run:
-            pool.check_new_place(to)
-        new = None if to is None or dry_run else pool.begin_copy(to)
-        folder = None if backup is None else os.fspath(backup)
-        task = RepairTask(folder, copy, order, dry_run, storage_options, None if new is None else new.place)
-        run = _RepairRun(new, task, pool, monitor, on_shard)
-        run.others = counts
-        try:
-            run.add_all(arrays)
-            run.copy_others(others)
-        except Stopped as stop:
-            stop.report = run.report(str(target), None if to is None else str(to), is_complete=False)
-            raise
-    if new is not None:
-        has_groups = array is None and spec is None
-        new.finish(find_groups(target, storage_options) if has_groups else ())
-    return run.report(str(target), None if to is None else str(to))
+    folder = None if backup is None else os.fspath(backup)
+    task = RepairTask(folder, copy, order, dry_run, storage_options)
+    return _RepairRun(task, request, pool, on_shard).run()
 
 
 def _check_arguments(target: Any, to: Any, backup: Any, dry_run: bool) -> None:
@@ -407,35 +368,41 @@ def _check_is_no_hierarchy(backup: str, array: ArrayTarget) -> None:
             )
 
 
-class _RepairRun(RunOverArrays[RepairedShard]):
-    """One run over several arrays."""
-
+class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
     def __init__(
-        self,
-        to: HierarchyCopy | None,
-        task: RepairTask,
-        pool: ShardPool,
-        monitor: Monitor,
-        on_shard: OnRepair | None,
+        self, task: RepairTask, request: RewriteRequest, pool: ShardPool, on_shard: OnRepair | None
     ) -> None:
-        super().__init__(to, pool, monitor, on_shard)
+        super().__init__(request, pool, on_shard)
         self._task = task
         self._n_damaged = self._n_restored = self._n_lost = 0
 
-    def report(self, target: str, to: str | None, *, is_complete: bool = True) -> RepairReport:
-        """Return the result."""
-        counts = self.n_shards, self._n_damaged, self._n_restored, self._n_lost
-        lists = tuple(self.listed), tuple(self.left)
-        return RepairReport(target, to, self._task.dry_run, *counts, *lists, is_complete, self.others)
+    def _report(self, *, is_complete: bool) -> RepairReport:
+        return RepairReport(
+            **self._facts(),
+            is_complete=is_complete,
+            n_damaged=self._n_damaged,
+            n_restored=self._n_restored,
+            n_lost_chunks=self._n_lost,
+        )
+
+    def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
+        rest = iter(arrays)
+        first = None if self._task.backup is None else next(rest, None)
+        if first is None:
+            return rest
+        assert self._task.backup is not None
+        _check_is_outside(self._task.backup, first)
+        return itertools.chain([first], rest)
 
     def _add(self, array: ArrayTarget) -> None:
         if self._task.backup is not None:
             _check_is_no_hierarchy(self._task.backup, array)
-        work = RepairWork(array, self._task, self._pool.options, self._pool.budget)
+        task = self._task if self._to is None else replace(self._task, to=self._to.place)
+        work = RepairWork(array, task, self._pool.options, self._pool.budget)
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)
-        self._work_on(array, self._task, work)
+        self._work_on(array, task, work)
 
     def _count(self, done: RepairedShard) -> None:
         self._n_damaged += 1

@@ -1,92 +1,158 @@
 # run_over_arrays.py - one run of a tool that writes shards, over several arrays
 # SPDX-License-Identifier: MIT
-"""`RunOverArrays`: what `repair` and `compact` do with each array and each shard, and the results that their reports list."""
+"""`RunOverArrays`: a run of `repair` or `compact` from the arrays to the report. `ReportOfShards`: what their reports share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from ..format.spec import ShardSpec
 from .hierarchy_copy import HierarchyCopy
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
-from .other_objects import NO_OBJECTS, OtherObjects
-from .report import LeftArray
-from .targets import ArrayTarget, ForeignObject, ShardTarget
-from .work import Monitor
+from .other_objects import NO_OBJECTS, ObjectCounts, OtherObjects, count_objects, other_objects
+from .report import LeftArray, Report
+from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups
+from .work import Stopped
 
-__all__ = ["RunOverArrays", "check_only_arrays"]
+__all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays"]
 
 # Shards that a report lists.
 MOST_SHARDS = 1000
 
 R = TypeVar("R")
+S = TypeVar("S", bound="ReportOfShards")
 
 
-class RunOverArrays(ABC, Generic[R]):
-    """One run over several arrays.
+@dataclass(frozen=True, kw_only=True)
+class ReportOfShards(Report):
+    """What the reports of `repair` and `compact` have in common; `RepairReport` describes the fields."""
+
+    target: str
+    to: str | None
+    dry_run: bool
+    n_shards: int
+    shards: tuple[Any, ...]
+    left_arrays: tuple[LeftArray, ...] = ()
+    is_complete: bool = True
+    others: ObjectCounts = NO_OBJECTS
+
+    @property
+    def n_unreadable_arrays(self) -> int:
+        """Number of arrays that no program can read."""
+        return sum(array.is_unreadable for array in self.left_arrays)
+
+
+class RewriteRequest(NamedTuple):
+    """What the caller wants to be written anew, and where; see `repair` and `compact`."""
+
+    target: Any
+    to: Any
+    dry_run: bool
+    array: str | None
+    only_arrays: bool
+    spec: ShardSpec | None
+
+    def check(self) -> None:
+        """Raise `ValueError` for an option of a new hierarchy without one."""
+        if self.only_arrays and self.to is None:
+            raise ValueError(
+                "only_arrays: expected `to` (--to), a new place, because nothing is copied in place"
+            )
+
+
+class RunOverArrays(ABC, Generic[R, S]):
+    """One run over several arrays. A new hierarchy gets the arrays without readable shards as they are.
 
     Parameters
     ----------
-    to : HierarchyCopy or None
-        The new hierarchy, which gets the arrays without readable shards as they are.
+    request : RewriteRequest
     pool : ShardPool
-        It works on the shards.
-    monitor : Monitor
+        It works on the shards; not open yet.
     on_shard : callable or None
         Called with each result, which the report does not list then.
-
-    Attributes
-    ----------
-    n_shards : int
-        Shards that were looked at.
-    listed : list
-        The first `MOST_SHARDS` results.
-    left : list of LeftArray
-        Arrays without readable shards.
-    others : ObjectCounts
-        Objects that belong to no array.
     """
 
     def __init__(
-        self,
-        to: HierarchyCopy | None,
-        pool: ShardPool,
-        monitor: Monitor,
-        on_shard: Callable[[R], None] | None,
+        self, request: RewriteRequest, pool: ShardPool, on_shard: Callable[[R], None] | None
     ) -> None:
-        self._to, self._pool, self._monitor, self._on_shard = to, pool, monitor, on_shard
-        self.n_shards = 0
-        self.listed: list[R] = []
-        self.left: list[LeftArray] = []
-        self.others = NO_OBJECTS
+        self._request, self._pool, self._on_shard = request, pool, on_shard
+        self._monitor = pool.run.monitor
+        self._to: HierarchyCopy | None = None
+        self._n_shards = 0
+        self._listed: list[R] = []
+        self._left: list[LeftArray] = []
+        self._others = NO_OBJECTS
 
-    def add_all(self, arrays: Iterable[ArrayTarget]) -> None:
-        """Work on all arrays.
-
-        Raises
-        ------
-        Stopped
-            `monitor` stopped the work.
-        """
-        for one in arrays:
-            if one.is_sharded:
-                self._add(one)
-            else:
-                self._leave(one)
-
-    def copy_others(self, others: OtherObjects | None) -> None:
-        """Copy the objects that belong to no array to the new hierarchy.
+    def run(self) -> S:
+        """Work on all arrays, write the documents of a new hierarchy, and return the report.
 
         Raises
         ------
         Stopped
-            `monitor` stopped the work.
+            The monitor stopped the work; the error has the report of what was done.
         """
-        if others is not None and self._to is not None:
-            self.others = self._to.copy_others(others, self._monitor)
+        arrays, others = self._find()
+        with self._pool:
+            self._begin()
+            try:
+                for array in arrays:
+                    if array.is_sharded:
+                        self._add(array)
+                    else:
+                        self._leave(array)
+                if others is not None and self._to is not None:
+                    self._others = self._to.copy_others(others, self._monitor)
+            except Stopped as stop:
+                stop.report = self._report(is_complete=False)
+                raise
+        is_complete = self._to is None or self._has_all_shards
+        if self._to is not None and is_complete:
+            has_groups = self._request.array is None and self._request.spec is None
+            target, options = self._request.target, self._pool.run.storage_options
+            self._to.finish(find_groups(target, options) if has_groups else ())
+        return self._report(is_complete=is_complete)
+
+    def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
+        """Return the arrays, and the objects that a new hierarchy gets beside them, which are counted."""
+        request, options = self._request, self._pool.run.storage_options
+        arrays: Iterable[ArrayTarget] = find_arrays(
+            request.target, array=request.array, spec=request.spec, storage_options=options
+        )
+        if request.to is None:
+            return self._checked(arrays), None
+        arrays = list(arrays)
+        others = other_objects(
+            request.target,
+            arrays,
+            options,
+            is_chosen=request.array is not None,
+            only_arrays=request.only_arrays,
+        )
+        self._others = count_objects(others, self._monitor, self._pool.options.threads)
+        return arrays, others
+
+    def _begin(self) -> None:
+        """Begin the new hierarchy, if there is one; a dry run only checks its place."""
+        if self._request.to is not None and self._request.dry_run:
+            self._pool.check_new_place(self._request.to)
+        elif self._request.to is not None:
+            self._to = self._pool.begin_copy(self._request.to)
+
+    # ---- what the tools do in their own way
+
+    def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
+        """Return the arrays whose shards are changed in place, if this is permitted."""
+        return arrays
+
+    @property
+    def _has_all_shards(self) -> bool:
+        """True if the new hierarchy may get its documents."""
+        return True
 
     @abstractmethod
     def _add(self, array: ArrayTarget) -> None:
@@ -96,14 +162,33 @@ class RunOverArrays(ABC, Generic[R]):
     def _count(self, done: R) -> None:
         """Count the result of one shard."""
 
+    @abstractmethod
+    def _report(self, *, is_complete: bool) -> S:
+        """Return the report, with `_facts`."""
+
+    # ---- shards
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what all reports have, without `is_complete`."""
+        request = self._request
+        return {
+            "target": str(request.target),
+            "to": None if request.to is None else str(request.to),
+            "dry_run": request.dry_run,
+            "n_shards": self._n_shards,
+            "shards": tuple(self._listed),
+            "left_arrays": tuple(self._left),
+            "others": self._others,
+        }
+
     def _work_on(
         self, array: ArrayTarget, task: ArrayTask[R | None], tool: ShardTool[ShardTarget, R | None]
     ) -> None:
         """Work on the shards of one array; those with the result None need nothing."""
-        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
+        shards = (item for item in array.objects() if not isinstance(item, ForeignObject))
         with closing(self._pool.results(task, tool, array, shards)) as results:
             for _, done in results:
-                self.n_shards += 1
+                self._n_shards += 1
                 if done is not None:
                     self._note(done)
                 self._monitor.advance()
@@ -112,16 +197,10 @@ class RunOverArrays(ABC, Generic[R]):
         self._count(done)
         if self._on_shard is not None:
             self._on_shard(done)
-        elif len(self.listed) < MOST_SHARDS:
-            self.listed.append(done)
+        elif len(self._listed) < MOST_SHARDS:
+            self._listed.append(done)
 
     def _leave(self, array: ArrayTarget) -> None:
         if self._to is not None:
             self._to.copy_all(array)
-        self.left.append(LeftArray.of(array))
-
-
-def check_only_arrays(only_arrays: bool, to: Any) -> None:
-    """Raise `ValueError` for an option of a new hierarchy without one."""
-    if only_arrays and to is None:
-        raise ValueError("only_arrays: expected `to` (--to), a new place, because nothing is copied in place")
+        self._left.append(LeftArray.of(array))

@@ -27,8 +27,7 @@ from .copy_source import ChunksOfCopy, CopySource
 from .damage.index_layout import is_absent
 from .damage.index_search import IndexStatus, StoredIndex
 from .hierarchy_copy import CopyWriter
-from .other_objects import NO_OBJECTS, ObjectCounts
-from .report import Finding, FindingKind, LeftArray, Report
+from .report import Finding, FindingKind, Report
 from .rewrite import (
     ChunkSink,
     CollectedChunks,
@@ -42,6 +41,7 @@ from .rewrite import (
     user_parts,
     write_others,
 )
+from .run_over_arrays import ReportOfShards
 from .survey import Survey, survey
 from .targets import ShardTarget
 from .verify import inside_array
@@ -120,26 +120,16 @@ class RepairedShard(Report):
         return not self.n_lost and self.action in (RepairAction.REPAIRED, RepairAction.SETTLED)
 
 
-@dataclass(frozen=True)
-class RepairReport(Report):
+@dataclass(frozen=True, kw_only=True)
+class RepairReport(ReportOfShards):
     """What `repair` did.
 
     Parameters
     ----------
-    target : str
-        The path that was given.
-    to : str or None
-        The new hierarchy; None for a repair in place.
-    dry_run : bool
-        Nothing was changed.
+    target, to, dry_run
+        As they were given: the path, the new hierarchy or None, and whether nothing was changed.
     n_shards : int
         Shards that were examined.
-    n_damaged : int
-        Damaged shards.
-    n_restored : int
-        Damaged shards of which nothing was lost.
-    n_lost_chunks : int
-        Lost inner chunks.
     shards : tuple of RepairedShard
         The first `run_over_arrays.MOST_SHARDS` damaged shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
@@ -148,27 +138,20 @@ class RepairReport(Report):
         False if the work was stopped before the end.
     others : ObjectCounts
         Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
+    n_damaged : int
+        Damaged shards.
+    n_restored : int
+        Damaged shards of which nothing was lost.
+    n_lost_chunks : int
+        Lost inner chunks.
     """
 
     schema: ClassVar[str] = "shardcodec.repair"
     schema_version: ClassVar[int] = 1
 
-    target: str
-    to: str | None
-    dry_run: bool
-    n_shards: int
     n_damaged: int
     n_restored: int
     n_lost_chunks: int
-    shards: tuple[RepairedShard, ...]
-    left_arrays: tuple[LeftArray, ...] = ()
-    is_complete: bool = True
-    others: ObjectCounts = NO_OBJECTS
-
-    @property
-    def n_unreadable_arrays(self) -> int:
-        """Number of arrays that no program can read."""
-        return sum(one.is_unreadable for one in self.left_arrays)
 
 
 # ---------------------------------------------------------------- repair one shard

@@ -36,7 +36,7 @@ from .manifest import Manifest, ManifestRow, OldManifest
 from .report import MOST_FINDINGS, Finding, FindingKind, Record, Report
 from .survey import survey
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state
-from .work import MemoryBudget, MemoryShare, Monitor, in_order
+from .work import MemoryBudget, MemoryShare, Monitor, RunOptions, in_order
 
 __all__ = [
     "Looked",
@@ -427,26 +427,17 @@ def verify(
         raise ValueError(
             "only_arrays: expected `against` (--against), because nothing else looks at other objects"
         )
-    monitor = monitor or Monitor()
     storage_options = placed_options(storage_options, target, against)
     task = VerifyTask(Level(level), manifest is not None, absolute_place(against), storage_options)
-    pool = ShardPool(
-        target,
-        spec,
-        storage_options,
-        threads=threads,
-        memory=memory,
-        dask=dask,
-        monitor=monitor,
-        more_places={} if against is None else {"against": task.against},
-    )
+    options = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
+    pool = ShardPool(target, spec, options, against=task.against)
     arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     with ExitStack() as stack:
         old = None if since is None else OldManifest(os.fspath(since))
         if old is not None:
             stack.callback(old.close)
         new = None if manifest is None else stack.enter_context(Manifest(os.fspath(manifest)))
-        run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, monitor, on_shard)
+        run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, on_shard)
         for one in arrays:
             run.add(one)
             if run.is_stopped:
@@ -454,7 +445,7 @@ def verify(
         if array is None:
             run.find_lost_arrays()
         if against is not None and spec is None and not only_arrays:
-            run.compare_objects(target, array, storage_options)
+            run.compare_objects(target, array)
         return run.report(str(target))
 
 
@@ -469,12 +460,11 @@ class _VerifyRun:
         old: OldManifest | None,
         new: Manifest | None,
         fail_fast: bool,
-        monitor: Monitor,
         on_shard: OnShard | None,
     ) -> None:
         self._task, self._pool = task, pool
         self._sample, self._old, self._new, self._fail_fast = sample, old, new, fail_fast
-        self._monitor, self._on_shard = monitor, on_shard
+        self._monitor, self._on_shard = pool.run.monitor, on_shard
         self._arrays: list[VerifiedArray] = []
         self._kinds: Counter[str] = Counter()
         self._shards: list[ShardFindings] = []
@@ -552,11 +542,9 @@ class _VerifyRun:
         task = replace(self._task, against=None)
         return VerifyWork(array, task, self._pool.options, self._pool.budget)
 
-    def compare_objects(
-        self, target: Any, array: str | None, storage_options: Mapping[str, Any] | None
-    ) -> None:
+    def compare_objects(self, target: Any, array: str | None) -> None:
         """Compare the objects that belong to no array with those of the other hierarchy, which is of zarr."""
-        root = find_hierarchy(target, storage_options)
+        root = find_hierarchy(target, self._pool.run.storage_options)
         if self.is_stopped or root is None:
             return
         for name, difference in compared_objects(

@@ -12,9 +12,9 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
-from typing import SupportsIndex, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, SupportsIndex, TypeVar
 
 from ..access.array_reader import ArrayReader
 from ..errors import UnsupportedError
@@ -29,8 +29,8 @@ __all__ = [
     "MemoryBudget",
     "MemoryShare",
     "Monitor",
+    "RunOptions",
     "Stopped",
-    "as_finished",
     "in_order",
 ]
 
@@ -230,6 +230,31 @@ class Monitor:
         """Raise `Stopped` if the user asked to stop; call it when no shard is half done."""
 
 
+# ---------------------------------------------------------------- how a tool runs
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a tool runs, as its caller has chosen: collected in the public function, and handed on as one record.
+
+    Attributes
+    ----------
+    threads, memory : int or None
+        Of this process, or of each worker.
+    dask : str, distributed.Client, bool or None
+        The cluster that does the work, as for `convert`.
+    storage_options : mapping or None
+        Options of the stores of URLs.
+    monitor : Monitor
+    """
+
+    threads: int | None = None
+    memory: int | None = None
+    dask: Any = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    monitor: Monitor = field(default_factory=Monitor)
+
+
 # ---------------------------------------------------------------- several shards at the same time
 
 # Shards that wait for a thread, for each thread.
@@ -244,7 +269,13 @@ R = TypeVar("R")
 
 
 def in_order(
-    items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor, *, is_short: bool = False
+    items: Iterable[T],
+    work: Callable[[T], R],
+    n_threads: int,
+    monitor: Monitor,
+    *,
+    is_short: bool = False,
+    any_order: bool = False,
 ) -> Generator[R, None, None]:
     """Work on items in threads. No thread works after the generator is closed; after an error, close it to end them at once.
 
@@ -260,6 +291,9 @@ def in_order(
         It is asked before each item and each result whether to stop, also in the threads.
     is_short : bool
         The work on an item is expected to be short. It is done in the thread of the caller until it turns out to be long.
+    any_order : bool
+        Yield each result as soon as it is there, so that a long item does not keep the threads from further ones. All work is done in
+        threads, so that an exception in the thread of the caller interrupts no item.
 
     Yields
     ------
@@ -275,40 +309,10 @@ def in_order(
         their results are yielded before; no other item is begun.
     """
     rest = iter(items)
-    if n_threads == 1 or is_short:
+    if not any_order and (n_threads == 1 or is_short):
         yield from _one_by_one(rest, work, None if n_threads == 1 else _MOST_LONG, monitor)
-    if n_threads > 1:
-        yield from _in_threads(rest, work, n_threads, monitor)
-
-
-def _one_by_one(
-    items: Iterable[T], work: Callable[[T], R], most_long: int | None, monitor: Monitor
-) -> Iterator[R]:
-    """Work on items in this thread, until the work was long `most_long` times in a row."""
-    n_long = 0
-    for item in items:
-        monitor.check()
-        start = time.perf_counter()
-        found = work(item)
-        n_long = n_long + 1 if time.perf_counter() - start > _SHORT_SECONDS else 0
-        yield found
-        if n_long == most_long:
+        if n_threads == 1:
             return
-
-
-def as_finished(
-    items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor
-) -> Generator[R, None, None]:
-    """Work on items as `in_order` does, always in threads, and yield each result as soon as it is there.
-
-    A long item does not keep the threads from further ones, and an exception in the thread of the caller interrupts no item.
-    """
-    yield from _in_threads(items, work, n_threads, monitor, any_order=True)
-
-
-def _in_threads(
-    items: Iterable[T], work: Callable[[T], R], n_threads: int, monitor: Monitor, *, any_order: bool = False
-) -> Iterator[R]:
     starts = _Starts(monitor)
 
     def begin(number: int, item: T) -> R:
@@ -325,7 +329,7 @@ def _in_threads(
 
     with WorkerThreads[R](n_threads, "shardcodec-shard") as threads:
         try:
-            for number, item in enumerate(items):
+            for number, item in enumerate(rest):
                 monitor.check()
                 waiting.append(threads.submit(begin, number, item))
                 if len(waiting) > n_threads * _AHEAD:
@@ -338,6 +342,21 @@ def _in_threads(
                 if threads.wait(begun).error is None:
                     yield begun.result()
             raise
+
+
+def _one_by_one(
+    items: Iterable[T], work: Callable[[T], R], most_long: int | None, monitor: Monitor
+) -> Iterator[R]:
+    """Work on items in this thread, until the work was long `most_long` times in a row."""
+    n_long = 0
+    for item in items:
+        monitor.check()
+        start = time.perf_counter()
+        found = work(item)
+        n_long = n_long + 1 if time.perf_counter() - start > _SHORT_SECONDS else 0
+        yield found
+        if n_long == most_long:
+            return
 
 
 class _Starts:

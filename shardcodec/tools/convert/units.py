@@ -21,7 +21,7 @@ from ..jobs.job_files import FoundLines, Ledger, PlanFile, read_ledgers
 from ..jobs.shard_work import ShardTask, TaskPlace
 from ..new_hierarchy import NewHierarchy, guard, has_claim
 from ..other_objects import NO_OBJECTS, ObjectCounts
-from ..work import MemoryBudget, Monitor, Stopped, as_finished
+from ..work import MemoryBudget, Monitor, Stopped, in_order
 from .open_source import open_source
 from .plan import ConvertPlan, Unit, check_same_source
 from .report import ShardFailure, ShardRecord
@@ -150,7 +150,7 @@ class UnitWriter:
         """Write units; with several threads the results come as they are ready. After a failure there may be fewer of them."""
         until = UntilFailure(monitor, fail_fast=self._fail_fast)
         try:
-            with closing(as_finished(units, self._write, n_threads, until)) as parts:
+            with closing(in_order(units, self._write, n_threads, until, any_order=True)) as parts:
                 for part in parts:
                     until.add(part)
                     yield 1, part

@@ -21,7 +21,7 @@ from ...storage.kinds import is_url
 from ..hierarchy_copy import HierarchyCopy
 from ..new_hierarchy import check_new_place
 from ..targets import ArrayTarget, ShardTarget, find_arrays
-from ..work import MemoryBudget, Monitor
+from ..work import MemoryBudget, Monitor, RunOptions
 from .batches import Batches
 from .shard_work import ArrayPlace, ArrayTask, ShardTool
 
@@ -130,15 +130,11 @@ class ShardPool:
 
     Parameters
     ----------
-    target, spec, storage_options
+    target, spec
         As for `find_arrays`.
-    threads, memory : int or None
-        Of this process, or of each worker.
-    dask : str, distributed.Client, bool or None
-        As for `convert`.
-    monitor : Monitor
+    run : RunOptions
     more_places : mapping
-        Other arguments that name places, which workers must open.
+        Other arguments that name places, which workers must open; those that are None are left out.
 
     Attributes
     ----------
@@ -153,31 +149,18 @@ class ShardPool:
         An argument is invalid, or workers cannot open a place.
     """
 
-    def __init__(
-        self,
-        target: Any,
-        spec: ShardSpec | None,
-        storage_options: Mapping[str, Any] | None,
-        *,
-        threads: int | None,
-        memory: int | None,
-        dask: Any,
-        monitor: Monitor,
-        more_places: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._target, self._spec, self._storage_options = absolute_place(target), spec, storage_options
-        self._threads, self._memory, self._monitor = threads, memory, monitor
-        self.options = current_options(argument=check({"threads": threads}))
-        self.budget = MemoryBudget(memory)
-        places = {"target": self._target, **(more_places or {})}
-        self._cluster = chosen_cluster(dask, places)
+    def __init__(self, target: Any, spec: ShardSpec | None, run: RunOptions, **more_places: Any) -> None:
+        self._target, self._spec, self.run = absolute_place(target), spec, run
+        self.options = current_options(argument=check({"threads": run.threads}))
+        self.budget = MemoryBudget(run.memory)
+        given = {name: place for name, place in more_places.items() if place is not None}
+        self._cluster = chosen_cluster(run.dask, {"target": self._target, **given})
         self._workers: DaskWorkers | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        opened = open_workers(
-            self._cluster, threads=self._threads, memory=self._memory, monitor=self._monitor
-        )
+        run = self.run
+        opened = open_workers(self._cluster, threads=run.threads, memory=run.memory, monitor=run.monitor)
         self._workers = self._stack.enter_context(opened)
         if self._workers is not None:
             self.options = current_options(argument=check({"threads": self._workers.n_threads}))
@@ -214,7 +197,7 @@ class ShardPool:
         job = uuid.uuid4().hex if self.is_remote else None
         return HierarchyCopy(
             to,
-            self._storage_options,
+            self.run.storage_options,
             self.budget,
             self._target,
             self.options,
@@ -224,10 +207,10 @@ class ShardPool:
 
     def check_new_place(self, to: Any) -> None:
         """Raise the errors of `begin_copy`; nothing is written."""
-        check_new_place(to, self._storage_options, self._target, is_one_shard=self._is_one_shard())
+        check_new_place(to, self.run.storage_options, self._target, is_one_shard=self._is_one_shard())
 
     def _is_one_shard(self) -> bool:
-        found = find_arrays(self._target, spec=self._spec, storage_options=self._storage_options)
+        found = find_arrays(self._target, spec=self._spec, storage_options=self.run.storage_options)
         first = next(found, None)
         return first is not None and first.only is not None
 
@@ -257,8 +240,11 @@ class ShardPool:
             What the work raised first. With workers also the errors of `DaskWorkers.in_order`.
         """
         if self._workers is None:
-            return _in_threads(tool, shards, self._monitor)
-        place = ArrayPlace.of(array, self._target, self._spec, self._storage_options)
+            taken: deque[ShardTarget] = deque()
+            for n, result in tool.run(_noted(shards, taken), self.run.monitor, tool.n_threads):
+                yield [taken.popleft() for _ in range(n)], result
+            return
+        place = ArrayPlace.of(array, self._target, self._spec, self.run.storage_options)
         cost = math.prod(array.shard_spec.shard_shape)
         batches = Batches(
             shards,
@@ -267,7 +253,7 @@ class ShardPool:
             left=array.n_grid_shards * cost,
             failed=task.failed,
         )
-        return self._workers.in_order(place, task, batches, self.options, self._monitor)
+        yield from self._workers.in_order(place, task, batches, self.options, self.run.monitor)
 
 
 def absolute_place(place: Any) -> Any:
@@ -276,15 +262,7 @@ def absolute_place(place: Any) -> Any:
     return os.path.abspath(check_name(os.fspath(place))) if is_path else place
 
 
-def _in_threads(
-    tool: ShardTool[ShardTarget, R], shards: Iterable[ShardTarget], monitor: Monitor
-) -> Generator[tuple[list[ShardTarget], R], None, None]:
-    taken: deque[ShardTarget] = deque()
-
-    def noted() -> Iterator[ShardTarget]:
-        for shard in shards:
-            taken.append(shard)
-            yield shard
-
-    for n, result in tool.run(noted(), monitor, tool.n_threads):
-        yield [taken.popleft() for _ in range(n)], result
+def _noted(shards: Iterable[ShardTarget], taken: deque[ShardTarget]) -> Iterator[ShardTarget]:
+    for shard in shards:
+        taken.append(shard)
+        yield shard
