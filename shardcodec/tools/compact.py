@@ -48,8 +48,8 @@ __all__ = [
     "CompactAction",
     "CompactReport",
     "CompactTask",
-    "CompactWork",
     "CompactedShard",
+    "ShardPacker",
     "compact",
 ]
 
@@ -136,7 +136,7 @@ class CompactReport(ReportOfShards):
 
 # ---------------------------------------------------------------- pack the shards of one array
 #
-# `CompactWork`: packs shards of an array, in threads. `CompactTask`: the same as plain data, for other processes.
+# `ShardPacker`: packs shards of an array, in threads. `CompactTask`: the same as plain data, for other processes.
 #
 # A shard that is packed twice is harmless: the second time it has no dead bytes and the wanted order, so it stays. In a new
 # hierarchy it gets the same bytes.
@@ -152,14 +152,14 @@ class CompactTask(ArrayTask[CompactedShard | None]):
     dry_run: bool
     to: CopyPlace | None = None
 
-    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> CompactWork:
-        return CompactWork(array, self, options, budget)
+    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardPacker:
+        return ShardPacker(array, self, options, budget)
 
     def failed(self, shard: ShardTarget, detail: str) -> CompactedShard:
         return CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0, detail=detail)
 
 
-class CompactWork:
+class ShardPacker:
     """Packs shards of one array; see `ShardTool`."""
 
     def __init__(self, array: ArrayTarget, task: CompactTask, options: Options, budget: MemoryBudget) -> None:
@@ -468,7 +468,7 @@ class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
         if self._to is not None:
             task = replace(task, to=self._to.place)
             self._to.add(array, _with_index_checksum if task.index_crc else None)
-        self._work_on(array, task, CompactWork(array, task, self._pool.options, self._pool.budget))
+        self._work_on(array, task, ShardPacker(array, task, self._pool.options, self._pool.budget))
 
     def _count(self, done: CompactedShard) -> None:
         if done.action is CompactAction.PACKED:

@@ -44,7 +44,7 @@ __all__ = [
     "MAX_NAMED",
     "ArrayPicture",
     "InspectTask",
-    "InspectWork",
+    "ShardInspector",
     "ShardSums",
     "chunk_shape_of_shards",
     "inspect",
@@ -128,7 +128,7 @@ class ArrayPicture:
 
 # ---------------------------------------------------------------- sums over the shards of one array
 #
-# `ShardSums`: counts what shards hold, in bounded memory. `InspectWork` and `InspectTask`: the sums of shards of one array.
+# `ShardSums`: counts what shards hold, in bounded memory. `ShardInspector` and `InspectTask`: the sums of shards of one array.
 
 # Damaged shards and foreign objects that a report names; all are counted.
 MAX_NAMED = 20
@@ -237,8 +237,8 @@ class InspectTask(ArrayTask[ShardSums]):
 
     fail_fast: bool
 
-    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> InspectWork:
-        return InspectWork(array, self, options, budget)
+    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardInspector:
+        return ShardInspector(array, self, options, budget)
 
     def failed(self, shard: ShardTarget, detail: str) -> ShardSums:
         sums = ShardSums()
@@ -246,7 +246,7 @@ class InspectTask(ArrayTask[ShardSums]):
         return sums
 
 
-class InspectWork:
+class ShardInspector:
     """Inspects shards of one array; see `ShardTool`. The default of the memory is 64 MiB.
 
     Parameters
@@ -452,7 +452,7 @@ class _Pass:
     def _scan(self) -> bool:
         """Add up all shards; return False after a stop at a damaged one."""
         pool = self._pool
-        work = InspectWork(self._array, self._task, pool.options, pool.budget, self._picture)
+        work = ShardInspector(self._array, self._task, pool.options, pool.budget, self._picture)
         with closing(pool.results(self._task, work, self._array, self._only_shards())) as results:
             for shards, sums in results:
                 self._sums.merge(sums)

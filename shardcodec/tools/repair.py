@@ -44,14 +44,14 @@ from .work import MemoryBudget, Monitor, RunOptions, in_order
 
 __all__ = [
     "RepairTask",
-    "RepairWork",
+    "ShardRepairer",
     "repair",
 ]
 
 
 # ---------------------------------------------------------------- repair the shards of one array
 #
-# `RepairWork`: repairs shards of an array, in threads. `RepairTask`: the same as plain data, for other processes.
+# `ShardRepairer`: repairs shards of an array, in threads. `RepairTask`: the same as plain data, for other processes.
 #
 # A task of dask may be repeated after a worker was lost, and two workers may run it at the same time: a new hierarchy gets the
 # same bytes again. In place that would need proof that a shard is the result of the same run, so only one process does it: if a
@@ -77,8 +77,8 @@ class RepairTask(ArrayTask[RepairedShard | None]):
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     to: CopyPlace | None = None
 
-    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> RepairWork:
-        return RepairWork(array, self, options, budget)
+    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardRepairer:
+        return ShardRepairer(array, self, options, budget)
 
     def weight(self, result: RepairedShard | None) -> int:
         return 1 if result is None else 1 + len(result.findings) + len(result.lost)
@@ -87,7 +87,7 @@ class RepairTask(ArrayTask[RepairedShard | None]):
         return as_unreadable(shard, OSError(detail), None, is_lost=True)
 
 
-class RepairWork:
+class ShardRepairer:
     """Repairs shards of one array; see `ShardTool`."""
 
     def __init__(self, array: ArrayTarget, task: RepairTask, options: Options, budget: MemoryBudget) -> None:
@@ -398,7 +398,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         if self._task.backup is not None:
             _check_is_no_hierarchy(self._task.backup, array)
         task = self._task if self._to is None else replace(self._task, to=self._to.place)
-        work = RepairWork(array, task, self._pool.options, self._pool.budget)
+        work = ShardRepairer(array, task, self._pool.options, self._pool.budget)
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)

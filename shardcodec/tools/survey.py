@@ -105,7 +105,7 @@ def survey(
     check : ChunkCheck
         Verifies inner chunks of this array.
     level : Level
-        IndexStatus much is checked. The inner chunks of a damaged shard are always read, to say what `repair` can restore.
+        How much is checked. The inner chunks of a damaged shard are always read, to say what `repair` can restore.
     array : str
         Path of the array, for findings.
     is_inside : ndarray of bool, shape (n_chunks,), optional
@@ -122,7 +122,22 @@ def survey(
     UnsupportedError
         An inner chunk is larger than the memory for it.
     """
-    return _ShardSurvey(view, name, check, level, array, is_inside, order).result()
+    shard = _ShardSurvey(view, name, check, level, array, is_inside, order)
+    index = find_index(view, check.spec, check.share.block_nbytes, shard.inside)
+    if index.entries is None:
+        shard.rebuild(index)
+    else:
+        shard.check_entries(index, index.entries)
+    return Survey(
+        index,
+        shard.places,
+        shard.is_lost,
+        *shard.list.result(),
+        view.nbytes,
+        shard.data_nbytes,
+        shard.verified_nbytes,
+        0 if check.has_checksum else shard.data_nbytes,
+    )
 
 
 class _ShardSurvey:
@@ -144,24 +159,7 @@ class _ShardSurvey:
         self.is_lost = np.zeros(self.spec.n_chunks, dtype=np.bool_)
         self.data_nbytes = self.verified_nbytes = 0
 
-    def result(self) -> Survey:
-        index = find_index(self.view, self.spec, self.check.share.block_nbytes, self.inside)
-        if index.entries is None:
-            self._rebuild(index)
-        else:
-            self._check_entries(index, index.entries)
-        return Survey(
-            index,
-            self.places,
-            self.is_lost,
-            *self.list.result(),
-            self.view.nbytes,
-            self.data_nbytes,
-            self.verified_nbytes,
-            0 if self.check.has_checksum else self.data_nbytes,
-        )
-
-    def _rebuild(self, index: StoredIndex) -> None:
+    def rebuild(self, index: StoredIndex) -> None:
         rebuilt = rebuild(self.view, index, self.check, self.order, self.inside)
         self.places, self.is_lost = rebuilt.entries, rebuilt.is_lost & self.inside
         self.data_nbytes = int(self.places[~is_absent(self.places), 1].sum())
@@ -172,7 +170,7 @@ class _ShardSurvey:
 
     # ---- a whole index
 
-    def _check_entries(self, index: StoredIndex, entries: Entries) -> None:
+    def check_entries(self, index: StoredIndex, entries: Entries) -> None:
         spec, nbytes = self.spec, self.view.nbytes
         stored = ~is_absent(entries)
         bad = bad_entries(entries, nbytes, index.offset, index.nbytes)

@@ -39,12 +39,12 @@ from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_
 from .work import MemoryBudget, MemoryShare, Monitor, RunOptions, in_order
 
 __all__ = [
-    "Looked",
     "ShardFindings",
+    "ShardVerdict",
+    "ShardVerifier",
     "VerifiedArray",
     "VerifyReport",
     "VerifyTask",
-    "VerifyWork",
     "inside_array",
     "verify",
 ]
@@ -52,7 +52,7 @@ __all__ = [
 
 # ---------------------------------------------------------------- verify the shards of one array
 #
-# `VerifyWork`: checks shards of an array, in threads. `VerifyTask`: the same as plain data, for other processes.
+# `ShardVerifier`: checks shards of an array, in threads. `VerifyTask`: the same as plain data, for other processes.
 
 # Decoded bytes of a shard that is verified sooner than a thread begins with it.
 SMALL_NBYTES = 1 << 20
@@ -62,7 +62,7 @@ _REQUEST_THREADS = 16
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class Looked(NamedTuple):
+class ShardVerdict(NamedTuple):
     """The result of one shard.
 
     Attributes
@@ -84,7 +84,7 @@ class Looked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VerifyTask(ArrayTask[Looked]):
+class VerifyTask(ArrayTask[ShardVerdict]):
     """How the shards of an array are verified.
 
     Attributes
@@ -102,18 +102,18 @@ class VerifyTask(ArrayTask[Looked]):
     against: Any = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
-    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> VerifyWork:
-        return VerifyWork(array, self, options, budget)
+    def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardVerifier:
+        return ShardVerifier(array, self, options, budget)
 
-    def weight(self, result: Looked) -> int:
+    def weight(self, result: ShardVerdict) -> int:
         return 1 + len(result.findings)
 
-    def failed(self, shard: ShardTarget, detail: str) -> Looked:
+    def failed(self, shard: ShardTarget, detail: str) -> ShardVerdict:
         found = Finding(FindingKind.UNREADABLE, shard.name, detail, shard.array.name, recoverable=False)
-        return Looked(None, (found,), 1)
+        return ShardVerdict(None, (found,), 1)
 
 
-class VerifyWork:
+class ShardVerifier:
     """Verifies shards of one array; see `ShardTool`.
 
     Attributes
@@ -138,11 +138,11 @@ class VerifyWork:
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
-    ) -> Iterator[tuple[int, Looked]]:
+    ) -> Iterator[tuple[int, ShardVerdict]]:
         """Verify shards; see `ShardTool.run`."""
         is_short = self._array.store.is_near and self._reads_little()
-        for looked in in_order(shards, self._look, n_threads, monitor, is_short=is_short):
-            yield 1, looked
+        for verdict in in_order(shards, self._look, n_threads, monitor, is_short=is_short):
+            yield 1, verdict
 
     def _share(self, options: Options, budget: MemoryBudget) -> MemoryShare:
         """Return the number of threads and the memory of each."""
@@ -161,16 +161,16 @@ class VerifyWork:
         is_small = self._array.shard_spec.chain.nbytes <= SMALL_NBYTES
         return self.comparison is None and (self.task.level is Level.INDEX or is_small)
 
-    def _look(self, shard: ShardTarget) -> Looked:
+    def _look(self, shard: ShardTarget) -> ShardVerdict:
         """Check one shard, in a thread; check it again if another writer may be changing it."""
         path = shard.array.store.path(shard.key)
         return retry(
             lambda: self._look_once(shard),
             path,
-            again=lambda looked, patience: looked.n_errors > 0 and patience.sees_change(path),
+            again=lambda verdict, patience: verdict.n_errors > 0 and patience.sees_change(path),
         )
 
-    def _look_once(self, shard: ShardTarget) -> Looked:
+    def _look_once(self, shard: ShardTarget) -> ShardVerdict:
         array = shard.array
         findings: list[Finding] = []
         try:
@@ -183,7 +183,7 @@ class VerifyWork:
                 )
             view = open_object(array.store, shard.key)
             if view is None:
-                return Looked(None)
+                return ShardVerdict(None)
             try:
                 inside = inside_array(shard)
                 found = survey(
@@ -195,12 +195,12 @@ class VerifyWork:
             findings.append(
                 Finding(FindingKind.UNREADABLE, shard.name, str(error), array.name, recoverable=False)
             )
-            return Looked(None, tuple(findings), _n_errors(findings))
+            return ShardVerdict(None, tuple(findings), _n_errors(findings))
         if self.comparison is not None:
             findings += itertools.islice(self.comparison.findings(shard), MOST_FINDINGS)
         sizes = found.nbytes, found.data_nbytes, found.verified_nbytes, found.unverifiable_nbytes
         n_errors = _n_errors(findings) + found.n_findings
-        return Looked(sizes, (*findings, *found.findings), n_errors, state)
+        return ShardVerdict(sizes, (*findings, *found.findings), n_errors, state)
 
 
 def _n_errors(findings: Iterable[Finding]) -> int:
@@ -501,8 +501,8 @@ class _VerifyRun:
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
         chosen = self._chosen(array, counts)
         with closing(self._pool.results(work.task, work, array, chosen)) as results:
-            for (shard,), looked in results:
-                self._count(shard, looked, counts)
+            for (shard,), verdict in results:
+                self._count(shard, verdict, counts)
                 self._monitor.advance()
                 if self.is_stopped:
                     break
@@ -530,17 +530,17 @@ class _VerifyRun:
                 if self.is_stopped:
                     return
 
-    def _work(self, array: ArrayTarget) -> VerifyWork:
+    def _work(self, array: ArrayTarget) -> ShardVerifier:
         """Return the work on an array; elements that cannot be compared are a finding, and the shards are verified."""
         try:
-            return VerifyWork(array, self._task, self._pool.options, self._pool.budget)
+            return ShardVerifier(array, self._task, self._pool.options, self._pool.budget)
         except UnsupportedError as error:
             if self._task.against is None:
                 raise
             detail = f"the elements cannot be compared: {error.message}"
             self._note(_of_array(array, FindingKind.DIFFERENT, detail))
         task = replace(self._task, against=None)
-        return VerifyWork(array, task, self._pool.options, self._pool.budget)
+        return ShardVerifier(array, task, self._pool.options, self._pool.budget)
 
     def compare_objects(self, target: Any, array: str | None) -> None:
         """Compare the objects that belong to no array with those of the other hierarchy, which is of zarr."""
@@ -610,20 +610,20 @@ class _VerifyRun:
             self._new.add(row)
         return True
 
-    def _count(self, shard: ShardTarget, looked: Looked, counts: Counter[str]) -> None:
-        array, n_errors = shard.array.name, looked.n_errors
-        if looked.sizes is not None:
+    def _count(self, shard: ShardTarget, verdict: ShardVerdict, counts: Counter[str]) -> None:
+        array, n_errors = shard.array.name, verdict.n_errors
+        if verdict.sizes is not None:
             counts["n_shards"] += 1
             names = "nbytes", "data_nbytes", "verified_nbytes", "unverifiable_nbytes"
-            counts.update(dict(zip(names, looked.sizes, strict=True)))
+            counts.update(dict(zip(names, verdict.sizes, strict=True)))
             if self._new is not None:
                 level = self._task.level.value
                 self._new.add(
-                    ManifestRow(array, shard.relative, looked.state, looked.sizes[0], level, n_errors)
+                    ManifestRow(array, shard.relative, verdict.state, verdict.sizes[0], level, n_errors)
                 )
         counts["n_damaged"] += n_errors > 0
-        if looked.findings:
-            self._note_all(ShardFindings(array, shard.name, looked.findings, n_errors))
+        if verdict.findings:
+            self._note_all(ShardFindings(array, shard.name, verdict.findings, n_errors))
 
     def _find_missing(self, array: ArrayTarget, comparison: Comparison | None) -> None:
         if self._old is not None and array.only is None:

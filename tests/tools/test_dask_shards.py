@@ -55,7 +55,7 @@ if hasattr(Work, "original"):
 """
 DEADLY = """
 import os, signal
-from shardcodec.tools.verify import VerifyWork as Work
+from shardcodec.tools.verify import ShardVerifier as Work
 def deadly(self, shard):
     if shard.relative == "c/1/2":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -205,8 +205,8 @@ class KillOnce(Monitor):
 @pytest.mark.parametrize(
     ("tool", "module", "name", "method"),
     [
-        (verify, "verify", "VerifyWork", "_look"),
-        (compact, "compact", "CompactWork", "_treat"),
+        (verify, "verify", "ShardVerifier", "_look"),
+        (compact, "compact", "ShardPacker", "_treat"),
     ],
 )
 def test_shards_of_a_killed_worker_are_done_again(

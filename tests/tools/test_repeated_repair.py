@@ -25,7 +25,7 @@ from shardcodec.options import resolve
 from shardcodec.storage.files import pending_journal, read_journal
 from shardcodec.tools import repair
 from shardcodec.tools.backup import Backup
-from shardcodec.tools.repair import RepairTask, RepairWork
+from shardcodec.tools.repair import RepairTask, ShardRepairer
 from shardcodec.tools.shard_repair import RepairAction, RepairedShard, ShardRepair
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.work import MemoryBudget
@@ -104,12 +104,12 @@ SCENES: dict[str, Callable[[Path], Damaged]] = {
 STEPS: list[tuple[Any, str, str]] = [
     (Backup, "_write", "after"),
     (Backup, "make", "after"),
-    (RepairWork, "_replace", "before"),
+    (ShardRepairer, "_replace", "before"),
     (ShardRepair, "write_in_place", "before"),
     (ShardRepair, "write_in_place", "after"),
     (ShardRepair, "_check_result", "before"),
-    (RepairWork, "_replace", "after"),
-    (RepairWork, "_look", "after"),
+    (ShardRepairer, "_replace", "after"),
+    (ShardRepairer, "_look", "after"),
 ]
 
 
@@ -120,7 +120,7 @@ class Killed(BaseException):
 def treat(one: Damaged) -> RepairedShard | None:
     """Repair in a new process, and return its result for the damaged shard."""
     (array,) = find_arrays(one.target, spec=one.spec)
-    work = RepairWork(array, one.task, resolve(), MemoryBudget(None))
+    work = ShardRepairer(array, one.task, resolve(), MemoryBudget(None))
     found = [work._treat(shard) for shard in array.shards()]
     damaged = [done for done in found if done is not None]
     return damaged[0] if damaged else None
