@@ -17,12 +17,12 @@ import numpy as np
 from .. import native
 from ..compat import has_loop_to_itself
 from ..errors import ShardError
-from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage.replace import replace
 from ..storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ..storage.store import Outcome, Store, StoredObject, StreamedObject
 from ..storage.waiting import Patience, in_thread
+from .placement import ABSENT
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes
 from .records import Flags
 from .regions import Box, Boxes, pack_boxes

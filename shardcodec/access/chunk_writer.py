@@ -23,7 +23,6 @@ import numpy as np
 from .. import native
 from ..arguments import as_buffer, checked
 from ..errors import UnsupportedError
-from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Durability, Options, Order, check
@@ -41,7 +40,7 @@ from .inner_chunks import (
     encode_chunks,
     positions,
 )
-from .placement import aligned
+from .placement import ABSENT, aligned
 from .user_bytes import check_alignment, marked_footer
 from .write import check_size, ordered
 

@@ -24,13 +24,13 @@ from .. import native
 from ..arguments import checked
 from ..compat import on_zarrs_loop
 from ..errors import ShardError
-from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.store import Store
 from ..storage.waiting import Patience, WorkerThreads, all_of, retry
 from .basic_selection import parse_selection
 from .inner_chunks import compiled
+from .placement import ABSENT
 from .read import explain, path_of, with_key
 from .remote_index import IndexLoader, LimitedRemote, check_entries
 

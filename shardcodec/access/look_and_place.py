@@ -25,7 +25,6 @@ import numpy as np
 
 from .. import native
 from ..errors import ShardError, ShardFileError, UnsupportedError
-from ..format.codecs import ABSENT
 from ..options import Options
 from ..statistics import stats
 from ..storage.file_systems import OpenFile, appends, appends_directly, is_local, name_of
@@ -33,6 +32,7 @@ from ..storage.locks import NO_FILE
 from ..storage.store import OwnBytes
 from ..storage.waiting import call_each
 from .placement import (
+    ABSENT,
     DEAD_SHARE,
     Facts,
     NewSizes,

@@ -17,13 +17,13 @@ import numpy as np
 
 from .. import native
 from ..errors import ShardFormatError
-from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage.budget import NEAR
 from ..storage.indexes import IndexCache
 from ..storage.ranges import coalesced, cut_out
 from ..storage.store import NO_OBJECT, UNKNOWN
 from ..storage.waiting import DAMAGE
+from .placement import ABSENT
 from .read import index_too_short
 from .remote_index import check_entries, checked_entries, decode_index, must_be_sound
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..drawing.figures import MAX_CELLS, ChunkMap, check_file, layout_figure, map_figure, save
 from ..drawing.html import MAX_SVG_CELLS, facts_table, map_svg
 from ..errors import ShardError
-from ..format.codecs import ABSENT
+from .placement import ABSENT
 from .shard_layout import layout_arguments
 
 __all__ = ["html_of_shard", "html_of_state", "map_of_state", "plot_layout", "plot_map"]

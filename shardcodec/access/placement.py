@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import native
-from ..format.codecs import ABSENT
 
 __all__ = [
+    "ABSENT",
     "BLOCK_NBYTES",
     "DEAD_SHARE",
     "PACK",
@@ -50,6 +50,9 @@ __all__ = [
     "way_to_append",
     "within",
 ]
+
+# Both numbers of the index entry of an inner chunk that is not stored.
+ABSENT = np.uint64(2**64 - 1)
 
 # Measured (docs/durability.md): with more dead bytes `replace` copies more, with fewer `append` packs more often.
 DEAD_SHARE = 0.25

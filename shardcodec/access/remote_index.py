@@ -19,12 +19,11 @@ import numpy as np
 
 from .. import native
 from ..errors import ShardError, ShardFormatError
-from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage import budget, indexes, locks
 from ..storage.indexes import IndexCache, RemoteIndex
 from ..storage.store import Answer, ObjectChanged, Remote
-from .placement import sum_up
+from .placement import ABSENT, sum_up
 from .read import index_too_short, with_key
 
 if TYPE_CHECKING:

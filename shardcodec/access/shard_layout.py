@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from .. import native
-from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..options import ORDERS
+from .placement import ABSENT
 from .user_bytes import HeaderFooter, find
 
 __all__ = ["KINDS", "ShardLayout", "header_and_footer", "layout_arguments", "shard_layout", "stored_order"]

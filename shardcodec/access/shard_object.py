@@ -17,7 +17,6 @@ import numpy as np
 from .. import native
 from ..compat import on_zarrs_loop, sync
 from ..errors import ShardError, ShardFormatError
-from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage import locks
 from ..storage.budget import Limits
@@ -29,6 +28,7 @@ from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import NO_OBJECT, Answer, Maker, ObjectChanged, Store, state_bytes
 from ..storage.waiting import all_of
 from .opened_shard import Entries, NativeShard, OpenedShard, Sums, changed_error
+from .placement import ABSENT
 from .remote_index import (
     IndexLoader,
     LimitedRemote,

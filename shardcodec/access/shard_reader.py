@@ -20,7 +20,6 @@ import numpy as np
 from .. import native
 from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
-from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
@@ -29,6 +28,7 @@ from .basic_selection import parse_selection
 from .buffer import flush_buffered
 from .inner_chunks import compiled, coordinates, decode_chunks, output_array, positions
 from .opened_shard import OpenedShard
+from .placement import ABSENT
 from .read import ObjectSelection, read, with_key
 from .regions import Box, touched
 from .shard_layout import header_and_footer

@@ -21,7 +21,6 @@ from .. import native
 from ..arguments import as_buffer, checked, show
 from ..compat import StorePath
 from ..errors import LockError, UnsupportedError
-from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Durability, Options, Order, check
@@ -30,7 +29,7 @@ from ..storage.store import Store
 from ..storage.zarr_store import Upload
 from .chunk_writer import ChunkWriter, SlotHow, SlotWriter, create
 from .inner_chunks import compiled, positions
-from .placement import aligned
+from .placement import ABSENT, aligned
 from .shard_change import Change, change
 from .shard_object import ShardObject
 from .user_bytes import check_alignment

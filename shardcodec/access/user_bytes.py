@@ -22,8 +22,8 @@ import numpy as np
 
 from .. import native
 from ..arguments import show
-from ..format.codecs import ABSENT
 from .placement import (
+    ABSENT,
     DEAD_SHARE,
     PACK,
     Gone,

@@ -22,7 +22,6 @@ from .checks import as_int, as_int_tuple, as_items, check_keys, parse_named, sho
 from .dtypes import DType, swap_fields
 
 __all__ = [
-    "ABSENT",
     "NUMCODECS",
     "Blosc",
     "Bytes",
@@ -45,9 +44,6 @@ __all__ = [
 Endian = Literal["little", "big"]
 IndexLocation = Literal["start", "end"]
 Shape = tuple[int, ...]
-
-# Both numbers of the index entry of an inner chunk that is not stored.
-ABSENT = np.uint64(2**64 - 1)
 
 # An index of 2^30 pairs takes 16 GiB. The limit, the same as TensorStore's, catches a mistyped shape before it
 # exhausts the memory.

@@ -21,14 +21,13 @@ from .. import native
 from ..access.buffer import flush_buffered, has_buffered
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard, read_opened
-from ..access.placement import Gone
+from ..access.placement import ABSENT, Gone
 from ..access.read import INLINE_NBYTES, with_key
 from ..access.shard_change import Change, StoredShard, change
 from ..access.shard_object import ShardObject
 from ..access.write import NOTHING
 from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
-from ..format.codecs import ABSENT
 from ..option_sources import current_options
 from ..options import Options, active
 from ..storage import indexes, locks

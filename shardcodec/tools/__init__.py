@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Tools over arrays, groups and single shards. Their results are records with `to_json`; the command `shardcodec` prints them."""
 
+from ..native import require
 from .advise import AccessPattern, AdviseReport, Bounds, advise, parse_access
 from .array_report import InspectReport
 from .compact import CompactReport, compact
@@ -15,6 +16,8 @@ from .repair import repair
 from .shard_repair import RepairReport
 from .verify import VerifyReport, verify
 from .write_regions import WritePlan, plan_writes
+
+require()  # without the extension no tool works, and the error says what to type
 
 __all__ = [
     "AccessPattern",

@@ -20,11 +20,11 @@ import numpy as np
 
 from ..access.index_scan import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
 from ..access.opened_shard import OpenedShard
+from ..access.placement import ABSENT
 from ..access.shard_layout import ShardLayout, layout_arguments, shard_layout
 from ..arguments import checked
 from ..drawing.figures import ChunkMap, array_figure, check_file, save
 from ..format.byte_document import inner_codecs
-from ..format.codecs import ABSENT
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
 from .array_report import (

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard
+from ..access.placement import ABSENT
 from ..access.shard_object import open_object
 from ..access.shard_writer import replace_chunks
 from ..errors import ConflictError, ShardError
-from ..format.codecs import ABSENT
 from ..options import Options
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource

@@ -15,7 +15,7 @@ import numpy as np
 from .. import native
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import NestedShard, OpenedShard, read_runs
-from ..format.codecs import ABSENT
+from ..access.placement import ABSENT
 from .chunk_check import ChunkCheck, Level, Problem
 from .damage.index_layout import Entries, bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..access.opened_shard import Entries, NativeShard, OpenedShard, read_opened
+from ..access.placement import ABSENT
 from ..access.read import with_key
 from ..access.remote_index import (
     IndexLoader,
@@ -35,7 +36,6 @@ from ..access.remote_index import (
 )
 from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..errors import ShardError
-from ..format.codecs import ABSENT
 from ..options import Options
 from ..storage import budget, locks
 from ..storage.indexes import RemoteIndex

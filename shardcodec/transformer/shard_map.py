@@ -12,9 +12,9 @@ from ..access.buffer.buffered import resolve
 from ..access.index_scan import scan_files
 from ..access.inner_chunks import byte_map
 from ..access.opened_shard import NativeShard, NestedShard, OpenedShard
+from ..access.placement import ABSENT
 from ..compat import Store, buffer_from, default_buffer_prototype
 from ..errors import ShardError
-from ..format.codecs import ABSENT
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options

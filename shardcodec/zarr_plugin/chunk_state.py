@@ -19,11 +19,11 @@ import zarr
 from .. import native
 from ..access.buffer import active_buffer
 from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
+from ..access.placement import ABSENT
 from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, sync
 from ..errors import UnsupportedError
 from ..format.byte_document import byte_document
-from ..format.codecs import ABSENT
 from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check

@@ -14,8 +14,7 @@ from helpers import bits, create, ours, random_array, shard_path, zarrs_view
 from zarr.codecs import ZstdCodec
 
 import shardcodec
-from shardcodec.access.placement import BLOCK_NBYTES, Facts, place_behind, way_to_append
-from shardcodec.format.codecs import ABSENT
+from shardcodec.access.placement import ABSENT, BLOCK_NBYTES, Facts, place_behind, way_to_append
 from shardcodec.storage import file_systems
 
 USUAL: dict[str, Any] = {

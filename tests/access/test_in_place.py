@@ -19,8 +19,7 @@ from system_calls import MARK, calls_of
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
-from shardcodec.access.placement import Facts, may_overwrite, place_in_slots
-from shardcodec.format.codecs import ABSENT
+from shardcodec.access.placement import ABSENT, Facts, may_overwrite, place_in_slots
 from shardcodec.storage import file_systems
 
 RAW: list[Any] = [BytesCodec()]

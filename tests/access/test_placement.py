@@ -13,8 +13,7 @@ from hypothesis import given
 
 from shardcodec import native
 from shardcodec.access import user_bytes
-from shardcodec.access.placement import PACK, Placement, new_sizes, place
-from shardcodec.format.codecs import ABSENT
+from shardcodec.access.placement import ABSENT, PACK, Placement, new_sizes, place
 
 GONE = (2**64 - 1, 2**64 - 1)
 

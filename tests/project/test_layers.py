@@ -58,6 +58,7 @@ DOOR = {
     "access.index_scan",
     "access.inner_chunks",
     "access.opened_shard",
+    "access.placement",
     "access.shard",
     "access.shard_object",
     "access.shard_layout",

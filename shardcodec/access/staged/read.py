@@ -16,10 +16,10 @@ import numpy as np
 
 from ... import native
 from ...errors import CodecError, ShardError
-from ...format.codecs import ABSENT
 from ...storage.files import open_file
 from ...storage.waiting import WorkerThreads
 from ..chunk_regions import Cuts, cuts_of
+from ..placement import ABSENT
 from ..regions import Selection
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 
 from ... import native
 from ...errors import ShardError
-from ...format.codecs import ABSENT
 from ..chunk_regions import Cuts, cuts_of
+from ..placement import ABSENT
 from ..records import ChunkBytes, OldObject, PlanItem
 from ..regions import Box, whole
 from .read import (

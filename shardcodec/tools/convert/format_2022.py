@@ -21,13 +21,13 @@ from typing import Any
 
 from ...access.box_reader import folder_at
 from ...access.inner_chunks import coordinates
+from ...access.placement import ABSENT
 from ...access.shard import Shard
 from ...access.shard_object import shard_object
 from ...arguments import checked
 from ...compat import Store, StorePath, sync
 from ...errors import ShardFormatError, UnsupportedError
 from ...format.attributes import as_json_attributes
-from ...format.codecs import ABSENT
 from ...format.metadata import KeyEncoding, json_object, key_encoding
 from ...format.spec import ShardSpec
 from ...option_sources import current_options

@@ -22,9 +22,9 @@ from ...access.array_reader import ArrayReader
 from ...access.box_reader import Folder
 from ...access.inner_chunks import compiled, position_array
 from ...access.opened_shard import OpenedShard
+from ...access.placement import ABSENT
 from ...access.shard_object import StoreObject
 from ...errors import ShardError, ShardFormatError
-from ...format.codecs import ABSENT
 from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options

@@ -13,8 +13,8 @@ import numpy as np
 
 from ... import native
 from ...access.inner_chunks import byte_map
+from ...access.placement import ABSENT
 from ...errors import ShardError
-from ...format.codecs import ABSENT
 from ...format.spec import ShardSpec
 
 __all__ = [

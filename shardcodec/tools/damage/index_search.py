@@ -28,7 +28,7 @@ import numpy as np
 from ... import native
 from ...access.inner_chunks import coordinates
 from ...access.opened_shard import OpenedShard
-from ...format.codecs import ABSENT
+from ...access.placement import ABSENT
 from ...format.spec import ChainSpec, ShardSpec
 from ..report import FindingKind
 from ..work import BLOCK_NBYTES

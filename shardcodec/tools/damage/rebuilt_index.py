@@ -30,7 +30,7 @@ import numpy as np
 
 from ... import native
 from ...access.opened_shard import OpenedShard, read_runs
-from ...format.codecs import ABSENT
+from ...access.placement import ABSENT
 from ...format.spec import ShardSpec
 from ...options import ORDERS
 from ..chunk_check import ChunkCheck, Level

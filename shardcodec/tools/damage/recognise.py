@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...access.opened_shard import OpenedShard
-from ...format.codecs import ABSENT, Blosc, Crc32c, Gzip, Zlib, Zstd
+from ...access.placement import ABSENT
+from ...format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
 from ...format.spec import ChainSpec, ShardSpec
 from ..chunk_check import ChunkCheck, Level
 from ..report import FindingKind
