@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from monitors import StopAfter
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert.work import GroupWork
-from shardcodec.tools.jobs.job_files import ledger_folder
+from shardcodec.tools.jobs.job_files import Ledger, ledger_folder, read_ledgers
 from shardcodec.tools.new_hierarchy import MARK
 from shardcodec.tools.work import Incomplete
 
@@ -204,3 +206,50 @@ def test_changed_source_is_refused(change: str, places: tuple[Path, Path, Path])
         os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     with pytest.raises(ConflictError, match="has changed since it was converted"):
         convert(source, new, shards=SHARDS, job=job, resume=True)
+
+
+def test_threads_that_append_first_at_the_same_time_have_one_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opened a file; one of the files had no header then, so its records were those of another plan."""
+    job, n = str(tmp_path / "job"), 8
+    barrier = threading.Barrier(n)
+    make = os.makedirs
+
+    def slow(*arguments: Any, **keywords: Any) -> None:
+        make(*arguments, **keywords)
+        threading.Event().wait(0.05)
+
+    monkeypatch.setattr(os, "makedirs", slow)
+    with Ledger(job, "f") as ledger:
+
+        def append(i: int) -> None:
+            barrier.wait(10)
+            ledger.append({"unit": i})
+
+        threads = [threading.Thread(target=append, args=(i,)) for i in range(n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    read = read_ledgers(job, "f")
+    assert sorted(line["unit"] for line in read.lines) == list(range(n))
+    assert (read.n_damaged, read.n_foreign, len(files(Path(ledger_folder(job))))) == (0, 0, 1)
+
+
+def test_a_ledger_whose_header_could_not_be_written_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a full disk all later records went into a file without a header, which counts as that of another plan."""
+    job, write = str(tmp_path / "job"), os.write
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with Ledger(job, "f") as ledger:
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="no space left"):
+            ledger.append({"unit": 0})
+        monkeypatch.setattr(os, "write", write)
+        ledger.append({"unit": 1})
+    assert [line["unit"] for line in read_ledgers(job, "f").lines] == [1]

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -190,6 +191,7 @@ class Ledger:
     def __init__(self, job: str, fingerprint: str) -> None:
         self._folder, self._fingerprint = ledger_folder(job), fingerprint
         self._fd = -1
+        self._opening = threading.Lock()  # several threads finish their first unit at the same time
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append a line, in one system call.
@@ -200,23 +202,31 @@ class Ledger:
             The line cannot be written.
         """
         if self._fd < 0:
-            self._open()
-        self._write(line)
+            with self._opening:
+                if self._fd < 0:
+                    self._fd = self._open()
+        self._write(self._fd, line)
 
-    def _open(self) -> None:
+    def _open(self) -> int:
+        """Return the descriptor of a new file with its header; without a header all lines would be those of another plan."""
         os.makedirs(self._folder, exist_ok=True)
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-        self._fd = os.open(os.path.join(self._folder, name), flags, 0o666)
-        self._write({"ledger": 1, "fingerprint": self._fingerprint})
+        fd = os.open(os.path.join(self._folder, name), flags, 0o666)
+        try:
+            self._write(fd, {"ledger": 1, "fingerprint": self._fingerprint})
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def _write(self, fd: int, line: Mapping[str, Any]) -> None:
         text = json.dumps(line, separators=(",", ":")).encode()
         whole = b"%b %08x\n" % (text, native.load().crc32c(text))
-        n = os.write(self._fd, whole)
+        n = os.write(fd, whole)
         if n != len(whole):
             # the rest on a line of its own would be damaged too, so the next line must begin at a new one
-            os.write(self._fd, b"\n")
+            os.write(fd, b"\n")
             raise OSError(f"{self._folder}: expected to append {len(whole)} bytes to a ledger, wrote {n}")
 
     def sync(self) -> None:
