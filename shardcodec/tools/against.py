@@ -17,9 +17,9 @@ from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..option_sources import current_options
 from .backup import same_bytes
+from .chunk_check import elements_of, type_of
 from .convert.open_source import open_foreign
 from .convert.source import SourceArray, SourceTree
-from .foreign_chunks import elements_of, type_of
 from .other_objects import OtherObject, objects_to_compare
 from .report import Finding, FindingKind
 from .targets import ArrayTarget, ShardTarget, find_arrays

@@ -20,9 +20,8 @@ from ..access.shard_object import open_object
 from ..errors import ShardFormatError
 from ..format.spec import ShardSpec
 from ..options import Options
-from .chunk_check import ChunkCheck, Level
+from .chunk_check import ChunkCheck, ForeignChunks, Level, elements_of, type_of
 from .damage.index_search import IndexStatus
-from .foreign_chunks import ForeignChunks, elements_of, type_of
 from .report import FindingKind
 from .survey import Survey, survey
 from .targets import ArrayTarget, ShardTarget, find_arrays

@@ -21,7 +21,7 @@ from ...format.byte_document import byte_document, inner_codecs
 from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes, parse_codecs
 from ...format.dtypes import swap_fields
 from ...format.spec import ChainSpec, ShardSpec
-from ..foreign_chunks import ForeignChunks
+from ..chunk_check import ForeignChunks
 from ..report import parse_nbytes
 from ..targets import ArrayTarget
 from .source import Coords, EncodedChunks, Ints, SourceArray

@@ -22,8 +22,8 @@ from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
+from ..chunk_check import opened_by_zarr
 from ..documents import document_of, group_documents, inner_path
-from ..foreign_chunks import opened_by_zarr
 from ..other_objects import OtherObjects, written_documents
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups

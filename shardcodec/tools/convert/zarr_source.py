@@ -29,7 +29,7 @@ from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
 from ...storage.store import Store
-from ..foreign_chunks import elements_of
+from ..chunk_check import elements_of
 from ..rewrite import runs
 from ..targets import ArrayTarget
 from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, StoredObjects, file_state
