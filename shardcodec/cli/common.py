@@ -1,6 +1,6 @@
-# common.py - what all commands share: options, signals, progress, output, exit codes
+# common.py - the common parts of all commands: options, signals, progress, output, exit codes
 # SPDX-License-Identifier: MIT
-"""What all commands share: options, signals, progress, output, exit codes.
+"""The common parts of all commands: options, signals, progress, output, exit codes.
 
 Exit status of `shardcodec COMMAND`.
 """

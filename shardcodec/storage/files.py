@@ -462,7 +462,7 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class OldBytes(NamedTuple):
-    """What a journal has saved. nbytes: size of the shard before the update.
+    """The content of an undo journal. nbytes: size of the shard before the update.
 
     runs: offsets and old bytes; the runs ascend and do not overlap.
     """

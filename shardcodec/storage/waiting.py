@@ -654,7 +654,7 @@ def retry(
 ) -> T:
     """Run work that reads, and repeat it with pauses while another writer changes what it reads; not on an event loop.
 
-    path: the file that is read, or a function from an error to it; None if it is no file. again: from a result to True if it
+    path: the file that is read, or a function from an error to it; None if it is not a file. again: from a result to True if it
     must not be believed; it has waited then, by a method of the `Patience`. patience: that of an earlier attempt.
     """
     if patience is None:

@@ -96,7 +96,7 @@ class ChunkCheck:
     has_checksum : bool
         Every damaged bit of an inner chunk shows.
     nested : ChunkCheck or None
-        For the shards that are the inner chunks; None if these are no shards.
+        For the shards that are the inner chunks; None if these are not shards.
     """
 
     def __init__(

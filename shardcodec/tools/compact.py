@@ -60,7 +60,7 @@ __all__ = [
 
 
 class CompactAction(enum.StrEnum):
-    """What `compact` did with a shard, or would do."""
+    """The result of one shard: its action, done or planned."""
 
     PACKED = "packed"  # a new object without dead bytes, in the wanted order
     FAILED = "failed"  # it is damaged, or cannot be written; it was not changed
@@ -68,7 +68,7 @@ class CompactAction(enum.StrEnum):
 
 @dataclass(frozen=True)
 class CompactedShard(Report):
-    """What was done with one shard.
+    """The result of one shard.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class CompactedShard(Report):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactReport(ReportOfShards):
-    """What `compact` did.
+    """The result of `compact`.
 
     Parameters
     ----------

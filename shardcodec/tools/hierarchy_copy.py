@@ -1,6 +1,6 @@
 # hierarchy_copy.py - a copy of a hierarchy, shard by shard
 # SPDX-License-Identifier: MIT
-"""What `repair` and `compact` write with ``to``: a copy of a hierarchy, whose shards a tool makes.
+"""A copy of a hierarchy, which `repair` and `compact` write with ``to``. The tool makes the shards.
 
 Several processes write under the mark of the run. A task that is repeated stores the same bytes; a worker that was taken for lost, and
 goes on when the run is over, stores nothing.

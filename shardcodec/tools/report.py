@@ -300,5 +300,5 @@ class FindingList:
             )
 
     def result(self) -> tuple[tuple[Finding, ...], int]:
-        """Return the listed findings, and the number of all that are no warnings."""
+        """Return the listed findings, and the number of all that are not warnings."""
         return tuple(self._listed), self._n_errors

@@ -30,7 +30,7 @@ S = TypeVar("S", bound="ReportOfShards")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOfShards(Report):
-    """What the reports of `repair` and `compact` have in common; `RepairReport` describes the fields."""
+    """The common fields of the reports of `repair` and `compact`; `RepairReport` describes the fields."""
 
     target: str
     to: str | None
@@ -48,7 +48,7 @@ class ReportOfShards(Report):
 
 
 class RewriteRequest(NamedTuple):
-    """What the caller wants to be written anew, and where; see `repair` and `compact`."""
+    """The arrays that the caller wants to be written anew, and the place; see `repair` and `compact`."""
 
     target: Any
     to: Any

@@ -63,7 +63,7 @@ __all__ = [
 
 
 class RepairAction(enum.StrEnum):
-    """What `repair` did with a damaged shard, or would do."""
+    """The action on a damaged shard, done or planned."""
 
     REPAIRED = "repaired"  # a new shard was written
     SETTLED = "settled"  # an unfinished update in place was rolled back, and the shard is whole
@@ -75,7 +75,7 @@ class RepairAction(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RepairedShard(Report):
-    """What was done with one damaged shard.
+    """The result of one damaged shard.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class RepairedShard(Report):
 
 @dataclass(frozen=True, kw_only=True)
 class RepairReport(ReportOfShards):
-    """What `repair` did.
+    """The result of `repair`.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ MOST_LOST = 1000
 
 @dataclass(frozen=True, eq=False)
 class _RepairPlan:
-    """What a repaired shard will have."""
+    """The parts of a repaired shard."""
 
     survey: Survey
     n_kept: int  # of inner chunks that have elements of the array

@@ -1,6 +1,6 @@
-# targets.py - what a path leads to: arrays, their objects, single shards
+# targets.py - the targets of a path: arrays, their objects, single shards
 # SPDX-License-Identifier: MIT
-"""What a path leads to: a group, an array or one shard, in a folder, a zip file or a URL; the objects of an array.
+"""The targets of a path: a group, an array or one shard, in a folder, a zip file or a URL; the objects of an array.
 
 Shards are found by listing the array's folder, key by key. For a store that cannot list, such as HTTP, they are the keys of the
 whole grid, whether the shards exist or not.

@@ -72,7 +72,7 @@ class ShardVerdict(NamedTuple):
         if the object does not exist or cannot be read.
     findings : tuple of Finding
     n_errors : int
-        Number of findings that are no warnings, also of those that are not listed.
+        Number of findings that are not warnings, also of those that are not listed.
     state : str or None
         State of the object, if it was asked for.
     """
@@ -243,7 +243,7 @@ class ShardFindings(Report):
     findings : tuple of Finding
         At most `findings.MOST_FINDINGS`.
     n_findings : int
-        Number of findings that are no warnings, also of those that are not listed.
+        Number of findings that are not warnings, also of those that are not listed.
     """
 
     schema: ClassVar[str] = "shardcodec.verify.shard"
@@ -257,7 +257,7 @@ class ShardFindings(Report):
 
 @dataclass(frozen=True)
 class VerifiedArray(Record):
-    """What was verified of one array.
+    """The result of one array.
 
     Attributes
     ----------
@@ -272,7 +272,7 @@ class VerifiedArray(Record):
     n_not_sampled : int
         Shards that were left out of the sample.
     n_damaged : int
-        Shards with findings that are no warnings.
+        Shards with findings that are not warnings.
     nbytes : int
         Bytes of the verified shards.
     data_nbytes : int
@@ -300,7 +300,7 @@ class VerifiedArray(Record):
 
 @dataclass(frozen=True)
 class VerifyReport(Report):
-    """What `verify` found.
+    """The result of `verify`.
 
     Parameters
     ----------
@@ -312,7 +312,7 @@ class VerifyReport(Report):
     kinds : mapping
         From each kind of finding to the number of findings, warnings too.
     n_findings : int
-        Number of findings that are no warnings.
+        Number of findings that are not warnings.
     shards : tuple of ShardFindings
         Shards with findings, the first `MOST_SHARDS` of them; empty if each was reported on its own.
     is_complete : bool
@@ -398,7 +398,7 @@ def verify(
         The workers of a cluster of dask check the shards, see `convert`; `target` and `against` must be paths or URLs. `memory`
         and `threads` are then those of one worker, by default half of its memory limit and all its threads.
     fail_fast : bool
-        Stop at the first finding that is no warning.
+        Stop at the first finding that is not a warning.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional

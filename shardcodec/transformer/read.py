@@ -193,7 +193,7 @@ Ask = Callable[[Sequence[Request]], Awaitable[list[Answer | ObjectChanged | None
 class StoreRequests:
     """An `Ask` that sends requests to the store below, and some other requests with its first call.
 
-    others: pairs of a key that is no chunk and a byte request of zarr; the method `others` returns the answers. If the store
+    others: pairs of a key that is not a chunk and a byte request of zarr; the method `others` returns the answers. If the store
     identifies states, each request is a call, within the limits of the store, and the others are sent by that method.
     """
 

@@ -32,9 +32,9 @@ __all__ = ["NewArray", "ShardState"]
 
 @dataclass(frozen=True)
 class ShardState(Record):
-    """What identifies a stored shard: its size, 0 without an object; the state of its file or entity tag, if the store has one.
+    """The identity of a stored shard: its size, 0 without an object; the state of its file or entity tag, if the store has one.
 
-    `index_crc` is the checksum of the bytes of the index; None for a chunk that is no shard.
+    `index_crc` is the checksum of the bytes of the index; None for a chunk that is not a shard.
     """
 
     nbytes: int

@@ -509,7 +509,7 @@ def _existing(plan: LegacyPlan) -> list[tuple[int, ...]]:
 
 
 def _position_of(plan: LegacyPlan) -> Callable[[str], tuple[int, ...] | None]:
-    """Return a function from keys to positions in the grid; it returns None for a key that is no chunk."""
+    """Return a function from keys to positions in the grid; it returns None for a key that is not a chunk."""
 
     def position(key: str) -> tuple[int, ...] | None:
         numbers = "".join(c if c.isdecimal() else " " for c in key.removeprefix(plan.prefix)).split()

@@ -49,7 +49,7 @@ CHUNK_NBYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user wants of the new arrays; None means that convert chooses.
+    """The choices of the user for the new arrays; None means that convert chooses.
 
     Attributes
     ----------

@@ -99,7 +99,7 @@ class ShardFailure(Record):
 
 @dataclass(frozen=True)
 class Cost(Record):
-    """What the conversion of one array costs. Encoded sizes are estimated from a sample of the source.
+    """The cost of the conversion of one array. Encoded sizes are estimated from a sample of the source.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class ConvertedArray(Report):
 
 @dataclass(frozen=True)
 class ConvertReport(Report):
-    """What `convert` or a part of a plan did.
+    """The result of `convert`, or of one part of a plan.
 
     Parameters
     ----------

@@ -292,7 +292,7 @@ Done = Mapping[tuple[str, Ints], Sequence[ShardRecord]]
 
 
 class GroupResult(NamedTuple):
-    """What was done with the shards of a group; `n_empty` have no stored elements, and no record."""
+    """The result of a group of shards; `n_empty` have no stored elements, and no record."""
 
     records: tuple[ShardRecord, ...]
     failures: tuple[ShardFailure, ...]

@@ -1,6 +1,6 @@
-# shard_work.py - what a tool does with each shard of an array, in any process, batch by batch
+# shard_work.py - the work of a tool on each shard of an array, in any process, batch by batch
 # SPDX-License-Identifier: MIT
-"""What a tool does with each shard of an array, in any process, batch by batch.
+"""The work of a tool on each shard of an array, in any process, batch by batch.
 
 `ShardTask`: the work of a tool, as plain data. `ShardTool`: the same in one process, ready to run. `ShardWorker`: runs batches
 in a process. A unit of a conversion takes the place of a shard there.

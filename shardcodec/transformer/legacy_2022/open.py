@@ -91,7 +91,7 @@ class LegacyStore(RenamedStore):
     # ---- names
 
     def located(self, key: str) -> str | None:
-        """Return the key of a chunk in the store below; None if `key` is no chunk key."""
+        """Return the key of a chunk in the store below; None if `key` is not a chunk key."""
         if match := CHUNK.fullmatch(key):
             return f"{data_prefix(match[1] or '')}c{match[3]}"
         if match := SCALAR.fullmatch(key):
