@@ -26,7 +26,7 @@ from .placement import ABSENT
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes
 from .records import Flags
 from .regions import Box, Boxes, pack_boxes
-from .write import Elements, WriteItem, moved_nbytes, write_objects
+from .write import Elements, WriteItem, work_nbytes, write_objects
 
 __all__ = [
     "STREAMED_NBYTES",
@@ -300,7 +300,7 @@ class _ElementsMaker:
             return False
         total = 0
         for item in items:
-            total += moved_nbytes(item, self._options)
+            total += work_nbytes(item, self._options)
             if total > INLINE_NBYTES:
                 return False
         return True

@@ -190,7 +190,7 @@ def facts_of(item: Item, options: Options, file: OpenFile, new_nbytes: int) -> F
 
 
 def copied_nbytes(item: Item, options: Options) -> int:
-    """Estimate how many bytes are copied when a part of an object is written. No index is read for that."""
+    """Estimate how many old bytes a write copies, without reading the index; see `work_nbytes`."""
     if item.old_file is NO_FILE or (item.path is None and item.old is None):
         return 0
     if item.path is None:

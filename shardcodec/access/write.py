@@ -41,8 +41,8 @@ __all__ = [
     "EncodedItem",
     "WriteItem",
     "check_size",
-    "moved_nbytes",
     "ordered",
+    "work_nbytes",
     "write_objects",
 ]
 
@@ -191,8 +191,8 @@ def _groups(items: Sequence[Item]) -> Iterator[list[int]]:
         yield group
 
 
-def moved_nbytes(item: WriteItem, options: Options) -> int:
-    """Estimate how many bytes are encoded and copied when an item is written."""
+def work_nbytes(item: WriteItem, options: Options) -> int:
+    """Estimate how many bytes a write encodes and copies; a small write may run on the event loop."""
     copied = copied_nbytes(item, options) if item.keeps_old else 0
     return copied + decoded_nbytes(item.chain, item.box)
 

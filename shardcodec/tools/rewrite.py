@@ -143,7 +143,7 @@ def user_parts(
         return ShardUserBytes()
 
     def read(low: int, n: int) -> bytes:
-        share.check_chunk(shard.name, "header or footer", n)
+        share.check_fits(shard.name, "header or footer", n)
         return bytes(view.range(low, n))
 
     where = header_and_footer(spec, found.entries, view.nbytes, read)
@@ -224,7 +224,7 @@ def stored_runs(
     for run in runs(wanted, share.block_nbytes):
         coords = [coordinates(position, grid_shape) for position in positions[run]]
         nbytes = int(wanted[run, 1].sum())
-        share.check_chunk(name, f"inner chunk {coords[0]}", nbytes)
+        share.check_fits(name, f"inner chunk {coords[0]}", nbytes)
         yield coords, wanted[run, 1], read(int(wanted[run.start, 0]), nbytes)
 
 

@@ -58,7 +58,7 @@ class RewriteRequest(NamedTuple):
     spec: ShardSpec | None
 
     def check(self) -> None:
-        """Raise `ValueError` for an option of a new hierarchy without one."""
+        """Raise `ValueError` for `only_arrays` without `to`. The tools check their own options."""
         if self.only_arrays and self.to is None:
             raise ValueError(
                 "only_arrays: expected `to` (--to), a new place, because nothing is copied in place"

@@ -240,7 +240,7 @@ class _ShardSurvey:
         sizes = np.where(chosen, entries[:, 1], np.uint64(0))
         largest = int(sizes.argmax())
         what = f"inner chunk {coordinates(largest, self.spec.grid_shape)}"
-        self.check.share.check_chunk(self.list.shard, what, int(sizes[largest]))
+        self.check.share.check_fits(self.list.shard, what, int(sizes[largest]))
 
     def _read_nested(
         self, check: ChunkCheck, entries: Entries, chosen: Flags, level: Level

@@ -152,8 +152,8 @@ class ShardVerifier:
             wanted = max(wanted, _REQUEST_THREADS)
         more = 0 if comparison is None else comparison.least_nbytes
         share = budget.share(array.shard_spec, array.place, wanted, more=more)
-        if comparison is not None and share.largest_nbytes is not None:
-            comparison.limit_blocks(share.largest_nbytes // 3)  # two blocks, and which bytes differ
+        if comparison is not None and share.free_nbytes is not None:
+            comparison.limit_blocks(share.free_nbytes // 3)  # two blocks, and which bytes differ
         return share
 
     def _reads_little(self) -> bool:

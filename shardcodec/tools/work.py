@@ -60,23 +60,23 @@ class MemoryShare:
         Threads that work at a time.
     block_nbytes : int
         Bytes of an object to read at a time, unless they are one inner chunk.
-    largest_nbytes : int or None
+    free_nbytes : int or None
         Largest encoded inner chunk, or header and footer, in bytes; None without a bound.
     """
 
     n_threads: int
     block_nbytes: int = BLOCK_NBYTES
-    largest_nbytes: int | None = None
+    free_nbytes: int | None = None
 
-    def check_chunk(self, shard: str, what: str, nbytes: int) -> None:
-        """Raise `UnsupportedError` for an inner chunk, or another part of a shard, that does not fit."""
-        if self.largest_nbytes is not None and nbytes > self.largest_nbytes:
+    def check_fits(self, shard: str, what: str, nbytes: int) -> None:
+        """Raise `UnsupportedError` for an encoded inner chunk, a header or a footer that does not fit."""
+        if self.free_nbytes is not None and nbytes > self.free_nbytes:
             raise UnsupportedError(
-                f"shard {shard!r}: {what} has {format_nbytes(nbytes)}, more than the {format_nbytes(self.largest_nbytes)} "
+                f"shard {shard!r}: {what} has {format_nbytes(nbytes)}, more than the {format_nbytes(self.free_nbytes)} "
                 "that `memory` leaves for it; permit more memory",
                 shard=shard,
                 nbytes=nbytes,
-                limit=self.largest_nbytes,
+                limit=self.free_nbytes,
             )
 
 

@@ -134,7 +134,7 @@ class ShardCodecBackend(ZarrBackendEntrypoint):
         return datasets
 
     def open_datatree(self, filename_or_obj: Any, **keywords: Any) -> DataTree:
-        """Open a hierarchy as a tree, see `open_groups_as_dict`.
+        """Open a hierarchy as a tree, see `open_groups_as_dict`. xarray's own method does not hand `options` on.
 
         Parameters
         ----------

@@ -18,7 +18,7 @@ from ...format.metadata import key_encoding
 from ...format.spec import ShardSpec
 from ...options import Options
 from ..documents import encoded_document
-from ..jobs.job_files import FoundLines, Ledger, ledger_folder, read_ledgers
+from ..jobs.job_files import Ledger, LedgerLines, ledger_folder, read_ledgers
 from ..new_hierarchy import JobOver, NewHierarchy, claim, guard, has_claim, release
 from ..report import format_nbytes
 from ..work import Incomplete, LostScheduler, MemoryBudget, Monitor, Stopped
@@ -161,8 +161,8 @@ class Execution:
         self._monitor.advance(n_shards)
         return Totals(n_skipped=n_shards)
 
-    def _lines(self) -> FoundLines:
-        return FoundLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
+    def _lines(self) -> LedgerLines:
+        return LedgerLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
 
     def _check_end(self, ledger: Ledger | None) -> None:
         """Check that the documents are of this job, and end it where their writer has not: it may still run, or be killed.

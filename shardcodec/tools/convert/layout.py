@@ -1,6 +1,6 @@
-# layout.py - the layout and the codecs of the new array
+# layout.py - the layout and the codecs of the new array; are chunks moved or encoded again?
 # SPDX-License-Identifier: MIT
-"""The layout and the codecs of the new array.
+"""The layout and the codecs of the new array, and whether its chunks are moved or encoded again.
 
 `Choices`: what the user wants of new arrays. `new_layout` completes it for one array: metadata, and whether chunks move.
 """

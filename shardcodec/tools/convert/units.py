@@ -17,7 +17,7 @@ from ...format.metadata import key_encoding
 from ...options import Options
 from ...storage.kinds import is_url
 from ..jobs.batches import Batches
-from ..jobs.job_files import FoundLines, Ledger, PlanFile, read_ledgers
+from ..jobs.job_files import Ledger, LedgerLines, PlanFile, read_ledgers
 from ..jobs.shard_work import ShardTask, TaskPlace
 from ..new_hierarchy import NewHierarchy, guard, has_claim
 from ..other_objects import NO_OBJECTS, ObjectCounts
@@ -323,12 +323,12 @@ def batches_of_plan(plan: ConvertPlan, units: Iterable[RecordedUnit]) -> Batches
 # ---------------------------------------------------------------- what the ledgers of a job show
 
 
-def is_finished(ledgers: FoundLines) -> bool:
+def is_finished(ledgers: LedgerLines) -> bool:
     """Return True if ledgers show that the documents were written."""
     return any(FINISHED in line for line in ledgers.lines)
 
 
-def recorded_shards(ledgers: FoundLines) -> Done:
+def recorded_shards(ledgers: LedgerLines) -> Done:
     """Return the finished shards that ledgers show."""
     done: dict[tuple[str, Ints], list[ShardRecord]] = {}
     for line in ledgers.lines:

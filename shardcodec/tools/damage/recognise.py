@@ -195,7 +195,7 @@ def _stream_slots(
     while offset < window.high:
         end = end_of(window, offset, most) if window.bytes(offset, len(magic)) == magic else None
         nbytes = 0 if end is None else end + n_behind - offset
-        fits = 0 < nbytes <= min(window.high - offset, window.share.largest_nbytes or nbytes)
+        fits = 0 < nbytes <= min(window.high - offset, window.share.free_nbytes or nbytes)
         if fits and check.problem(0, window.bytes(offset, nbytes), Level.DECODE) is None:
             chunks.append(Slot(offset, nbytes, True))
             offset += nbytes

@@ -27,8 +27,8 @@ from ...storage.whole_file import put_file, remove_part
 from ..convert.plan import ConvertPlan
 
 __all__ = [
-    "FoundLines",
     "Ledger",
+    "LedgerLines",
     "PlanFile",
     "ledger_folder",
     "read_ledgers",
@@ -159,7 +159,7 @@ def ledger_folder(job: str) -> str:
 
 
 @dataclass(frozen=True)
-class FoundLines:
+class LedgerLines:
     """The lines of all ledgers of a job.
 
     Attributes
@@ -250,7 +250,7 @@ class Ledger:
         self.close()
 
 
-def read_ledgers(job: str, fingerprint: str) -> FoundLines:
+def read_ledgers(job: str, fingerprint: str) -> LedgerLines:
     """Read the ledgers of all workers of a job.
 
     Parameters
@@ -278,7 +278,7 @@ def read_ledgers(job: str, fingerprint: str) -> FoundLines:
                     n_damaged += 1
                 elif is_ours and line is not None:
                     lines.append(line)
-    return FoundLines(lines, n_damaged, n_foreign)
+    return LedgerLines(lines, n_damaged, n_foreign)
 
 
 def remove_ledgers(job: str) -> None:
