@@ -41,85 +41,32 @@ if TYPE_CHECKING:
     from ..jobs.dask_workers import DaskWorkers
 
 __all__ = [
-    "begin_job",
     "convert",
-    "give_up",
     "plan_convert",
-    "plan_file",
 ]
 
 
-# ---------------------------------------------------------------- the file of a job: begun, resumed, replaced, given up
-#
-# `begin_job`: stores the plan of a new job, or resumes one. `give_up`: removes what a failed beginning has left.
+# ---------------------------------------------------------------- the file of a job
 
 
-def plan_file(
+def _plan_file(
     plan: ConvertPlan,
-    path: str,
+    path: str | os.PathLike[str],
     source: Any,
     destination: Any,
-    n_parts: int,
-    options: Mapping[str, Any] | None,
+    storage_options: Mapping[str, Any] | None,
+    n_parts: int = 1,
 ) -> PlanFile:
     """Return the file of a plan, which is not written yet. It lies outside of the new hierarchy; other processes can open both places."""
-    places = []
+    path = os.path.abspath(os.fspath(path))
     for name, place in (("source", source), ("destination", destination)):
         if not isinstance(place, str):
             raise TypeError(
                 f"{name}: expected a path or a URL, which other processes can open, got {type(place).__name__}"
             )
-        places.append(place)
-    if not is_url(places[1]) and path.startswith(places[1].rstrip(os.sep) + os.sep):
-        raise ValueError(f"job: expected a file outside of the new hierarchy {places[1]}, got {path}")
-    return PlanFile(path, plan, places[0], places[1], n_parts, options)
-
-
-def begin_job(file: PlanFile, new: NewHierarchy, *, resume: bool) -> tuple[PlanFile, bool]:
-    """Store the plan of a new job, or find the one that is resumed; return it, and True if the job begins with this call.
-
-    A finished job stays until another one takes its file, so that a command that runs once more finds it complete.
-    """
-    stored = _stored(file.path, resume=resume)
-    if stored is None:
-        new.check_free()
-        file.write()
-        return file, True
-    is_same = stored.plan.fingerprint == file.plan.fingerprint
-    is_over = is_finished(read_ledgers(file.path, stored.plan.fingerprint))
-    if resume and is_same:
-        return stored, False
-    if not is_over and not resume:
-        raise FileExistsError(f"{file.path}: the job exists already; resume it, or name a new file")
-    if not is_over:
-        raise ConflictError(
-            f"{file.plan.source}: expected the source and the options with which the job was begun (fingerprint "
-            f"{stored.plan.fingerprint}), got others ({file.plan.fingerprint}); begin a new job with a new destination",
-            expected=stored.plan.fingerprint,
-            actual=file.plan.fingerprint,
-        )
-    new.check_free()
-    _remove(file.path)
-    file.write()
-    return file, True
-
-
-def give_up(new: NewHierarchy, owner: str, job: PlanFile | None, *, had_folder: bool) -> None:
-    """Remove the file and the mark of a job that has not written anything, so that the next attempt finds nothing.
-
-    `job` is its file, if this call has made it; the folder of the destination stays if it was there before.
-    """
-    if job is not None and read_ledgers(job.path, job.plan.fingerprint).lines:
-        return
-    with suppress(OSError):  # a place that cannot be reached has nothing to remove, or keeps it
-        if has_claim(new, owner):
-            if new.has_objects(besides=MARK):
-                return
-            release(new)
-            if new.path is not None and not had_folder:
-                os.rmdir(new.path)
-    if job is not None:
-        _remove(job.path)
+    if not is_url(destination) and path.startswith(destination.rstrip(os.sep) + os.sep):
+        raise ValueError(f"job: expected a file outside of the new hierarchy {destination}, got {path}")
+    return PlanFile(path, plan, source, destination, n_parts, storage_options)
 
 
 def _stored(path: str, *, resume: bool) -> PlanFile | None:
@@ -133,12 +80,25 @@ def _stored(path: str, *, resume: bool) -> PlanFile | None:
         raise FileExistsError(f"{path}: expected a new file for the job, but it exists: {error}") from error
 
 
-def _remove(path: str) -> None:
-    remove_ledgers(
-        path
-    )  # first, because a plan without ledgers is harmless, but a new plan with old ledgers is not
+def _check_over(stored: PlanFile, file: PlanFile, *, resume: bool) -> None:
+    """Raise an error unless the stored job is finished, so that another one may take its file."""
+    if is_finished(read_ledgers(stored.path, stored.plan.fingerprint)):
+        return
+    if not resume:
+        raise FileExistsError(f"{stored.path}: the job exists already; resume it, or name a new file")
+    raise ConflictError(
+        f"{file.plan.source}: expected the source and the options with which the job was begun (fingerprint "
+        f"{stored.plan.fingerprint}), got others ({file.plan.fingerprint}); begin a new job with a new destination",
+        expected=stored.plan.fingerprint,
+        actual=file.plan.fingerprint,
+    )
+
+
+def _remove(file: PlanFile) -> None:
+    # ledgers first, because a plan without ledgers is harmless, but a new plan with old ledgers is not
+    remove_ledgers(file.path)
     with suppress(FileNotFoundError):
-        os.unlink(path)
+        os.unlink(file.path)
 
 
 # ---------------------------------------------------------------- convert arrays to sharded arrays of Zarr v3
@@ -303,15 +263,16 @@ def convert(
             if not resume:
                 new.check_free()
             return _planned(plan, options, listed, others, tree)
-        run = _Conversion(plan, tree, new, options, monitor, fail_fast=fail_fast, temp=temp, workers=workers)
+        conversion = _Conversion(
+            plan, tree, new, options, monitor, fail_fast=fail_fast, temp=temp, workers=workers
+        )
         if job is not None:
-            path = os.path.abspath(os.fspath(job))
-            run.begin(plan_file(plan, path, source, destination, 1, storage_options), resume=resume)
+            conversion.begin(_plan_file(plan, job, source, destination, storage_options), resume=resume)
         elif resume:
             raise ValueError("resume: expected `job` (--job), the file of the plan that is resumed")
         else:
             new.check_free()
-        report = run.carry_out(listed)
+        report = conversion.carry_out(listed)
     if report.is_stopped and job is None:
         raise Stopped
     return report
@@ -348,9 +309,21 @@ class _Conversion:
     owner: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def begin(self, file: PlanFile, *, resume: bool) -> None:
-        """Begin or resume a job; the plan is then that of its file. The errors are those of `begin_job`."""
-        self.file, self.is_new = begin_job(file, self.new, resume=resume)
-        self.plan, self.owner = self.file.plan, self.file.job
+        """Store the plan of a new job, or go on with the one in its file.
+
+        A finished job stays until another one takes its file, so that a command that runs once more finds it complete.
+        """
+        stored = _stored(file.path, resume=resume)
+        if stored is not None and resume and stored.plan.fingerprint == file.plan.fingerprint:
+            file, self.is_new = stored, False
+        else:
+            if stored is not None:
+                _check_over(stored, file, resume=resume)
+            self.new.check_free()
+            if stored is not None:
+                _remove(stored)
+            file.write()
+        self.file, self.plan, self.owner = file, file.plan, file.job
         self.options = replace(self.options, threads=min(self.options.threads, self.plan.n_threads))
 
     def carry_out(self, listed: tuple[ConvertedArray, ...]) -> ConvertReport:
@@ -362,13 +335,28 @@ class _Conversion:
             raise
         except BaseException:
             if self.is_new and self.temp is None:
-                give_up(self.new, self.owner, self.file, had_folder=had_folder)
+                self._give_up(had_folder=had_folder)
             raise
         if self.file is None and not is_complete and not totals.n_written:
-            give_up(self.new, self.owner, None, had_folder=had_folder)
+            self._give_up(had_folder=had_folder)
         plan = self.plan
         report = run_report(plan, self.options, totals, plan.n_shards, is_complete, n_damaged, listed)
         return replace(report, notes=self.tree.notes, left_arrays=self.tree.left)
+
+    def _give_up(self, *, had_folder: bool) -> None:
+        """Remove the file and the mark of a job that has not written anything, so that the next attempt finds nothing."""
+        file, new = self.file, self.new
+        if file is not None and read_ledgers(file.path, file.plan.fingerprint).lines:
+            return
+        with suppress(OSError):  # a place that cannot be reached has nothing to remove, or keeps it
+            if has_claim(new, self.owner):
+                if new.has_objects(besides=MARK):
+                    return
+                release(new)
+                if new.path is not None and not had_folder:
+                    os.rmdir(new.path)
+        if file is not None:
+            _remove(file)
 
     def _run(self) -> tuple[Totals, bool, int]:
         """Run all units, with intermediate arrays where the plan has some; return what `Execution.run` does."""
@@ -468,7 +456,7 @@ def plan_convert(
     choices = _choices(chunks, shards, codecs, like, storage_options)
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
-    plan_file(plan, os.path.abspath(os.fspath(file)), source, destination, n_parts, storage_options).write()
+    _plan_file(plan, file, source, destination, storage_options, n_parts).write()
     return _planned(plan, options, tuple(array_reports(plan, tree, None, has_cost=True)), others, tree)
 
 
