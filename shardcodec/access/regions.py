@@ -302,6 +302,8 @@ def covered(
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return a mask of the inner chunks that a box contains completely; False for all with another selection.
 
+    A write replaces these, so their old entries may be damaged.
+
     Parameters and shape of the result are those of `touched`.
     """
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)

@@ -270,6 +270,7 @@ class Shard(ShardReader):
         durability: str | None = None,
         dead_share: float | None = None,
     ) -> None:
+        """Store a change in one atomic write; the handle shows the new state then. `dead_share` needs `keep_user_bytes`."""
         self._check_mode()
         options = self._options(write_strategy=strategy, durability=durability)
         if dead_share is None:
@@ -282,14 +283,14 @@ class Shard(ShardReader):
             as_buffer(footer, "footer")
         check_argument("keep_user_bytes", keep_user_bytes, bool)
 
-        def decide(_found: StoredShard) -> Change:
+        def with_user_bytes(_stored: StoredShard) -> Change:
             self.refresh()
             user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
             return new._replace(keep_empty=new.keep_empty or bool(footer), user=user)
 
         flush_buffered(self._object)
         try:
-            change(self._object, self._chain, decide, options)
+            change(self._object, self._chain, with_user_bytes, options)
         finally:
             self.refresh()
 

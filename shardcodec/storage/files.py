@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Stores of local files and of memory; staging folders; undo journals.
 
-Objects that are local files. The engine reads and replaces them itself, under locks between processes.
+The engine reads and replaces local files itself, under locks between processes.
 """
 
 from __future__ import annotations

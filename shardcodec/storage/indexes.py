@@ -1,6 +1,6 @@
-# indexes.py - caches of shard indexes: of local files, of remote objects, and in a file
+# indexes.py - caches of shard indexes of local files and remote objects; a file with sizes of inner chunks
 # SPDX-License-Identifier: MIT
-"""Caches of shard indexes: of local files, of remote objects, and in a file.
+"""Caches of shard indexes of local files and remote objects; a file with the sizes of inner chunks.
 
 The engine compares an opened local file with its state when the index was read. A remote index is cached with the state of
 its object (the entity tag), which a request for ranges then requires. Either way a hit is as reliable as a new read of the
@@ -358,7 +358,7 @@ class _PackedSizes(NamedTuple):
 
 
 class Sidecar:
-    """The cached sizes of the inner chunks of an array's shards, in a file that need not exist.
+    """A file with the sizes of the inner chunks of an array's shards, for `chunk_state`; without offsets it serves no read.
 
     identity: name of the array and of the layout of its indexes; a file of another identity is ignored. max_nbytes: bound of
     the file; the least recently used objects are evicted first. ShardFileError: the path is a FIFO, a socket or a device.

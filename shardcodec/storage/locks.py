@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Locks of shards, in this process and between processes.
 
-Locks of shards within this process.
-
-A partial write reads a shard, changes it and writes it back; without a lock, one of two concurrent writes would lose its
+`LockTable` excludes the writers of this process, and the locks of files those of other processes. A partial write reads a shard, changes it and writes it back; without a lock, one of two concurrent writes would lose its
 inner chunks. Every writer of this process, whole or partial, holds the lock of each shard that it writes.
 
 Threads and coroutines can wait for a lock; the first waiter gets it next. A coroutine never blocks its event loop, because

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT
 """The base class of stores, its records and its answers.
 
-The base class of stores of shards.
-
 There are four kinds: files (`storage.files`), memory (`storage.files`), object stores with entity tags
 (`storage.object_store`) and any other zarr store (`storage.zarr_store`). They differ in how a range is read, in what
 identifies a state of an object, and in how an object is replaced without losing another writer's work. They differ nowhere
@@ -384,7 +382,7 @@ class Store(ABC):
         """Return bytes [start, end) of an object; raise `ObjectChanged` if it is not in the state `state`."""
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
-        """Return the last bytes of an object, or all of a shorter one."""
+        """Return the last bytes of an object, or all of a shorter one, by its size and then the range: two requests."""
         try:
             size = await self.size(key)
         except FileNotFoundError:

@@ -282,6 +282,7 @@ class ShardRepair:
         return None if self._copy is None else stack.enter_context(self._copy.chunks(shard))
 
     def _plan(self, shard: ShardTarget, found: Survey, chunks: ChunksOfCopy | None) -> _RepairPlan:
+        """Take whole inner chunks from the shard itself; ask the copy only for lost ones."""
         present, absent, lost = [], [], []
         for position in np.flatnonzero(found.is_lost).tolist():
             try:

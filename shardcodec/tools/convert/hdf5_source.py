@@ -1,9 +1,6 @@
-# hdf5_source.py - arrays of an HDF5 file, and of other files with text
+# hdf5_source.py - arrays of an HDF5 file; arrays of strings, also those of Zarr v2
 # SPDX-License-Identifier: MIT
-"""Arrays of an HDF5 file, and of other files with text.
-
-Datasets and groups of an HDF5 file, by way of h5py. Elements are decoded by HDF5.
-"""
+"""Arrays of an HDF5 file, decoded by HDF5 by way of h5py; arrays of strings, also those that only zarr decodes."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ __all__ = [
     "TextSource",
     "hdf5_tree",
     "split_hdf5",
-    "text_fields",
+    "string_source_fields",
 ]
 
 
@@ -65,7 +62,7 @@ class TextSource(SourceArray):
         return None
 
 
-def text_fields(values: Any, strings: Any) -> dict[str, Any]:
+def string_source_fields(values: Any, strings: Any) -> dict[str, Any]:
     """Return the fields of a source that have to do with its elements: `values` has the shape and perhaps chunks, `strings` the elements."""
     shape = tuple(int(n) for n in values.shape)
     stored = {
@@ -241,7 +238,7 @@ def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
     if _is_text(values.dtype):
         known = array_attributes(given, TEXT, has_names=names is not None or not values.shape)
         known["notes"] = (*notes, *known["notes"])
-        fields = text_fields(values, values.asstr())
+        fields = string_source_fields(values, values.asstr())
         return _Text(name, place, **fields, **known, dimension_names=names, file=file)
     try:
         dtype = as_dtype(np.dtype(values.dtype))

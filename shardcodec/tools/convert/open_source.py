@@ -28,7 +28,7 @@ from ..other_objects import OtherObjects, written_documents
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
 from .format_2022 import legacy_hierarchy, legacy_tree
-from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, text_fields
+from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, string_source_fields
 from .layout import codec_names
 from .source import (
     SourceArray,
@@ -252,7 +252,7 @@ def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
     try:
         opened = opened_by_zarr(array)
         if has_text(array.document):
-            return TextSource(array.name, repr(array.folder), **text_fields(opened, opened), **known)
+            return TextSource(array.name, repr(array.folder), **string_source_fields(opened, opened), **known)
         return decoded_source(opened, array.name, array.folder, **known)
     except (ShardError, TypeError, ValueError):
         if array.document.get("zarr_format") == 3:
