@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import operator
 import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from .source import SourceTree
 from .units import Totals, is_finished
 
 if TYPE_CHECKING:
-    from ..jobs.dask_workers import DaskWorkers
+    pass
 
 __all__ = [
     "convert",
@@ -263,9 +262,7 @@ def convert(
             if not resume:
                 new.check_free()
             return _planned(plan, options, listed, others, tree)
-        conversion = _Conversion(
-            plan, tree, new, options, monitor, fail_fast=fail_fast, temp=temp, workers=workers
-        )
+        conversion = _Conversion(plan, tree, new, options, monitor, fail_fast, workers=workers, temp=temp)
         if job is not None:
             conversion.begin(_plan_file(plan, job, source, destination, storage_options), resume=resume)
         elif resume:
@@ -279,34 +276,12 @@ def convert(
 
 
 @dataclass
-class _Conversion:
-    """A conversion that is decided, and all that carries it out.
+class _Conversion(Execution):
+    """A whole conversion: an execution with its job file, and with a folder for intermediate arrays, if the user has named one."""
 
-    Attributes
-    ----------
-    temp : path-like or None
-        The folder for intermediate arrays.
-    workers : DaskWorkers or None
-        Other processes, which write the shards.
-    file : PlanFile or None
-        The file of its job.
-    is_new : bool
-        The job begins with this call.
-    owner : str
-        Name of the job, which no other job has.
-    """
-
-    plan: ConvertPlan
-    tree: SourceTree
-    new: NewHierarchy
-    options: Options
-    monitor: Monitor
-    fail_fast: bool
-    temp: str | os.PathLike[str] | None
-    workers: DaskWorkers | None
+    temp: str | os.PathLike[str] | None = None
     file: PlanFile | None = None
     is_new: bool = True
-    owner: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def begin(self, file: PlanFile, *, resume: bool) -> None:
         """Store the plan of a new job, or go on with the one in its file.
@@ -319,18 +294,21 @@ class _Conversion:
         else:
             if stored is not None:
                 _check_over(stored, file, resume=resume)
-            self.new.check_free()
+            self.destination.check_free()
             if stored is not None:
                 _remove(stored)
             file.write()
-        self.file, self.plan, self.owner = file, file.plan, file.job
+        self.file, self.plan, self.job, self.owner = file, file.plan, file.path, file.job
         self.options = replace(self.options, threads=min(self.options.threads, self.plan.n_threads))
 
     def carry_out(self, listed: tuple[ConvertedArray, ...]) -> ConvertReport:
         """Run all units; if that ends before anything is written, and cannot be resumed, remove the file and the mark of the job."""
-        had_folder = self.new.path is not None and os.path.isdir(self.new.path)
+        had_folder = self.destination.path is not None and os.path.isdir(self.destination.path)
         try:
-            totals, is_complete, n_damaged = self._run()
+            if any(array.via for array in self.plan.arrays) and not self.destination.is_complete:
+                totals, is_complete, n_damaged = self._run_by_way_of_intermediates()
+            else:
+                totals, is_complete, n_damaged = self._run_all()
         except Incomplete:
             raise
         except BaseException:
@@ -345,7 +323,7 @@ class _Conversion:
 
     def _give_up(self, *, had_folder: bool) -> None:
         """Remove the file and the mark of a job that has not written anything, so that the next attempt finds nothing."""
-        file, new = self.file, self.new
+        file, new = self.file, self.destination
         if file is not None and read_ledgers(file.path, file.plan.fingerprint).lines:
             return
         with suppress(OSError):  # a place that cannot be reached has nothing to remove, or keeps it
@@ -358,39 +336,25 @@ class _Conversion:
         if file is not None:
             _remove(file)
 
-    def _run(self) -> tuple[Totals, bool, int]:
-        """Run all units, with intermediate arrays where the plan has some; return what `Execution.run` does."""
-        plan, job = self.plan, None if self.file is None else self.file.path
-        via = None
-        if any(array.via for array in plan.arrays) and not self.new.is_complete:
-            if self.temp is None:
-                raise ValueError(
-                    "temp: expected the folder for intermediate arrays with which the job was begun"
-                )
-            via = Intermediate(plan, self.tree, self.temp, self.options, job, self.owner)
-        totals, is_complete, n_damaged = Totals(), False, 0
+    def _run_all(self) -> tuple[Totals, bool, int]:
+        return self.run(self.plan.units(), n_shards=self.plan.n_shards, finishes=True)
+
+    def _run_by_way_of_intermediates(self) -> tuple[Totals, bool, int]:
+        """Make the intermediate arrays, and run all units with them as the source."""
+        if self.temp is None:
+            raise ValueError("temp: expected the folder for intermediate arrays with which the job was begun")
+        via = Intermediate(self, self.temp)
+        is_complete = False
         try:
-            if via is not None:
-                totals = via.make(self.monitor, fail_fast=self.fail_fast)
-            if not totals.is_stopped and not totals.n_failed:
-                execution = Execution(
-                    plan,
-                    self.tree if via is None else via.tree(),
-                    self.new,
-                    self.options,
-                    self.monitor,
-                    job=job,
-                    owner=self.owner,
-                    fail_fast=self.fail_fast,
-                    workers=self.workers,
-                )
-                totals, is_complete, n_damaged = execution.run(
-                    plan.units(), n_shards=plan.n_shards, finishes=True
-                )
+            totals = via.make()
+            if totals.is_stopped or totals.n_failed:
+                return totals, False, 0
+            self.tree = via.tree()
+            totals, is_complete, n_damaged = self._run_all()
+            return totals, is_complete, n_damaged
         finally:
-            if via is not None and (is_complete or job is None):
+            if is_complete or self.job is None:
                 via.remove()
-        return totals, is_complete, n_damaged
 
 
 @checked

@@ -7,9 +7,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...format.codecs import Blosc, Bytes
@@ -58,111 +59,75 @@ __all__ = [
 # ---------------------------------------------------------------- carry out a plan, or a part of it
 
 
+@dataclass
 class Execution:
-    """Carries out a plan.
+    """Carries out a plan, or a part of it.
 
-    Parameters
+    Attributes
     ----------
-    plan : ConvertPlan
     tree : SourceTree
         The opened source.
-    destination : NewHierarchy
-    options : Options
-    monitor : Monitor
     job : str or None
         Path of the plan, beside which the ledgers are; None for a run without ledger.
     owner : str
         Name of the job, which no other job has.
-    fail_fast : bool
-        Stop at the first shard that cannot be written.
-    workers : DaskWorkers, optional
-        They run the units of a job. Default: threads of this process.
+    workers : DaskWorkers or None
+        They run the units of a job; None for threads of this process.
     """
 
-    def __init__(
-        self,
-        plan: ConvertPlan,
-        tree: SourceTree,
-        destination: NewHierarchy,
-        options: Options,
-        monitor: Monitor,
-        *,
-        job: str | None,
-        owner: str,
-        fail_fast: bool,
-        workers: DaskWorkers | None = None,
-    ) -> None:
-        self._owner, self._workers = owner, workers
-        self._plan, self._tree, self._destination = plan, tree, destination
-        self._options, self._monitor, self._job, self._fail_fast = options, monitor, job, fail_fast
+    plan: ConvertPlan
+    tree: SourceTree
+    destination: NewHierarchy
+    options: Options
+    monitor: Monitor
+    fail_fast: bool
+    job: str | None = None
+    owner: str = field(default_factory=lambda: uuid.uuid4().hex)
+    workers: DaskWorkers | None = None
 
     def run(self, units: Iterable[Unit], *, n_shards: int, finishes: bool) -> tuple[Totals, bool, int]:
-        """Run units. Once the documents are written, nothing is.
+        """Run units, `n_shards` in all; return sums, True if the documents are written, and the number of damaged lines of ledgers.
 
-        Parameters
-        ----------
-        units : iterable of Unit
-        n_shards : int
-            Number of their shards.
-        finishes : bool
-            Write the documents if all units of the run succeed. Without it they are written if the ledgers show
-            that all shards of the plan are finished.
-
-        Returns
-        -------
-        totals : Totals
-        is_complete : bool
-            The documents are written.
-        n_damaged : int
-            Damaged lines of ledgers.
-
-        Raises
-        ------
-        FileExistsError
-            The destination has metadata or objects that are not of this job.
-        ConflictError
-            The source has changed since an earlier run, or during this one.
+        With `finishes` the documents are written if all units of the run succeed, without it if the ledgers show that all shards of the plan are
+        finished. Once they are written, nothing is.
         """
         if self._is_over():
             return self._skip(n_shards), True, 0
-        found = self._lines()
-        done = recorded_shards(found)
+        lines = self._lines()
+        done = recorded_shards(lines)
         try:
-            claim(self._destination, self._owner, self._job, is_begun=bool(done))
+            claim(self.destination, self.owner, self.job, is_begun=bool(done))
         except FileExistsError:
             if not self._is_over():
                 raise
-            return (
-                self._skip(n_shards),
-                True,
-                0,
-            )  # another worker has ended the job since the ledgers were read
-        if self._job is not None:
-            self._destination.before_store = guard(self._destination, self._owner)
-        self._monitor.start(self._plan.source, n_shards)
-        if self._job is None:
+            # another worker has ended the job since the ledgers were read
+            return self._skip(n_shards), True, 0
+        if self.job is not None:
+            self.destination.before_store = guard(self.destination, self.owner)
+        self.monitor.start(self.plan.source, n_shards)
+        if self.job is None:
             totals = self._run(units, done, None)
             is_complete = self._end(totals, lambda: self._finish(None, totals))
-            return totals, is_complete, found.n_damaged
-        with Ledger(self._job, self._plan.fingerprint) as ledger:
+            return totals, is_complete, lines.n_damaged
+        with Ledger(self.job, self.plan.fingerprint) as ledger:
             totals = self._run(units, done, ledger)
             is_complete = self._end(totals, lambda: self._finish_job(ledger, totals, finishes))
-        return totals, is_complete, found.n_damaged
+        return totals, is_complete, lines.n_damaged
 
     def _is_over(self) -> bool:
-        return self._job is not None and self._destination.is_complete
+        return self.job is not None and self.destination.is_complete
 
     def _skip(self, n_shards: int) -> Totals:
         """Skip all shards of a job whose documents are written."""
-        assert self._job is not None
-        with Ledger(self._job, self._plan.fingerprint) as ledger:
+        assert self.job is not None
+        with Ledger(self.job, self.plan.fingerprint) as ledger:
             self._check_end(ledger)
-        self._monitor.start(self._plan.source, n_shards)
-        self._monitor.advance(n_shards)
+        self.monitor.start(self.plan.source, n_shards)
+        self.monitor.advance(n_shards)
         return Totals(n_skipped=n_shards)
 
     def _lines(self) -> LedgerLines:
-        return LedgerLines([], 0, 0) if self._job is None else read_ledgers(self._job, self._plan.fingerprint)
+        return LedgerLines([], 0, 0) if self.job is None else read_ledgers(self.job, self.plan.fingerprint)
 
     def _check_end(self, ledger: Ledger | None) -> None:
         """Check that the documents are of this job, and end it where their writer has not: it may still run, or be killed.
@@ -173,29 +138,29 @@ class Execution:
             Another job or program has written them.
         """
         # the line is stored before the mark is removed, so it is looked for afterwards
-        is_marked = has_claim(self._destination, self._owner)
+        is_marked = has_claim(self.destination, self.owner)
         is_ours = is_finished(self._lines())
-        if not is_ours and not (is_marked and self._destination.has_document(self._plan.documents.get(""))):
+        if not is_ours and not (is_marked and self.destination.has_document(self.plan.documents.get(""))):
             raise FileExistsError(
-                f"{self._destination.place}: expected a new place, but it has metadata, and the ledgers do not show that the "
-                f"job {self._job} has written them; convert to a new destination"
+                f"{self.destination.place}: expected a new place, but it has metadata, and the ledgers do not show that the "
+                f"job {self.job} has written them; convert to a new destination"
             )
         if not is_ours:
             self._record_end(ledger)
         if is_marked:
-            release(self._destination)
+            release(self.destination)
 
     def _record_end(self, ledger: Ledger | None) -> None:
         """Store the line of the end, before the mark is removed: any other worker, on any machine, needs one of the two."""
         if ledger is not None:
-            ledger.append({FINISHED: self._plan.n_shards})
+            ledger.append({FINISHED: self.plan.n_shards})
             ledger.sync()
 
     def _run(self, units: Iterable[Unit], done: Done, ledger: Ledger | None) -> Totals:
         totals, n_empty = Totals(), 0
-        until = UntilFailure(self._monitor, fail_fast=self._fail_fast)
-        if self._workers is not None and self._job is not None:
-            results = self._on_workers(self._workers, self._job, with_records(self._plan, units, done), until)
+        until = UntilFailure(self.monitor, fail_fast=self.fail_fast)
+        if self.workers is not None and self.job is not None:
+            results = self._on_workers(self.workers, self.job, with_records(self.plan, units, done), until)
         else:
             results, n_empty = self._in_threads(units, done, ledger, until)
         try:
@@ -203,7 +168,7 @@ class Execution:
                 for _, part in results:
                     totals.add(part)
                     until.add(part)
-                    self._monitor.advance(part.n_shards)
+                    self.monitor.advance(part.n_shards)
         except Stopped:
             totals.is_stopped = not until.has_failed
         except LostScheduler as error:
@@ -212,7 +177,7 @@ class Execution:
             ) from error
         if not totals.is_stopped:
             totals.n_written += n_empty
-            self._monitor.advance(n_empty)
+            self.monitor.advance(n_empty)
         return totals
 
     def _in_threads(
@@ -221,36 +186,36 @@ class Execution:
         """Return the results of the units, and the number of shards of which nothing is stored and nothing is written."""
         known: dict[tuple[str, Ints], Sequence[ShardRecord]] = {}
         groups = GroupWork(
-            self._plan,
-            self._tree,
-            self._destination,
-            self._options,
+            self.plan,
+            self.tree,
+            self.destination,
+            self.options,
             known,
-            records_source=self._job is not None,
+            records_source=self.job is not None,
         )
         n_empty = 0
-        if self._job is None:  # a ledger has a line for each shard, empty or not
+        if self.job is None:  # a ledger has a line for each shard, empty or not
             units, n_empty = groups.stored_units()
-        n_threads = n_in_flight(self._plan, self._options.threads)
-        writer = UnitWriter(groups, known, ledger, n_threads=n_threads, fail_fast=self._fail_fast)
-        return writer.run(with_records(self._plan, units, done), monitor, n_threads), n_empty
+        n_threads = n_in_flight(self.plan, self.options.threads)
+        writer = UnitWriter(groups, known, ledger, n_threads=n_threads, fail_fast=self.fail_fast)
+        return writer.run(with_records(self.plan, units, done), monitor, n_threads), n_empty
 
     def _on_workers(
         self, workers: DaskWorkers, job: str, units: Iterable[RecordedUnit], monitor: Monitor
     ) -> Generator[tuple[Any, Totals], None, None]:
-        need = max((array.grouping.need_nbytes for array in self._plan.arrays), default=0)
+        need = max((array.grouping.need_nbytes for array in self.plan.arrays), default=0)
         if need > workers.memory:
             raise ValueError(
                 f"memory: expected workers with at least {format_nbytes(need)} for a group of shards, as the job was planned, got "
                 f"{format_nbytes(workers.memory)}; use larger workers, or begin a new job"
             )
         # the job may have been begun with larger workers
-        plan = replace(self._plan, memory=min(self._plan.memory, workers.memory))
+        plan = replace(self.plan, memory=min(self.plan.memory, workers.memory))
         return workers.in_order(
-            PlanPlace(job, self._owner),
-            ConvertTask(self._fail_fast),
+            PlanPlace(job, self.owner),
+            ConvertTask(self.fail_fast),
             batches_of_plan(plan, units),
-            self._options,
+            self.options,
             monitor,
             most_threads=n_in_flight(plan, plan.n_threads),
         )
@@ -275,7 +240,7 @@ class Execution:
         FileExistsError
             Another program has written documents meanwhile.
         """
-        if self._destination.is_complete:
+        if self.destination.is_complete:
             self._check_end(ledger)
             return True
         try:
@@ -283,42 +248,44 @@ class Execution:
         except JobOver:  # another worker was faster
             self._check_end(ledger)
             return True
-        documents = {name: {"zarr.json": encoded_document(one)} for name, one in self._plan.documents.items()}
+        documents = {
+            name: {"zarr.json": encoded_document(document)} for name, document in self.plan.documents.items()
+        }
         # a killed worker may have written some of them
-        self._destination.write_documents(documents, may_replace=True)
+        self.destination.write_documents(documents, may_replace=True)
         self._record_end(ledger)
-        release(self._destination)
+        release(self.destination)
         return True
 
     def _copy_objects(self, totals: Totals) -> None:
         """Copy the arrays that are copied object by object, and all objects that belong to no array."""
-        others, new = self._tree.others, self._destination
-        durable = self._options.durability == "fsync"
-        budget = MemoryBudget(self._plan.memory)
-        for name in self._plan.verbatim:
-            self._monitor.check()
-            new.copy_array(self._tree.verbatim[name], budget, durable=durable, may_replace=True)
+        others, new = self.tree.others, self.destination
+        durable = self.options.durability == "fsync"
+        budget = MemoryBudget(self.plan.memory)
+        for name in self.plan.verbatim:
+            self.monitor.check()
+            new.copy_array(self.tree.verbatim[name], budget, durable=durable, may_replace=True)
         if others is not None:  # an earlier run of the job may have copied some
-            totals.others = new.copy_others(others, budget, self._options, self._monitor, may_replace=True)
+            totals.others = new.copy_others(others, budget, self.options, self.monitor, may_replace=True)
 
     def _finish_job(self, ledger: Ledger, totals: Totals, finishes: bool) -> bool:
         """Finish if all shards are, and the source has not changed; return True if the documents are written."""
-        if self._destination.is_complete:
+        if self.destination.is_complete:
             self._check_end(ledger)
             return True
         done = recorded_shards(self._lines())
-        work = GroupWork(self._plan, self._tree, self._destination, self._options, done)
-        if finishes and self._workers is None:
-            work.check_sources(self._monitor)
+        work = GroupWork(self.plan, self.tree, self.destination, self.options, done)
+        if finishes and self.workers is None:
+            work.check_sources(self.monitor)
             return self._finish(ledger, totals)
-        if len(done) < self._plan.n_shards:
+        if len(done) < self.plan.n_shards:
             if not finishes:
                 return False
             raise Incomplete(
-                f"{self._job}: expected {self._plan.n_shards} shards in the ledgers of the workers, got {len(done)}; all workers must "
+                f"{self.job}: expected {self.plan.n_shards} shards in the ledgers of the workers, got {len(done)}; all workers must "
                 "reach the folder of the plan, and write there; the job can be resumed"
             )
-        for failure in work.unfinished(self._monitor):
+        for failure in work.unfinished(self.monitor):
             totals.add_failure(failure)
         return not totals.n_failed and self._finish(ledger, totals)
 
@@ -356,7 +323,9 @@ def run_report(
 
 def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:
     """Return the memory of the elements and encoded chunks at a time, at most, in bytes."""
-    return n_in_flight(plan, n_threads) * max((one.grouping.need_nbytes for one in plan.arrays), default=0)
+    return n_in_flight(plan, n_threads) * max(
+        (array.grouping.need_nbytes for array in plan.arrays), default=0
+    )
 
 
 # ---------------------------------------------------------------- an intermediate array, where source chunks and new shards cross
@@ -368,76 +337,55 @@ def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:
 
 
 class Intermediate:
-    """The intermediate arrays of one conversion.
+    """The intermediate arrays of a conversion, in a temporary folder. Its files are those of an earlier run of the same job.
 
-    Parameters
-    ----------
-    plan : ConvertPlan
-        The conversion.
-    tree : SourceTree
-        Its source.
-    folder : path-like
-        The temporary folder. A folder in it has the arrays, and is removed at the end.
-    options : Options
-    job : str or None
-        The job of the conversion; its name with ``.temp`` is that of the ledger of the intermediate arrays.
-    owner : str
-        Name of the job, which no other job has.
-
-    Raises
-    ------
-    FileExistsError
-        The folder has files, and there is no ledger for them.
+    The ledger has the name of the job with ``.temp``; it is removed with the arrays.
     """
 
-    def __init__(
-        self,
-        plan: ConvertPlan,
-        tree: SourceTree,
-        folder: str | os.PathLike[str],
-        options: Options,
-        job: str | None,
-        owner: str,
-    ) -> None:
-        self._tree, self._owner = tree, owner
+    def __init__(self, conversion: Execution, folder: str | os.PathLike[str]) -> None:
+        self._conversion, plan, tree = conversion, conversion.plan, conversion.tree
         # only this process writes there, and a local folder has no locks that reach other nodes
-        self._options = replace(options, locking="thread")
+        self._options = replace(conversion.options, locking="thread")
         # a name that no other hierarchy has, because the whole folder is removed at the end
         self._folder = os.path.abspath(os.fspath(folder))
         self._new = NewHierarchy(os.path.join(self._folder, f"{plan.fingerprint}.zarr"))
-        self._job = None if job is None else f"{job}.temp"
+        self._job = None if conversion.job is None else f"{conversion.job}.temp"
         if self._job is None or not os.path.exists(ledger_folder(self._job)):
             self._new.check_free()
-        by_name = {one.name: one for one in tree.arrays}
-        chosen = [one for one in plan.arrays if one.via is not None]
-        documents: dict[str, Any] = {one.name: _document(by_name[one.name], one) for one in chosen}
+        sources = {source.name: source for source in tree.arrays}
+        chosen = [array for array in plan.arrays if array.via is not None]
+        documents: dict[str, Any] = {array.name: _document(sources[array.name], array) for array in chosen}
         self._plan = replace(
             plan,
             destination=self._new.place,
-            arrays=tuple(_planned(by_name[one.name], one, plan, documents[one.name]) for one in chosen),
+            arrays=tuple(
+                _planned(sources[array.name], array, plan, documents[array.name]) for array in chosen
+            ),
             documents=documents,
             verbatim=(),
             fingerprint=f"{plan.fingerprint} intermediate",
         )
 
-    def make(self, monitor: Monitor, *, fail_fast: bool) -> Totals:
+    def make(self) -> Totals:
         """Write the intermediate arrays; those that are finished are not written again."""
+        tree, monitor = replace(self._conversion.tree, others=None), self._conversion.monitor
         execution = Execution(
             self._plan,
-            replace(self._tree, others=None),
+            tree,
             self._new,
             self._options,
             monitor,
-            job=self._job,
-            owner=self._owner,
-            fail_fast=fail_fast,
+            self._conversion.fail_fast,
+            self._job,
+            self._conversion.owner,
         )
         totals, _, _ = execution.run(self._plan.units(), n_shards=self._plan.n_shards, finishes=True)
         return totals
 
     def tree(self) -> SourceTree:
         """Return the source with the intermediate arrays in place of the arrays that they are copies of."""
-        return replace(self._tree, arrays=tuple(map(self._opened, self._tree.arrays)))
+        tree = self._conversion.tree
+        return replace(tree, arrays=tuple(map(self._opened, tree.arrays)))
 
     def _opened(self, source: SourceArray) -> SourceArray:
         document = self._plan.documents.get(source.name)

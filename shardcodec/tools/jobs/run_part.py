@@ -91,9 +91,9 @@ def run_part(
         new,
         options,
         monitor or Monitor(),
+        fail_fast,
         job=os.path.abspath(found.path),
         owner=found.job,
-        fail_fast=fail_fast,
     )
     totals, is_complete, n_damaged = execution.run(units, n_shards=n_shards, finishes=False)
     return run_report(plan, options, totals, n_shards, is_complete, n_damaged, ())
