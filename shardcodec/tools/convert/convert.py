@@ -308,7 +308,9 @@ class _Conversion(Execution):
             if any(array.via for array in self.plan.arrays) and not self.destination.is_complete:
                 totals, is_complete, n_damaged = self._run_by_way_of_intermediates()
             else:
-                totals, is_complete, n_damaged = self._run_all()
+                totals, is_complete, n_damaged = self.run(
+                    self.plan.units(), n_shards=self.plan.n_shards, finishes=True
+                )
         except Incomplete:
             raise
         except BaseException:
@@ -336,9 +338,6 @@ class _Conversion(Execution):
         if file is not None:
             _remove(file)
 
-    def _run_all(self) -> tuple[Totals, bool, int]:
-        return self.run(self.plan.units(), n_shards=self.plan.n_shards, finishes=True)
-
     def _run_by_way_of_intermediates(self) -> tuple[Totals, bool, int]:
         """Make the intermediate arrays, and run all units with them as the source."""
         if self.temp is None:
@@ -350,7 +349,9 @@ class _Conversion(Execution):
             if totals.is_stopped or totals.n_failed:
                 return totals, False, 0
             self.tree = via.tree()
-            totals, is_complete, n_damaged = self._run_all()
+            totals, is_complete, n_damaged = self.run(
+                self.plan.units(), n_shards=self.plan.n_shards, finishes=True
+            )
             return totals, is_complete, n_damaged
         finally:
             if is_complete or self.job is None:

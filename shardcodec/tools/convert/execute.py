@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -105,13 +105,10 @@ class Execution:
         if self.job is not None:
             self.destination.before_store = guard(self.destination, self.owner)
         self.monitor.start(self.plan.source, n_shards)
-        if self.job is None:
-            totals = self._run(units, done, None)
-            is_complete = self._end(totals, lambda: self._finish(None, totals))
-            return totals, is_complete, lines.n_damaged
-        with Ledger(self.job, self.plan.fingerprint) as ledger:
+        job, fingerprint = self.job, self.plan.fingerprint
+        with contextlib.nullcontext() if job is None else Ledger(job, fingerprint) as ledger:
             totals = self._run(units, done, ledger)
-            is_complete = self._end(totals, lambda: self._finish_job(ledger, totals, finishes))
+            is_complete = self._finish(ledger, totals, finishes)
         return totals, is_complete, lines.n_damaged
 
     def _is_over(self) -> bool:
@@ -222,40 +219,56 @@ class Execution:
 
     # ---- the end
 
-    @staticmethod
-    def _end(totals: Totals, finish: Callable[[], bool]) -> bool:
-        if totals.is_stopped or totals.n_failed:
-            return False
-        try:
-            return finish()
-        except Stopped:
-            totals.is_stopped = True
-            return False
-
-    def _finish(self, ledger: Ledger | None, totals: Totals) -> bool:
-        """Copy what is copied object by object, and write the documents; return True.
+    def _finish(self, ledger: Ledger | None, totals: Totals, finishes: bool) -> bool:
+        """Copy what is copied object by object, and write the documents, if all shards are finished; return True if the documents are written.
 
         Raises
         ------
         FileExistsError
             Another program has written documents meanwhile.
         """
-        if self.destination.is_complete:
-            self._check_end(ledger)
-            return True
+        if totals.is_stopped or totals.n_failed:
+            return False
         try:
-            self._copy_objects(totals)
+            if not self._is_over() and not self._has_all_shards(totals, finishes):
+                return False
+            if not self.destination.is_complete:
+                self._copy_objects(totals)
+                nodes = {
+                    name: {"zarr.json": encoded_document(node)} for name, node in self.plan.documents.items()
+                }
+                # a killed worker may have written some of them
+                self.destination.write_documents(nodes, may_replace=True)
+                self._record_end(ledger)
+                release(self.destination)
+                return True
+        except Stopped:
+            totals.is_stopped = True
+            return False
         except JobOver:  # another worker was faster
-            self._check_end(ledger)
-            return True
-        documents = {
-            name: {"zarr.json": encoded_document(document)} for name, document in self.plan.documents.items()
-        }
-        # a killed worker may have written some of them
-        self.destination.write_documents(documents, may_replace=True)
-        self._record_end(ledger)
-        release(self.destination)
+            pass
+        self._check_end(ledger)
         return True
+
+    def _has_all_shards(self, totals: Totals, finishes: bool) -> bool:
+        """Return True if all shards of a job are stored as the ledgers show, and the source has not changed; failures are added to `totals`."""
+        if self.job is None:
+            return True
+        done = recorded_shards(self._lines())
+        work = GroupWork(self.plan, self.tree, self.destination, self.options, done)
+        if finishes and self.workers is None:
+            work.check_sources(self.monitor)
+            return True
+        if len(done) < self.plan.n_shards:
+            if not finishes:
+                return False
+            raise Incomplete(
+                f"{self.job}: expected {self.plan.n_shards} shards in the ledgers of the workers, got {len(done)}; all workers must "
+                "reach the folder of the plan, and write there; the job can be resumed"
+            )
+        for failure in work.unfinished(self.monitor):
+            totals.add_failure(failure)
+        return not totals.n_failed
 
     def _copy_objects(self, totals: Totals) -> None:
         """Copy the arrays that are copied object by object, and all objects that belong to no array."""
@@ -267,27 +280,6 @@ class Execution:
             new.copy_array(self.tree.verbatim[name], budget, durable=durable, may_replace=True)
         if others is not None:  # an earlier run of the job may have copied some
             totals.others = new.copy_others(others, budget, self.options, self.monitor, may_replace=True)
-
-    def _finish_job(self, ledger: Ledger, totals: Totals, finishes: bool) -> bool:
-        """Finish if all shards are, and the source has not changed; return True if the documents are written."""
-        if self.destination.is_complete:
-            self._check_end(ledger)
-            return True
-        done = recorded_shards(self._lines())
-        work = GroupWork(self.plan, self.tree, self.destination, self.options, done)
-        if finishes and self.workers is None:
-            work.check_sources(self.monitor)
-            return self._finish(ledger, totals)
-        if len(done) < self.plan.n_shards:
-            if not finishes:
-                return False
-            raise Incomplete(
-                f"{self.job}: expected {self.plan.n_shards} shards in the ledgers of the workers, got {len(done)}; all workers must "
-                "reach the folder of the plan, and write there; the job can be resumed"
-            )
-        for failure in work.unfinished(self.monitor):
-            totals.add_failure(failure)
-        return not totals.n_failed and self._finish(ledger, totals)
 
 
 def run_report(
