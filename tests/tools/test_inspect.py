@@ -199,6 +199,7 @@ def test_transposed_array_is_told_along_its_own_axes(tmp_path: Path) -> None:
     assert layout is not None and layout.chunk_shape == (2, 3) and layout.shard_shape == (4, 6)
 
 
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_shards(tmp_path: Path) -> None:
     """8,000 shards need less than half a MiB more than 2,000, which fill a batch: not all of them are in memory."""
 

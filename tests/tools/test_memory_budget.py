@@ -111,7 +111,13 @@ def traced_peak(work: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("codec", [CODECS[0], zarr.codecs.ZstdCodec()], ids=["crc32c", "zstd"])
+@pytest.mark.parametrize(
+    "codec",
+    [
+        pytest.param(CODECS[0], id="crc32c"),
+        pytest.param(zarr.codecs.ZstdCodec(), id="zstd", marks=pytest.mark.nightly),
+    ],
+)
 def test_shard_of_many_inner_chunks_and_a_lost_index(tmp_path: Path, codec: Any) -> None:
     n = 1 << 12
     array = create(

@@ -163,7 +163,11 @@ def _read_in_a_child(data: bytes) -> tuple[list[bool], float]:
     return [array.is_native for array in shardcodec.open_arrays() if array.name.endswith("heat")], total
 
 
-@pytest.mark.parametrize("chunks", [None, {"time": 6}])
+@pytest.mark.parametrize(
+    ("stored", "chunks"),
+    [(3, None), (3, {"time": 6}), pytest.param(2, None, marks=pytest.mark.nightly)],
+    indirect=["stored"],
+)
 def test_processes_without_enable_read_with_shardcodec(stored: Path, chunks: Any) -> None:
     """The pipeline travels with the arrays, so a worker that was spawned needs no call of its own."""
     opened = xr.open_dataset(stored, engine="shardcodec", chunks=chunks)
