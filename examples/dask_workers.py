@@ -1,12 +1,12 @@
 # dask_workers.py - how the worker processes of dask get shardcodec, and which ways have no effect
 # SPDX-License-Identifier: MIT
-"""Write one shard from two worker processes, and count the elements that are lost, for each way to start the workers.
+"""Write one shard from two worker processes, and count the elements that are lost, for each way to give them shardcodec.
 
     python examples/dask_workers.py [WAY...]
 
-zarr chooses the pipeline in the process that opens the array. `shardcodec.enable()` in the main process says nothing to
-workers that run already: there `zarr.open_array` gives an array of zarr, without a warning. The names of the ways are printed;
-without arguments all are tried, which takes half a minute.
+zarr chooses the pipeline in the process that opens the array. `shardcodec.enable()` reaches the processes that are started later,
+`shardcodec.enable(client=client)` the workers of a cluster that runs. In other workers `zarr.open_array` gives an array of zarr,
+without a warning. The names of the ways are printed; without arguments all are tried, which takes half a minute.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import zarr
-from distributed import Client, Event, LocalCluster, WorkerPlugin
+from distributed import Client, Event, LocalCluster
 
 import shardcodec
 
 EDGE = 64
-VARIABLE = {"ZARR_CODEC_PIPELINE__PATH": "shardcodec.ShardCodecPipeline"}
 
 
 def write_half(target: Any, half: int, event: str) -> str:
@@ -42,21 +40,11 @@ def write_half(target: Any, half: int, event: str) -> str:
     return type(array.async_array.codec_pipeline).__name__
 
 
-class EnablePlugin(WorkerPlugin):
-    """Calls `shardcodec.enable` in each worker, also in those that join later."""
-
-    def setup(self, worker: Any) -> None:
-        """Run when a worker joins, or at once in the workers that exist."""
-        shardcodec.enable()
-
-
 @contextmanager
-def cluster(**arguments: Any) -> Iterator[Client]:
+def cluster() -> Iterator[Client]:
     """Start two worker processes."""
     with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, **arguments
-        ) as workers,
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         Client(workers) as client,
     ):
         yield client
@@ -92,47 +80,9 @@ def too_late(folder: Path) -> tuple[str, int]:
         return lost(client, folder)
 
 
-def cluster_env(folder: Path) -> tuple[str, int]:
-    """`LocalCluster(env=...)`, in a program that imports zarr."""
-    with cluster(env=VARIABLE) as client:
-        return lost(client, folder)
-
-
-def environment(folder: Path) -> tuple[str, int]:
-    """The environment variable, set before the workers start."""
-    os.environ.update(VARIABLE)
-    try:
-        with cluster() as client:
-            return lost(client, folder)
-    finally:
-        for name in VARIABLE:
-            del os.environ[name]
-
-
-def pre_spawn(folder: Path) -> tuple[str, int]:
-    """dask's setting `distributed.nanny.pre-spawn-environ`."""
-    with dask.config.set({"distributed.nanny.pre-spawn-environ": VARIABLE}), cluster() as client:
-        return lost(client, folder)
-
-
-def client_run(folder: Path) -> tuple[str, int]:
-    """`client.run(shardcodec.enable)`: the workers that exist at this moment."""
-    with cluster() as client:
-        client.run(shardcodec.enable)
-        return lost(client, folder)
-
-
-def plugin(folder: Path) -> tuple[str, int]:
-    """`client.register_plugin`: the workers that exist, and those that join later."""
-    with cluster() as client:
-        client.register_plugin(EnablePlugin())
-        return lost(client, folder)
-
-
-def preload(folder: Path) -> tuple[str, int]:
-    """dask's setting `distributed.worker.preload`."""
-    code = "import shardcodec; shardcodec.enable()"
-    with dask.config.set({"distributed.worker.preload": [code]}), cluster() as client:
+def workers(folder: Path) -> tuple[str, int]:
+    """`enable(client=client)`, when the workers run."""
+    with cluster() as client, shardcodec.enable(client=client):
         return lost(client, folder)
 
 
@@ -143,10 +93,9 @@ def attach(folder: Path) -> tuple[str, int]:
 
 
 WAYS: dict[str, Callable[[Path], tuple[str, int]]] = {
-    way.__name__: way
-    for way in (enable, too_late, cluster_env, environment, pre_spawn, client_run, plugin, preload, attach)
+    way.__name__: way for way in (enable, workers, attach, too_late)
 }
-WITHOUT_EFFECT = {"too_late", "cluster_env"}
+WITHOUT_EFFECT = {"too_late"}
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import gc
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, Unpack
 
@@ -18,7 +18,7 @@ from .. import native, statistics
 from ..compat import config, pipeline_of, quiet, with_pipeline
 from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, settings_without_calls, variable_of_setting
 from ..options import OptionChoices, check
-from .other_processes import ChildVariables, stale_forkserver, variables_of
+from .other_processes import ChildVariables, enable_workers, stale_forkserver, variables_of
 from .pipeline import ShardCodecPipeline
 
 __all__ = [
@@ -230,19 +230,22 @@ class _Setting:
         """Return True if a call is active."""
         return call in self._calls
 
-    def remove(self, call: Any) -> None:
-        """Undo one call; do nothing if it is not active."""
+    def remove(self, call: Any) -> bool:
+        """Undo one call; return False if it is not active."""
         with self._mutex:
-            if call in self._calls:
-                self._calls.remove(call)
-                self._apply()
+            if call not in self._calls:
+                return False
+            self._calls.remove(call)
+            self._apply()
+            return True
 
-    def clear(self) -> None:
-        """Undo all calls, also those of the process that started this one."""
+    def clear(self) -> list[Any]:
+        """Undo all calls, also those of the process that started this one; return those of this process."""
         with self._mutex:
-            self._calls.clear()
+            calls, self._calls = self._calls, []
             self._apply()
             _forget(self._variables.drop_inherited())
+            return calls
 
     def _apply(self) -> None:
         if self._active is not None:
@@ -283,9 +286,13 @@ _setting = _Setting()
 class _EnableCall:
     """One call of `enable`, as a context manager whose end undoes this call."""
 
-    def __init__(self, defaults: dict[str, Any], *, children: bool) -> None:
+    def __init__(
+        self, defaults: dict[str, Any], *, children: bool, undo_workers: Callable[[], None] | None
+    ) -> None:
         self.defaults = defaults
         self.children = children
+        self._undo_workers = undo_workers
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         words = [f"{name}={value!r}" for name, value in self.defaults.items()]
@@ -299,10 +306,16 @@ class _EnableCall:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _setting.remove(self)
+        if _setting.remove(self):
+            self.undo_workers()
+
+    def undo_workers(self) -> None:
+        """Undo the call in the workers of its client. A forked child leaves them alone."""
+        if self._undo_workers is not None and os.getpid() == self._pid:
+            self._undo_workers()
 
 
-def enable(*, children: bool = True, **defaults: Unpack[OptionChoices]) -> _EnableCall:
+def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[OptionChoices]) -> _EnableCall:
     """Make zarr use shardcodec for every array that is opened from now on, here and in processes that are started later.
 
     Parameters
@@ -311,6 +324,9 @@ def enable(*, children: bool = True, **defaults: Unpack[OptionChoices]) -> _Enab
         Also set environment variables, which every process inherits that is started from now on: by `multiprocessing` with
         any start method, `subprocess`, dask, torch or ``mpiexec``. A variable that the user has set stays, with a warning.
         A child in an environment without shardcodec cannot open arrays then.
+    client : distributed.Client, optional
+        Also make the workers of this client do the same, with the same options: those that it has, and those that join or
+        start again later.
     **defaults
         Options for the whole process, see `Options`. They apply at once, also to arrays that are already open. The
         pipeline of an array is chosen when zarr opens the array.
@@ -323,7 +339,9 @@ def enable(*, children: bool = True, **defaults: Unpack[OptionChoices]) -> _Enab
     Raises
     ------
     TypeError, ValueError
-        The name or the value of an option is invalid.
+        The name or the value of an option is invalid, or `client` is not a client.
+    ImportError
+        A worker of the client does not have shardcodec, or has another version. No process has changed then.
     UnsupportedError
         The extension module cannot be loaded, for instance because Python was started in a source tree, which hides the
         installed package. zarr's configuration is unchanged.
@@ -333,8 +351,10 @@ def enable(*, children: bool = True, **defaults: Unpack[OptionChoices]) -> _Enab
     >>> import shardcodec
     >>> shardcodec.enable(threads=8)
     """
-    call = _EnableCall(check(defaults), children=children)
+    options = check(defaults)
     native.require()
+    undo_workers = None if client is None else enable_workers(client, options)
+    call = _EnableCall(options, children=children, undo_workers=undo_workers)
     _setting.add(call)
     if children:
         _warn_of_children(variables_of(call.defaults))
@@ -369,7 +389,8 @@ def disable() -> None:
 
     In a process that was started under `enable`, this undoes the inherited setting too.
     """
-    _setting.clear()
+    for call in _setting.clear():
+        call.undo_workers()
 
 
 def attach(array: A, **choices: Unpack[OptionChoices]) -> A:

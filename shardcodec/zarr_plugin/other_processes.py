@@ -1,6 +1,8 @@
 # other_processes.py - how processes that this one does not run itself come to use shardcodec
 # SPDX-License-Identifier: MIT
-"""`ChildVariables`: the environment variables by which processes that are started later use shardcodec.
+"""How other processes come to use shardcodec: those that are started later, and the workers of a cluster of dask.
+
+`ChildVariables`: the environment variables by which processes that are started later use shardcodec.
 
 zarr reads its configuration when it is imported, also from environment variables, and every kind of child inherits these: `spawn`,
 `forkserver`, `subprocess`, the workers of dask, of torch and of ``mpiexec``. A forked child inherits the configuration itself.
@@ -11,13 +13,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..build_info import build_info
 from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, RECORD, inherited_variables, variable_of_setting
 
-__all__ = ["ChildVariables", "stale_forkserver", "variables_of"]
+__all__ = ["ChildVariables", "enable_workers", "stale_forkserver", "variables_of"]
 
 
 def variables_of(options: Mapping[str, Any]) -> dict[str, str]:
@@ -99,3 +104,73 @@ def stale_forkserver(variables: Mapping[str, str]) -> int | None:
     has_ended = given == [b""]
     is_told = all(f"{name}={value}".encode() in given for name, value in variables.items())
     return None if has_ended or is_told else pid
+
+
+# ---------------------------------------------------------------- the workers of dask
+
+
+def enable_workers(client: Any, options: Mapping[str, Any]) -> Callable[[], None]:
+    """Call `enable` in all workers of a `distributed.Client`, also in those that join or start again later.
+
+    Returns
+    -------
+    callable
+        Undoes it; it does nothing if the client has been closed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not a client, or an asynchronous one.
+    ImportError
+        A worker does not have shardcodec, or has another version.
+    """
+    from distributed import Client
+
+    if not isinstance(client, Client):
+        raise TypeError(f"client: expected a distributed.Client, got {type(client).__name__}")
+    if client.asynchronous:
+        raise ValueError("client: expected a client that is not asynchronous")
+    name = f"shardcodec-enable-{uuid.uuid4().hex}"
+
+    def undo() -> None:
+        with suppress(Exception):  # the client or its scheduler may have ended, and the plug-in with them
+            client.unregister_worker_plugin(name)
+
+    try:
+        client.register_plugin(_plugin(build_info()["version"], dict(options)), name=name)
+    except BaseException:
+        undo()  # else each worker that joins would fail
+        raise
+    return undo
+
+
+def _plugin(version: str, options: dict[str, Any]) -> Any:
+    """Return the plug-in of the workers.
+
+    Its class is inside of this function, so that it is pickled by value: a worker with another version, or without the package,
+    runs this code too, and says what is missing.
+    """
+    from distributed import WorkerPlugin
+
+    class UseShardcodec(WorkerPlugin):  # type: ignore[misc]
+        call: Any = None
+
+        def setup(self, worker: Any) -> None:
+            try:
+                import shardcodec
+            except ImportError as error:
+                text = f"dask: expected shardcodec {version} on the worker {worker.address}, but it cannot import it: {error}"
+                raise ImportError(text) from error
+            actual = shardcodec.build_info()["version"]
+            if actual != version:
+                raise ImportError(
+                    f"dask: expected shardcodec {version} on the worker {worker.address}, got {actual}; install the same "
+                    "version on all workers"
+                )
+            self.call = shardcodec.enable(**options)
+
+        def teardown(self, worker: Any) -> None:
+            if self.call is not None:
+                self.call.__exit__(None, None, None)
+
+    return UseShardcodec()

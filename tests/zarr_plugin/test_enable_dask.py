@@ -1,0 +1,153 @@
+# test_enable_dask.py - the workers of dask use shardcodec, however they were started
+# SPDX-License-Identifier: MIT
+"""`enable()` before a cluster starts, and `enable(client=client)` for one that runs, whose workers may change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import shardcodec
+
+pytest.importorskip("distributed", reason="distributed is not installed")
+import dask
+import dask.array as da
+from dask_clusters import local_workers
+
+pytestmark = pytest.mark.slow
+
+EDGE = 64
+
+
+def used(threads: int | None = None) -> tuple[str, int | None]:
+    """Return the pipeline of a new array, and the option ``threads`` of zarr's configuration."""
+    array = zarr.create_array({}, shape=(4,), chunks=(2,), dtype="u1")
+    return type(array.async_array.codec_pipeline).__name__, zarr.config.get("shardcodec.threads", None)
+
+
+OURS = ("ShardCodecPipeline", 1)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Two workers that were started without `enable`."""
+    with local_workers(2) as client:
+        yield client
+
+
+def in_workers(client: Any) -> set[tuple[str, int | None]]:
+    return set(client.run(used).values())
+
+
+def test_workers_that_run_join_and_start_again_use_it_until_the_block_ends(client: Any) -> None:
+    (before,) = in_workers(client)
+    assert before[0] != "ShardCodecPipeline"
+    # without children=False, the workers that start meanwhile would have it from this process
+    with shardcodec.enable(client=client, threads=1, children=False):
+        assert used() == OURS
+        assert in_workers(client) == {OURS}
+        client.cluster.scale(3)
+        client.wait_for_workers(3, timeout=120)
+        assert in_workers(client) == {OURS} and len(client.run(used)) == 3
+        client.restart(timeout=120)
+        assert in_workers(client) == {OURS}
+    assert in_workers(client) == {before}
+
+
+def test_disable_undoes_it_in_the_workers(client: Any) -> None:
+    shardcodec.enable(client=client, threads=2)
+    shardcodec.enable(client=client, threads=1)
+    assert in_workers(client) == {OURS}
+    shardcodec.disable()
+    assert OURS not in in_workers(client)
+    shardcodec.disable()
+
+
+def hide() -> None:
+    sys.modules["shardcodec"] = None  # type: ignore[assignment]
+
+
+def make_older() -> None:
+    import shardcodec
+
+    shardcodec.build_info = lambda: {"version": "0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [(hide, "cannot import it"), (make_older, r"got 0\.0\.1; install the same")]
+)
+def test_worker_without_the_same_version_is_an_error_and_changes_nothing(
+    change: Callable[[], None], message: str
+) -> None:
+    """Else its tasks would lose elements without a word."""
+    with local_workers(2) as client:
+        first = next(iter(client.scheduler_info()["workers"]))
+        client.run(change, workers=[first])
+        with pytest.raises(ImportError, match=f"dask: expected shardcodec .* on the worker .*{message}"):
+            shardcodec.enable(client=client)
+        assert used()[0] != "ShardCodecPipeline"
+        client.restart(timeout=120)
+        assert "ShardCodecPipeline" not in {pipeline for pipeline, _ in in_workers(client)}
+
+
+def test_client_that_has_been_closed_does_no_harm() -> None:
+    with local_workers(1, processes=False) as client:
+        call = shardcodec.enable(client=client)
+    call.__exit__(None, None, None)
+    shardcodec.disable()
+
+
+def test_other_objects_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"client: expected a distributed\.Client, got str"):
+        shardcodec.enable(client="tcp://127.0.0.1:8786")
+    assert used()[0] != "ShardCodecPipeline"
+
+
+# ---- dask's own ways to write, with many tasks for one shard
+
+
+def fill(block: Any, path: str, block_info: Any = None) -> Any:
+    """Open the array in the task, as users do in `map_blocks`, and write one block."""
+    array = zarr.open_array(path)
+    array[tuple(slice(*edges) for edges in block_info[0]["array-location"])] = block
+    return block[:0, :0]
+
+
+def written(folder: Path, way: str) -> int:
+    """Let dask write one shard in 64 tasks, and return how many elements are lost."""
+    tiles = da.arange(EDGE * EDGE, dtype="int32").reshape((EDGE, EDGE)).rechunk((8, 8)) + 1
+    path = str(folder / way)
+    array = zarr.create_array(path, shape=(EDGE, EDGE), shards=(EDGE, EDGE), chunks=(8, 8), dtype="int32")
+    if way == "to_zarr":
+        tiles.to_zarr(array)
+    elif way == "store":
+        da.store(tiles, array, lock=False)
+    else:
+        tiles.map_blocks(fill, path, chunks=(0, 0), dtype="int32").compute()
+    expected = np.arange(1, EDGE * EDGE + 1).reshape(EDGE, EDGE)
+    return int(np.count_nonzero(zarr.open_array(path, mode="r")[...] != expected))
+
+
+WAYS = ("to_zarr", "store", "map_blocks")
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_schedulers_of_dask_lose_no_element(tmp_path: Path, scheduler: str) -> None:
+    with shardcodec.enable(), dask.config.set(scheduler=scheduler, num_workers=4):
+        assert {way: written(tmp_path, way) for way in WAYS} == dict.fromkeys(WAYS, 0)
+
+
+@pytest.mark.parametrize("is_started", ["before", "after"])
+def test_cluster_loses_no_element(tmp_path: Path, is_started: str) -> None:
+    if is_started == "before":
+        with local_workers(3) as client, shardcodec.enable(client=client), client.as_current():
+            assert {way: written(tmp_path, way) for way in WAYS} == dict.fromkeys(WAYS, 0)
+    else:
+        with shardcodec.enable(), local_workers(3) as client, client.as_current():
+            assert {way: written(tmp_path, way) for way in WAYS} == dict.fromkeys(WAYS, 0)
