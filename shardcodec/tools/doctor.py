@@ -31,6 +31,7 @@ from ..storage.file_systems import (
 )
 from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
+from ..zarr_plugin.enable import replaced_pipelines
 from .report import Record, Report, format_nbytes, format_share
 
 __all__ = [
@@ -345,6 +346,10 @@ def _pipeline() -> Check:
     path, source = config.get(PIPELINE_KEY), source_of(PIPELINE_KEY)
     details = {"path": path, "source": source}
     text = f"zarr uses {path} ({source})"
+    if path == PIPELINE_PATH and (others := replaced_pipelines()):
+        text += f"; arrays of this process that use another one: {', '.join(sorted({one.name for one in others}))}"
+        advice = "Open these arrays again, or use shardcodec.attach (docs/how-to/other-packages.md)."
+        return Check("pipeline", Status.NOTE, text, advice, details | {"others": [*map(str, others)]})
     if path == PIPELINE_PATH:
         return Check("pipeline", Status.OK, text, None, details)
     advice = "Call shardcodec.enable() in each program, or run `shardcodec enable` once for the environment."

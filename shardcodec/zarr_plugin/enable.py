@@ -16,7 +16,13 @@ from zarr import Array, AsyncArray
 
 from .. import native, statistics
 from ..compat import config, pipeline_of, quiet, with_pipeline
-from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, settings_without_calls, variable_of_setting
+from ..option_sources import (
+    PIPELINE_KEY,
+    PIPELINE_PATH,
+    settings_without_calls,
+    source_of,
+    variable_of_setting,
+)
 from ..options import OptionChoices, check
 from .other_processes import ChildVariables, enable_workers, stale_forkserver, variables_of
 from .pipeline import ShardCodecPipeline
@@ -30,6 +36,7 @@ __all__ = [
     "disable",
     "enable",
     "open_arrays",
+    "replaced_pipelines",
     "stats",
 ]
 
@@ -94,9 +101,17 @@ def open_arrays() -> OpenArrays:
     native  ShardCodecPipeline    file:///data/new.zarr
     zarr    BatchedCodecPipeline  file:///data/old.zarr  (opened without shardcodec's pipeline)
     """
+    _setting.look(stacklevel=3)
     # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
     arrays = (thing for thing in gc.get_objects() if issubclass(type(thing), AsyncArray))
     return OpenArrays(sorted({found for array in arrays if (found := _describe(array)) is not None}))
+
+
+def replaced_pipelines() -> tuple[OpenArray, ...]:
+    """Return the arrays with another pipeline, while a call of `enable` is active."""
+    if not _setting.is_active():
+        return ()
+    return tuple(array for array in open_arrays() if array.pipeline != ShardCodecPipeline.__name__)
 
 
 def _describe(array: Any) -> OpenArray | None:
@@ -105,8 +120,19 @@ def _describe(array: Any) -> OpenArray | None:
     except AttributeError:  # another thread is making the array, or its constructor has failed
         return None
     if not isinstance(pipeline, ShardCodecPipeline):
-        return OpenArray(name, type(pipeline).__name__, False, "opened without shardcodec's pipeline")
+        return OpenArray(name, type(pipeline).__name__, False, _reason_of(type(pipeline)))
     return OpenArray(name, type(pipeline).__name__, not pipeline.declined, pipeline.declined)
+
+
+def _reason_of(pipeline: type) -> str:
+    """Return why an array has another pipeline, with the setting that has won over an active `enable`, if one has."""
+    reason = "opened without shardcodec's pipeline"
+    if not _setting.is_active():
+        return reason
+    path = config.get(PIPELINE_KEY)
+    if path.rpartition(".")[2] == pipeline.__name__:
+        return f"{reason}: {PIPELINE_KEY}={path} by {source_of(PIPELINE_KEY)} has replaced that of enable()"
+    return f"{reason}: before enable(), or while a program had set another one"
 
 
 # ---------------------------------------------------------------- `shardcodec.stats`: the counters of this process, and its arrays
@@ -214,6 +240,7 @@ class _Setting:
         self._calls: list[Any] = []
         self._active: Any = None  # a context of zarr's `config.set`
         self._variables = ChildVariables()
+        self._warned: str | None = None
         os.register_at_fork(
             before=self._mutex.acquire,
             after_in_parent=self._mutex.release,
@@ -223,6 +250,8 @@ class _Setting:
     def add(self, call: Any) -> None:
         """Add a call."""
         with self._mutex:
+            self.look()
+            self._warned = None
             self._calls.append(call)
             self._apply()
 
@@ -230,11 +259,32 @@ class _Setting:
         """Return True if a call is active."""
         return call in self._calls
 
+    def is_active(self) -> bool:
+        """Return True if any call is active."""
+        return bool(self._calls)
+
+    def look(self, *, stacklevel: int = 4) -> None:
+        """Warn, once for each setting, if another program has replaced the pipeline of an active call.
+
+        zarr tells nothing of a change, so this is called where shardcodec's code runs in any case.
+        """
+        path = config.get(PIPELINE_KEY)
+        if not self._calls or path in (PIPELINE_PATH, self._warned):
+            return
+        self._warned = path
+        text = (
+            f"{PIPELINE_KEY}={path} ({source_of(PIPELINE_KEY)}) has replaced the pipeline of shardcodec.enable(): arrays that "
+            "were opened since then do not use shardcodec, and parallel writers may lose updates; see "
+            "docs/how-to/other-packages.md"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+
     def remove(self, call: Any) -> bool:
         """Undo one call; return False if it is not active."""
         with self._mutex:
             if call not in self._calls:
                 return False
+            self.look()
             self._calls.remove(call)
             self._apply()
             return True
@@ -242,6 +292,7 @@ class _Setting:
     def clear(self) -> list[Any]:
         """Undo all calls, also those of the process that started this one; return those of this process."""
         with self._mutex:
+            self.look()
             calls, self._calls = self._calls, []
             self._apply()
             _forget(self._variables.drop_inherited())

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import zarr
 
 import shardcodec
+from shardcodec.tools.doctor import Status, check_process
 from shardcodec.zarr_plugin.enable import OpenArray
 
 
@@ -85,3 +90,64 @@ def test_weak_proxy_of_a_dead_object_does_no_harm(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="uint8")
     assert len(described(tmp_path)) == 1
     del array, proxy
+
+
+OTHER = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+
+
+def replace_pipeline() -> None:
+    """Set another pipeline for good, as the constructor of a package does."""
+    zarr.config.set({"codec_pipeline.path": OTHER})
+
+
+def test_setting_that_replaces_an_active_enable_is_named_and_reported_once(tmp_path: Path) -> None:
+    """iohub sets the pipeline when it is made; its arrays were then served by another one, without a word."""
+    with shardcodec.enable():
+        replace_pipeline()
+        array = zarr.create_array(tmp_path / "a", shape=(8, 8), shards=(4, 4), chunks=(2, 2), dtype="uint8")
+        with pytest.warns(
+            RuntimeWarning, match=f"codec_pipeline.path={OTHER} .*a call in this process"
+        ) as said:
+            arrays = shardcodec.open_arrays()
+        (found,) = (one for one in arrays if str(tmp_path) in one.name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # once
+            assert found in shardcodec.stats()["arrays"]
+        assert len(said) == 1 and said[0].filename == __file__
+        assert found.pipeline == "BatchedCodecPipeline" and not found.is_native
+        assert f"codec_pipeline.path={OTHER} by a call in this process" in found.reason
+        with shardcodec.enable():  # it wins again
+            again = zarr.open_array(tmp_path / "a")
+            assert sorted(one.is_native for one in described(tmp_path)) == [False, True]
+            assert "before enable(), or while" in next(
+                one.reason for one in described(tmp_path) if one.reason
+            )
+            (check,) = (one for one in check_process() if one.name == "pipeline")
+            assert check.status is Status.NOTE and f"{tmp_path}/a" in check.text
+    del array, again
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda call: call.__exit__(None, None, None),
+        lambda _: shardcodec.disable(),
+        lambda _: shardcodec.enable(),
+    ],
+)
+def test_replaced_pipeline_is_reported_where_a_call_begins_or_ends(end: Callable[[Any], object]) -> None:
+    call = shardcodec.enable()
+    replace_pipeline()
+    with pytest.warns(RuntimeWarning, match="has replaced the pipeline of shardcodec.enable") as said:
+        end(call)
+    assert len(said) == 1 and said[0].filename == __file__
+    shardcodec.disable()
+    assert zarr.config.get("codec_pipeline.path") != "shardcodec.ShardCodecPipeline"
+
+
+def test_change_that_ends_before_the_block_is_not_reported() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with shardcodec.enable(), zarr.config.set({"codec_pipeline.path": OTHER}):
+            pass
+        shardcodec.open_arrays()
