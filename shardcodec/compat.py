@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import copy
 import functools
+import gc
 import inspect
 import json
 import os
@@ -104,6 +105,7 @@ __all__ = [
     "own_pipeline",
     "own_pipeline_class",
     "pipeline_of",
+    "pipelines_of_arrays",
     "quiet",
     "refusal_of",
     "replaced_part",
@@ -521,6 +523,19 @@ def pipeline_of(array: Any) -> CodecPipeline:
     """Return the pipeline that an array uses."""
     pipeline: CodecPipeline = _async_array(array).codec_pipeline
     return pipeline
+
+
+def pipelines_of_arrays() -> Iterator[tuple[str, CodecPipeline]]:
+    """Yield the name and the pipeline of each array of this process; several handles on one array come several times."""
+    for thing in gc.get_objects():
+        # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
+        if not issubclass(type(thing), AsyncArray):
+            continue
+        try:
+            name, pipeline = str(thing.store_path), pipeline_of(thing)
+        except AttributeError:  # another thread is making the array, or its constructor has failed
+            continue
+        yield name, pipeline
 
 
 def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:

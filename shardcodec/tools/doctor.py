@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from ..access.box_reader import Folder, folder_at
 from ..arguments import checked
 from ..build_info import build_info, unknown_variables
-from ..compat import config, max_workers
+from ..compat import config, max_workers, pipelines_of_arrays
 from ..errors import LockScopeError, ShardError
 from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, settings_in_force, source_of
 from ..options import Setting, thread_limits
@@ -31,7 +31,6 @@ from ..storage.file_systems import (
 )
 from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
-from ..zarr_plugin.enable import replaced_pipelines
 from .report import Record, Report, format_nbytes, format_share
 
 __all__ = [
@@ -346,16 +345,21 @@ def _pipeline() -> Check:
     path, source = config.get(PIPELINE_KEY), source_of(PIPELINE_KEY)
     details = {"path": path, "source": source}
     text = f"zarr uses {path} ({source})"
-    if path == PIPELINE_PATH and (others := replaced_pipelines()):
-        text += f"; arrays of this process that use another one: {', '.join(sorted({one.name for one in others}))}"
+    if path == PIPELINE_PATH and (others := _arrays_with_another_pipeline()):
+        text += f"; arrays of this process that use another one: {', '.join(others)}"
         advice = "Open these arrays again, or use shardcodec.attach (docs/how-to/other-packages.md)."
-        return Check("pipeline", Status.NOTE, text, advice, details | {"others": [*map(str, others)]})
+        return Check("pipeline", Status.NOTE, text, advice, details | {"others": others})
     if path == PIPELINE_PATH:
         return Check("pipeline", Status.OK, text, None, details)
     advice = "Call shardcodec.enable() in each program, or run `shardcodec enable` once for the environment."
     if source != "default":
         advice = f"Remove this setting, or call shardcodec.enable() after it: {source}."
     return Check("pipeline", Status.NOTE, text, advice, details)
+
+
+def _arrays_with_another_pipeline() -> list[str]:
+    own = PIPELINE_PATH.rpartition(".")[2]
+    return sorted({name for name, pipeline in pipelines_of_arrays() if type(pipeline).__name__ != own})
 
 
 # ---------------------------------------------------------------- facts about a place of shards, a folder or a store

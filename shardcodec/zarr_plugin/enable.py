@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 import warnings
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 from zarr import Array, AsyncArray
 
 from .. import native, statistics
-from ..compat import config, pipeline_of, quiet, with_pipeline
+from ..compat import CodecPipeline, config, pipeline_of, pipelines_of_arrays, quiet, with_pipeline
 from ..option_sources import (
     PIPELINE_KEY,
     PIPELINE_PATH,
@@ -36,7 +35,6 @@ __all__ = [
     "disable",
     "enable",
     "open_arrays",
-    "replaced_pipelines",
     "stats",
 ]
 
@@ -102,23 +100,10 @@ def open_arrays() -> OpenArrays:
     zarr    BatchedCodecPipeline  file:///data/old.zarr  (opened without shardcodec's pipeline)
     """
     _setting.look(stacklevel=3)
-    # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
-    arrays = (thing for thing in gc.get_objects() if issubclass(type(thing), AsyncArray))
-    return OpenArrays(sorted({found for array in arrays if (found := _describe(array)) is not None}))
+    return OpenArrays(sorted({_describe(name, pipeline) for name, pipeline in pipelines_of_arrays()}))
 
 
-def replaced_pipelines() -> tuple[OpenArray, ...]:
-    """Return the arrays with another pipeline, while a call of `enable` is active."""
-    if not _setting.is_active():
-        return ()
-    return tuple(array for array in open_arrays() if array.pipeline != ShardCodecPipeline.__name__)
-
-
-def _describe(array: Any) -> OpenArray | None:
-    try:
-        pipeline, name = pipeline_of(array), str(array.store_path)
-    except AttributeError:  # another thread is making the array, or its constructor has failed
-        return None
+def _describe(name: str, pipeline: CodecPipeline) -> OpenArray:
     if not isinstance(pipeline, ShardCodecPipeline):
         return OpenArray(name, type(pipeline).__name__, False, _reason_of(type(pipeline)))
     return OpenArray(name, type(pipeline).__name__, not pipeline.declined, pipeline.declined)

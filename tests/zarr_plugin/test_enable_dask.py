@@ -49,10 +49,11 @@ def in_workers(client: Any) -> set[tuple[str, int | None]]:
     return set(client.run(used).values())
 
 
-def kill_one(client: Any) -> None:
+def kill(client: Any, address: str) -> None:
     """Kill a worker, and wait until its nanny has started another one."""
-    before = set(client.run(os.getpid).values())
-    os.kill(next(iter(before)), signal.SIGKILL)
+    pids = client.run(os.getpid)
+    before = set(pids.values())
+    os.kill(pids[address], signal.SIGKILL)
     end = time.monotonic() + 120
     while time.monotonic() < end:
         time.sleep(0.2)
@@ -73,7 +74,7 @@ def test_workers_that_run_join_and_start_again_use_it_until_the_block_ends(clien
         client.cluster.scale(3)
         client.wait_for_workers(3, timeout=120)
         assert in_workers(client) == {OURS} and len(client.run(used)) == 3
-        kill_one(client)
+        kill(client, next(iter(client.scheduler_info()["workers"])))
         assert in_workers(client) == {OURS}
     assert in_workers(client) == {before}
 
@@ -110,7 +111,7 @@ def test_worker_without_the_same_version_is_an_error_and_changes_nothing(
         with pytest.raises(ImportError, match=f"dask: expected shardcodec .* on the worker .*{message}"):
             shardcodec.enable(client=client)
         assert used()[0] != "ShardCodecPipeline"
-        kill_one(client)  # the new one would not start, if the plug-in were still there
+        kill(client, first)  # the new one would not start, if the plug-in were still there
         assert "ShardCodecPipeline" not in {pipeline for pipeline, _ in in_workers(client)}
 
 
