@@ -92,13 +92,13 @@ def test_verification_finds_a_shard_that_is_not_there(
     verify: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source(tmp_path / "old")
-    original = work.GroupWork._verify
+    original = work.ArrayConversion._verify
 
-    def lose_and_verify(self: Any, number: int, coords: Any, written: Any) -> None:
+    def lose_and_verify(self: Any, coords: Any, written: Any) -> None:
         (tmp_path / "new" / "c" / "1" / "1").unlink(missing_ok=True)
-        original(self, number, coords, written)
+        original(self, coords, written)
 
-    monkeypatch.setattr(work.GroupWork, "_verify", lose_and_verify)
+    monkeypatch.setattr(work.ArrayConversion, "_verify", lose_and_verify)
     report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify, **HOW[name])
     assert report.arrays[0].streamed == (name == "piece by piece")
     assert report.n_failed == 1

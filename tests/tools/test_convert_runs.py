@@ -26,7 +26,7 @@ from shardcodec.tools.convert import plan as intermediate_shape
 from shardcodec.tools.convert.layout import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
-from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.convert.work import ArrayConversion
 from shardcodec.tools.new_hierarchy import MARK, NewHierarchy
 from shardcodec.tools.work import Monitor, Stopped
 
@@ -174,16 +174,16 @@ def test_verification_finds_a_shard_that_is_not_stored_as_it_was_written(
 ) -> None:
 
     source(tmp_path / "a.zarr", compressors=[Crc32cCodec()])
-    original = GroupWork._verify
+    original = ArrayConversion._verify
 
-    def verify_damaged(self: Any, number: int, coords: Any, written: Any) -> None:
-        path = Path(self._news[number].describe(coords))
+    def verify_damaged(self: Any, coords: Any, written: Any) -> None:
+        path = Path(self.new.describe(coords))
         data = bytearray(path.read_bytes())
         data[10] ^= 1
         path.write_bytes(data)
-        original(self, number, coords, written)
+        original(self, coords, written)
 
-    monkeypatch.setattr(GroupWork, "_verify", verify_damaged)
+    monkeypatch.setattr(ArrayConversion, "_verify", verify_damaged)
     report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", verify=verify, **how)
     assert report.n_failed == 1 and not report.is_complete
     assert not (tmp_path / "b.zarr/zarr.json").exists()

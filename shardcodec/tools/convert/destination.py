@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,16 +98,18 @@ class NewArray:
 
     # ---- writing
 
-    def writer(self, coords: Ints) -> ShardWriter:
-        """Return the writer of one shard."""
+    @contextmanager
+    def writer(self, coords: Ints) -> Iterator[ShardWriter]:
+        """Open the writer of one shard in a with block, at whose end the shard is stored, unless the writer was aborted."""
         assert self.spec is not None
         with in_force(self._options):
-            return self._hierarchy.writer(self._path(coords), self.spec)
-
-    def commit(self, writer: ShardWriter) -> None:
-        """Store the shard of a writer."""
-        self._hierarchy.before_store()
-        writer.commit()
+            writer = self._hierarchy.writer(self._path(coords), self.spec)
+        try:
+            with writer:
+                yield writer
+                self._hierarchy.before_store()
+        finally:
+            writer.abort()  # a commit that waited too long for a lock leaves it open
 
     def write(self, first: Ints, values: np.ndarray[Any, Any], shards: Sequence[Ints]) -> None:
         """Write some shards of a box of whole ones that begins at shard `first`; those with the fill value only are not stored.

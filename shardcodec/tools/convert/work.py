@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Write one group of shards: move encoded chunks or encode elements.
 
-`GroupWork`: writes the shards of a group, verifies them, and says what is stored. It keeps no state between groups.
+`GroupWork`: writes the shards of a group that are not finished. `ArrayConversion`: writes and verifies shards of one array, and says what is stored.
+Both keep no state between groups.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from .source import Coords, EncodedChunks, Ints, SourceArray, SourceTree
 from .zarr_source import chunk_places
 
 __all__ = [
+    "ArrayConversion",
     "Done",
     "GroupResult",
     "GroupWork",
@@ -43,52 +45,12 @@ __all__ = [
     "WrittenShard",
     "chunks_of_shard",
     "encode_group",
-    "move_shard",
     "piece_crc",
     "stream_shard",
 ]
 
 
-# ---------------------------------------------------------------- a new shard from encoded chunks of the source
-#
-# `move_shard`: copy encoded chunks to a new shard. Nothing is decoded; the index is computed.
-
-
-def move_shard(
-    chunks: EncodedChunks, to: NewArray, coords: Ints, *, wants_crc: bool, most_nbytes: int
-) -> CopiedChunks:
-    """Write one shard from encoded chunks of the source, at most so many bytes at a time; without any, no object is stored.
-
-    `wants_crc`: compute the checksum of what is written.
-    """
-    spec = to.spec
-    if spec is None:
-        return _move_object(chunks, to, coords)
-    counts = tuple(a // b for a, b in zip(spec.shard_shape, to.chunk_shape, strict=True))
-    runs = (
-        (chunk_places(where, counts, spec.chain.perm)[1], sizes, data)
-        for where, sizes, data in chunks.joined(chunks_of_shard(to, coords), most_nbytes)
-    )
-    first = next(runs, None)
-    if first is None:
-        to.remove(coords)
-        return CopiedChunks(0, 0, 0 if wants_crc else None)
-    writer = to.writer(coords)
-    try:
-        moved = copy_chunks(writer, itertools.chain((first,), runs), wants_crc=wants_crc)
-        to.commit(writer)
-    finally:
-        writer.abort()  # it does nothing after a commit
-    return moved
-
-
-def _move_object(chunks: EncodedChunks, to: NewArray, coords: Ints) -> CopiedChunks:
-    """Write the object of an array without axes, which has no shards."""
-    for _, sizes, data in chunks.joined(np.array([coords], dtype=np.int64), 0):
-        to.put(coords, bytes(data))
-        return CopiedChunks(len(sizes), sum(sizes), native.load().crc32c(data))
-    to.remove(coords)
-    return CopiedChunks(0, 0, None)
+# ---------------------------------------------------------------- the chunks of a new shard
 
 
 def chunks_of_shard(to: NewArray, coords: Ints) -> Coords:
@@ -225,8 +187,7 @@ def stream_shard(
     assert spec is not None
     counts = tuple(a // b for a, b in zip(spec.shard_shape, chunk_shape, strict=True))
     written = []
-    writer = to.writer(coords)
-    try:
+    with to.writer(coords) as writer:
         for begin in itertools.product(*map(range, [0] * len(counts), counts, piece)):
             n = tuple(min(p, c - b) for p, c, b in zip(piece, counts, begin, strict=True))
             start = tuple(b * size for b, size in zip(begin, chunk_shape, strict=True))
@@ -241,14 +202,9 @@ def stream_shard(
             del values
             writer.write_chunks(where, chunks)
         is_stored = writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0)
-        if is_stored:
-            to.commit(writer)
-        else:
+        if not is_stored:
+            writer.abort()
             to.remove(coords)
-        writer.abort()  # it does nothing after a commit; without inner chunks no object is stored
-    except BaseException:
-        writer.abort()
-        raise
     return WrittenShard(tuple(written), is_stored)
 
 
@@ -283,6 +239,209 @@ def _elements(source: SourceArray, to: NewArray, start: Ints, shape: Ints) -> np
     box: tuple[Any, ...] = (..., *map(slice, inside))  # with the ellipsis also of no axes an array
     source.read(start, values[box])
     return values
+
+
+# ---------------------------------------------------------------- one array of a plan
+
+
+class ArrayConversion:
+    """One array of a plan: writes its shards, verifies them, and says what is stored. Several threads may call it.
+
+    `stored` are the shards with elements of existing objects, by their groups; None if these are not known.
+    """
+
+    def __init__(
+        self,
+        array: PlannedArray,
+        source: SourceArray,
+        destination: NewHierarchy,
+        plan: ConvertPlan,
+        options: Options,
+        *,
+        records_source: bool,
+    ) -> None:
+        self.array, self.source, self.stored = array, source, _stored_shards(array, source)
+        self.new = NewArray(destination, array.name, plan.documents[array.name], options)
+        self._plan, self._options, self._records_source = plan, options, records_source
+        self._encoded = _encoded(array, source, plan)
+        spec = self.new.spec
+        self._check = (
+            None if spec is None else ChunkCheck.of(spec, self.new.bytes, replace(options, threads=1))
+        )
+
+    # ---- the source of a shard
+
+    def source_state(self, coords: Ints) -> str | None:
+        """Return a name of the state of the source of a shard; None if the ledger does not have it."""
+        array, source = self.array, self.source
+        if not self._records_source or array.via is not None:
+            return None  # the ledger of an intermediate array has the states of its source
+        start = tuple(at * n for at, n in zip(coords, array.shard_shape, strict=True))
+        stop = tuple(
+            min(a + n, limit) for a, n, limit in zip(start, array.shard_shape, source.shape, strict=True)
+        )
+        return source.state(start, stop)
+
+    def check_source(self, coords: Ints, records: Sequence[ShardRecord]) -> None:
+        """Raise `ConflictError` if the source of a shard is not in the state that one of its records has."""
+        state = self.source_state(coords)
+        if any(one.source == state for one in records):
+            return
+        name = self.new.describe(coords)
+        raise ConflictError(
+            f"{self.source.place}: the source of shard {name!r} has changed since it was converted; convert to a new "
+            "destination",
+            shard=name,
+            expected=records[-1].source,
+            actual=state,
+        )
+
+    def is_done(self, coords: Ints, records: Sequence[ShardRecord]) -> bool:
+        """Return True if an earlier run has written a shard, and it is stored as one of its records shows."""
+        if not records:
+            return False
+        stored = self.new.state(coords)
+        matching = [one for one in records if one.stored == stored]
+        self.check_source(coords, matching or records[-1:])
+        return bool(matching)
+
+    # ---- writing
+
+    def write(self, group: Ints, shards: Sequence[Ints]) -> list[ShardRecord]:
+        """Write shards of a group, and verify them if the plan says so."""
+        is_moved = self.array.layout.method != "encode"
+        states = {at: self.source_state(at) for at in shards}
+        encoded = {} if is_moved else self._encode(group, shards)
+        records = []
+        for at in shards:
+            written = self._move(at) if is_moved else encoded[at]
+            self._verify(at, written)
+            records.append(self._record(at, states[at], written))
+        return records
+
+    def leave_empty(self, coords: Ints) -> ShardRecord:
+        """Return the record of a shard without elements in objects that a listing shows."""
+        state = self.source_state(coords)
+        if self._records_source:  # a killed run may have stored it
+            self.new.remove(coords)
+        return ShardRecord(self.array.name, coords, ShardState(0), state)
+
+    def _record(self, coords: Ints, state: str | None, written: CopiedChunks | WrittenShard) -> ShardRecord:
+        n_moved, nbytes = 0, 0
+        if not isinstance(written, CopiedChunks):
+            nbytes = _inside_nbytes(self.array, self.source, coords)
+        else:
+            n_moved, nbytes = (written.n_chunks if self.array.layout.method == "move" else 0), written.nbytes
+        return ShardRecord(self.array.name, coords, self.new.state(coords), state, n_moved, nbytes)
+
+    def _move(self, coords: Ints) -> CopiedChunks:
+        """Write one shard from encoded chunks of the source. Nothing is decoded; without any chunks no object is stored."""
+        new, spec, wants_crc = self.new, self.new.spec, self._plan.verify == "full"
+        assert self._encoded is not None
+        if spec is None:
+            return _move_object(self._encoded, new, coords)
+        held = new.held_nbytes + INDEX_NBYTES * spec.n_chunks
+        most = move_nbytes(spec.inner.nbytes, held, self._plan.memory, self._options.threads)
+        counts = tuple(a // b for a, b in zip(spec.shard_shape, new.chunk_shape, strict=True))
+        runs = (
+            (chunk_places(where, counts, spec.chain.perm)[1], sizes, data)
+            for where, sizes, data in self._encoded.joined(chunks_of_shard(new, coords), most)
+        )
+        first = next(runs, None)
+        if first is None:
+            new.remove(coords)
+            return CopiedChunks(0, 0, 0 if wants_crc else None)
+        with new.writer(coords) as writer:
+            return copy_chunks(writer, itertools.chain((first,), runs), wants_crc=wants_crc)
+
+    def _encode(self, group: Ints, some: Sequence[Ints]) -> dict[Ints, WrittenShard]:
+        array, source, new = self.array, self.source, self.new
+        full = self._plan.verify == "full" or (self._plan.verify == "checksum" and new.spec is None)
+        piece, shards = array.grouping.piece, array.grouping.shards
+        if piece is not None:
+            return {at: stream_shard(source, new, at, piece, wants_crc=full) for at in some}
+        first = tuple(g * k for g, k in zip(group, shards, strict=True))
+        shape = tuple(min(k, n - f) for f, k, n in zip(first, shards, array.grid, strict=True))
+        if len(some) == 1:  # the last ones of an interrupted group need not read all of it
+            first, shape = some[0], (1,) * len(first)
+        is_verified = self._plan.verify != "none"
+        return encode_group(source, new, first, shape, some, wants_crc=full, is_verified=is_verified)
+
+    # ---- verification
+
+    def _verify(self, coords: Ints, written: CopiedChunks | WrittenShard) -> None:
+        """Read a stored shard again, if that is wanted.
+
+        Raises
+        ------
+        OSError
+            It is not stored as it was written.
+        """
+        new, check = self.new, self._check
+        if self._plan.verify == "none":
+            return
+        is_stored = written.n_chunks > 0 if isinstance(written, CopiedChunks) else written.is_stored
+        if is_stored and not new.is_stored(coords):
+            raise OSError(
+                f"{new.describe(coords)}: expected the shard that was written, but it is not stored"
+            )
+        # moved chunks were not decoded, so their checksums were not compared yet
+        if check is not None and (self._plan.verify == "checksum" or isinstance(written, CopiedChunks)):
+            _check_checksums(new, coords, check)
+        if isinstance(written, CopiedChunks):
+            if written.crc is not None and new.content_crc(coords) != written.crc:
+                raise OSError(
+                    f"{new.describe(coords)}: the stored inner chunks differ from those that were written"
+                )
+        elif any(piece_crc(new.read(coords, one.start, one.shape)) != one.crc for one in written.pieces):
+            raise OSError(f"{new.describe(coords)}: the stored elements differ from those that were written")
+
+
+def _move_object(chunks: EncodedChunks, to: NewArray, coords: Ints) -> CopiedChunks:
+    """Write the object of an array without axes, which has no shards."""
+    for _, sizes, data in chunks.joined(np.array([coords], dtype=np.int64), 0):
+        to.put(coords, bytes(data))
+        return CopiedChunks(len(sizes), sum(sizes), native.load().crc32c(data))
+    to.remove(coords)
+    return CopiedChunks(0, 0, None)
+
+
+def _encoded(array: PlannedArray, source: SourceArray, plan: ConvertPlan) -> EncodedChunks | None:
+    if array.layout.method == "zarr":
+        return RecodedChunks(source, plan.documents[array.name])
+    return source.encoded() if array.layout.method == "move" else None
+
+
+def _stored_shards(array: PlannedArray, source: SourceArray) -> dict[Ints, list[Ints]] | None:
+    """Return the shards with elements of existing objects by their groups; None if these are not known."""
+    found = None if source.stored is None or not source.shape else source.stored.touched(array.shard_shape)
+    if found is None:
+        return None
+    groups: dict[Ints, list[Ints]] = {}
+    for at in map(tuple, found.tolist()):
+        groups.setdefault(tuple(i // k for i, k in zip(at, array.grouping.shards, strict=True)), []).append(
+            at
+        )
+    return groups
+
+
+def _check_checksums(new: NewArray, coords: Ints, check: ChunkCheck) -> None:
+    view = open_object(new.folder.store, new.key(coords))
+    if view is None:
+        return
+    try:
+        found = survey(view, new.describe(coords), check, Level.CHECKSUM, array=new.name)
+    finally:
+        view.close()
+    if found.findings:
+        raise OSError(f"{new.describe(coords)}: {found.findings[0].detail}")
+
+
+def _inside_nbytes(array: PlannedArray, source: SourceArray, coords: Ints) -> int:
+    nbytes = source.dtype.itemsize
+    for at, size, limit in zip(coords, array.shard_shape, source.shape, strict=True):
+        nbytes *= min(size, limit - at * size)
+    return nbytes
 
 
 # ---------------------------------------------------------------- the work on one group of shards
@@ -327,21 +486,15 @@ class GroupWork:
         *,
         records_source: bool = True,
     ) -> None:
-        self._plan, self._done, self._options = plan, done, options
+        self._plan, self._done = plan, done
         self._records_source = records_source
         self._destination = destination
-        by_name = {one.name: one for one in tree.arrays}
-        self._sources = [by_name[one.name] for one in plan.arrays]
-        self._news = [
-            NewArray(destination, one.name, plan.documents[one.name], options) for one in plan.arrays
-        ]
-        self._encoded = [
-            _encoded(one, source, plan) for one, source in zip(plan.arrays, self._sources, strict=True)
-        ]
-        self._stored = [_stored_shards(*pair) for pair in zip(plan.arrays, self._sources, strict=True)]
-        self._checks = [
-            None if new.spec is None else ChunkCheck.of(new.spec, new.bytes, replace(options, threads=1))
-            for new in self._news
+        by_name = {source.name: source for source in tree.arrays}
+        self._arrays = [
+            ArrayConversion(
+                array, by_name[array.name], destination, plan, options, records_source=records_source
+            )
+            for array in plan.arrays
         ]
 
     def run(self, unit: Unit) -> GroupResult:
@@ -352,8 +505,8 @@ class GroupWork:
         ConflictError
             The source has changed since an earlier run.
         """
-        array = self._plan.arrays[unit.array]
-        stored = self._stored[unit.array]
+        conversion = self._arrays[unit.array]
+        array, stored = conversion.array, conversion.stored
         of_group = (
             array.coords(unit.group) if stored is None or self._records_source else stored.get(unit.group, ())
         )
@@ -361,8 +514,8 @@ class GroupWork:
         wanted: list[Ints] = []
         unseen: list[ShardFailure] = []
         for at in of_group:
-            with self._noting(unit.array, [at], unseen):
-                if not self._is_done(unit.array, at):
+            with _noting(conversion.new, [at], unseen):
+                if not conversion.is_done(at, self._done.get((array.name, at), ())):
                     wanted.append(at)
         n_skipped = len(of_group) - len(wanted) - len(unseen)
         if wanted and self._records_source and self._destination.is_complete:
@@ -380,94 +533,51 @@ class GroupWork:
         n_wanted = len(wanted) + len(empty)
         try:
             for at in empty:
-                with self._noting(unit.array, [at], failures):
-                    records.append(self._leave_empty(unit.array, at))
+                with _noting(conversion.new, [at], failures):
+                    records.append(conversion.leave_empty(at))
             n_empty_failures = len(failures)
             if len(wanted) > 1 and groups == [wanted]:
-                with self._noting(unit.array, wanted, failures):
-                    records += self._write(unit, wanted)
+                with _noting(conversion.new, wanted, failures):
+                    records += conversion.write(unit.group, wanted)
                 groups = [[at] for at in wanted] if len(failures) > n_empty_failures else []
                 del failures[n_empty_failures:]
             for some in groups:
-                with self._noting(unit.array, some, failures):
-                    records += self._write(unit, some)
+                with _noting(conversion.new, some, failures):
+                    records += conversion.write(unit.group, some)
         except JobOver:
             n_skipped += n_wanted - len(records) - len(failures)
         return GroupResult(tuple(records), (*unseen, *failures), n_skipped, n_empty)
-
-    @contextmanager
-    def _noting(self, number: int, some: Sequence[Ints], failures: list[ShardFailure]) -> Iterator[None]:
-        """Note an error as a failure of these shards; only a conflict ends the run."""
-        new = self._news[number]
-        try:
-            yield
-            return
-        except (ConflictError, JobOver):
-            raise
-        except (ShardError, OSError) as error:
-            detail = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever a source or a store raises fails these shards only
-            detail = f"{type(error).__name__}: {error}"
-        failures += [ShardFailure(new.name, new.describe(at), detail) for at in some]
 
     # ---- shards of which nothing is stored
 
     def stored_units(self) -> tuple[Iterator[Unit], int]:
         """Return the units of the plan that have stored elements, and the number of shards of all others."""
         n_shards = 0
-        for array, groups in zip(self._plan.arrays, self._stored, strict=True):
+        for conversion in self._arrays:
+            array, groups = conversion.array, conversion.stored
             n_shards += array.n_shards if groups is None else sum(map(array.n_coords, groups))
 
         def units() -> Iterator[Unit]:
-            for number, groups in enumerate(self._stored):
-                if groups is None:
+            for number, conversion in enumerate(self._arrays):
+                if conversion.stored is None:
                     yield from self._plan.units_of(number)
                 else:
-                    yield from (Unit(number, at) for at in groups)
+                    yield from (Unit(number, at) for at in conversion.stored)
 
         return units(), self._plan.n_shards - n_shards
 
-    def _leave_empty(self, number: int, coords: Ints) -> ShardRecord:
-        """Return the record of a shard without elements in objects that a listing shows."""
-        array = self._plan.arrays[number]
-        state = self._source_state(number, coords)
-        if self._records_source:  # a killed run may have stored it
-            self._news[number].remove(coords)
-        return ShardRecord(array.name, coords, ShardState(0), state)
-
     # ---- finished shards
 
-    def _is_done(self, number: int, coords: Ints) -> bool:
-        """Return True if an earlier run has written a shard, and it is stored as it was then."""
-        array, new = self._plan.arrays[number], self._news[number]
-        records = self._done.get((array.name, coords), ())
-        if not records:
-            return False
-        stored = new.state(coords)
-        matching = [one for one in records if one.stored == stored]
-        self._check_source(number, coords, matching or records[-1:])
-        return bool(matching)
-
-    def _check_source(self, number: int, coords: Ints, records: Sequence[ShardRecord]) -> None:
-        """Raise `ConflictError` if the source of a shard is not in the state that one of its records has."""
-        state = self._source_state(number, coords)
-        if any(one.source == state for one in records):
-            return
-        name = self._news[number].describe(coords)
-        raise ConflictError(
-            f"{self._sources[number].place}: the source of shard {name!r} has changed since it was converted; convert to a new "
-            "destination",
-            shard=name,
-            expected=records[-1].source,
-            actual=state,
-        )
-
-    def _shards(self, monitor: Monitor) -> Iterator[tuple[int, Ints]]:
-        """Yield array and position of all shards of the plan."""
+    def _recorded(self, monitor: Monitor) -> Iterator[tuple[ArrayConversion, Ints, Sequence[ShardRecord]]]:
+        """Yield all shards of the plan with their records; the objects of the source are listed again, because new ones are a change too."""
+        for conversion in self._arrays:
+            if conversion.source.stored is not None:
+                conversion.source.stored.forget()
         for unit in self._plan.units():
             monitor.check()
-            for at in self._plan.arrays[unit.array].coords(unit.group):
-                yield unit.array, at
+            conversion = self._arrays[unit.array]
+            for at in conversion.array.coords(unit.group):
+                yield conversion, at, self._done.get((conversion.array.name, at), ())
 
     def unfinished(self, monitor: Monitor) -> Iterator[ShardFailure]:
         """Yield the shards of the plan that are not stored as the ledgers show them.
@@ -477,145 +587,29 @@ class GroupWork:
         ConflictError
             The source has changed since a shard was written.
         """
-        self._forget_listings()
-        for number, at in self._shards(monitor):
-            if not self._is_done(number, at):
-                new = self._news[number]
+        for conversion, at, records in self._recorded(monitor):
+            if not conversion.is_done(at, records):
+                new = conversion.new
                 detail = "it is not stored any more as the ledger shows; run its part again"
                 yield ShardFailure(new.name, new.describe(at), detail)
 
     def check_sources(self, monitor: Monitor) -> None:
         """Raise `ConflictError` if the source of a shard has changed since it was written."""
-        self._forget_listings()
-        for number, at in self._shards(monitor):
-            records = self._done.get((self._plan.arrays[number].name, at), ())
+        for conversion, at, records in self._recorded(monitor):
             if records:
-                self._check_source(number, at, records)
-
-    def _forget_listings(self) -> None:
-        """List the objects of the source again: new ones are a change too."""
-        for source in self._sources:
-            if source.stored is not None:
-                source.stored.forget()
-
-    def _source_state(self, number: int, coords: Ints) -> str | None:
-        array, source = self._plan.arrays[number], self._sources[number]
-        if not self._records_source or array.via is not None:
-            return None  # the ledger of an intermediate array has the states of its source
-        start = tuple(at * n for at, n in zip(coords, array.shard_shape, strict=True))
-        stop = tuple(
-            min(a + n, limit) for a, n, limit in zip(start, array.shard_shape, source.shape, strict=True)
-        )
-        return source.state(start, stop)
-
-    # ---- writing
-
-    def _write(self, unit: Unit, some: Sequence[Ints]) -> list[ShardRecord]:
-        array, new = self._plan.arrays[unit.array], self._news[unit.array]
-        states = {at: self._source_state(unit.array, at) for at in some}
-        if array.layout.method != "encode":
-            return [self._move(unit.array, at, states[at]) for at in some]
-        pieces = self._encode(unit, some)
-        records = []
-        for at in some:
-            self._verify(unit.array, at, pieces[at])
-            nbytes = _inside_nbytes(array, self._sources[unit.array], at)
-            records.append(ShardRecord(array.name, at, new.state(at), states[at], 0, nbytes))
-        return records
-
-    def _move(self, number: int, coords: Ints, state: str | None) -> ShardRecord:
-        array, new, chunks = self._plan.arrays[number], self._news[number], self._encoded[number]
-        assert chunks is not None
-        most = 0
-        if new.spec is not None:
-            held = new.held_nbytes + INDEX_NBYTES * new.spec.n_chunks
-            most = move_nbytes(new.spec.inner.nbytes, held, self._plan.memory, self._options.threads)
-        full = self._plan.verify == "full"
-        moved = move_shard(chunks, new, coords, wants_crc=full, most_nbytes=most)
-        self._verify(number, coords, moved)
-        n_moved = moved.n_chunks if array.layout.method == "move" else 0
-        return ShardRecord(array.name, coords, new.state(coords), state, n_moved, moved.nbytes)
-
-    def _encode(self, unit: Unit, some: Sequence[Ints]) -> dict[Ints, WrittenShard]:
-        array, source, new = (
-            self._plan.arrays[unit.array],
-            self._sources[unit.array],
-            self._news[unit.array],
-        )
-        full = self._plan.verify == "full" or (self._plan.verify == "checksum" and new.spec is None)
-        piece, shards = array.grouping.piece, array.grouping.shards
-        if piece is not None:
-            return {at: stream_shard(source, new, at, piece, wants_crc=full) for at in some}
-        first = tuple(g * k for g, k in zip(unit.group, shards, strict=True))
-        shape = tuple(min(k, n - f) for f, k, n in zip(first, shards, array.grid, strict=True))
-        if len(some) == 1:  # the last ones of an interrupted group need not read all of it
-            first, shape = some[0], (1,) * len(first)
-        is_verified = self._plan.verify != "none"
-        return encode_group(source, new, first, shape, some, wants_crc=full, is_verified=is_verified)
-
-    # ---- verification
-
-    def _verify(self, number: int, coords: Ints, written: CopiedChunks | WrittenShard) -> None:
-        """Read a stored shard again, if that is wanted.
-
-        Raises
-        ------
-        OSError
-            It is not stored as it was written.
-        """
-        new, check = self._news[number], self._checks[number]
-        if self._plan.verify == "none":
-            return
-        is_stored = written.n_chunks > 0 if isinstance(written, CopiedChunks) else written.is_stored
-        if is_stored and not new.is_stored(coords):
-            raise OSError(
-                f"{new.describe(coords)}: expected the shard that was written, but it is not stored"
-            )
-        # moved chunks were not decoded, so their checksums were not compared yet
-        if check is not None and (self._plan.verify == "checksum" or isinstance(written, CopiedChunks)):
-            _check_checksums(new, coords, check)
-        if isinstance(written, CopiedChunks):
-            if written.crc is not None and new.content_crc(coords) != written.crc:
-                raise OSError(
-                    f"{new.describe(coords)}: the stored inner chunks differ from those that were written"
-                )
-        elif any(piece_crc(new.read(coords, one.start, one.shape)) != one.crc for one in written.pieces):
-            raise OSError(f"{new.describe(coords)}: the stored elements differ from those that were written")
+                conversion.check_source(at, records)
 
 
-def _encoded(array: PlannedArray, source: SourceArray, plan: ConvertPlan) -> EncodedChunks | None:
-    if array.layout.method == "zarr":
-        return RecodedChunks(source, plan.documents[array.name])
-    return source.encoded() if array.layout.method == "move" else None
-
-
-def _stored_shards(array: PlannedArray, source: SourceArray) -> dict[Ints, list[Ints]] | None:
-    """Return the shards with elements of existing objects by their groups; None if these are not known."""
-    found = None if source.stored is None or not source.shape else source.stored.touched(array.shard_shape)
-    if found is None:
-        return None
-    groups: dict[Ints, list[Ints]] = {}
-    for at in map(tuple, found.tolist()):
-        groups.setdefault(tuple(i // k for i, k in zip(at, array.grouping.shards, strict=True)), []).append(
-            at
-        )
-    return groups
-
-
-def _check_checksums(new: NewArray, coords: Ints, check: ChunkCheck) -> None:
-    view = open_object(new.folder.store, new.key(coords))
-    if view is None:
-        return
+@contextmanager
+def _noting(new: NewArray, some: Sequence[Ints], failures: list[ShardFailure]) -> Iterator[None]:
+    """Note an error as a failure of these shards; only a conflict ends the run."""
     try:
-        found = survey(view, new.describe(coords), check, Level.CHECKSUM, array=new.name)
-    finally:
-        view.close()
-    if found.findings:
-        raise OSError(f"{new.describe(coords)}: {found.findings[0].detail}")
-
-
-def _inside_nbytes(array: PlannedArray, source: SourceArray, coords: Ints) -> int:
-    nbytes = source.dtype.itemsize
-    for at, size, limit in zip(coords, array.shard_shape, source.shape, strict=True):
-        nbytes *= min(size, limit - at * size)
-    return nbytes
+        yield
+        return
+    except (ConflictError, JobOver):
+        raise
+    except (ShardError, OSError) as error:
+        detail = str(error)
+    except Exception as error:  # noqa: BLE001 - whatever a source or a store raises fails these shards only
+        detail = f"{type(error).__name__}: {error}"
+    failures += [ShardFailure(new.name, new.describe(at), detail) for at in some]

@@ -305,25 +305,23 @@ class _InnerChunks(EncodedChunks):
         name = store.describe(key)
         try:
             with closing(StoreObject(store, key, name).open(self._native, self._source.options)) as view:
-                yield from self._moved(view, positions, coords, most_nbytes)
+                order = np.empty(0, np.intp) if view.missing else _by_offset(view, positions)
+                while len(order):
+                    places = np.empty((len(order), 2), dtype=np.uint64)
+                    data, n = view.fetch(positions[order].astype(np.uint64), places, most_nbytes)
+                    data = memoryview(data).cast("B")
+                    for run in runs(places[:n], sys.maxsize):
+                        first = int(places[run.start, 0])
+                        last = first + int(places[run, 1].sum())
+                        yield coords[order[:n][run]], places[run, 1].tolist(), data[first:last]
+                    order = order[n:]
         except ShardError as error:
             raise error.with_context(shard=name) from error
 
-    @staticmethod
-    def _moved(
-        view: OpenedShard, positions: np.ndarray[Any, Any], coords: Coords, most_nbytes: int
-    ) -> Iterator[tuple[Coords, Sequence[int], Any]]:
-        if not view.missing:
-            view.check()
-            offsets = view.entries(check=False)[positions, 0]
-            order = np.argsort(offsets, kind="stable")
-            order = order[offsets[order] != ABSENT]
-            while len(order):
-                places = np.empty((len(order), 2), dtype=np.uint64)
-                data, n = view.fetch(positions[order].astype(np.uint64), places, most_nbytes)
-                data = memoryview(data).cast("B")
-                for run in runs(places[:n], sys.maxsize):
-                    first = int(places[run.start, 0])
-                    last = first + int(places[run, 1].sum())
-                    yield coords[order[:n][run]], places[run, 1].tolist(), data[first:last]
-                order = order[n:]
+
+def _by_offset(view: OpenedShard, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return which of the positions have an inner chunk, in the order of the offsets."""
+    view.check()
+    offsets = view.entries(check=False)[positions, 0]
+    order = np.argsort(offsets, kind="stable")
+    return np.asarray(order[offsets[order] != ABSENT])
