@@ -25,7 +25,7 @@ from ..storage.kinds import is_url, object_at
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
-from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, has_claim, release
+from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
 from .other_objects import ObjectCounts, OtherObjects
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor
@@ -65,12 +65,11 @@ class CopyWriter:
         self._place, self._budget, self._durability = place, budget, options.durability
         if place.job is not None:
             hierarchy = place.hierarchy
-            if not has_claim(hierarchy, place.job):
+            if not guard(hierarchy, place.job):
                 raise FileNotFoundError(
                     f"{hierarchy.place}: expected the mark of this run on the worker at {socket.gethostname()}, but there is none; all "
                     "workers must reach the new hierarchy under the same path"
                 )
-            hierarchy.before_store = guard(hierarchy, place.job)
 
     def holds_whole(self, array: ArrayTarget, key: str) -> bool:
         """Return True if a new object is in memory until it is stored."""

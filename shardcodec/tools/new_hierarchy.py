@@ -417,10 +417,16 @@ MARK = ".shardcodec-job"
 def claim(destination: NewHierarchy, job: str, path: str | None, *, is_begun: bool) -> None:
     """Mark an incomplete hierarchy for a job with a plan at `path`, so that no other one writes there. All its workers may call it.
 
-    With `is_begun` a ledger shows that the job has written shards; only then may there be objects without the mark.
+    With `is_begun` a ledger shows that the job has written shards; only then may there be objects without the mark. With a plan the
+    destination is guarded, too: other processes may end the job.
     """
-    if has_claim(destination, job):
-        return
+    if not has_claim(destination, job):
+        _mark(destination, job, path, is_begun=is_begun)
+    if path is not None:
+        guard(destination, job)
+
+
+def _mark(destination: NewHierarchy, job: str, path: str | None, *, is_begun: bool) -> None:
     if not is_begun:
         try:
             destination.check_free()
@@ -456,8 +462,8 @@ def has_claim(destination: NewHierarchy, job: str) -> bool:
     )
 
 
-def guard(destination: NewHierarchy, job: str) -> Callable[[], None]:
-    """Return a check for the time just before an object is stored; `JobOver` if the destination is complete, or lacks the mark of the job.
+def guard(destination: NewHierarchy, job: str) -> bool:
+    """Store nothing more once the destination is complete, or lacks the mark of the job (`JobOver`); return True if it has the mark now.
 
     A worker that was taken for lost may wake up long after others have done its work, and users have written since.
     """
@@ -471,7 +477,8 @@ def guard(destination: NewHierarchy, job: str) -> Callable[[], None]:
         if not is_ours:
             raise JobOver(f"{destination.place}: expected the mark of the job {job}, but the job is over")
 
-    return check
+    destination.before_store = check
+    return has_mark
 
 
 def release(destination: NewHierarchy) -> None:

@@ -20,7 +20,7 @@ from ...format.spec import ShardSpec
 from ...options import Options
 from ..documents import encoded_document
 from ..jobs.job_files import Ledger, LedgerLines, ledger_folder, read_ledgers
-from ..new_hierarchy import JobOver, NewHierarchy, claim, guard, has_claim, release
+from ..new_hierarchy import JobOver, NewHierarchy, claim, has_claim, release
 from ..report import format_nbytes
 from ..work import Incomplete, LostScheduler, MemoryBudget, Monitor, Stopped
 from .grouping import Geometry, encode_grouping
@@ -102,8 +102,6 @@ class Execution:
                 raise
             # another worker has ended the job since the ledgers were read
             return self._skip(n_shards), True, 0
-        if self.job is not None:
-            self.destination.before_store = guard(self.destination, self.owner)
         self.monitor.start(self.plan.source, n_shards)
         job, fingerprint = self.job, self.plan.fingerprint
         with contextlib.nullcontext() if job is None else Ledger(job, fingerprint) as ledger:

@@ -19,7 +19,7 @@ from ...storage.kinds import is_url
 from ..jobs.batches import Batches
 from ..jobs.job_files import Ledger, LedgerLines, PlanFile, read_ledgers
 from ..jobs.shard_work import ShardTask, TaskPlace
-from ..new_hierarchy import NewHierarchy, guard, has_claim
+from ..new_hierarchy import NewHierarchy, guard
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..work import MemoryBudget, Monitor, Stopped, in_order
 from .open_source import open_source
@@ -246,12 +246,11 @@ class PlanPlace(TaskPlace[RecordedUnit]):
         tree, new = open_plan(file, replace(options, threads=1))
         # a job that is over has no mark
         is_over = is_finished(read_ledgers(self.job, file.plan.fingerprint))
-        if not has_claim(new, self.owner) and not is_over:
+        if not guard(new, self.owner) and not is_over:
             raise FileNotFoundError(
                 f"{new.place}: expected the mark of the job {self.job} on the worker at {socket.gethostname()}, but there is none; "
                 "all workers must reach the destination under the same path"
             )
-        new.before_store = guard(new, self.owner)
         return OpenPlan(file.plan, tree, new, Ledger(self.job, file.plan.fingerprint))
 
     def _read_plan(self) -> PlanFile:
