@@ -100,16 +100,25 @@ class NewArray:
 
     @contextmanager
     def writer(self, coords: Ints) -> Iterator[ShardWriter]:
-        """Open the writer of one shard in a with block, at whose end the shard is stored, unless the writer was aborted."""
+        """Open the writer of one shard in a with block, at whose end the shard is stored; without inner chunks none is, and an old one is removed."""
         assert self.spec is not None
         with in_force(self._options):
             writer = self._hierarchy.writer(self._path(coords), self.spec)
         try:
-            with writer:
-                yield writer
+            yield writer
+            if self.has_chunks(writer):
                 self._hierarchy.before_store()
+                writer.commit()
+            else:
+                self.remove(coords)
         finally:
-            writer.abort()  # a commit that waited too long for a lock leaves it open
+            writer.abort()  # it does nothing after a commit
+
+    @staticmethod
+    def has_chunks(writer: ShardWriter) -> bool:
+        """Return True if a writer without header has got inner chunks."""
+        spec = writer.spec
+        return writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0)
 
     def write(self, first: Ints, values: np.ndarray[Any, Any], shards: Sequence[Ints]) -> None:
         """Write some shards of a box of whole ones that begins at shard `first`; those with the fill value only are not stored.

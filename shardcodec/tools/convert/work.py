@@ -201,10 +201,7 @@ def stream_shard(
             where, chunks = _by_chunks(values, begin, n, chunk_shape, spec.chain.perm)
             del values
             writer.write_chunks(where, chunks)
-        is_stored = writer.nbytes > (spec.index_nbytes if spec.index_location == "start" else 0)
-        if not is_stored:
-            writer.abort()
-            to.remove(coords)
+        is_stored = to.has_chunks(writer)
     return WrittenShard(tuple(written), is_stored)
 
 
