@@ -51,7 +51,7 @@ SMALL_TURNS = 20
 # A peer that takes longer in a row has no second turn.
 SLOW_SECONDS = 2.0
 # A peer that takes longer in a turn has failed.
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 
 
 class Ours(peers.ShardCodec):
@@ -171,8 +171,8 @@ class Row:
         start, parts = time.perf_counter(), []
         for box in self.boxes:
             parts.append(peer.read(array, box))
-            if time.perf_counter() - start > MOST_SECONDS:
-                raise TimeoutError(f"{len(parts)} of {len(self.boxes)} reads took {MOST_SECONDS:g} s")
+            if time.perf_counter() - start > MAX_SECONDS:
+                raise TimeoutError(f"{len(parts)} of {len(self.boxes)} reads took {MAX_SECONDS:g} s")
         return parts
 
     def check(self, peer: peers.Peer, result: Any) -> None:
@@ -276,7 +276,7 @@ def shown(failure: Any) -> str:
     """Return a cell for a peer without a time."""
     if failure is None:
         return "-"
-    return f"> {1e3 * MOST_SECONDS:.0f}" if "TimeoutError" in str(failure) else "failed"
+    return f"> {1e3 * MAX_SECONDS:.0f}" if "TimeoutError" in str(failure) else "failed"
 
 
 def ratios(medians: dict[str, float]) -> tuple[float, float, float]:

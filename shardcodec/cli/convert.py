@@ -333,7 +333,7 @@ def convert_lines(report: ConvertReport) -> Iterator[str]:
 # `shardcodec run-part FILE N` runs a part of a plan; `shardcodec status FILE` says how far the job is.
 
 # Parts that a line of text names.
-MOST_PARTS = 20
+MAX_PARTS = 20
 
 PlanArgument = Annotated[str, Argument(metavar="FILE", help="The plan.")]
 
@@ -398,8 +398,8 @@ def _lines(report: StatusReport) -> Iterator[str]:
             f"not of this plan: {format_count(report.n_foreign_ledgers, 'ledger')}"
         )
     if report.parts_left:
-        shown = ",".join(map(str, report.parts_left[:MOST_PARTS]))
-        more = ",..." if len(report.parts_left) > MOST_PARTS else ""
+        shown = ",".join(map(str, report.parts_left[:MAX_PARTS]))
+        more = ",..." if len(report.parts_left) > MAX_PARTS else ""
         yield f"parts left ({len(report.parts_left)} of {report.n_parts}): {shown}{more}"
     if report.is_complete:
         yield "complete"

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 # Objects that were left out and that a report lists; all are counted.
-MOST_LEFT = 1000
+MAX_LEFT = 1000
 # Metadata of Zarr v2 that name arrays: beside a zarr.json, a copy would show arrays that are not there in this form.
 _OF_ARRAYS = frozenset({".zarray", ".zmetadata"})
 # Bytes at the beginning of a file by which a plan or a ledger is known.
@@ -69,7 +69,7 @@ class ObjectCounts(Record):
     n_left : int
         Those that are not.
     left : tuple of LeftObject
-        The first `MOST_LEFT` of them.
+        The first `MAX_LEFT` of them.
     """
 
     n_objects: int = 0
@@ -311,7 +311,7 @@ class _Counts:
                 yield entry
                 continue
             self._n_left += 1
-            if len(self._left) < MOST_LEFT:
+            if len(self._left) < MAX_LEFT:
                 self._left.append(entry)
 
     def end(self) -> ObjectCounts:

@@ -25,7 +25,7 @@ from ..drawing.figures import BINARY_UNITS, format_nbytes
 from .targets import ArrayTarget
 
 __all__ = [
-    "MOST_FINDINGS",
+    "MAX_FINDINGS",
     "WARNINGS",
     "Finding",
     "FindingKind",
@@ -151,7 +151,7 @@ def format_share(part: float, whole: float) -> str:
 Ints = tuple[int, ...]
 
 # Findings of one shard that are listed; the others are counted.
-MOST_FINDINGS = 1000
+MAX_FINDINGS = 1000
 
 
 class FindingKind(enum.StrEnum):
@@ -292,7 +292,7 @@ class FindingList:
         """Add a finding; `more` has further fields of `Finding`."""
         is_warning = kind in WARNINGS
         self._n_errors += not is_warning
-        if len(self._listed) < MOST_FINDINGS:
+        if len(self._listed) < MAX_FINDINGS:
             if is_warning:
                 more["recoverable"] = None
             self._listed.append(

@@ -22,7 +22,7 @@ from .work import Stopped
 __all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays"]
 
 # Shards that a report lists.
-MOST_SHARDS = 1000
+MAX_SHARDS = 1000
 
 R = TypeVar("R")
 S = TypeVar("S", bound="ReportOfShards")
@@ -197,7 +197,7 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._count(done)
         if self._on_shard is not None:
             self._on_shard(done)
-        elif len(self._listed) < MOST_SHARDS:
+        elif len(self._listed) < MAX_SHARDS:
             self._listed.append(done)
 
     def _leave(self, array: ArrayTarget) -> None:

@@ -91,7 +91,7 @@ class RepairedShard(Report):
     n_from_copy : int
         Inner chunks that were taken from the copy, absent ones too.
     lost : tuple of tuple of int
-        Grid positions of lost inner chunks, the first `MOST_LOST`; they are absent now.
+        Grid positions of lost inner chunks, the first `MAX_LOST`; they are absent now.
     n_lost : int
         Number of lost inner chunks; some of them may not have been stored.
     backup : str or None
@@ -131,7 +131,7 @@ class RepairReport(ReportOfShards):
     n_shards : int
         Shards that were examined.
     shards : tuple of RepairedShard
-        The first `run_over_arrays.MOST_SHARDS` damaged shards; empty if each was reported on its own.
+        The first `run_over_arrays.MAX_SHARDS` damaged shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool
@@ -157,7 +157,7 @@ class RepairReport(ReportOfShards):
 # ---------------------------------------------------------------- repair one shard
 
 # Lost inner chunks that a report lists.
-MOST_LOST = 1000
+MAX_LOST = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -409,9 +409,9 @@ def _inside(shard: ShardTarget) -> Any:
 
 
 def _coordinates(shard: ShardTarget, positions: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the grid positions of the first `MOST_LOST` inner chunks."""
+    """Return the grid positions of the first `MAX_LOST` inner chunks."""
     grid = shard.array.shard_spec.grid_shape
-    return tuple(coordinates(position, grid) for position in positions[:MOST_LOST])
+    return tuple(coordinates(position, grid) for position in positions[:MAX_LOST])
 
 
 def rolled_back(shard: ShardTarget) -> RepairedShard:

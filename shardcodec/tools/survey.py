@@ -50,7 +50,7 @@ class Survey:
     is_lost : ndarray of bool, shape (n_chunks,)
         Inner chunks that were stored, or may have been, and are not in `places`.
     findings : tuple of Finding
-        At most `MOST_FINDINGS`.
+        At most `MAX_FINDINGS`.
     n_findings : int
         Number of findings without warnings, listed or not.
     nbytes : int

@@ -33,7 +33,7 @@ from .chunk_check import ChunkCheck, Level, LevelName
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
 from .manifest import Manifest, ManifestRow, OldManifest
-from .report import MOST_FINDINGS, Finding, FindingKind, Record, Report
+from .report import MAX_FINDINGS, Finding, FindingKind, Record, Report
 from .survey import survey
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state
 from .work import MemoryBudget, MemoryShare, Monitor, RunOptions, in_order
@@ -197,7 +197,7 @@ class ShardVerifier:
             )
             return ShardVerdict(None, tuple(findings), _n_errors(findings))
         if self.comparison is not None:
-            findings += itertools.islice(self.comparison.findings(shard), MOST_FINDINGS)
+            findings += itertools.islice(self.comparison.findings(shard), MAX_FINDINGS)
         sizes = found.nbytes, found.data_nbytes, found.verified_nbytes, found.unverifiable_nbytes
         n_errors = _n_errors(findings) + found.n_findings
         return ShardVerdict(sizes, (*findings, *found.findings), n_errors, state)
@@ -241,7 +241,7 @@ class ShardFindings(Report):
     shard : str
         Path or key of the object.
     findings : tuple of Finding
-        At most `findings.MOST_FINDINGS`.
+        At most `findings.MAX_FINDINGS`.
     n_findings : int
         Number of findings that are not warnings, also of those that are not listed.
     """
@@ -314,7 +314,7 @@ class VerifyReport(Report):
     n_findings : int
         Number of findings that are not warnings.
     shards : tuple of ShardFindings
-        Shards with findings, the first `MOST_SHARDS` of them; empty if each was reported on its own.
+        Shards with findings, the first `MAX_SHARDS` of them; empty if each was reported on its own.
     is_complete : bool
         False after a stop at the first finding.
     n_other_objects : int
@@ -337,7 +337,7 @@ class VerifyReport(Report):
 # ---------------------------------------------------------------- are the shards of arrays whole?
 
 # Shards with findings that a report lists.
-MOST_SHARDS = 1000
+MAX_SHARDS = 1000
 
 OnShard = Callable[[ShardFindings], None]
 
@@ -648,7 +648,7 @@ class _VerifyRun:
         self._n_findings += found.n_findings
         if self._on_shard is not None:
             self._on_shard(found)
-        elif len(self._shards) < MOST_SHARDS:
+        elif len(self._shards) < MAX_SHARDS:
             self._shards.append(found)
         if self._fail_fast and found.n_findings:
             self.is_stopped = True

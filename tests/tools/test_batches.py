@@ -17,7 +17,7 @@ from shardcodec.tools.jobs.batches import (
     AHEAD,
     FIRST_SECONDS,
     FIRST_SPEED,
-    MOST_SHARDS,
+    MAX_SHARDS,
     TARGET_SECONDS,
     Batches,
     TaskBatch,
@@ -104,7 +104,7 @@ def test_batch_has_at_least_one_unit_and_not_too_many() -> None:
     slow, _ = units_of(10, shard=10**12)
     assert len(taken(slow).items) == 1
     many, _ = units_of(10**9, shard=1)  # no list of 10^9 units is made
-    assert len(taken(many, 8).items) == MOST_SHARDS
+    assert len(taken(many, 8).items) == MAX_SHARDS
     empty, _ = units_of(10**9, shard=1, first=0)
     assert empty.take(1) is None
 

@@ -140,7 +140,7 @@ def test_boxes_that_stored_objects_touch(size: Any, box: Any, tmp_path: Path) ->
 
 def test_dense_and_small_arrays_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing of a full array would cost more than it saves, so it ends early."""
-    monkeypatch.setattr(sys.modules[StoredObjects.__module__], "MOST_LISTED", 100)
+    monkeypatch.setattr(sys.modules[StoredObjects.__module__], "MAX_LISTED", 100)
     keys = KeyEncoding(True, "/")
     with quiet():
         zarr.create_array(tmp_path, shape=(400,), chunks=(2,), dtype="i4")[:] = 1

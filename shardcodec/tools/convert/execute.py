@@ -155,9 +155,11 @@ class Execution:
         totals, n_empty = Totals(), 0
         until = UntilFailure(self.monitor, fail_fast=self.fail_fast)
         if self.workers is not None and self.job is not None:
-            results = self._on_workers(self.workers, self.job, with_records(self.plan, units, done), until)
+            results = self._results_of_workers(
+                self.workers, self.job, with_records(self.plan, units, done), until
+            )
         else:
-            results, n_empty = self._in_threads(units, done, ledger, until)
+            results, n_empty = self._results_of_threads(units, done, ledger, until)
         try:
             with closing(results):
                 for _, part in results:
@@ -175,10 +177,13 @@ class Execution:
             self.monitor.advance(n_empty)
         return totals
 
-    def _in_threads(
+    def _results_of_threads(
         self, units: Iterable[Unit], done: Done, ledger: Ledger | None, monitor: Monitor
     ) -> tuple[Generator[tuple[Any, Totals], None, None], int]:
-        """Return the results of the units, and the number of shards of which nothing is stored and nothing is written."""
+        """Return the results of the units, in any order, and the number of shards of which nothing is stored.
+
+        Without a job, the stored units of the plan replace `units`.
+        """
         known: dict[tuple[str, Ints], Sequence[ShardRecord]] = {}
         groups = GroupWork(
             self.plan,
@@ -195,7 +200,7 @@ class Execution:
         writer = UnitWriter(groups, known, ledger, n_threads=n_threads, fail_fast=self.fail_fast)
         return writer.run(with_records(self.plan, units, done), monitor, n_threads), n_empty
 
-    def _on_workers(
+    def _results_of_workers(
         self, workers: DaskWorkers, job: str, units: Iterable[RecordedUnit], monitor: Monitor
     ) -> Generator[tuple[Any, Totals], None, None]:
         need = max((array.grouping.need_nbytes for array in self.plan.arrays), default=0)

@@ -281,7 +281,7 @@ class _LegacyObjects(OtherObjects):
 Progress = Callable[[int, int], Any]
 
 # Objects that a warning names.
-MOST_NAMES = 20
+MAX_NAMES = 20
 
 # Bytes of encoded inner chunks that each thread holds at a time.
 PIECE_NBYTES = 16 << 20
@@ -400,8 +400,8 @@ def _warn_of(counts: ObjectCounts) -> None:
     """Warn of the objects that are left out."""
     if not counts.n_left:
         return
-    names = "; ".join(f"{left.name}: {left.reason}" for left in counts.left[:MOST_NAMES])
-    more = f"; {counts.n_left - MOST_NAMES} more" if counts.n_left > MOST_NAMES else ""
+    names = "; ".join(f"{left.name}: {left.reason}" for left in counts.left[:MAX_NAMES])
+    more = f"; {counts.n_left - MAX_NAMES} more" if counts.n_left > MAX_NAMES else ""
     warnings.warn(
         f"{format_count(counts.n_left, 'object')} that convert_2022 does not copy: {names}{more}",
         RuntimeWarning,

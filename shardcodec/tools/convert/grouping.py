@@ -32,7 +32,7 @@ __all__ = [
 # Small shards are written together up to this size, so that a unit of work is worth its administration.
 UNIT_NBYTES = 64 << 20
 # Candidates for the shape of a group along one axis.
-MOST_CANDIDATES = 6
+MAX_CANDIDATES = 6
 # Bytes of encoded chunks that a move reads at a time, at most; memory for each entry of an index and its chunk's position.
 MOVE_NBYTES = 16 << 20
 INDEX_NBYTES = 256
@@ -172,7 +172,7 @@ def _candidates(axis: int, geometry: Geometry) -> list[int]:
     aligned = min(most, math.lcm(size, geometry.source[axis]) // size)
     counts = {1, aligned}
     n = aligned
-    while len(counts) < MOST_CANDIDATES and n > 1:
+    while len(counts) < MAX_CANDIDATES and n > 1:
         n = -(-n // 2)
         counts.add(n)
     return sorted(counts)

@@ -100,7 +100,7 @@ VERIFY_LEVELS: tuple[VerifyLevel, ...] = get_args(VerifyLevel)
 
 # Bounds of the default memory, which is a quarter of that of the machine.
 LEAST_MEMORY = 512 << 20
-MOST_MEMORY = 8 << 30
+MAX_MEMORY = 8 << 30
 
 
 class Unit(NamedTuple):
@@ -298,7 +298,7 @@ def default_memory() -> int:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         physical = 0
-    return max(LEAST_MEMORY, min(MOST_MEMORY, physical // 4))
+    return max(LEAST_MEMORY, min(MAX_MEMORY, physical // 4))
 
 
 def make_plan(

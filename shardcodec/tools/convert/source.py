@@ -59,9 +59,9 @@ Coords = np.ndarray[Any, np.dtype[np.int64]]
 
 # Smaller grids are not listed: each object is asked for.
 LEAST_GRID = 64
-# A listing ends at this number of objects, or this part of the grid: the array is then not nearly empty.
-MOST_LISTED = 10_000
-MOST_PART = 16
+# A listing ends at the larger of this number of objects and the grid divided by the divisor: the array is then not sparse.
+MAX_LISTED = 10_000
+LISTED_DIVISOR = 16
 
 
 class StoredObjects:
@@ -100,7 +100,7 @@ class StoredObjects:
             or not store.supports_listing
         ):
             return None
-        most = max(MOST_LISTED, self.n_grid // MOST_PART)
+        most = max(MAX_LISTED, self.n_grid // LISTED_DIVISOR)
         positions: list[Ints] = []
         for key in store.keys(
             prefix, with_folders=True

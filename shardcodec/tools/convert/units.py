@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 # Failures that a report lists.
-MOST_FAILURES = 1000
+MAX_FAILURES = 1000
 # Member of the line of a ledger that says that the documents are written.
 FINISHED = "finished"
 
@@ -78,7 +78,7 @@ class Totals:
             sum(record.n_moved for record in group.records),
             sum(record.read_nbytes for record in group.records),
             sum(record.nbytes for record in group.records),
-            list(group.failures[:MOST_FAILURES]),
+            list(group.failures[:MAX_FAILURES]),
         )
 
     @property
@@ -94,12 +94,12 @@ class Totals:
         self.n_moved_chunks += more.n_moved_chunks
         self.read_nbytes += more.read_nbytes
         self.written_nbytes += more.written_nbytes
-        self.failures += more.failures[: MOST_FAILURES - len(self.failures)]
+        self.failures += more.failures[: MAX_FAILURES - len(self.failures)]
 
     def add_failure(self, failure: ShardFailure) -> None:
         """Add a shard that is not stored any more as it was written."""
         self.n_failed += 1
-        if len(self.failures) < MOST_FAILURES:
+        if len(self.failures) < MAX_FAILURES:
             self.failures.append(failure)
 
 

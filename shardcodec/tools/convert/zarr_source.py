@@ -37,7 +37,7 @@ from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, StoredOb
 __all__ = ["ZarrSource", "chunk_places", "zarr_source"]
 
 # Objects that are requested at a time from a store of requests.
-MOST_REQUESTS = 32
+MAX_REQUESTS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ class _PlainChunks(EncodedChunks):
             yield from self._files(positions, most_nbytes)
             return
         fit = most_nbytes // max(1, self._source.chain.nbytes)
-        n = 1 if store.is_near else max(1, min(MOST_REQUESTS, fit))
+        n = 1 if store.is_near else max(1, min(MAX_REQUESTS, fit))
         for i in range(0, len(positions), n):
             batch = positions[i : i + n]
             for at, data in zip(batch, _objects(store, list(map(self._source.key, batch))), strict=True):

@@ -27,7 +27,7 @@ TARGET_SECONDS = 20.0
 # Elements per second of one thread, before any batch was measured.
 FIRST_SPEED = 50e6
 # A message to a worker names at most so many shards, with what is recorded of them.
-MOST_SHARDS = 10_000
+MAX_SHARDS = 10_000
 # Batches whose results wait for those of an earlier one, for each batch that runs.
 AHEAD = 4
 
@@ -164,7 +164,7 @@ class Batches(Generic[I, R]):
         most = min(self._speed * self._seconds, self._left / (2 * max(1, n_slots)))
         batch: list[I] = []
         cost = n_shards = 0
-        while not batch or (cost < most and n_shards < MOST_SHARDS):
+        while not batch or (cost < most and n_shards < MAX_SHARDS):
             item = next(items, None)
             if item is None:
                 break

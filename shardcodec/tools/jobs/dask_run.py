@@ -22,7 +22,7 @@ from ...build_info import build_info
 from ...options import Options
 from ..work import LostScheduler, Monitor, Stopped
 from .batches import Batches, TaskBatch
-from .shard_work import MOST_SECONDS, ShardBatch, ShardTask, ShardWorker, TaskPlace
+from .shard_work import MAX_SECONDS, ShardBatch, ShardTask, ShardWorker, TaskPlace
 
 __all__ = [
     "JOIN_SECONDS",
@@ -159,7 +159,7 @@ def _run_batch(run: str, names: Sequence[Any]) -> ShardBatch:
             f"shardcodec: expected version {plugin.version} on the worker {get_worker().address}, got {actual}; install the same "
             "version on all workers"
         )
-    batch: ShardBatch = plugin.worker.run(names, MOST_SECONDS)
+    batch: ShardBatch = plugin.worker.run(names, MAX_SECONDS)
     return batch
 
 

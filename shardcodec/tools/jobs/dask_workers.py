@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster, default_client, get_worker
 from distributed.system import MEMORY_LIMIT
 
 from ...options import Options
-from ..convert.plan import MOST_MEMORY, default_memory
+from ..convert.plan import MAX_MEMORY, default_memory
 from ..report import format_nbytes
 from ..work import Monitor
 from .batches import Batches
@@ -267,6 +267,6 @@ def _memory(workers: Sequence[_Worker], memory: int | None) -> int:
     return min(
         default_memory() // hosts.count(one.host)
         if one.memory_limit is None
-        else min(MOST_MEMORY, int(one.memory_limit * MEMORY_SHARE))
+        else min(MAX_MEMORY, int(one.memory_limit * MEMORY_SHARE))
         for one in workers
     )

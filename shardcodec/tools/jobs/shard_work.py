@@ -30,7 +30,7 @@ from ..targets import ArrayTarget, ShardTarget, find_arrays
 from ..work import MemoryBudget, Monitor, Stopped
 
 __all__ = [
-    "MOST_SECONDS",
+    "MAX_SECONDS",
     "ArrayPlace",
     "ArrayTask",
     "ShardBatch",
@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 # A worker returns the rest of a batch after this time.
-MOST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 # A batch ends early if its results list more findings, so that a message stays small where all shards are damaged.
-MOST_WEIGHT = 20_000
+MAX_WEIGHT = 20_000
 
 I = TypeVar("I")  # noqa: E741 - an item: a shard, or a unit of a plan
 I_contra = TypeVar("I_contra", contravariant=True)
@@ -337,7 +337,7 @@ class ShardWorker:
             for n, result in task.tool.run(shards, until, task.n_threads):
                 results.append((n, result))
                 weight += self._task.weight(result)
-                if weight > MOST_WEIGHT:
+                if weight > MAX_WEIGHT:
                     break
         except Stopped:
             pass
