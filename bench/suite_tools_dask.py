@@ -51,7 +51,7 @@ class ConvertInWorkers(Convert):
         n = N_WORKERS[peer.name]
         client = context.keep(f"{n} workers", lambda: dask_processes.start(n))
         client.run(
-            dask_processes.configure, peer.settings(), ["dask.array", "shardcodec.tools.jobs.dask_run"]
+            dask_processes.configure, peer.settings(), ["dask.array", "shardcodec.tools.jobs.dask_workers"]
         )
         return (*super().prepare(context, peer, number), client)
 

@@ -13,11 +13,9 @@ from . import VERSION_LINE
 from .advise import advise
 from .common import ExitCode
 from .convert import convert, plan, run_part, status
-from .doctor import doctor
 from .enable import disable, enable
-from .inspect import inspect
+from .inspect import doctor, inspect, verify
 from .rewrite import compact, repair
-from .verify import verify
 
 __all__ = ["app", "run"]
 

@@ -1,21 +1,27 @@
-# inspect.py - the command `shardcodec inspect`
+# inspect.py - the commands that only look: `shardcodec inspect`, `verify` and `doctor`
 # SPDX-License-Identifier: MIT
-"""`shardcodec inspect PATH`: what is stored of arrays and shards."""
+"""The commands that only look: `shardcodec inspect`, `verify` and `doctor`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from ..tools.array_report import ArrayReport, LayoutRecord, SizeSummary, StoredRecord
+from ..tools.chunk_check import Level
+from ..tools.doctor import Check, DoctorReport, Status
+from ..tools.doctor import doctor as examine
 from ..tools.inspect import inspect as inspect_arrays
 from ..tools.report import format_count, format_nbytes, format_share
+from ..tools.verify import ShardFindings, VerifiedArray, VerifyReport
+from ..tools.verify import verify as verify_shards
 from ..tools.work import Monitor
 from .common import (
     ArrayOption,
     DaskOption,
+    DryRunOption,
     ExitCode,
     JsonLinesOption,
     JsonOption,
@@ -28,12 +34,14 @@ from .common import (
     ProgressOption,
     StorageOption,
     ThreadsOption,
+    finding_line,
+    parse_share,
     run_command,
     spec_from,
     storage_options_from,
 )
 
-__all__ = ["inspect"]
+__all__ = ["doctor", "inspect", "verify"]
 
 
 def inspect(
@@ -206,3 +214,167 @@ def _codecs(codecs: list[Any]) -> str:
         shown = [configuration[name] for name in ("cname", "level", "clevel") if name in configuration]
         found.append(codec["name"] + (f"({', '.join(map(str, shown))})" if shown else ""))
     return ", ".join(found) or "none"
+
+
+# ---------------------------------------------------------------- `shardcodec doctor PATH`: is a place fit for shards?
+
+_MARKS = {Status.OK: " ", Status.NOTE: "-", Status.PROBLEM: "!"}
+
+
+def doctor(
+    path: Annotated[str, Argument(metavar="PATH", help="The place of arrays: a folder or a URL.")],
+    storage_option: StorageOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+    jsonl: JsonLinesOption = False,
+) -> None:
+    """Show whether a place is fit for shards, and how shardcodec works here.
+
+    It makes a file with a temporary name, locks it and removes it; not with --dry-run. Lines with ! are problems, lines
+    with - are worth knowing. The exit code is 1 if there is a problem.
+
+    Example:
+
+        shardcodec doctor images.zarr
+    """
+    output = Output(as_json=as_json, as_lines=jsonl)
+
+    def work(monitor: Monitor) -> ExitCode:
+        report = examine(path, probe=not dry_run, storage_options=storage_options_from(storage_option))
+        output.text(check_lines(report))
+        output.end(report)
+        return ExitCode.FINDINGS if report.n_problems else ExitCode.CLEAN
+
+    run_command(work, ProgressKind.NONE)
+
+
+def check_lines(report: DoctorReport) -> Iterator[str]:
+    """Yield the facts as lines of text."""
+    for one in report.checks:
+        yield from _lines_of(one)
+
+
+def _lines_of(one: Check) -> Iterator[str]:
+    yield f"{_MARKS[one.status]} {one.name:12} {one.text}"
+    if one.advice is not None:
+        yield f"  {'':12} -> {one.advice}"
+
+
+# ---------------------------------------------------------------- `shardcodec verify PATH`: are shards whole?
+
+
+def verify(
+    path: PathArgument,
+    level: Annotated[
+        Level, Option("--level", help="Check indexes, all checksums, or decode all inner chunks.")
+    ] = Level.CHECKSUM,
+    sample: Annotated[
+        float,
+        Option(
+            "--sample",
+            metavar="SHARE",
+            parser=parse_share,
+            show_default="100%",
+            help="Check a share of the shards, such as 1%.",
+        ),
+    ] = 1.0,
+    since: Annotated[
+        str | None,
+        Option("--since", metavar="MANIFEST", help="Skip shards that have not changed since this manifest."),
+    ] = None,
+    manifest: Annotated[
+        str | None, Option("--manifest", metavar="OUT", help="Write a manifest to this file.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        Option(
+            "--against",
+            metavar="OTHER",
+            help="Compare all elements, and objects of no array, with this source of `convert`.",
+        ),
+    ] = None,
+    array: ArrayOption = None,
+    only_arrays: Annotated[
+        bool, Option("--only-arrays", help="With --against: do not compare objects that belong to no array.")
+    ] = False,
+    metadata: MetadataOption = None,
+    storage_option: StorageOption = None,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    dask: DaskOption = None,
+    as_json: JsonOption = False,
+    jsonl: JsonLinesOption = False,
+    progress: ProgressOption = ProgressKind.AUTO,
+    keep_going: KeepGoingOption = True,
+) -> None:
+    """Check that shards are whole. Nothing is changed.
+
+    Each finding has its kind, the shard, the inner chunk, the bytes, and whether `repair` can restore it without a copy.
+    The exit code is 1 if a shard is damaged.
+
+    Example:
+
+        shardcodec verify images.zarr --level decode --manifest images.manifest
+    """
+    output = Output(as_json=as_json, as_lines=jsonl)
+
+    def on_shard(found: ShardFindings) -> None:
+        output.part(found)
+        output.text(map(finding_line, found.findings))
+        n_more = found.n_findings - sum(not one.is_warning for one in found.findings)
+        output.text([f"{found.shard}: {format_count(n_more, 'further finding')}"] if n_more > 0 else [])
+
+    def work(monitor: Monitor) -> ExitCode:
+        report = verify_shards(
+            path,
+            level=level,
+            sample=sample,
+            since=since,
+            manifest=manifest,
+            against=against,
+            array=array,
+            only_arrays=only_arrays,
+            spec=spec_from(metadata),
+            threads=threads,
+            fail_fast=not keep_going,
+            memory=memory,
+            dask=dask,
+            storage_options=storage_options_from(storage_option),
+            monitor=monitor,
+            on_shard=None if output.keeps_parts else on_shard,
+        )
+        output.text(_lines(report))
+        output.end(report)
+        return ExitCode.FINDINGS if report.n_findings else ExitCode.CLEAN
+
+    run_command(work, progress)
+
+
+def _lines(report: VerifyReport) -> Iterator[str]:
+    for one in report.arrays:
+        yield from _array_lines(one, report)
+    if report.n_other_objects:
+        yield f"{format_count(report.n_other_objects, 'other object')} compared"
+    if not report.is_complete:
+        yield "stopped at the first finding"
+    n_left = sum(one.problem is not None for one in report.arrays)
+    were = "was" if n_left == 1 else "were"
+    left = f"; {format_count(n_left, 'array')} {were} not verified" if n_left else ""
+    yield (format_count(report.n_findings, "finding") if report.n_findings else "no damage found") + left
+
+
+def _array_lines(one: VerifiedArray, report: VerifyReport) -> Iterator[str]:
+    yield one.name or report.target
+    if one.problem is not None:
+        yield f"  not verified: {one.problem}"
+        return
+    yield f"  shards        {one.n_shards} verified, {one.n_damaged} of them damaged, {format_nbytes(one.nbytes)}"
+    if one.n_unchanged or one.n_not_sampled:
+        yield f"  left out      {one.n_unchanged} unchanged since the manifest, {one.n_not_sampled} not in the sample"
+    verified = format_share(one.verified_nbytes, one.data_nbytes)
+    yield f"  inner chunks  {format_nbytes(one.data_nbytes)}, {verified} verified by a checksum"
+    if one.unverifiable_nbytes:
+        share = format_share(one.unverifiable_nbytes, one.data_nbytes)
+        yield f"  no checksum   {format_nbytes(one.unverifiable_nbytes)} ({share}): damage of these bytes cannot be found"
+    if not one.has_index_checksum:
+        yield "  no checksum   of the indexes; `shardcodec compact --index-crc` makes an array that has it"

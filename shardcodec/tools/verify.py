@@ -28,11 +28,10 @@ from ..options import Options
 from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
 from ..storage.waiting import retry
-from .against import Comparison, compared_objects
+from .against import Comparison, Manifest, ManifestRow, OldManifest, compared_objects
 from .chunk_check import ChunkCheck, Level, LevelName
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
-from .manifest import Manifest, ManifestRow, OldManifest
 from .report import MAX_FINDINGS, Finding, FindingKind, Record, Report
 from .survey import survey
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state

@@ -32,7 +32,7 @@ dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 from dask_clusters import cluster_process, two_workers  # noqa: E402 - it needs distributed
 
-from shardcodec.tools.jobs import dask_run, dask_workers  # noqa: E402
+from shardcodec.tools.jobs import dask_workers  # noqa: E402
 
 METHODS: list[dict[str, Any]] = [{}, {"codecs": ["zstd", "crc32c"]}]
 
@@ -166,7 +166,7 @@ def test_window_bounds_the_tasks_in_the_scheduler(
     client: Any, source: Path, new: Path, small_batches: None, tmp_path: Path
 ) -> None:
     """The workers wait until the window is full."""
-    window = 2 * dask_run.WINDOW
+    window = 2 * dask_workers.WINDOW
     seen = []
     end = time.monotonic() + 60
 
@@ -375,7 +375,7 @@ def test_workers_must_reach_the_destination_and_have_the_same_version(
     with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
         convert(source, "memory://new.zarr", shards=SHARDS, dask=client, job=job)
     assert not job.exists() and not Path(f"{job}.ledger").exists()  # nothing was written
-    monkeypatch.setattr(dask_run, "build_info", lambda: {"version": "0.0.1"})
+    monkeypatch.setattr(dask_workers, "build_info", lambda: {"version": "0.0.1"})
     with pytest.raises(
         ImportError, match=r"expected version 0\.0\.1 on the worker tcp://.*install the same version"
     ):

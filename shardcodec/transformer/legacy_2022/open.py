@@ -42,12 +42,13 @@ from .metadata import (
     array_key,
     data_prefix,
     group_key,
+    has_certain_fill,
     normalized,
     parse_array,
     parse_group,
     parse_hierarchy,
+    to_v3,
 )
-from .translate import has_certain_fill, to_v3
 
 __all__ = [
     "LegacyStore",
