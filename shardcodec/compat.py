@@ -260,8 +260,7 @@ def evolve(codecs: Iterable[Any], spec: ArraySpec) -> Iterator[tuple[Any, ArrayS
 
 def is_synchronous(codec: Any) -> bool:
     """Return True if a codec can be called without an event loop; from 3.3 on, zarr has a rule for that."""
-    rule = getattr(zarr_codecs, "_codec_supports_sync", None)
-    if rule is not None:
+    if (rule := getattr(zarr_codecs, "_codec_supports_sync", None)) is not None:
         return bool(rule(codec))
     return not is_sharding(codec) and all(hasattr(codec, name) for name in ("_decode_sync", "_encode_sync"))
 
@@ -527,15 +526,12 @@ def pipeline_of(array: Any) -> CodecPipeline:
 
 def pipelines_of_arrays() -> Iterator[tuple[str, CodecPipeline]]:
     """Yield the name and the pipeline of each array of this process; several handles on one array come several times."""
-    for thing in gc.get_objects():
-        # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
-        if not issubclass(type(thing), AsyncArray):
-            continue
-        try:
-            name, pipeline = str(thing.store_path), pipeline_of(thing)
-        except AttributeError:  # another thread is making the array, or its constructor has failed
-            continue
-        yield name, pipeline
+    # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
+    for array in (thing for thing in gc.get_objects() if issubclass(type(thing), AsyncArray)):
+        with contextlib.suppress(
+            AttributeError
+        ):  # another thread is making the array, or its constructor has failed
+            yield str(array.store_path), pipeline_of(array)
 
 
 def with_pipeline(array: Any, pipeline: CodecPipeline) -> Any:
@@ -553,10 +549,7 @@ def with_empty_chunks(array: Any) -> Any:
 
 
 def write_order(codec: Any) -> dict[str, Any]:
-    """Return the order of a sharding codec of zarr 3.3 or later as an option; empty for its default.
-
-    For "unordered", which guarantees no order, zarr itself writes lexicographically.
-    """
+    """Return the order of a sharding codec of zarr 3.3 or later as an option; zarr writes "unordered" lexicographically."""
     order = getattr(codec, "subchunk_write_order", "morton")
     return {} if order == "morton" else {"order": "lexicographic" if order == "unordered" else order}
 
@@ -622,17 +615,10 @@ def watch_deletions(
     around: Callable[[Any, str], AbstractAsyncContextManager[None]],
     around_set: Callable[[Any, str], AbstractAsyncContextManager[None]],
 ) -> Callable[[], None]:
-    """Run every deletion through a zarr store within a context manager, until the returned function is called.
+    """Run every deletion through a zarr store in a context manager, until the returned function is called.
 
-    zarr tells a codec pipeline of reads and writes, and not of deletions, so the methods of all classes of stores are
-    replaced meanwhile.
-
-    Parameters
-    ----------
-    around : callable
-        Takes the store and the key or prefix that is deleted, without slashes at its ends; returns the context manager.
-    around_set : callable
-        The same for the document of an array that is stored; takes the key of the document.
+    zarr tells a pipeline of no deletion, so methods of all classes of stores are replaced. `around` takes the store and the key
+    or prefix without slashes at its ends, and `around_set` the key of a document of an array that is stored.
     """
     replaced = []
     for cls in _with_subclasses(Store):
