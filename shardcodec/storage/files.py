@@ -216,7 +216,7 @@ def check_name(name: str) -> str:
 
 
 def open_file(path: str) -> BufferedReader | None:
-    """Open a regular file for reading; None if there is no file.
+    """Open a regular file for reading. Return None if it does not exist.
 
     ShardFileError: the path is a folder or a link to nothing, or a FIFO, a socket or a device, which could block forever.
     """

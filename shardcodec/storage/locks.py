@@ -241,7 +241,7 @@ class FileLocks:
     paths: ascending, with symbolic links resolved. names: those by which the caller reads and writes the files; each is
     checked, under the lock, to lead to its path.
 
-    held: for each file the descriptor that holds its lock, and the file as it was then; `NO_FILE` if there is no file; None if
+    held: for each file the descriptor that holds its lock, and the file as it was then; `NO_FILE` if it does not exist; None if
     the file cannot be locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
     """
 

@@ -233,7 +233,7 @@ def variables_of(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 class ChildVariables:
-    """What calls of `enable` have put into the environment of this process.
+    """The environment variables that calls of `enable` have set in this process.
 
     A variable that the user has set wins, and one that the user changes later stays as it was changed. In a process that was
     itself started under `enable`, the variables of the parent are known by a record in the environment, and may be replaced.

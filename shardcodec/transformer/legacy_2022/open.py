@@ -119,7 +119,7 @@ class LegacyStore(RenamedStore):
         return None if buffer is None else json_object(buffer.to_bytes(), key)
 
     async def array(self, path: str) -> LegacyArray | None:
-        """Return the metadata of an array; None if there is no array. Raises as `metadata.parse_array`."""
+        """Return the metadata of an array, or None if it does not exist. Raises as `metadata.parse_array`."""
         document = await self._read(array_key(path, self.suffix))
         return None if document is None else parse_array(document)
 
