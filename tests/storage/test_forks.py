@@ -225,10 +225,10 @@ def test_child_enables_although_another_thread_did_at_the_fork(monkeypatch: pyte
         return contextlib.nullcontext()
 
     with monkeypatch.context() as patched:
-        patched.setattr(enable_module, "config", SimpleNamespace(set=slow))
+        patched.setattr(enable_module, "config", SimpleNamespace(set=slow, get=enable_module.config.get))
         thread = threading.Thread(target=shardcodec.enable)
         thread.start()
-        entered.wait()
+        assert entered.wait(60)
 
         def work() -> None:
             patched.undo()
