@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import pickle
 import shutil
 import signal
 import struct
@@ -358,6 +359,13 @@ def run_checked(code: str, **environment: str) -> subprocess.CompletedProcess[st
     done = run_python(code, **environment)
     assert done.returncode == 0, done.stderr
     return done
+
+
+def open_and_sum(data: bytes, variable: str) -> tuple[list[bool], float]:
+    """Unpickle a data set of xarray and sum a variable; also return whether each of its arrays is native."""
+    data_set = pickle.loads(data)
+    total = float(data_set[variable].sum())
+    return [array.is_native for array in shardcodec.open_arrays() if array.name.endswith(variable)], total
 
 
 def write_and_read_row(array: Any, row: int) -> bytes:

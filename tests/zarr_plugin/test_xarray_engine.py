@@ -7,12 +7,14 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from helpers import open_and_sum
 
 import shardcodec
 
@@ -157,12 +159,6 @@ def test_xarray_does_not_choose_the_engine_by_itself(stored: Path) -> None:
     assert "shardcodec" in xr.backends.list_engines()
 
 
-def _read_in_a_child(data: bytes) -> tuple[list[bool], float]:
-    opened = pickle.loads(data)
-    total = float(opened["heat"].sum())
-    return [array.is_native for array in shardcodec.open_arrays() if array.name.endswith("heat")], total
-
-
 @pytest.mark.parametrize(
     ("stored", "chunks"),
     [(3, None), (3, {"time": 6}), pytest.param(2, None, marks=pytest.mark.nightly)],
@@ -171,7 +167,7 @@ def _read_in_a_child(data: bytes) -> tuple[list[bool], float]:
 def test_processes_without_enable_read_with_shardcodec(stored: Path, chunks: Any) -> None:
     """The pipeline travels with the arrays, so a worker that was spawned needs no call of its own."""
     opened = xr.open_dataset(stored, engine="shardcodec", chunks=chunks)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        are_native, total = pool.apply(_read_in_a_child, (pickle.dumps(opened),))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        are_native, total = pool.submit(open_and_sum, pickle.dumps(opened), "heat").result()
     assert are_native and all(are_native)
     assert total == pytest.approx(float(opened["heat"].sum()))
