@@ -13,9 +13,10 @@ from typing import Any
 
 import dask
 import distributed
+import zarr
 from helpers import python_environment
 
-__all__ = ["cluster_process", "local_workers", "two_workers"]
+__all__ = ["cluster_process", "fill", "hide", "local_workers", "make_older", "two_workers", "used"]
 
 # On a loaded machine a worker needs longer to start again than dask waits; then its cluster drops it, and a test waited for ever.
 PATIENT = {"distributed.deploy.lost-worker-timeout": 600.0}
@@ -81,3 +82,29 @@ def cluster_process(
     finally:
         process.kill()
         process.communicate()
+
+
+# ---- what tests run in the workers, which cannot import a file of tests by its name
+
+
+def used(threads: int | None = None) -> tuple[str, int | None]:
+    """Return the pipeline of a new array, and the option ``threads`` of zarr's configuration."""
+    array = zarr.create_array({}, shape=(4,), chunks=(2,), dtype="u1")
+    return type(array.async_array.codec_pipeline).__name__, zarr.config.get("shardcodec.threads", None)
+
+
+def hide() -> None:
+    sys.modules["shardcodec"] = None  # type: ignore[assignment]
+
+
+def make_older() -> None:
+    import shardcodec
+
+    shardcodec.build_info = lambda: {"version": "0.0.1"}
+
+
+def fill(block: Any, path: str, block_info: Any = None) -> Any:
+    """Open the array in the task, as users do in `map_blocks`, and write one block."""
+    array = zarr.open_array(path)
+    array[tuple(slice(*edges) for edges in block_info[0]["array-location"])] = block
+    return block[:0, :0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,17 +21,11 @@ import shardcodec
 pytest.importorskip("distributed", reason="distributed is not installed")
 import dask
 import dask.array as da
-from dask_clusters import local_workers
+from dask_clusters import fill, hide, local_workers, make_older, used
 
 pytestmark = pytest.mark.slow
 
 EDGE = 64
-
-
-def used(threads: int | None = None) -> tuple[str, int | None]:
-    """Return the pipeline of a new array, and the option ``threads`` of zarr's configuration."""
-    array = zarr.create_array({}, shape=(4,), chunks=(2,), dtype="u1")
-    return type(array.async_array.codec_pipeline).__name__, zarr.config.get("shardcodec.threads", None)
 
 
 OURS = ("ShardCodecPipeline", 1)
@@ -88,16 +81,6 @@ def test_disable_undoes_it_in_the_workers(client: Any) -> None:
     shardcodec.disable()
 
 
-def hide() -> None:
-    sys.modules["shardcodec"] = None  # type: ignore[assignment]
-
-
-def make_older() -> None:
-    import shardcodec
-
-    shardcodec.build_info = lambda: {"version": "0.0.1"}
-
-
 @pytest.mark.parametrize(
     ("change", "message"), [(hide, "cannot import it"), (make_older, r"got 0\.0\.1; install the same")]
 )
@@ -129,13 +112,6 @@ def test_other_objects_are_refused() -> None:
 
 
 # ---- dask's own ways to write, with many tasks for one shard
-
-
-def fill(block: Any, path: str, block_info: Any = None) -> Any:
-    """Open the array in the task, as users do in `map_blocks`, and write one block."""
-    array = zarr.open_array(path)
-    array[tuple(slice(*edges) for edges in block_info[0]["array-location"])] = block
-    return block[:0, :0]
 
 
 def written(folder: Path, way: str) -> int:
