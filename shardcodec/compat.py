@@ -20,9 +20,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numcodecs  # type: ignore[import-untyped]
 import numpy as np
@@ -40,7 +41,7 @@ from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
-from zarr.core.sync import _runner, sync
+from zarr.core.sync import _get_loop, _runner, sync
 from zarr.core.sync import loop as _zarrs_loop
 from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
@@ -113,8 +114,8 @@ __all__ = [
     "spec_with",
     "store_by_fsspec",
     "stored_document",
+    "submit",
     "swaps_for_filters",
-    "sync",
     "unwrap",
     "watch_deletions",
     "with_empty_chunks",
@@ -125,6 +126,7 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
 # The metadata of an array, of either format.
 ArrayMetadata = ArrayV2Metadata | ArrayV3Metadata
 
@@ -399,9 +401,7 @@ def memory_identity(store: MemoryStore) -> int:
 
 def unwrap(store: Any) -> Any:
     """Return the store within wrappers (logging, latency, ...)."""
-    while isinstance(store, WrapperStore):
-        store = store._store
-    return store
+    return unwrap(store._store) if isinstance(store, WrapperStore) else store
 
 
 def wrapped(store: Any, inner: Any) -> Any:
@@ -480,9 +480,14 @@ def _frames(thread: int | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def on_zarrs_loop(work: Coroutine[Any, Any, Any]) -> Any:
+def on_zarrs_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on zarr's event loop and wait for it. The thread of that loop must not call this."""
     return sync(work)
+
+
+def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a coroutine on zarr's event loop."""
+    return asyncio.run_coroutine_threadsafe(work, _get_loop())
 
 
 def is_zarrs_loop() -> bool:
@@ -520,17 +525,14 @@ def _async_array(array: Any) -> Any:
 
 def pipeline_of(array: Any) -> CodecPipeline:
     """Return the pipeline that an array uses."""
-    pipeline: CodecPipeline = _async_array(array).codec_pipeline
-    return pipeline
+    return _async_array(array).codec_pipeline  # type: ignore[no-any-return]
 
 
 def pipelines_of_arrays() -> Iterator[tuple[str, CodecPipeline]]:
     """Yield the name and the pipeline of each array of this process; several handles on one array come several times."""
     # Not `isinstance`: it asks each object for its `__class__`, and a weak proxy of a dead object raises then.
     for array in (thing for thing in gc.get_objects() if issubclass(type(thing), AsyncArray)):
-        with contextlib.suppress(
-            AttributeError
-        ):  # another thread is making the array, or its constructor has failed
+        with contextlib.suppress(AttributeError):  # it is being made, or its constructor has failed
             yield str(array.store_path), pipeline_of(array)
 
 
@@ -640,8 +642,7 @@ def watch_deletions(
 
 def _with_subclasses(cls: type) -> Iterator[type]:
     yield cls
-    subclasses: list[type] = type.__subclasses__(cls)
-    for subclass in subclasses:
+    for subclass in list[type](cls.__subclasses__()):
         yield from _with_subclasses(subclass)
 
 

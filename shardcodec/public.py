@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .access.array_reader import ArrayReader, open_array
+    from .access.array import Array, create_array, open_array
     from .access.buffer.group_writes import group_writes
     from .access.chunk_writer import SlotWriter
+    from .access.documents import Attributes
     from .access.encode_decode import decode, encode
     from .access.index_scan import ChunkState
     from .access.shard import Shard, open_shard
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from .zarr_plugin.pipeline import ShardCodecPipeline
 
 __all__ = [
-    "ArrayReader",
+    "Array",
+    "Attributes",
     "ChainSpec",
     "ChecksumError",
     "ChunkState",
@@ -67,6 +69,7 @@ __all__ = [
     "attach",
     "build_info",
     "chunk_state",
+    "create_array",
     "decode",
     "disable",
     "enable",
@@ -82,7 +85,8 @@ __all__ = [
 
 # The module of each name.
 MODULES: dict[str, str] = {
-    "ArrayReader": ".access.array_reader",
+    "Array": ".access.array",
+    "Attributes": ".access.documents",
     "ChainSpec": ".format.spec",
     "ChecksumError": ".errors",
     "ChunkState": ".access.index_scan",
@@ -109,13 +113,14 @@ MODULES: dict[str, str] = {
     "attach": ".zarr_plugin.enable",
     "build_info": ".build_info",
     "chunk_state": ".zarr_plugin.chunk_state",
+    "create_array": ".access.array",
     "decode": ".access.encode_decode",
     "disable": ".zarr_plugin.enable",
     "enable": ".zarr_plugin.enable",
     "encode": ".access.encode_decode",
     "group_writes": ".access.buffer.group_writes",
     "iter_existing": ".zarr_plugin.chunk_state",
-    "open_array": ".access.array_reader",
+    "open_array": ".access.array",
     "open_arrays": ".zarr_plugin.enable",
     "open_shard": ".access.shard",
     "options": ".options",

@@ -1,8 +1,6 @@
-# array_reader.py - an array opened for reads, and what is stored of it chunk by chunk
+# array_reader.py - the reading half of `Array`
 # SPDX-License-Identifier: MIT
-"""An array opened for reads, and what is stored of it chunk by chunk.
-
-`open_array` and `ArrayReader`, a handle that only reads.
+"""`ArrayReader`: reads an array without a zarr array.
 
 A call of a zarr array costs some hundred microseconds, and a data loader does not need all of its work. This handle prepares
 as much as possible when it is opened: geometry, compiled codecs, options, locations of objects. A call is then some
@@ -12,143 +10,42 @@ arithmetic and one native call, for any number of boxes and shards.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..arguments import checked
-from ..drawing.figures import ChunkMap
 from ..errors import ShardError, UnsupportedError
 from ..format.metadata import key_encoding, parse_document
-from ..format.spec import ChainSpec, ShardSpec
+from ..format.spec import ChainSpec
 from ..native import require
 from ..option_sources import current_options
-from ..options import Options, check
+from ..options import check
 from ..storage import indexes as index_caches
 from ..storage.indexes import IndexCache
-from ..storage.kinds import readable_at
-from ..storage.waiting import Patience
-from .basic_selection import parse_selection
-from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
+from ..storage.waiting import Patience, in_thread
+from .box_reader import ArrayObjects, BoxReader, Folder
 from .buffer import flush_names, is_any_buffered
-from .index_scan import ShardGrid, Sizes, sizes_of
+from .index_scan import map_of_array
 from .inner_chunks import compiled, output_array
 from .read import ObjectSelection
 from .regions import Boxes, as_coordinates, box_rows
+from .selection import KINDS, ArraySelection
 
 if TYPE_CHECKING:
     from .._native import Chain
 
+__all__ = ["ArrayReader", "Kind"]
 
-__all__ = [
-    "ArrayReader",
-    "map_of_array",
-    "open_array",
-]
-
-
-# ---------------------------------------------------------------- the map of the inner chunks of a whole array
-#
-# Read the indexes of all shards of an array, batch by batch, into a `ChunkMap` for `ArrayReader.plot`.
-
-
-def map_of_array(objects: ArrayObjects, spec: ChainSpec, options: Options) -> ChunkMap:
-    """Return the map of the inner chunks of an array; `UnsupportedError` if it is not sharded, or its shards hide their inner chunks."""
-    if spec.sharding is None:
-        raise UnsupportedError(f"array {objects.folder!r}: expected shards, but it is not sharded")
-    shard = ShardSpec.from_chain(spec)
-    if not shard.supports_partial_access:
-        raise UnsupportedError(
-            f"array {objects.folder!r}: codecs after sharding_indexed hide the inner chunks"
-        )
-    grid = ShardGrid(shard, objects.shape, None)
-    chunk_map = ChunkMap(objects.shape, grid.chunk_shape, grid.first, grid.shape, shard.shard_shape)
-    for shards in grid.batches():
-        keys = objects.folder.keys([objects.keys.key(coords) for coords in shards])
-        for coords, sizes in zip(shards, _sizes(objects, keys, options), strict=True):
-            place, block = grid.block(coords, sizes)
-            chunk_map.add(tuple(axis.start for axis in place), block)
-    return chunk_map
-
-
-def _sizes(objects: ArrayObjects, keys: list[str], options: Options) -> Sizes:
-    store, chain = objects.folder.store, objects.chain
-    if is_any_buffered():
-        flush_names(store.lock_names(keys))
-    return sizes_of(store, chain, keys, options)[0]
-
-
-# ---------------------------------------------------------------- `open_array` and `ArrayReader`: many small reads of one array
-
+Kind = Literal["brackets", "basic", "orthogonal", "coordinate", "mask", "block"]
 Ints = tuple[int, ...]
 
 
-@checked
-def open_array(
-    path_or_store: Any,
-    path: str = "",
-    *,
-    threads: int | None = None,
-    index_cache: int | IndexCache | None = None,
-    immutable: bool = False,
-    clip: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> ArrayReader:
-    """Open an array for many small reads, without a zarr array.
-
-    Parameters
-    ----------
-    path_or_store : str, PathLike or zarr Store
-        Folder, zip file, URL (``s3://bucket/a.zarr``) or store of the array, or of a hierarchy that contains it.
-    path : str
-        Path of the array in the folder or store.
-    threads : int, optional
-        Number of threads of one call, including the calling thread. Default: the option ``threads``.
-    index_cache : int or IndexCache, optional
-        Bytes of decoded shard indexes to keep, or a cache that several arrays share. Default: the option
-        ``index_cache``, in the shared cache of the process.
-    immutable : bool
-        A promise that the array does not change while it is open; see `Options`.
-    clip : bool
-        Accept inner chunks that do not divide the shards; see `ShardSpec`. Such an array does not support `read_chunks`.
-    storage_options : mapping, optional
-        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
-
-    Returns
-    -------
-    ArrayReader
-
-    Raises
-    ------
-    FileNotFoundError
-        The array has neither a ``zarr.json`` nor a ``.zarray``.
-    SpecError
-        This document is malformed, or it does not describe an array.
-    UnsupportedError
-        The engine does not support a codec, the data type or the grid; open the array with `zarr.open_array`, or make a
-        native copy with ``shardcodec convert``, which needs a data type that is supported.
-    TypeError, ValueError
-        An argument is invalid.
-    ImportError
-        No package is installed that can open the URL.
-
-    Notes
-    -----
-    Options are resolved here: a later ``with shardcodec.options(...)`` does not change the handle.
-
-    Elements have native byte order, also if those of the stored array have the other one.
-    """
-    folder = folder_at(readable_at(path_or_store, storage_options), path)
-    return ArrayReader(folder, threads, index_cache, immutable, clip)
-
-
 class ArrayReader:
-    """A read-only handle on an array; made by `open_array`.
-
-    Several threads may use one handle. Unpickling opens the array again, with an empty cache. In a block of
-    `shardcodec.group_writes`, a read first stores the buffered writes of the objects that it needs.
+    """The reading half of `Array`, which describes the members.
 
     Parameters
     ----------
@@ -158,21 +55,6 @@ class ArrayReader:
         As for `open_array`.
     document : mapping, optional
         Metadata in place of those that are stored.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of the array, in elements.
-    ndim : int
-        Number of axes.
-    dtype : dtype
-        Data type of the elements.
-    chunks : tuple of int
-        Shape of a chunk that is decoded at a time, in elements: an inner chunk if the array is sharded.
-    shards : tuple of int or None
-        Shape of a shard in elements; None if the array is not sharded.
-    fill_value : scalar
-        Value of elements that are not stored.
 
     Raises
     ------
@@ -190,14 +72,28 @@ class ArrayReader:
         document: Mapping[str, Any] | None = None,
     ) -> None:
         require()  # the error of a missing extension is not about the array
-        self._arguments = (folder, threads, index_cache, immutable, clip, document)
-        metadata = folder.metadata() if document is None else document
+        self._arguments: tuple[Any, ...] = (folder, threads, index_cache, immutable, clip, document)
+        self._folder = folder
+        choices = {"threads": threads, "immutable": immutable or None}
+        if not isinstance(index_cache, IndexCache):
+            choices["index_cache"] = index_cache
+        self._options = current_options(argument=check(choices))
+        if index_cache is None:
+            index_cache = index_caches.shared(self._options.index_cache, self._options.open_files)
+        elif not isinstance(index_cache, IndexCache):
+            index_cache = IndexCache(self._options.index_cache, max_open_files=self._options.open_files)
+        self._index_cache = index_cache
+        self._clip = clip
+        self._prepare(folder.metadata() if document is None else document)
+
+    def _prepare(self, document: Mapping[str, Any]) -> None:
+        """Take over the metadata of the array."""
         try:
-            layout = parse_document(metadata)
+            layout = parse_document(document)
             if any(len(edges) != 1 for edges in layout.edges):
                 raise UnsupportedError("expected chunks of one shape, got a rectilinear grid")
-            spec = ChainSpec.from_metadata(metadata, clip=clip)
-            keys = key_encoding(metadata)
+            spec = ChainSpec.from_metadata(document, clip=self._clip)
+            keys = key_encoding(document)
             chain = compiled(spec)
         except UnsupportedError as error:
             raise UnsupportedError(f"{error.message}; {_other_ways(error)}", **error.context) from error
@@ -207,19 +103,51 @@ class ArrayReader:
         self.fill_value = spec.fill_value
         self.shards: Ints | None = spec.shape if chain.is_shard else None
         self.chunks: Ints = _inner_shape(chain) if chain.is_shard else spec.shape
+        self._document = document
         self._chain = chain
         self._spec = spec
         self._extents: Ints = spec.shape
-        choices = {"threads": threads, "immutable": immutable or None}
-        if not isinstance(index_cache, IndexCache):
-            choices["index_cache"] = index_cache
-        self._options = current_options(argument=check(choices))
-        if index_cache is None:
-            index_cache = index_caches.shared(self._options.index_cache, self._options.open_files)
-        elif not isinstance(index_cache, IndexCache):
-            index_cache = IndexCache(self._options.index_cache, max_open_files=self._options.open_files)
-        self._objects = ArrayObjects(folder, keys, layout.shape, chain, spec.dtype)
-        self._boxes = BoxReader(self._objects, self._options, index_cache)
+        self._objects = ArrayObjects(self._folder, keys, layout.shape, chain, spec.dtype)
+        self._boxes = BoxReader(self._objects, self._options, self._index_cache)
+
+    # ---- properties
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements in memory."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def write_chunk_sizes(self) -> tuple[Ints, ...]:
+        """For each axis the extents of the objects that are stored (shards, or chunks), in elements, as dask has its chunks."""
+        return tuple(
+            tuple(min(extent, size - start) for start in range(0, size, extent))
+            for size, extent in zip(self.shape, self._extents, strict=True)
+        )
+
+    @property
+    def oindex(self) -> _Indexed:
+        """Orthogonal selections: ``array.oindex[[3, 1], :, mask]`` selects all combinations, as `zarr.Array.oindex`."""
+        return _Indexed(self, "orthogonal")
+
+    @property
+    def vindex(self) -> _Indexed:
+        """Coordinates or a mask: ``array.vindex[[3, 1], [0, 2]]`` selects two elements, as `zarr.Array.vindex`."""
+        return _Indexed(self, "coordinate")
+
+    @property
+    def blocks(self) -> _Indexed:
+        """Whole stored objects by their grid positions: ``array.blocks[0, 1:3]``, as `zarr.Array.blocks`."""
+        return _Indexed(self, "block")
+
+    def refresh(self) -> None:
+        """Read the metadata again: another program may have changed the shape."""
+        self._prepare(self._folder.metadata())
 
     # ---- reading
 
@@ -229,7 +157,8 @@ class ArrayReader:
         Parameters
         ----------
         selection
-            Integers, slices with positive step, an ellipsis, or a tuple of them.
+            What `zarr.Array` takes in square brackets: integers, slices with positive step, an ellipsis; a list of positions
+            or a mask along one axis beside them; lists for all axes, which select single elements; or a mask of all elements.
 
         Returns
         -------
@@ -252,13 +181,76 @@ class ArrayReader:
                 pass  # the read below raises a complete error, if the object is still damaged
             except OSError as error:
                 patience = Patience.after(error)
-        if selection is None:  # numpy's new axis; `parse_selection` would select all
-            selection = (None,)
-        box, axes, shape = parse_selection(selection, self.shape)
-        out = np.empty(shape, self.dtype)
-        if 0 not in box.count:
-            self._read(self._objects.items(box), out, axes, patience)
-        return out
+        return self.get_selection(selection, patience=patience)
+
+    def get_selection(
+        self,
+        selection: Any,
+        *,
+        kind: Kind = "brackets",
+        out: np.ndarray[Any, Any] | None = None,
+        patience: Patience | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """Read a part of the array, also into an array of the caller.
+
+        Parameters
+        ----------
+        selection
+            The elements.
+        kind : {"brackets", "basic", "orthogonal", "coordinate", "mask", "block"}
+            How the selection is read: as by square brackets, `oindex`, `vindex`, `blocks`.
+        out : ndarray, optional
+            The array to read into, with the shape and the data type of the result; any strides. Its content is unspecified
+            after an error.
+        patience : Patience, optional
+            For internal use: that of an earlier attempt.
+
+        Returns
+        -------
+        ndarray
+            `out`, or a new array in C order.
+
+        Raises
+        ------
+        IndexError, ShardFormatError, ChecksumError, CodecError
+            As for ``array[selection]``.
+        TypeError, ValueError
+            `out` has another type or shape, or `kind` is another word.
+        """
+        chosen = self._locate(kind, selection)
+        out, target = self._destination(chosen, out)
+        if chosen.parts:
+            self._read(self._objects.items_of(chosen.parts), target, chosen.axes, patience)
+        return out if target.shape == out.shape else _filled(out, target, chosen)
+
+    async def read(
+        self, selection: Any = ..., *, kind: Kind = "brackets", out: np.ndarray[Any, Any] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Read a part of the array from a coroutine on any event loop; many calls may wait at the same time.
+
+        Parameters
+        ----------
+        selection, kind, out
+            As for `get_selection`; by default the whole array.
+
+        Returns
+        -------
+        ndarray
+            `out`, or a new array in C order.
+
+        Raises
+        ------
+        IndexError, TypeError, ValueError, ShardFormatError, ChecksumError, CodecError
+            As `get_selection`.
+        """
+        chosen = self._locate(kind, selection)
+        out, target = self._destination(chosen, out)
+        if chosen.parts:
+            items = self._objects.items_of(chosen.parts)
+            if is_any_buffered():
+                await in_thread(self._flush, items)
+            await self._boxes.read_awaited(items, target, chosen.axes)
+        return out if target.shape == out.shape else _filled(out, target, chosen)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Read the whole array."""
@@ -266,6 +258,10 @@ class ArrayReader:
             raise ValueError("copy: expected None or True for a stored array, got False")
         values: np.ndarray[Any, Any] = self[...]
         return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function of numpy with all elements in place of the handle."""
+        return function(*_in_memory(args), **_in_memory(kwargs))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -307,14 +303,7 @@ class ArrayReader:
         begin = as_coordinates(starts, self.ndim, "starts")
         if len(count) != self.ndim or (count < 0).any():
             raise ValueError(f"shape: expected {self.ndim} numbers that are not negative, got {tuple(shape)}")
-        limit = np.array(self.shape, dtype=np.int64) - count
-        wrong = ((begin < 0) | (begin > limit)).any(axis=1)
-        if wrong.any():
-            n = int(wrong.argmax())
-            raise IndexError(
-                f"starts: expected boxes inside the array of shape {self.shape}, but box {n} at "
-                f"{tuple(begin[n].tolist())} of shape {tuple(count.tolist())} reaches outside"
-            )
+        self._check_boxes(begin, count)
         return self._read_boxes(begin, count, out)
 
     def read_chunks(self, coords: Any, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -360,6 +349,50 @@ class ArrayReader:
 
     # ---- from the array to its objects
 
+    def _locate(self, kind: str, selection: Any) -> ArraySelection:
+        """Return what a selection takes of each object; `kind` is one of `KINDS`."""
+        if kind not in KINDS:
+            raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+        if selection is None:  # numpy's new axis; the parsers would select all
+            selection = (None,)
+        return KINDS[kind](selection, self.shape, self._extents)
+
+    def _destination(
+        self, chosen: ArraySelection, out: np.ndarray[Any, Any] | None
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the array of the caller, and the array to read into: the same one, unless coordinates have several axes."""
+        out, native_order = output_array(out, chosen.result, self.dtype)
+        if not native_order:
+            raise TypeError(f"out: expected dtype {self.dtype}, got {out.dtype}")
+        if chosen.shape == chosen.result:
+            return out, out
+        return out, np.empty(chosen.shape, self.dtype)
+
+    @property
+    def _is_v2(self) -> bool:
+        return self._document.get("zarr_format") == 2
+
+    def _check_boxes(self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]) -> None:
+        limit = np.array(self.shape, dtype=np.int64) - count
+        wrong = ((begin < 0) | (begin > limit)).any(axis=1)
+        if wrong.any():
+            n = int(wrong.argmax())
+            raise IndexError(
+                f"starts: expected boxes inside the array of shape {self.shape}, but box {n} at "
+                f"{tuple(begin[n].tolist())} of shape {tuple(count.tolist())} reaches outside"
+            )
+
+    def _box_items(self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]) -> list[ObjectSelection]:
+        """Return the items of boxes of one shape; the boxes are counted by the first axis of the caller's array."""
+        coords, rows = box_rows(begin, count, np.array(self._extents, dtype=np.int64))
+        order = np.lexsort(coords.T[::-1])
+        coords, rows = coords[order], rows[order]
+        first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
+        return [
+            self._objects.item(tuple(coords[a].tolist()), Boxes(rows[a:b]))
+            for a, b in itertools.pairwise([*first, len(rows)])
+        ]
+
     def _read_boxes(
         self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
@@ -372,15 +405,7 @@ class ArrayReader:
         if self.ndim == 0:  # one object, of one element
             out[...] = self[()]
             return out
-        coords, rows = box_rows(begin, count, np.array(self._extents, dtype=np.int64))
-        order = np.lexsort(coords.T[::-1])
-        coords, rows = coords[order], rows[order]
-        first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
-        items = [
-            self._objects.item(tuple(coords[a].tolist()), Boxes(rows[a:b]))
-            for a, b in itertools.pairwise([*first, len(rows)])
-        ]
-        self._read(items, out, tuple(range(1, self.ndim + 1)))
+        self._read(self._box_items(begin, count), out, tuple(range(1, self.ndim + 1)))
         return out
 
     def _read(
@@ -391,9 +416,11 @@ class ArrayReader:
         patience: Patience | None = None,
     ) -> None:
         if is_any_buffered():
-            store = self._objects.folder.store
-            flush_names(store.lock_names([item.key for item in items]))
+            self._flush(items)
         self._boxes.read(items, out, axes, patience)
+
+    def _flush(self, items: Sequence[ObjectSelection]) -> None:
+        flush_names(self._folder.store.lock_names([item.key for item in items]))
 
     # ---- pictures
 
@@ -427,7 +454,7 @@ class ArrayReader:
         from . import pictures  # here, because few programs draw
 
         return pictures.plot_map(
-            map_of_array(self._objects, self._spec, self._options), repr(self._objects.folder), file
+            map_of_array(self._objects, self._spec, self._options), repr(self._folder), file
         )
 
     def _repr_html_(self) -> str:
@@ -439,18 +466,51 @@ class ArrayReader:
             ("inner chunks" if self.shards else "chunks", str(self.chunks)),
             *([("shards", str(self.shards))] if self.shards else []),
         ]
-        return facts_table(f"ArrayReader {self._objects.folder!r}", rows)
+        return facts_table(f"{type(self).__name__} {self._folder!r}", rows)
 
     # ---- the handle
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayReader, self._arguments
+        return type(self), self._arguments
 
     def __repr__(self) -> str:
         return (
-            f"<ArrayReader {self._objects.folder!r} shape={self.shape} dtype={self.dtype} chunks={self.chunks} "
+            f"<{type(self).__name__} {self._folder!r} shape={self.shape} dtype={self.dtype} chunks={self.chunks} "
             f"shards={self.shards}>"
         )
+
+
+class _Indexed:
+    """Selections of one kind of an array, in square brackets."""
+
+    def __init__(self, array: Any, kind: Kind) -> None:
+        self._array = array
+        self._kind: Kind = kind
+
+    def __getitem__(self, selection: Any) -> Any:
+        return self._array.get_selection(selection, kind=self._kind)
+
+    def __setitem__(self, selection: Any, value: Any) -> None:
+        self._array.set_selection(selection, value, kind=self._kind)
+
+
+def _filled(
+    out: np.ndarray[Any, Any], target: np.ndarray[Any, Any], chosen: ArraySelection
+) -> np.ndarray[Any, Any]:
+    """Copy single elements to the array of the caller, which has several axes."""
+    out[...] = target.reshape(chosen.result)
+    return out
+
+
+def _in_memory(arguments: Any) -> Any:
+    """Return arguments of a function with all elements in place of handles."""
+    if isinstance(arguments, ArrayReader):
+        return arguments[...]
+    if isinstance(arguments, list | tuple):
+        return type(arguments)(map(_in_memory, arguments))
+    if isinstance(arguments, dict):
+        return {name: _in_memory(value) for name, value in arguments.items()}
+    return arguments
 
 
 def _other_ways(error: UnsupportedError) -> str:

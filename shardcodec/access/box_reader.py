@@ -3,7 +3,7 @@
 """`BoxReader`: a read of one array in as few steps as possible, in the thread of the caller.
 
 Everything that does not depend on the selection is prepared once: geometry, compiled codecs, options, locations of objects.
-`ArrayReader` and the arrays of `attach` both read through it.
+`Array` and the arrays of `attach` both read through it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ..storage.files import FileStore, check_name
 from ..storage.indexes import IndexCache
 from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, original
 from ..storage.store import Store
-from ..storage.waiting import Patience
+from ..storage.waiting import Patience, from_zarrs_loop, in_thread
 from .read import ObjectSelection, read, slice_reader
-from .regions import Box, as_void, object_boxes, whole
+from .regions import Box, Selection, as_void, object_boxes, whole
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -128,16 +128,20 @@ class ArrayObjects:
         return ObjectSelection(self.key(coords), self.chain, elements)
 
     def items(self, box: Box, *, drops_rest: bool = False) -> list[ObjectSelection]:
-        """Return the items of a box of the array; `box` has at least one element.
+        """Return the items of a box of the array; `box` has at least one element. `drops_rest` is as for `items_of`."""
+        return self.items_of(list(object_boxes(box, self.chain.shape)), drops_rest=drops_rest)
+
+    def items_of(
+        self, parts: Sequence[tuple[Ints, Selection]], *, drops_rest: bool = False
+    ) -> list[ObjectSelection]:
+        """Return the items of elements of objects, each with its grid position.
 
         With `drops_rest`, for a write, elements of an object beyond the shape of the array need not be kept.
         """
-        chain, key = self.chain, self.keys.key
-        boxes = list(object_boxes(box, chain.shape))
-        keys = self.folder.keys([key(coords) for coords, _ in boxes])
+        keys = self.folder.keys([self.keys.key(coords) for coords, _ in parts])
         return [
-            ObjectSelection(name, chain, elements, None, drops_rest and self._has_all(coords, elements))
-            for name, (coords, elements) in zip(keys, boxes, strict=True)
+            ObjectSelection(key, self.chain, elements, None, drops_rest and self._has_all(coords, elements))
+            for key, (coords, elements) in zip(keys, parts, strict=True)
         ]
 
     @property
@@ -177,8 +181,10 @@ class ArrayObjects:
         BoxReader(self, options, None).read([item], out, tuple(range(out.ndim)))
         return out
 
-    def _has_all(self, coords: Ints, elements: Box) -> bool:
-        """Return True if a box has all elements of an object that lie within the array."""
+    def _has_all(self, coords: Ints, elements: Selection) -> bool:
+        """Return True if a selection is a box with all elements of an object that lie within the array."""
+        if not isinstance(elements, Box):
+            return False
         inside = zip(coords, self.chain.shape, self.shape, strict=True)
         return elements.count == tuple(min(extent, size - at * extent) for at, extent, size in inside)
 
@@ -259,10 +265,7 @@ class BoxReader:
         """
         store = self._objects.folder.store
         if not store.is_near:
-            from .read_remote import fetch  # here, because most processes read files or memory
-
-            limits, names = store.limits(), store.index_names([item.key for item in items])
-            on_zarrs_loop(fetch(items, out, axes, self._options, store, limits, names=names))
+            on_zarrs_loop(self._fetch(items, out, axes))
             return
         if self._objects.chain.stage is None and patience is None:
             plan = [(item.chain, store.source(item.key), item.box) for item in items]
@@ -278,6 +281,22 @@ class BoxReader:
             for item in items
         ]
         read(items, out, axes, self._options, patience)
+
+    async def read_awaited(
+        self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints
+    ) -> None:
+        """Read as `read`, on any event loop, which is not blocked."""
+        if self._objects.folder.store.is_near:
+            await in_thread(self.read, items, out, axes)
+        else:
+            await from_zarrs_loop(self._fetch(items, out, axes))
+
+    async def _fetch(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
+        from .read_remote import fetch  # here, because most processes read files or memory
+
+        store = self._objects.folder.store
+        names = store.index_names([item.key for item in items])
+        await fetch(items, out, axes, self._options, store, store.limits(), names=names)
 
 
 def _nothing(selection: Any) -> None:

@@ -14,10 +14,10 @@ from ..format.dtypes import fill_bytes, fill_scalar
 from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Order, check
-from .basic_selection import parse_selection
 from .inner_chunks import as_elements, compiled, output_array
 from .read import ObjectSelection, read
 from .regions import whole
+from .selection import parse_selection
 from .write import Elements, WriteItem, write_objects
 
 __all__ = ["decode", "encode"]

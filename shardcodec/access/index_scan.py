@@ -23,19 +23,22 @@ import numpy as np
 from .. import native
 from ..arguments import checked
 from ..compat import on_zarrs_loop
-from ..errors import ShardError
-from ..format.spec import ShardSpec
+from ..drawing.figures import ChunkMap
+from ..errors import ShardError, UnsupportedError
+from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
 from ..storage.store import Store
 from ..storage.waiting import Patience, WorkerThreads, all_of, retry
-from .basic_selection import parse_selection
+from .buffer import flush_names, is_any_buffered
 from .inner_chunks import compiled
 from .placement import ABSENT
 from .read import explain, path_of, with_key
 from .remote_index import IndexLoader, LimitedRemote, check_entries
+from .selection import parse_selection
 
 if TYPE_CHECKING:
     from .._native import Chain
+    from .box_reader import ArrayObjects
     from .opened_shard import OpenedShard
     from .shard_object import ShardObject
 
@@ -47,6 +50,7 @@ __all__ = [
     "ChunkState",
     "ShardGrid",
     "ShardIndex",
+    "map_of_array",
     "read_indexes",
     "scan_files",
     "sizes_of",
@@ -415,3 +419,32 @@ def _look(shard: P, chain: Chain, options: Options, examine: Examine | None) -> 
         return ShardIndex(shard, nbytes, entries, with_key(error, chain, shard.name))
     except OSError as error:
         return ShardIndex(shard, nbytes, entries, error)
+
+
+# ---------------------------------------------------------------- the map of the inner chunks of a whole array, for a picture
+
+
+def map_of_array(objects: ArrayObjects, spec: ChainSpec, options: Options) -> ChunkMap:
+    """Return the map of the inner chunks of an array; `UnsupportedError` if it is not sharded, or its shards hide their inner chunks."""
+    if spec.sharding is None:
+        raise UnsupportedError(f"array {objects.folder!r}: expected shards, but it is not sharded")
+    shard = ShardSpec.from_chain(spec)
+    if not shard.supports_partial_access:
+        raise UnsupportedError(
+            f"array {objects.folder!r}: codecs after sharding_indexed hide the inner chunks"
+        )
+    grid = ShardGrid(shard, objects.shape, None)
+    chunk_map = ChunkMap(objects.shape, grid.chunk_shape, grid.first, grid.shape, shard.shard_shape)
+    for shards in grid.batches():
+        keys = objects.folder.keys([objects.keys.key(coords) for coords in shards])
+        for coords, sizes in zip(shards, _sizes(objects, keys, options), strict=True):
+            place, block = grid.block(coords, sizes)
+            chunk_map.add(tuple(axis.start for axis in place), block)
+    return chunk_map
+
+
+def _sizes(objects: ArrayObjects, keys: list[str], options: Options) -> Sizes:
+    store, chain = objects.folder.store, objects.chain
+    if is_any_buffered():
+        flush_names(store.lock_names(keys))
+    return sizes_of(store, chain, keys, options)[0]

@@ -1,6 +1,6 @@
 # pictures.py - pictures and tables of the handles
 # SPDX-License-Identifier: MIT
-"""The bodies of ``plot`` and ``_repr_html_`` of `Shard`, `ArrayReader` and `ChunkState`: from their data to `drawing`.
+"""The bodies of ``plot`` and ``_repr_html_`` of `Shard`, `Array` and `ChunkState`: from their data to `drawing`.
 
 Those modules import this one, so `shard` (a `ShardReader`) and `state` (a `ChunkState`) have no types here.
 """

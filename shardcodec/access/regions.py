@@ -31,7 +31,9 @@ __all__ = [
     "Points",
     "Positions",
     "Selection",
+    "along_objects",
     "as_coordinates",
+    "as_range",
     "as_void",
     "box_rows",
     "covered",
@@ -131,6 +133,18 @@ def sorted_list(positions: Positions, places: Positions | None) -> tuple[Positio
         return positions, places
     order = np.argsort(positions, kind="stable")
     return positions[order], order.astype(np.uint64) if places is None else places[order]
+
+
+def as_range(numbers: Positions) -> range | None:
+    """Return numbers as an ascending range; None if they do not have a constant positive step."""
+    n = len(numbers)
+    if n == 0:
+        return range(0)
+    first, last = int(numbers[0]), int(numbers[-1])
+    step = int(numbers[1]) - first if n > 1 else 1
+    if step < 1 or last - first != step * (n - 1) or not (numbers[1:] - numbers[:-1] == step).all():
+        return None
+    return range(first, last + 1, step)
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -342,7 +356,7 @@ def as_coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtyp
     return numbers.astype(np.int64)
 
 
-def _along_objects(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
+def along_objects(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
     """Split a slice of one axis of an array along its objects, which have `extent` elements.
 
     Returns for each object its grid coordinate, the first selected element in it, the number of selected elements, and the
@@ -363,7 +377,7 @@ def _along_objects(start: int, count: int, step: int, extent: int) -> list[tuple
 def object_boxes(box: Box, extents: Sequence[int]) -> Iterator[tuple[Ints, Box]]:
     """Yield (grid position, box inside of the object) for each object of shape `extents` that a box touches; its `at` is not used."""
     steps = box.step or (1,) * len(extents)
-    along = [_along_objects(*of_axis) for of_axis in zip(box.start, box.count, steps, extents, strict=True)]
+    along = [along_objects(*of_axis) for of_axis in zip(box.start, box.count, steps, extents, strict=True)]
     for parts in itertools.product(*along):
         if not parts:
             yield (), whole(())

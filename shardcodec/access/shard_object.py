@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .. import native
-from ..compat import on_zarrs_loop, sync
+from ..compat import on_zarrs_loop
 from ..errors import ShardError, ShardFormatError
 from ..options import Options
 from ..storage import locks
@@ -150,13 +150,13 @@ class StoreObject:
             return NativeShard(chain, self.data, options, None if self.path is None else cache)
         name = None if cache is None else self.store.index_names([self.object_key])[0]
         loader = IndexLoader(self.store, self.object_key, chain, options, name, cache)
-        size = lambda: sync(self.store.size(self.object_key))  # noqa: E731
+        size = lambda: on_zarrs_loop(self.store.size(self.object_key))  # noqa: E731
         return RemoteShard(loader, self.store.limits, size, self.identity)
 
     def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         if self.is_near:
             return self.open(chain, options, cache)
-        answer = sync(self.store.get(self.object_key))
+        answer = on_zarrs_loop(self.store.get(self.object_key))
         native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
         return FetchedShard(chain, answer, options)
 
@@ -240,7 +240,7 @@ class RemoteShard:
 
     def _fetch_index(self) -> RemoteIndex | None:
         # a wrong entry matters to reads of inner chunks only; until then the index can be inspected
-        return sync(with_fields(self._loader, remote=self._limited()).load(check=False))
+        return on_zarrs_loop(with_fields(self._loader, remote=self._limited()).load(check=False))
 
     def _limited(self) -> LimitedRemote:
         return LimitedRemote(self._loader.remote, self._limits().n_requests)
@@ -339,7 +339,7 @@ class RemoteShard:
 
     def _get_bytes(self, ranges: Sequence[tuple[int, int]], positions: Any) -> list[Any]:
         """Return ranges; `positions` are those of the requested inner chunks, if they are known, for errors."""
-        answers = sync(self._ask(ranges))
+        answers = on_zarrs_loop(self._ask(ranges))
         if self._index.state is None and self._watch.has_changed():
             raise self._changed()
         if answers and all(answer is not None for answer in answers):  # None: the object may be gone

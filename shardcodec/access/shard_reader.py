@@ -24,13 +24,13 @@ from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
 from ..storage.waiting import DAMAGE, retry
-from .basic_selection import parse_selection
 from .buffer import flush_buffered
 from .inner_chunks import compiled, coordinates, decode_chunks, output_array, positions
 from .opened_shard import OpenedShard
 from .placement import ABSENT
 from .read import ObjectSelection, read, with_key
 from .regions import Box, touched
+from .selection import parse_selection
 from .shard_layout import header_and_footer
 from .shard_object import ShardObject
 from .user_bytes import HeaderFooter

@@ -76,7 +76,7 @@ cdef tuple selected_numbers(const sc_box *box, int ndim, const bint *kept):
 
 
 def parse_selection(selection, shape):
-    """Parse a basic selection, as `access.basic_selection.parse_selection` does; return None for what is left to that function.
+    """Parse a basic selection, as `access.selection.parse_selection` does; return None for what is left to that function.
 
     That is an invalid selection, one without elements, and an integer of another type than int.
 

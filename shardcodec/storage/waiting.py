@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from time import perf_counter
@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from .. import native
-from ..compat import Caller, has_task_per_call
+from ..compat import Caller, has_task_per_call, is_zarrs_loop, submit
 from ..errors import ChecksumError, CodecError, ShardError, ShardFormatError
 from ..native import listen_to
 
@@ -47,6 +47,7 @@ __all__ = [
     "call_all",
     "call_each",
     "finish_each",
+    "from_zarrs_loop",
     "in_thread",
     "is_over",
     "is_replaced",
@@ -96,6 +97,11 @@ async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | No
     except RuntimeError:
         return call()
     return await _end_of(future, cancel)
+
+
+async def from_zarrs_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on zarr's event loop, which the connections of stores belong to, and wait for it on any event loop."""
+    return await (work if is_zarrs_loop() else asyncio.wrap_future(submit(work)))
 
 
 class Threads(ThreadPoolExecutor):

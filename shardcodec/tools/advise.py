@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..access.array_reader import ArrayReader, open_array
+from ..access.array_reader import ArrayReader
 from ..access.box_reader import ArrayObjects, folder_at
 from ..access.inner_chunks import compiled
 from ..arguments import check_fields, checked
@@ -579,7 +579,7 @@ def try_proposal(
     with tempfile.TemporaryDirectory(prefix="shardcodec-advise-") as folder:
         _write_sample(source, _proposed_spec(array, proposal), shape, folder)
         stored = sum(file.stat().st_size for file in Path(folder, "c").rglob("*") if file.is_file())
-        reader = open_array(folder, threads=threads)
+        reader = ArrayReader(folder_at(folder, ""), threads, None, False)
         measured = [_measure(reader, access, shape, monitor) for access in accesses]
     nbytes = math.prod(shape) * source.dtype.itemsize
     ratio = nbytes / stored if stored else math.inf

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from ..arguments import as_buffer, checked
-from ..compat import buffer_from, default_buffer_prototype, sync
+from ..compat import buffer_from, default_buffer_prototype, on_zarrs_loop
 from .keys import as_path
 from .store import ShardingStorageTransformer
 
@@ -62,7 +62,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
 
     @checked
     def __setitem__(self, key: str, value: Any) -> None:
-        sync(self.store.set(key, _buffer(value)))
+        on_zarrs_loop(self.store.set(key, _buffer(value)))
 
     @checked
     def __delitem__(self, key: str) -> None:
@@ -78,7 +78,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         self.erase(key)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and sync(self.store.exists(key))
+        return isinstance(key, str) and on_zarrs_loop(self.store.exists(key))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.list())
@@ -95,11 +95,11 @@ class ChunkMapping(MutableMapping[str, bytes]):
             Keys and values, as for ``dict.update``.
         """
         values = dict(*given, **more)
-        sync(self.store.set_many([(key, _buffer(value)) for key, value in values.items()]))
+        on_zarrs_loop(self.store.set_many([(key, _buffer(value)) for key, value in values.items()]))
 
     def clear(self) -> None:
         """Erase everything, in the store below too."""
-        sync(self.store.clear())
+        on_zarrs_loop(self.store.clear())
 
     # ---- the calls of the draft
 
@@ -117,7 +117,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         list of (bytes or None)
             In the order of the requests; None for an absent value.
         """
-        values = sync(self.store.get_partial_values(default_buffer_prototype(), key_ranges))
+        values = on_zarrs_loop(self.store.get_partial_values(default_buffer_prototype(), key_ranges))
         return [None if value is None else value.to_bytes() for value in values]
 
     @checked
@@ -134,7 +134,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         ValueError
             A part begins beyond the end of its value, or two parts overlap.
         """
-        sync(self.store.set_partial_values(key_start_values))
+        on_zarrs_loop(self.store.set_partial_values(key_start_values))
 
     @checked
     def erase(self, key: str) -> None:
@@ -144,7 +144,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         ----------
         key : str
         """
-        sync(self.store.delete(key))
+        on_zarrs_loop(self.store.delete(key))
 
     def erase_values(self, keys: Iterable[str]) -> None:
         """Erase those of the values that exist and write each shard once.
@@ -158,7 +158,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         TypeError
             `keys` is one str.
         """
-        sync(self.store.erase_values(keys))
+        on_zarrs_loop(self.store.erase_values(keys))
 
     def erase_prefix(self, prefix: str) -> None:
         """Erase all values below a folder.
@@ -168,7 +168,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         prefix : str
             Name of the folder.
         """
-        sync(self.store.delete_dir(prefix))
+        on_zarrs_loop(self.store.delete_dir(prefix))
 
     @checked
     def rmdir(self, path: str = "") -> None:
@@ -264,7 +264,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
         async def listed() -> Keys:
             return [key async for key in self.store.list_prefix(prefix)]
 
-        return sorted(sync(listed()))
+        return sorted(on_zarrs_loop(listed()))
 
     @checked
     def list_dir(self, prefix: str) -> tuple[Keys, Keys]:
@@ -287,7 +287,7 @@ class ChunkMapping(MutableMapping[str, bytes]):
             keys = [name for name in names if await self.store.exists(name)]
             return sorted(keys), sorted(f"{name}/" for name in {*names} - {*keys})
 
-        return sync(listed())
+        return on_zarrs_loop(listed())
 
 
 def _buffer(value: Any) -> Any:

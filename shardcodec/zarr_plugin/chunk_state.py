@@ -21,7 +21,7 @@ from ..access.buffer import active_buffer
 from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
 from ..access.placement import ABSENT
 from ..arguments import checked
-from ..compat import Store, StorePath, array_at, is_regular, sync
+from ..compat import Store, StorePath, array_at, is_regular, on_zarrs_loop
 from ..errors import UnsupportedError
 from ..format.byte_document import byte_document
 from ..format.spec import ChainSpec, ShardSpec
@@ -212,7 +212,7 @@ class _RegionScan:
         if buffer is not None and buffer.nbytes:
             for shards in self.grid.batches():
                 # a listing shows stored objects only
-                sync(buffer.flush_with_values(self._store, self._keys(shards)))
+                on_zarrs_loop(buffer.flush_with_values(self._store, self._keys(shards)))
         lists = total >= LISTING_SHARDS and self.grid.n_all_shards <= LISTED_PER_SHARD * total
         present = self._listing() if lists or self._sidecar is not None else None
         if self._sidecar is not None and present is not None:
@@ -241,7 +241,7 @@ class _RegionScan:
         if self._store.is_near or not can_list:
             return None
         if self._sidecar is not None:
-            return sync(self._store.states(self._target.path))
+            return on_zarrs_loop(self._store.states(self._target.path))
 
         async def listed() -> dict[str, str | None]:
             prefix = f"{self._target.path}/" if self._target.path else ""
@@ -250,7 +250,7 @@ class _RegionScan:
             ]
             return {original(key).path: None for key in keys}
 
-        return sync(listed())
+        return on_zarrs_loop(listed())
 
     def _sizes(self, keys: Sequence[str], present: Mapping[str, str | None] | None) -> Sizes:
         if self._sidecar is None:

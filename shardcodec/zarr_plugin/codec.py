@@ -16,10 +16,10 @@ from zarr.codecs import ShardingCodec as ZarrShardingCodec
 from zarr.registry import register_codec
 
 from ..access.array_io import Request, read_request, write_request, write_request_blocking
-from ..access.basic_selection import parse_selection
 from ..access.inner_chunks import compiled, memory_order
 from ..access.read import ObjectSelection, read
 from ..access.regions import Box, whole
+from ..access.selection import parse_selection
 from ..access.write import Elements, WriteItem, write_objects
 from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_order
 from ..errors import ShardError

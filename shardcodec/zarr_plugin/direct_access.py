@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..access.array_io import Request, write_request_blocking
-from ..access.basic_selection import parse_selection
+from ..access.array_io import Request
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
-from ..access.buffer import active_buffer
+from ..access.buffer import active_buffer, store_elements_blocking
 from ..access.inner_chunks import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import PLAIN_KINDS, Box
+from ..access.selection import parse_selection
 from ..compat import (
     IN_MEMORY,
     chunk_shape_of,
@@ -39,13 +39,12 @@ from ..format.metadata import key_encoding
 from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
 from ..storage import indexes
-from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import Store
 from .array_codecs import Kind
 from .request import Refusal
 
 if TYPE_CHECKING:
-    from .buffered_write import ArrayGuard
+    from ..access.buffer.array_guard import ArrayGuard
 
 __all__ = ["DirectAccess", "MemoisedAccess", "direct_access"]
 
@@ -214,16 +213,12 @@ class DirectAccess:
         if not values.ndim:
             axes = (-1,) * len(axes)
         request = Request(store, items, range(len(items)), axes, values, self._spec)
-        buffer = active_buffer()
-        if buffer is None:
-            write_request_blocking(request, self._options)
-        elif not buffer.write_quickly(request, self._options, guard := self._layout_guard()):
-            run_blocking(buffer.write(request, self._options, guard, BLOCKING))
+        store_elements_blocking(request, self._options, self._layout_guard)
         return True
 
     def _layout_guard(self) -> ArrayGuard:
         if self._guard is None:
-            from .buffered_write import ArrayGuard  # only blocks of `group_writes` need it
+            from ..access.buffer.array_guard import ArrayGuard  # only blocks of `group_writes` need it
 
             folder = self._objects.folder
             self._guard = ArrayGuard(self._metadata, folder.store, folder.prefix.rstrip("/"))

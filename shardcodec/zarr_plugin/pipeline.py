@@ -179,7 +179,7 @@ class ShardCodecPipeline(CodecPipeline):
     def _guard_of(self, target: Any) -> LayoutGuard | None:
         """Return the guard of this array, which `target` is an object of, for blocks of `group_writes`."""
         if self._guard is None and type(target) is StorePath and store_of(target.store).describes_arrays:
-            from .buffered_write import ArrayGuard
+            from ..access.buffer.array_guard import ArrayGuard
 
             n_parts = self._metadata.encode_chunk_key((0,) * len(self._metadata.shape)).count("/") + 1
             folder = "/".join(target.path.split("/")[:-n_parts])

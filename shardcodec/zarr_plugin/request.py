@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ..access.array_io import Request
-from ..access.basic_selection import selected
 from ..access.inner_chunks import memory_order
 from ..access.read import ObjectSelection
-from ..access.regions import Box, Lists, Points, Positions, Selection, is_empty, sorted_list
+from ..access.regions import Box, Lists, Points, Positions, Selection, as_range, is_empty, sorted_list
+from ..access.selection import selected
 from ..compat import StorePath, as_numpy
 from ..storage.kinds import is_zarr_store, store_of
 from ..storage.store import Store
@@ -237,7 +237,7 @@ def _numbers(part: Any, axis: int, ndim: int, extent: int) -> range | Positions 
     if not _is_along(part, axis, ndim):
         return None
     numbers = _positions(np.flatnonzero(part) if part.dtype == bool else part)
-    return None if numbers is None else _as_range(numbers) or numbers
+    return None if numbers is None else as_range(numbers) or numbers
 
 
 def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | None] | None:
@@ -255,7 +255,7 @@ def _places(part: Any, axis: int, ndim: int, n: int) -> tuple[int, Positions | N
     places = _positions(part)
     if places is None:
         return None
-    chosen = _as_range(places)
+    chosen = as_range(places)
     return (0, places) if chosen is None or chosen.step != 1 else (chosen.start, None)
 
 
@@ -272,18 +272,6 @@ def _positions(array: np.ndarray[Any, Any]) -> Positions | None:
     if array.dtype.kind not in "iu":
         return None
     return np.ascontiguousarray(array.reshape(-1), dtype=np.int64).view(np.uint64)
-
-
-def _as_range(numbers: Positions) -> range | None:
-    """Return numbers as an ascending range; None if they do not have a constant positive step."""
-    n = len(numbers)
-    if n == 0:
-        return range(0)
-    first, last = int(numbers[0]), int(numbers[-1])
-    step = int(numbers[1]) - first if n > 1 else 1
-    if step < 1 or last - first != step * (n - 1) or not (numbers[1:] - numbers[:-1] == step).all():
-        return None
-    return range(first, last + 1, step)
 
 
 # ---------------------------------------------------------------- from a batch to a request

@@ -1,6 +1,6 @@
 # test_array.py - shardcodec.open_array: a reader without a zarr array, compared with numpy
 # SPDX-License-Identifier: MIT
-"""`ArrayReader` reads what zarr wrote: basic selections, boxes and inner chunks, from every kind of store."""
+"""`open_array` reads what zarr wrote: basic selections, boxes and inner chunks, from every kind of store."""
 
 from __future__ import annotations
 
@@ -99,7 +99,21 @@ def test_selections_equal_numpy(folder: Path, selection: Any) -> None:
 
 @pytest.mark.parametrize(
     "selection",
-    [30, -31, (0, 0, 0), slice(None, None, -1), [1, 2], 1.5, (..., ...), None, (None, 0), True, np.False_],
+    [
+        30,
+        -31,
+        (0, 0, 0),
+        slice(None, None, -1),
+        [1, 30],
+        ([1], [2], 0),
+        ([True], 0),
+        1.5,
+        (..., ...),
+        None,
+        (None, 0),
+        True,
+        np.False_,
+    ],
     ids=str,
 )
 def test_unsupported_selections_raise_index_error(folder: Path, selection: Any) -> None:

@@ -25,9 +25,9 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ChainSpec, ShardSpec, ShardWriter, open_array, open_shard
-from shardcodec.access.basic_selection import parse_selection
 from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.regions import Box
+from shardcodec.access.selection import parse_selection
 from shardcodec.access.write import Elements, WriteItem, write_objects
 from shardcodec.errors import ChecksumError, CodecError, ShardFormatError, SpecError, UnsupportedError
 from shardcodec.options import resolve

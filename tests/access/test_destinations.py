@@ -23,8 +23,8 @@ SHAPES = {
     "decode": (8, 12),
     "Shard.read_region": (8, 12),
     "Shard.read_chunks": (1, 4, 3),
-    "ArrayReader.read_boxes": (1, 4, 3),
-    "ArrayReader.read_chunks": (1, 4, 3),
+    "Array.read_boxes": (1, 4, 3),
+    "Array.read_chunks": (1, 4, 3),
 }
 
 
@@ -41,8 +41,8 @@ def function(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Read, tupl
         "decode": lambda out: shardcodec.decode(data, spec, out=out),
         "Shard.read_region": lambda out: shard.read_region(out=out),
         "Shard.read_chunks": lambda out: shard.read_chunks([(0, 0)], out=out),
-        "ArrayReader.read_boxes": lambda out: reader.read_boxes([(0, 0)], (4, 3), out=out),
-        "ArrayReader.read_chunks": lambda out: reader.read_chunks([(0, 0)], out=out),
+        "Array.read_boxes": lambda out: reader.read_boxes([(0, 0)], (4, 3), out=out),
+        "Array.read_chunks": lambda out: reader.read_chunks([(0, 0)], out=out),
     }
     return functions[request.param], SHAPES[request.param]
 

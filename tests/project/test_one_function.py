@@ -41,8 +41,10 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("work on shards, in threads and on dask", r"\bWorkerThreads\[|client\.submit\(|\.register_plugin\(|\(WorkerPlugin\)", {"access/index_scan.py", "tools/work.py", "tools/jobs/dask_workers.py", "storage/waiting.py", "access/staged/read.py", "zarr_plugin/enable.py"}),
     ("read the sizes of the inner chunks of many shards", r"\.load\(\)\.scan\(|[^.]\.scan\($|\.load_sizes\(", {"access/index_scan.py", "transformer/read.py"}),
     ("read the indexes of many shards, where damage is a result", r"class ShardIndex\b|shardcodec-index", {"access/index_scan.py"}),
-    ("parse a basic selection", r"\.indices\(|PySlice_AdjustIndices\(|\bis Ellipsis\b", {"access/basic_selection.py", "binding/slices.pxi"}),
-    ("write awaited and in a thread without an event loop", r"def \w+_blocking\(", {"storage/runner.py", "storage/replace.py", "access/array_io.py"}),
+    ("parse a basic selection", r"\.indices\(|PySlice_AdjustIndices\(|\bis Ellipsis\b", {"access/selection.py", "binding/slices.pxi"}),
+    ("change a document of an array that exists", r"class \w*DocumentMaker\b", {"access/documents.py"}),
+    ("write awaited and in a thread without an event loop", r"def \w+_blocking\(", {"storage/runner.py", "storage/replace.py", "access/array_io.py", "access/buffer/__init__.py"}),
+    ("store elements, or buffer them in a block of `group_writes`", r"\.write_quickly\(", {"access/buffer/__init__.py", "access/buffer/process_buffer.py"}),
     ("keep elements of one object until they are stored", r"\bOverlay\(", {"access/buffer/buffered.py"}),
 ]
 # fmt: on

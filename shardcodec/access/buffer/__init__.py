@@ -7,14 +7,18 @@ Every read and write asks for the buffer, and most processes never have one: so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...compat import on_zarrs_loop
+from ...options import Options
 from ...storage import locks
+from ...storage.runner import BLOCKING, Runner, run_blocking
 
 if TYPE_CHECKING:
+    from ..array_io import Request
     from ..shard_object import ShardObject
+    from .buffered import LayoutGuard
     from .process_buffer import ProcessBuffer
 
 __all__ = [
@@ -24,6 +28,8 @@ __all__ = [
     "has_buffered",
     "is_any_buffered",
     "set_active_buffer",
+    "store_elements",
+    "store_elements_blocking",
 ]
 
 _buffer: ProcessBuffer | None = None
@@ -38,6 +44,29 @@ def set_active_buffer(buffer: ProcessBuffer | None) -> None:
     """Set the buffer of this process; only the blocks of `group_writes` do so, under their mutex."""
     global _buffer
     _buffer = buffer
+
+
+# ---------------------------------------------------------------- elements are stored, or buffered
+
+
+async def store_elements(
+    request: Request, options: Options, guard: Callable[[], LayoutGuard], runner: Runner
+) -> None:
+    """Store the elements of a request, or buffer them in a block of `group_writes`; `guard` returns the layout of their array."""
+    from ..array_io import write_request  # here, because most users of this module only read
+
+    buffer = active_buffer()
+    if buffer is None:
+        await write_request(request, options, runner)
+    else:
+        await buffer.write(request, options, guard(), runner)
+
+
+def store_elements_blocking(request: Request, options: Options, guard: Callable[[], LayoutGuard]) -> None:
+    """Do as `store_elements`, in a thread that does not run an event loop."""
+    buffer = active_buffer()
+    if buffer is None or not buffer.write_quickly(request, options, guard()):
+        run_blocking(store_elements(request, options, guard, BLOCKING))
 
 
 # ---------------------------------------------------------------- before a handle or a key-value store reads, in a thread without an event loop

@@ -25,7 +25,7 @@ from ...access.placement import ABSENT
 from ...access.shard import Shard
 from ...access.shard_object import shard_object
 from ...arguments import checked
-from ...compat import Store, StorePath, sync
+from ...compat import Store, StorePath, on_zarrs_loop
 from ...errors import ShardFormatError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.metadata import KeyEncoding, json_object, key_encoding
@@ -102,7 +102,7 @@ class Source2022:
         if self._view.array_at(self._path):
             yield "", True
             return
-        if sync(self._view.group(self._path)) is None:
+        if on_zarrs_loop(self._view.group(self._path)) is None:
             raise FileNotFoundError(
                 f"path: expected an array or a group in {self._view}, found neither at {self._path!r}"
             )
@@ -110,18 +110,18 @@ class Source2022:
 
     def _below(self, node: str) -> Iterator[tuple[str, bool]]:
         yield node, False
-        for name in sorted(sync(_collected(self._view.list_dir(self._at(node))))):
+        for name in sorted(on_zarrs_loop(_collected(self._view.list_dir(self._at(node))))):
             child = f"{node}/{name}".lstrip("/")
             if name == "zarr.json":
                 continue
             if self._view.array_at(self._at(child)):
                 yield child, True
-            elif sync(self._view.group(self._at(child))) is not None:
+            elif on_zarrs_loop(self._view.group(self._at(child))) is not None:
                 yield from self._below(child)
 
     def attributes(self, node: str) -> Mapping[str, Any]:
         """Return the attributes of a group; empty if it has none."""
-        return sync(self._view.group(self._at(node))) or {}
+        return on_zarrs_loop(self._view.group(self._at(node))) or {}
 
     def keys_of(self, node: str) -> tuple[KeyEncoding, int]:
         """Return the encoding of the keys of the chunks of an array behind the letter "c", and its number of axes."""
@@ -504,7 +504,7 @@ def _existing(plan: LegacyPlan) -> list[tuple[int, ...]]:
     n = math.prod(plan.grid_shape)
     if n < LISTING_SHARDS or not plan.store.supports_listing:
         return [coordinates(i, plan.grid_shape) for i in range(n)]
-    present = set(sync(_collected(plan.store.list_prefix(plan.prefix))))
+    present = set(on_zarrs_loop(_collected(plan.store.list_prefix(plan.prefix))))
     return [where for where in map(_position_of(plan), sorted(present)) if where is not None]
 
 

@@ -25,9 +25,9 @@ from ...compat import (
     buffer_from,
     default_buffer_prototype,
     naming_document,
+    on_zarrs_loop,
     quiet,
     swaps_for_filters,
-    sync,
     with_empty_chunks,
 )
 from ...errors import ShardError, UnsupportedError
@@ -126,7 +126,7 @@ class LegacyStore(RenamedStore):
     def array_at(self, path: str) -> LegacyArray | None:
         """Return the same in a thread without an event loop; errors name the document."""
         with naming(array_key(path, self.suffix)):
-            return sync(self.array(path))  # type: ignore[no-any-return]
+            return on_zarrs_loop(self.array(path))  # type: ignore[no-any-return]
 
     def document_in_v3(self, path: str, array: LegacyArray, *, index_checksum: bool) -> dict[str, Any]:
         """Return the zarr.json of a copy of an array, with the names of its axes.
@@ -390,7 +390,7 @@ def open_2022(
         with naming(array_key(path, view.suffix)):
             check_understood(to_v3(array))  # raises a typed error before zarr reads the metadata
     if array is None:
-        if sync(view.group(path)) is None:
+        if on_zarrs_loop(view.group(path)) is None:
             raise FileNotFoundError(
                 f"path: expected an array or a group in {view}, found neither at {path!r}"
             )
@@ -417,7 +417,7 @@ def legacy_store(store: Any, path: str = "", *, read_only: bool = False) -> tupl
     base, path = as_store(store, path, read_only=read_only)
     if isinstance(base, LegacyStore):
         return base if base.read_only == read_only else base.with_read_only(read_only), path
-    buffer = sync(base.get("zarr.json", prototype=default_buffer_prototype()))
+    buffer = on_zarrs_loop(base.get("zarr.json", prototype=default_buffer_prototype()))
     suffix = ".json"
     if buffer is not None:
         with naming("zarr.json"):
@@ -437,7 +437,7 @@ def as_store(store: Any, path: str = "", *, read_only: bool = False) -> tuple[St
     if isinstance(store, Store):
         return store, normalized(path)
     if isinstance(store, str | os.PathLike):
-        base = sync(LocalStore.open(check_name(os.fspath(store)), read_only=read_only))
+        base = on_zarrs_loop(LocalStore.open(check_name(os.fspath(store)), read_only=read_only))
         return base, normalized(path)
     raise TypeError(f"store: expected a path or a zarr store, got {type(store).__name__}")
 

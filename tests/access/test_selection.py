@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcodec import ChainSpec, native
-from shardcodec.access.basic_selection import parse_selection, selected
 from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.regions import Box, object_boxes
+from shardcodec.access.selection import parse_selection, selected
 
 Ints = tuple[int, ...]
 Parsed: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]

@@ -1,0 +1,476 @@
+# array.py - an array opened without a zarr array
+# SPDX-License-Identifier: MIT
+"""`open_array`, `create_array` and `Array`: a handle that reads and writes, without a zarr array."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..arguments import checked
+from ..compat import default_spec, metadata_from, spec_with
+from ..format.metadata import parse_document
+from ..storage.indexes import IndexCache
+from ..storage.kinds import at_url, readable_at
+from ..storage.runner import ON_LOOP
+from ..storage.waiting import from_zarrs_loop
+from .array_io import Request
+from .array_reader import ArrayReader, Kind
+from .box_reader import Folder, folder_at
+from .buffer import store_elements, store_elements_blocking
+from .documents import Attributes, change_document, delete_objects
+from .read import ObjectSelection
+from .regions import as_coordinates
+
+if TYPE_CHECKING:
+    from .buffer.array_guard import ArrayGuard
+
+__all__ = ["Array", "create_array", "open_array"]
+
+Mode = Literal["r", "r+"]
+Ints = tuple[int, ...]
+
+
+@checked
+def open_array(
+    path_or_store: Any,
+    path: str = "",
+    *,
+    mode: Mode = "r",
+    threads: int | None = None,
+    index_cache: int | IndexCache | None = None,
+    immutable: bool = False,
+    clip: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Array:
+    """Open an array for many small reads and writes, without a zarr array.
+
+    Parameters
+    ----------
+    path_or_store : str, PathLike or zarr Store
+        Folder, zip file, URL (``s3://bucket/a.zarr``) or store of the array, or of a hierarchy that contains it.
+    path : str
+        Path of the array in the folder or store.
+    mode : {"r", "r+"}
+        Read, or read and write. Writes take the same locks, strategies and blocks of `group_writes` as those of zarr arrays
+        with shardcodec's pipeline.
+    threads : int, optional
+        Number of threads of one call, including the calling thread. Default: the option ``threads``.
+    index_cache : int or IndexCache, optional
+        Bytes of decoded shard indexes to keep, or a cache that several arrays share. Default: the option
+        ``index_cache``, in the shared cache of the process.
+    immutable : bool
+        A promise that the array does not change while it is open; see `Options`. Only with mode "r".
+    clip : bool
+        Accept inner chunks that do not divide the shards; see `ShardSpec`. Such an array does not support `read_chunks`.
+    storage_options : mapping, optional
+        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
+
+    Returns
+    -------
+    Array
+
+    Raises
+    ------
+    FileNotFoundError
+        The array has neither a ``zarr.json`` nor a ``.zarray``.
+    SpecError
+        This document is malformed, or it does not describe an array.
+    UnsupportedError
+        The engine does not support a codec, the data type or the grid; open the array with `zarr.open_array`, or make a
+        native copy with ``shardcodec convert``, which needs a data type that is supported.
+    TypeError, ValueError
+        An argument is invalid, or the store is read-only and the mode is "r+".
+    ImportError
+        No package is installed that can open the URL.
+
+    Notes
+    -----
+    Options are resolved here: a later ``with shardcodec.options(...)`` does not change the handle.
+
+    Elements have native byte order, also if those of the stored array have the other one.
+    """
+    folder = folder_at(readable_at(path_or_store, storage_options), path)
+    return Array(folder, threads, index_cache, immutable, clip, mode=mode)
+
+
+@checked
+def create_array(
+    store: Any,
+    *,
+    name: str | None = None,
+    data: Any = None,
+    threads: int | None = None,
+    index_cache: int | IndexCache | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **keywords: Any,
+) -> Array:
+    """Create an array with `zarr.create_array` and open it for reads and writes.
+
+    Parameters
+    ----------
+    store : str, PathLike or zarr Store
+        Folder, URL or store.
+    name : str, optional
+        Path of the array in the store.
+    data : array_like, optional
+        The elements; then `shape` and `dtype` are those of the data.
+    threads, index_cache
+        As for `open_array`.
+    storage_options : mapping, optional
+        Only with a URL, as for `open_array`.
+    **keywords
+        The other arguments of `zarr.create_array`: `shape`, `dtype`, `chunks`, `shards`, `compressors`, `fill_value`,
+        `attributes`, `dimension_names`, `zarr_format`, `overwrite`, ...
+
+    Returns
+    -------
+    Array
+        Its mode is "r+".
+
+    Raises
+    ------
+    UnsupportedError
+        The engine does not support such an array. Nothing has been stored.
+    TypeError, ValueError
+        An argument is invalid, as `zarr.create_array` raises.
+    ContainsArrayError, ContainsGroupError
+        There is an array or a group of this name, and `overwrite` is not set.
+
+    Examples
+    --------
+    >>> array = shardcodec.create_array(
+    ...     "new.zarr", shape=(4, 6), shards=(4, 6), chunks=(2, 3), dtype="i4"
+    ... )  # doctest: +SKIP
+    >>> array[1:3, 2:4] = 7  # doctest: +SKIP
+    """
+    import zarr
+
+    values = None if data is None else np.asarray(data)
+    if values is not None:
+        for keyword, value in (("shape", values.shape), ("dtype", values.dtype)):
+            if keywords.setdefault(keyword, value) != value:
+                raise ValueError(f"{keyword}: expected {value}, that of `data`, got {keywords[keyword]}")
+    trial = zarr.create_array({}, **{**keywords, "overwrite": False})
+    document = trial.metadata.to_dict()
+    Array(
+        folder_at(trial.store, ""), threads, index_cache, False, document=document
+    )  # raises what is not supported
+    place = at_url(store, storage_options)
+    made = zarr.create_array(place, name=name, **keywords)
+    folder = folder_at(made.store_path, "")
+    array = Array(folder, threads, index_cache, False, mode="r+", config=trial.async_array.config)
+    if values is not None:
+        array[...] = values
+    return array
+
+
+class Array(ArrayReader):
+    """A handle on an array; made by `open_array` and `create_array`.
+
+    It takes the place of a `zarr.Array` in ``dask.array.from_array``, ``dask.array.store``, data loaders and numpy functions.
+    Several threads may use one handle. Unpickling opens the array again, with an empty cache. In a block of
+    `shardcodec.group_writes`, a read first stores the buffered writes of the objects that it needs.
+
+    Parameters
+    ----------
+    folder : Folder
+        The objects of the array.
+    threads, index_cache, immutable, clip, mode
+        As for `open_array`.
+    document : mapping, optional
+        Metadata in place of those that are stored.
+    config : ArrayConfig, optional
+        zarr's configuration of the array; by default that of zarr's settings. ``write_empty_chunks`` of it is used.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the array, in elements.
+    ndim : int
+        Number of axes.
+    dtype : dtype
+        Data type of the elements.
+    chunks : tuple of int
+        Shape of a chunk that is decoded at a time, in elements: an inner chunk if the array is sharded.
+    shards : tuple of int or None
+        Shape of a shard in elements; None if the array is not sharded.
+    fill_value : scalar
+        Value of elements that are not stored.
+    mode : {"r", "r+"}
+        Whether the handle writes.
+
+    Raises
+    ------
+    FileNotFoundError, SpecError, UnsupportedError
+        As for `open_array`.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        threads: int | None,
+        index_cache: int | IndexCache | None,
+        immutable: bool,
+        clip: bool = False,
+        document: Mapping[str, Any] | None = None,
+        mode: Mode = "r",
+        config: Any = None,
+    ) -> None:
+        if mode == "r+" and immutable:
+            raise ValueError("immutable: expected False with mode='r+', because the handle changes the array")
+        if mode == "r+" and folder.base is not None:
+            raise ValueError(f"array {folder!r}: expected mode='r' for a view, which is read-only")
+        if mode == "r+":
+            folder.store.check_writable()
+        super().__init__(folder, threads, index_cache, immutable, clip, document)
+        self._arguments = (*self._arguments, mode, config)
+        self.mode = mode
+        self._array_spec = default_spec() if config is None else spec_with(config)
+
+    def _prepare(self, document: Mapping[str, Any]) -> None:
+        super()._prepare(document)
+        self._guard: ArrayGuard | None = None
+
+    @property
+    def attrs(self) -> Attributes:
+        """The attributes, read from the store now; with mode "r+" each change is stored at once."""
+        options = self._options if self.mode == "r+" else None
+        return Attributes(self._folder, is_v2=self._is_v2, options=options)
+
+    # ---- writing
+
+    def __setitem__(self, selection: Any, value: Any) -> None:
+        """Store a value in a part of the array; see `set_selection`."""
+        self.set_selection(selection, value)
+
+    def set_selection(self, selection: Any, value: Any, *, kind: Kind = "brackets") -> None:
+        """Store a value in a part of the array. No other element changes, whatever other writers do meanwhile.
+
+        Parameters
+        ----------
+        selection
+            The elements, as for `get_selection`. If it names an element twice, the last value is stored.
+        value : array_like
+            A value for each element, or values that numpy can broadcast to the shape of the selection.
+        kind : {"brackets", "basic", "orthogonal", "coordinate", "mask", "block"}
+            As for `get_selection`.
+
+        Raises
+        ------
+        IndexError
+            The selection is of another kind, or it lies outside the array.
+        TypeError, ValueError
+            The values have another shape or type, or the handle is read-only. Nothing was stored.
+        ShardFormatError, ChecksumError, CodecError
+            An object is damaged where it is needed; it is unchanged, other objects may be stored.
+        LockError
+            Other writers changed an object during each attempt for ``lock_timeout``.
+        """
+        request = self._request(kind, selection, value)
+        if request is not None:
+            store_elements_blocking(request, self._options, self._layout_guard)
+
+    async def write(self, selection: Any, value: Any, *, kind: Kind = "brackets") -> None:
+        """Store a value in a part of the array from a coroutine on any event loop; many calls may wait at the same time.
+
+        Parameters
+        ----------
+        selection, value, kind
+            As for `set_selection`.
+
+        Raises
+        ------
+        IndexError, TypeError, ValueError, ShardFormatError, ChecksumError, CodecError, LockError
+            As `set_selection`.
+        """
+        request = self._request(kind, selection, value)
+        if request is not None:
+            work = store_elements(request, self._options, self._layout_guard, ON_LOOP)
+            await (work if self._folder.store.is_near else from_zarrs_loop(work))
+
+    @checked
+    def write_boxes(self, starts: Any, values: np.ndarray[Any, Any]) -> None:
+        """Store boxes of one shape at any positions in the array, in one native call.
+
+        Each object is replaced once. If boxes overlap, the values of the last one are stored.
+
+        Parameters
+        ----------
+        starts : array_like of int, shape (n, ndim)
+            First element of each box.
+        values : ndarray, shape (n, *shape)
+            The elements of the boxes.
+
+        Raises
+        ------
+        IndexError
+            A box reaches outside the array; nothing was stored.
+        TypeError, ValueError, ShardFormatError, ChecksumError, CodecError, LockError
+            As for `set_selection`.
+        """
+        self._check_writable()
+        begin = as_coordinates(starts, self.ndim, "starts")
+        if values.ndim != self.ndim + 1 or len(values) != len(begin):
+            raise ValueError(
+                f"values: expected {len(begin)} boxes with {self.ndim} axes each, got shape {values.shape}"
+            )
+        count = np.array(values.shape[1:], dtype=np.int64)
+        self._check_boxes(begin, count)
+        if values.size == 0:
+            return
+        values = values.astype(self.dtype, copy=False)
+        if self.ndim == 0:
+            self[()] = values[-1]
+            return
+        request = self._request_of(self._box_items(begin, count), tuple(range(1, self.ndim + 1)), values)
+        store_elements_blocking(request, self._options, self._layout_guard)
+
+    def resize(self, shape: Sequence[int]) -> None:
+        """Change the shape of the array. Objects outside of the new shape are deleted.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The new shape, in elements.
+
+        Raises
+        ------
+        ValueError
+            The shape has another number of axes or a negative extent, or the handle is read-only.
+        LockError
+            As for `set_selection`.
+
+        Notes
+        -----
+        As with zarr, elements of objects that are partly inside of the new shape stay stored, and appear again if the array
+        grows. Consolidated metadata of a group above the array keep the old shape.
+        """
+        self._check_writable()
+        new = tuple(int(extent) for extent in shape)
+        if len(new) != self.ndim or any(extent < 0 for extent in new):
+            raise ValueError(f"shape: expected {self.ndim} numbers that are not negative, got {tuple(shape)}")
+        self.refresh()
+        if any(extent < old for extent, old in zip(new, self.shape, strict=True)):
+            delete_objects(self._folder, self._names_outside(new), self._options)
+        self._change_shape(lambda old: new)
+
+    def append(self, values: Any, axis: int = 0) -> Ints:
+        """Make the array longer along an axis and store values there.
+
+        Several processes may append at the same time: each gets its own place.
+
+        Parameters
+        ----------
+        values : array_like
+            The elements; their shape is that of the array except along `axis`.
+        axis : int
+            The axis that grows.
+
+        Returns
+        -------
+        tuple of int
+            The new shape. The values are the last ones along `axis` of an array of this shape.
+
+        Raises
+        ------
+        ValueError
+            The shape of the values does not fit, or the handle is read-only. Nothing was stored.
+        ShardFormatError, ChecksumError, CodecError, LockError
+            As for `set_selection`; the array has grown, and the new elements may have the fill value.
+        """
+        self._check_writable()
+        if not -self.ndim <= axis < self.ndim:
+            raise ValueError(f"axis: expected an axis of {self.ndim}, got {axis}")
+        axis %= self.ndim
+        added = values if isinstance(values, np.ndarray) else np.asarray(values, self.dtype)
+
+        def grown(old: Ints) -> Ints:
+            expected = (*old[:axis], added.shape[axis] if added.ndim == len(old) else -1, *old[axis + 1 :])
+            if added.shape != expected:
+                raise ValueError(f"values: expected shape {old} except along axis {axis}, got {added.shape}")
+            return (*old[:axis], old[axis] + added.shape[axis], *old[axis + 1 :])
+
+        shape = self._change_shape(grown)
+        place = [slice(0, extent) for extent in shape]
+        place[axis] = slice(shape[axis] - added.shape[axis], shape[axis])
+        self[tuple(place)] = added
+        return shape
+
+    # ---- from the array to its objects
+
+    def _check_writable(self) -> None:
+        if self.mode != "r+":
+            raise ValueError(f"array {self._folder!r}: expected mode='r+' for a write, got mode='r'")
+
+    def _request(self, kind: str, selection: Any, value: Any) -> Request | None:
+        """Return the request of a write; None if nothing is selected."""
+        self._check_writable()
+        place = self._boxes.locate(selection) if kind == "brackets" and self._chain.is_shard else None
+        if place is not None:
+            item, axes, shape = place
+            items, result = [item], shape
+        else:
+            chosen = self._locate(kind, selection)
+            axes, shape, result = chosen.axes, chosen.shape, chosen.result
+            items = self._objects.items_of(chosen.parts, drops_rest=not self._chain.is_shard)
+        values = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
+        values = values.astype(self.dtype, copy=False)
+        if values.ndim == 0:
+            return self._request_of(items, (-1,) * self.ndim, values) if items else None
+        if values.shape != result:
+            try:
+                values = np.broadcast_to(values, result)
+            except ValueError:
+                text = (
+                    f"value: expected shape {result}, or one that numpy broadcasts to it, got {values.shape}"
+                )
+                raise ValueError(text) from None
+        return self._request_of(items, axes, values.reshape(shape)) if items else None
+
+    def _request_of(
+        self, items: Sequence[ObjectSelection], axes: Ints, values: np.ndarray[Any, Any]
+    ) -> Request:
+        return Request(self._folder.store, items, range(len(items)), axes, values, self._array_spec)
+
+    def _layout_guard(self) -> ArrayGuard:
+        if self._guard is None:
+            from .buffer.array_guard import ArrayGuard  # only blocks of `group_writes` need it
+
+            folder = self._folder
+            self._guard = ArrayGuard(metadata_from(self._document), folder.store, folder.prefix.rstrip("/"))
+        return self._guard
+
+    def _change_shape(self, choose: Callable[[Ints], Ints]) -> Ints:
+        """Store the shape that `choose` makes of the stored one, and return it."""
+
+        def changed(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            if document is None:
+                raise FileNotFoundError(
+                    f"array {self._folder!r}: expected its metadata, but they have been deleted"
+                )
+            return {**document, "shape": list(choose(parse_document(document).shape))}
+
+        name = ".zarray" if self._is_v2 else "zarr.json"
+        self._prepare(change_document(self._folder, name, changed, self._options))
+        return self.shape
+
+    def _names_outside(self, shape: Ints) -> list[str]:
+        """Return the names of the stored objects that have no element within a shape."""
+        folder, keys = self._folder, self._objects.keys
+        grid = [-(-size // extent) for size, extent in zip(self.shape, self._extents, strict=True)]
+        ends = [-(-size // extent) for size, extent in zip(shape, self._extents, strict=True)]
+        names: Iterable[str]
+        if folder.store.supports_listing:
+            names = (key[len(folder.prefix) :] for key in folder.store.keys(folder.prefix))
+        else:
+            names = map(keys.key, itertools.product(*map(range, grid)))
+        return [
+            name
+            for name in names
+            if (coords := keys.coords(name, self.ndim)) is not None
+            and any(at >= end for at, end in zip(coords, ends, strict=True))
+        ]

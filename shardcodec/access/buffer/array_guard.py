@@ -1,0 +1,98 @@
+# array_guard.py - the layout of an array that has buffered writes
+# SPDX-License-Identifier: MIT
+"""`ArrayGuard`: compares the layout that the buffered writes of an array were made for with the one that is stored now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from typing import Any
+
+from ...compat import ArrayMetadata, chunk_shape_of, is_regular, metadata_from, stored_document
+from ...errors import ShardError
+from ...format.metadata import key_encoding
+from ...storage.store import Store
+
+__all__ = ["ArrayGuard"]
+
+# The members of a zarr.json and of a .zarray that say how elements become objects.
+_LAYOUT_V3 = ("data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs", "storage_transformers")
+_LAYOUT_V2 = ("dtype", "chunks", "dimension_separator", "fill_value", "order", "filters", "compressor")
+
+
+class ArrayGuard:
+    """The layout of an array, as its handle has it; a `LayoutGuard`. folder: path of the array in the store."""
+
+    def __init__(self, metadata: ArrayMetadata, store: Store, folder: str) -> None:
+        self._metadata = metadata
+        self._store = store
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        """Name of the array for messages."""
+        return self._store.describe(self._folder)
+
+    @cached_property
+    def identity(self) -> Hashable:
+        """Equal for handles on one array with one layout."""
+        return self.name, self._layout
+
+    @cached_property
+    def _layout(self) -> str:
+        return _layout_of(self._metadata)
+
+    async def look(self) -> Callable[[str], str | None]:
+        """Read the document of the array; see `LayoutGuard`."""
+        name = "zarr.json" if self._metadata.zarr_format == 3 else ".zarray"
+        answer = await self._store.get(f"{self._folder}/{name}" if self._folder else name)
+        document: Any = None if answer is None else json.loads(bytes(answer.data))
+        if document is None or document.get("node_type", "array") != "array":
+            return _always("the array has been deleted")
+        stored = metadata_from(document)
+        if not self._is_layout_of(stored):
+            return _always("the array has been made anew, with another layout")
+        return _Grid(stored).why_void
+
+    def _is_layout_of(self, stored: ArrayMetadata) -> bool:
+        if is_regular(stored) or stored.shape == self._metadata.shape:
+            return _layout_of(stored) == self._layout
+        # a resize has changed the grid
+        return _layout_of(stored, grid=False) == _layout_of(self._metadata, grid=False)
+
+
+def _layout_of(metadata: ArrayMetadata, *, grid: bool = True) -> str:
+    document = stored_document(metadata)
+    members = _LAYOUT_V3 if metadata.zarr_format == 3 else _LAYOUT_V2
+    return json.dumps(
+        {name: document.get(name) for name in members if grid or name != "chunk_grid"}, sort_keys=True
+    )
+
+
+def _always(why: str) -> Callable[[str], str | None]:
+    return lambda key: why
+
+
+class _Grid:
+    """The chunk grid of an array as it is stored now."""
+
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        self._shape = metadata.shape
+        self._chunk_shape = chunk_shape_of(metadata)
+        try:
+            self._keys = key_encoding(metadata.to_dict())
+        except ShardError:  # an encoding of a third party
+            self._chunk_shape = None
+
+    def why_void(self, key: str) -> str | None:
+        """Return why an object is not of the array; None if it is, or if only zarr can tell."""
+        if self._chunk_shape is None:
+            return None
+        rank = len(self._shape)
+        n_parts = self._keys.key((0,) * rank).count("/") + 1
+        coords = self._keys.coords("/".join(key.split("/")[-n_parts:]), rank)
+        starts = [i * n for i, n in zip(coords or (), self._chunk_shape, strict=False)]
+        if all(start < n for start, n in zip(starts, self._shape, strict=False)):
+            return None
+        return f"the array has become smaller, its shape is {self._shape}"

@@ -1,0 +1,175 @@
+# documents.py - the documents of an array: its shape and its attributes, as they are stored
+# SPDX-License-Identifier: MIT
+"""Change a document of an array under its lock, so that two writers who change it at the same time lose nothing.
+
+zarr reads a document when it opens an array and later stores all of it again: of two processes that append, one loses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..format.metadata import json_object
+from ..options import Options
+from ..storage.replace import replace
+from ..storage.runner import BLOCKING, Runner, run_blocking
+from ..storage.store import Outcome, StoredObject
+from .box_reader import Folder
+
+__all__ = ["Attributes", "change_document", "delete_objects"]
+
+Document = Mapping[str, Any]
+
+
+def change_document(
+    folder: Folder, name: str, change: Callable[[Document | None], Document], options: Options
+) -> Document:
+    """Replace a document of a folder by what `change` makes of the stored one, and return it.
+
+    `change` gets None if there is no document. It may be called several times, and an error of it leaves the document as it is.
+    In a thread without an event loop. It raises as `replace`.
+    """
+    maker = _DocumentMaker(folder, name, change)
+    run_blocking(replace(folder.store, [folder.prefix + name], maker, options, BLOCKING))
+    return maker.document
+
+
+def delete_objects(folder: Folder, names: Sequence[str], options: Options) -> None:
+    """Delete objects of a folder, each under its lock, in a thread without an event loop."""
+    if names:
+        run_blocking(replace(folder.store, folder.keys(names), _Deletion(), options, BLOCKING))
+
+
+class _DocumentMaker:
+    """The `Maker` of a changed document."""
+
+    keeps_emptied = False
+
+    def __init__(self, folder: Folder, name: str, change: Callable[[Document | None], Document]) -> None:
+        self._folder = folder
+        self._name = name
+        self._change = change
+        self.document: Document = {}
+
+    def begin(self) -> None:
+        """Do nothing: the change depends on the stored document alone."""
+
+    def needs_old(self, position: int) -> bool:
+        return True
+
+    def nbytes(self, position: int) -> int:
+        return 0
+
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
+        path = self._folder.store.path(self._folder.prefix + self._name)
+        data = stored[0].data if path is None else _content(path)
+        self.document = self._change(None if data is None else json_object(bytes(data), self._name))
+        return Outcome([json.dumps(self.document, indent=2).encode()])
+
+
+class _Deletion:
+    """The `Maker` that deletes objects."""
+
+    keeps_emptied = False
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def needs_old(self, position: int) -> bool:
+        return False
+
+    def nbytes(self, position: int) -> int:
+        return 0
+
+    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
+        return Outcome([None] * len(stored))
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+class Attributes(MutableMapping[str, Any]):
+    """The attributes of an array. They are read when the object is made; each change is stored at once.
+
+    A change is made to the attributes that are stored by then, so it keeps those that another program has added.
+
+    Parameters
+    ----------
+    folder : Folder
+        The folder of the array.
+    is_v2 : bool
+        The attributes of Zarr v2 are a document of their own.
+    options : Options, optional
+        Options of the writes; None if the array may not be changed.
+    """
+
+    def __init__(self, folder: Folder, *, is_v2: bool, options: Options | None) -> None:
+        self._folder = folder
+        self._is_v2 = is_v2
+        self._options = options
+        self._name = ".zattrs" if is_v2 else "zarr.json"
+        self._values = self._of(folder.document(self._name))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._values:
+            raise KeyError(name)
+        self._change(lambda values: {key: value for key, value in values.items() if key != name})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def update(self, *values: Any, **more: Any) -> None:
+        """Set several attributes in one write.
+
+        Parameters
+        ----------
+        *values, **more
+            As for `dict.update`.
+        """
+        new = dict(*values, **more)
+        self._change(lambda stored: {**stored, **new})
+
+    def clear(self) -> None:
+        """Remove all attributes in one write."""
+        self._change(lambda stored: {})
+
+    def __repr__(self) -> str:
+        return f"Attributes({self._values!r})"
+
+    def _of(self, document: Document | None) -> Mapping[str, Any]:
+        if self._is_v2:
+            return document or {}
+        values: Mapping[str, Any] = (document or {}).get("attributes") or {}
+        return values
+
+    def _change(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        if self._options is None:
+            raise ValueError(f"array {self._folder!r}: expected mode='r+' to change attributes, got mode='r'")
+
+        def changed(document: Document | None) -> Document:
+            new = change(self._of(document))
+            if self._is_v2:
+                return new
+            if document is None:
+                raise FileNotFoundError(
+                    f"array {self._folder!r}: expected a zarr.json, but it has been deleted"
+                )
+            return {**document, "attributes": new}
+
+        self._values = self._of(change_document(self._folder, self._name, changed, self._options))
