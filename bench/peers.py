@@ -403,6 +403,25 @@ class OpenArray(Peer):
         return np.asarray(array.read_boxes([[s.start for s in box] for box in boxes], shape))
 
 
+class OpenArrayWriter(OpenArray):
+    """`shardcodec.open_array` for reads and writes, with its usual cache of indexes."""
+
+    name = "open_array, r+"
+    group = ("small reads", "partial writes", "small writes")
+    can_gather = True
+
+    def gathering(self, array: Any) -> AbstractContextManager[Any]:
+        return ShardCodec().gathering(array)
+
+    def open(self, path: Path, case: Case) -> Any:
+        import shardcodec
+
+        return shardcodec.open_array(path, mode="r+", threads=N_THREADS)
+
+    def write(self, array: Any, box: Box, values: Array) -> None:
+        array[box] = values
+
+
 class OpenArrayCached(OpenArray):
     """The same with a cache of indexes."""
 
@@ -580,6 +599,7 @@ ALL: tuple[Peer, ...] = (
     ShardHandle(),
     EmptyPipeline(),
     OpenArray(),
+    OpenArrayWriter(),
     OpenArrayCached(),
     OpenArrayKept(),
     OpenArrayImmutable(),

@@ -12,7 +12,13 @@ from statistics import median
 from typing import Any
 
 OURS, FLOOR = "shardcodec", "floor"
-OUR_HANDLES = ("open_array", "open_array, cached index", "open_array, open files", "open_array, immutable")
+OUR_HANDLES = (
+    "open_array",
+    "open_array, r+",
+    "open_array, cached index",
+    "open_array, open files",
+    "open_array, immutable",
+)
 YARDSTICKS = (FLOOR, "empty pipeline", "fill", "one pread", "find")
 LARGER = 1.03
 
