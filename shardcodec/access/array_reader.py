@@ -181,15 +181,10 @@ class ArrayReader:
                 pass  # the read below raises a complete error, if the object is still damaged
             except OSError as error:
                 patience = Patience.after(error)
-        return self.get_selection(selection, patience=patience)
+        return self._get("brackets", selection, None, patience)
 
     def get_selection(
-        self,
-        selection: Any,
-        *,
-        kind: Kind = "brackets",
-        out: np.ndarray[Any, Any] | None = None,
-        patience: Patience | None = None,
+        self, selection: Any, *, kind: Kind = "brackets", out: np.ndarray[Any, Any] | None = None
     ) -> np.ndarray[Any, Any]:
         """Read a part of the array, also into an array of the caller.
 
@@ -202,8 +197,6 @@ class ArrayReader:
         out : ndarray, optional
             The array to read into, with the shape and the data type of the result; any strides. Its content is unspecified
             after an error.
-        patience : Patience, optional
-            For internal use: that of an earlier attempt.
 
         Returns
         -------
@@ -217,11 +210,7 @@ class ArrayReader:
         TypeError, ValueError
             `out` has another type or shape, or `kind` is another word.
         """
-        chosen = self._locate(kind, selection)
-        out, target = self._destination(chosen, out)
-        if chosen.parts:
-            self._read(self._objects.items_of(chosen.parts), target, chosen.axes, patience)
-        return out if target.shape == out.shape else _filled(out, target, chosen)
+        return self._get(kind, selection, out)
 
     async def read(
         self, selection: Any = ..., *, kind: Kind = "brackets", out: np.ndarray[Any, Any] | None = None
@@ -356,6 +345,20 @@ class ArrayReader:
         if selection is None:  # numpy's new axis; the parsers would select all
             selection = (None,)
         return KINDS[kind](selection, self.shape, self._extents)
+
+    def _get(
+        self,
+        kind: str,
+        selection: Any,
+        out: np.ndarray[Any, Any] | None,
+        patience: Patience | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """Read as `get_selection`; `patience` is that of an earlier attempt."""
+        chosen = self._locate(kind, selection)
+        out, target = self._destination(chosen, out)
+        if chosen.parts:
+            self._read(self._objects.items_of(chosen.parts), target, chosen.axes, patience)
+        return out if target.shape == out.shape else _filled(out, target, chosen)
 
     def _destination(
         self, chosen: ArraySelection, out: np.ndarray[Any, Any] | None
