@@ -124,13 +124,15 @@ $(eval $(call environment,suite,))
 $(eval $(call environment,xarray,))
 $(eval $(call environment,docs,docs))
 
-# Make the checkout importable. The .dist-info folder has the entry points.
+# Make the package of the checkout importable, and nothing else of it, as after an installation: else a child of a test finds
+# what it will not find in a wheel. The .dist-info folder has the entry points.
 $(eval $(call needed,dev,test dev))
 .venv/dev-$(VERSION)/stamp: .venv/dev-$(VERSION)/needed
 	$(call venv,dev) $(pip_install) --no-deps $$($(call venv,dev) -c \
 	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
 	site=$$($(call venv,dev) -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
-	  $(call venv,dev) setup.py --quiet dist_info --output-dir "$$site"; echo '$(CURDIR)' > "$$site/shardcodec-dev.pth"
+	  $(call venv,dev) setup.py --quiet dist_info --output-dir "$$site"; mkdir -p "$$site/../checkout"; \
+	  ln -sfn '$(CURDIR)/shardcodec' "$$site/../checkout/shardcodec"; echo ../checkout > "$$site/shardcodec-dev.pth"
 	touch $@
 
 .PHONY: dev

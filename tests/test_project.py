@@ -231,7 +231,7 @@ def test_tests_run_against_the_installed_package() -> None:
 
 
 def test_wheel_contains_the_notices() -> None:
-    if Path(importlib.import_module("shardcodec").__file__ or "").parent == PACKAGE:
+    if Path(importlib.import_module("shardcodec").__file__ or "").resolve().parent == PACKAGE:
         pytest.skip("the package is imported from the checkout; no wheel is installed")
     files = {f.name for f in importlib.metadata.files("shardcodec") or []}
     assert {"LICENSE", "NOTICES"} <= files

@@ -34,7 +34,7 @@ print(middle - begin, time.process_time() - middle)
 
 def test_wheel_is_small() -> None:
     """A wheel is a zip file: each of its files, compressed."""
-    if (Path(shardcodec.__file__).parents[1] / "setup.py").exists():
+    if (Path(shardcodec.__file__).resolve().parents[1] / "setup.py").exists():
         pytest.skip("the package is imported from the checkout; no wheel is installed")
     files = [Path(str(file.locate())) for file in importlib.metadata.files("shardcodec") or []]
     contents = [path.read_bytes() for path in files if path.suffix != ".pyc" and path.is_file()]
