@@ -34,6 +34,7 @@ __all__ = [
     "Resolver",
     "current_options",
     "inherited_variables",
+    "selector_of_new_process",
     "settings_in_force",
     "settings_without_calls",
     "source_of",
@@ -85,6 +86,12 @@ def source_of(key: str) -> str:
 def source_of_new_process(key: str) -> str:
     """Return what sets a setting of zarr's configuration in a process that starts now."""
     return _last_source(key)[0]
+
+
+def selector_of_new_process() -> str | None:
+    """Return the file or variable that selects shardcodec's pipeline in a process that starts now; None if none does."""
+    source, path = _last_source(PIPELINE_KEY)
+    return source if path == PIPELINE_PATH else None
 
 
 def settings_in_force() -> dict[str, Setting]:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Write the rows of one shard from four workers, and print what was lost.
 
-    python row_writers.py WAY FOLDER [enable]
+    python row_writers.py WAY FOLDER [enable | handle]
 
-It prints a JSON object: ``pipelines``, the classes that have written in the workers, and ``lost``, of 4,096 elements. Only with
-the third argument the main program calls `shardcodec.enable`. The workers never do.
+It prints a JSON object: ``pipelines``, the classes that have written in the workers, and ``lost``, of 4,096 elements. With "enable"
+the main program calls `shardcodec.enable`; the workers never do. With "handle" the workers write with `shardcodec.open_array`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,24 @@ EDGE, N_WORKERS = 64, 4
 
 
 def write_rows(folder: str, worker: int) -> str:
-    """Write every fourth row when all workers are ready; return the class of the pipeline."""
-    import zarr
+    """Write every fourth row when all workers are ready; return the class of the pipeline, or of the handle."""
+    array: Any
+    if Path(f"{folder}/handle").exists():
+        import shardcodec
 
-    array = zarr.open_array(f"{folder}/rows.zarr")
+        array = writer = shardcodec.open_array(f"{folder}/rows.zarr", mode="r+")
+    else:
+        import zarr
+
+        array = zarr.open_array(f"{folder}/rows.zarr")
+        writer = array.async_array.codec_pipeline
     Path(f"{folder}/ready-{worker}").touch()
     deadline = time.monotonic() + 60
     while len(list(Path(folder).glob("ready-*"))) < N_WORKERS and time.monotonic() < deadline:
         time.sleep(0.001)
     for row in range(worker, EDGE, N_WORKERS):
         array[row] = row + 1
-    return type(array.async_array.codec_pipeline).__name__
+    return type(writer).__name__
 
 
 def by_start_method(folder: str, method: str) -> list[str]:
@@ -125,8 +132,10 @@ def main(way: str, folder: str, *rest: str) -> None:
 
     import shardcodec
 
-    if rest:
+    if "enable" in rest:
         shardcodec.enable()
+    if "handle" in rest:
+        Path(f"{folder}/handle").touch()
     array = zarr.create_array(
         f"{folder}/rows.zarr", shape=(EDGE, EDGE), shards=(EDGE, EDGE), chunks=(8, 8), dtype="uint16"
     )

@@ -16,7 +16,13 @@ from ..arguments import checked
 from ..build_info import build_info, unknown_variables
 from ..compat import config, max_workers, pipelines_of_arrays
 from ..errors import LockScopeError, ShardError
-from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, settings_in_force, source_of
+from ..option_sources import (
+    PIPELINE_KEY,
+    PIPELINE_PATH,
+    selector_of_new_process,
+    settings_in_force,
+    source_of,
+)
 from ..options import Setting, thread_limits
 from ..storage import file_systems
 from ..storage.file_systems import (
@@ -345,9 +351,14 @@ def _pipeline() -> Check:
     path, source = config.get(PIPELINE_KEY), source_of(PIPELINE_KEY)
     details = {"path": path, "source": source}
     text = f"zarr uses {path} ({source})"
-    if path == PIPELINE_PATH and (others := _arrays_with_another_pipeline()):
+    selector = selector_of_new_process()
+    if path != PIPELINE_PATH and selector is not None:
+        text += f", which has replaced shardcodec's ({selector})"
+    if (path == PIPELINE_PATH or selector is not None) and (others := _arrays_with_another_pipeline()):
         text += f"; arrays of this process that use another one: {', '.join(others)}"
         advice = "Open these arrays again, or use shardcodec.attach (docs/how-to/other-packages.md)."
+        if path != PIPELINE_PATH:
+            advice = f"Call shardcodec.enable(). {advice}"
         return Check("pipeline", Status.NOTE, text, advice, details | {"others": others})
     if path == PIPELINE_PATH:
         return Check("pipeline", Status.OK, text, None, details)

@@ -29,6 +29,7 @@ from ..option_sources import (
     PIPELINE_PATH,
     RECORD,
     inherited_variables,
+    selector_of_new_process,
     settings_without_calls,
     source_of,
     variable_of_setting,
@@ -55,6 +56,10 @@ __all__ = [
 #
 # zarr chooses the pipeline when it opens an array, so an array that was opened before `enable` stays with zarr's own. Such an
 # array loses nothing of its behaviour but is slower, and parallel writers may lose updates.
+
+
+# What selects the pipeline while a call of `enable` is active.
+_CALL = "shardcodec.enable()"
 
 
 class OpenArray(NamedTuple):
@@ -120,14 +125,16 @@ def _describe(name: str, pipeline: CodecPipeline) -> OpenArray:
 
 
 def _reason_of(pipeline: type) -> str:
-    """Return why an array has another pipeline, with the setting that has won over an active `enable`, if one has."""
+    """Return why an array has another pipeline, with the setting that has won over `enable`, a file or a variable, if one has."""
     reason = "opened without shardcodec's pipeline"
-    if not _setting.is_active():
+    selector = _setting.selector()
+    if selector is None:
         return reason
     path = config.get(PIPELINE_KEY)
     if path.rpartition(".")[2] == pipeline.__name__:
-        return f"{reason}: {PIPELINE_KEY}={path} by {source_of(PIPELINE_KEY)} has replaced that of enable()"
-    return f"{reason}: before enable(), or while a program had set another one"
+        return f"{reason}: {PIPELINE_KEY}={path} by {source_of(PIPELINE_KEY)} has replaced that of {selector}"
+    before = "before enable(), or " if selector == _CALL else ""
+    return f"{reason}: {before}while a program had set another one"
 
 
 # ---------------------------------------------------------------- `shardcodec.stats`: the counters of this process, and its arrays
@@ -403,7 +410,8 @@ class _Setting:
     def add(self, call: Any) -> None:
         """Add a call."""
         with self._mutex:
-            self.look()
+            if self._calls:  # otherwise a variable may be meant for other processes
+                self.look()
             self._warned = None
             self._calls.append(call)
             self._apply()
@@ -412,21 +420,21 @@ class _Setting:
         """Return True if a call is active."""
         return call in self._calls
 
-    def is_active(self) -> bool:
-        """Return True if any call is active."""
-        return bool(self._calls)
+    def selector(self) -> str | None:
+        """Return what selects shardcodec's pipeline here: a call, a file or a variable; None if nothing does."""
+        return _CALL if self._calls else selector_of_new_process()
 
     def look(self, *, stacklevel: int = 4) -> None:
-        """Warn, once for each setting, if another program has replaced the pipeline of an active call.
+        """Warn, once for each setting, if another program has replaced the pipeline of a call, a file or a variable.
 
         zarr tells nothing of a change, so this is called where shardcodec's code runs in any case.
         """
         path = config.get(PIPELINE_KEY)
-        if not self._calls or path in (PIPELINE_PATH, self._warned):
+        if path in (PIPELINE_PATH, self._warned) or (selector := self.selector()) is None:
             return
         self._warned = path
         text = (
-            f"{PIPELINE_KEY}={path} ({source_of(PIPELINE_KEY)}) has replaced the pipeline of shardcodec.enable(): arrays that "
+            f"{PIPELINE_KEY}={path} ({source_of(PIPELINE_KEY)}) has replaced the pipeline of {selector}: arrays that "
             "were opened since then do not use shardcodec, and parallel writers may lose updates; see "
             "docs/how-to/other-packages.md"
         )
@@ -445,7 +453,8 @@ class _Setting:
     def clear(self) -> list[Any]:
         """Undo all calls, also those of the process that started this one; return those of this process."""
         with self._mutex:
-            self.look()
+            if self._calls:
+                self.look()
             calls, self._calls = self._calls, []
             self._apply()
             _forget(self._variables.drop_inherited())

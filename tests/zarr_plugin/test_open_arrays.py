@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import textwrap
 import warnings
 import weakref
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from helpers import run_checked
 
 import shardcodec
 from shardcodec.tools.doctor import Status, check_process
@@ -92,6 +95,7 @@ def test_weak_proxy_of_a_dead_object_does_no_harm(tmp_path: Path) -> None:
     del array, proxy
 
 
+PIPELINE, VARIABLE = "shardcodec.ShardCodecPipeline", "ZARR_CODEC_PIPELINE__PATH"
 OTHER = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 
@@ -151,3 +155,55 @@ def test_change_that_ends_before_the_block_is_not_reported() -> None:
         with shardcodec.enable(), zarr.config.set({"codec_pipeline.path": OTHER}):
             pass
         shardcodec.open_arrays()
+
+
+REPLACED = """
+    import json, sys, warnings
+    import zarr, shardcodec
+    from shardcodec.tools.doctor import check_process
+
+    def doctor():
+        (check,) = (one for one in check_process() if one.name == "pipeline")
+        return check.status, check.text, check.details.get("others", []), check.advice
+
+    make = {"shape": (8, 8), "shards": (4, 4), "chunks": (2, 2), "dtype": "uint8", "overwrite": True}
+    native = zarr.create_array(FOLDER + "/native", **make)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with zarr.config.set({"codec_pipeline.path": OTHER}):
+            array = zarr.create_array(FOLDER + "/a", **make)
+            during = doctor()
+            (reason,) = (one.reason for one in shardcodec.open_arrays() if not one.is_native)
+            shardcodec.stats()
+    print(json.dumps({"during": during, "after": doctor(), "reason": reason, "said": [str(one.message) for one in said]}))
+"""
+
+
+@pytest.mark.parametrize("way", ["variable", "file"])
+def test_arrays_with_another_pipeline_are_named_where_no_call_has_selected_it(
+    way: str, tmp_path: Path
+) -> None:
+    """After `shardcodec enable --env` there is no call of `enable`: what replaced the pipeline was not named, and not warned of."""
+    folder = tmp_path / "config"
+    folder.mkdir()
+    if way == "file":
+        (folder / "shardcodec.yaml").write_text(f"codec_pipeline: {{path: {PIPELINE}}}\n")
+        variables, selector = {"ZARR_CONFIG": str(folder)}, f"file {folder}/shardcodec.yaml"
+    else:
+        variables = {VARIABLE: PIPELINE}
+        selector = f"environment variable {VARIABLE}"
+    code = f"FOLDER, OTHER = {str(tmp_path)!r}, {OTHER!r}\n" + textwrap.dedent(REPLACED)
+    told = json.loads(run_checked(code, **variables).stdout)
+    status, text, others, advice = told["during"]
+    assert status == "note" and f"which has replaced shardcodec's ({selector})" in text
+    assert [name.rpartition("/")[2] for name in others] == ["a"] and others[0] in text
+    assert advice.startswith("Call shardcodec.enable(). Open these arrays again")
+    assert (
+        f"codec_pipeline.path={OTHER} by a call in this process has replaced that of {selector}"
+        in told["reason"]
+    )
+    (said,) = told["said"]  # once
+    assert f"has replaced the pipeline of {selector}: arrays" in said
+    status, text, others, advice = told["after"]
+    assert status == "note" and f"zarr uses {PIPELINE} ({selector})" in text
+    assert [name.rpartition("/")[2] for name in others] == ["a"] and advice.startswith("Open these")

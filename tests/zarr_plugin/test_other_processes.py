@@ -87,10 +87,18 @@ def test_no_element_is_lost_after_one_enable_in_the_main_program(tmp_path: Path,
     assert written_by(way, tmp_path, "enable") == ({"ShardCodecPipeline"}, 0)
 
 
+ONE_WAY = [way if way == "spawn" else pytest.param(way, marks=pytest.mark.nightly) for way in WAYS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "way", [way if way == "spawn" else pytest.param(way, marks=pytest.mark.nightly) for way in WAYS]
-)
+@pytest.mark.parametrize("way", ONE_WAY)
+def test_no_element_is_lost_by_handles_that_write(tmp_path: Path, way: str) -> None:
+    """With no call of `enable`, and nothing in the environment."""
+    assert written_by(way, tmp_path, "handle") == ({"Array"}, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ONE_WAY)
 def test_no_element_is_lost_in_an_environment_where_shardcodec_is_enabled(tmp_path: Path, way: str) -> None:
     """With no call at all, after `shardcodec enable --env`."""
     pytest.importorskip("typer")
