@@ -28,7 +28,7 @@ from .regions import as_coordinates
 if TYPE_CHECKING:
     from .buffer.array_guard import ArrayGuard
 
-__all__ = ["Array", "create_array", "open_array"]
+__all__ = ["Array", "create_array", "open_array", "with_document"]
 
 Mode = Literal["r", "r+"]
 Ints = tuple[int, ...]
@@ -474,3 +474,12 @@ class Array(ArrayReader):
             if (coords := keys.coords(name, self.ndim)) is not None
             and any(at >= end for at, end in zip(coords, ends, strict=True))
         ]
+
+
+def with_document(array: Array, document: Mapping[str, Any]) -> Array:
+    """Return a handle on the same objects with other metadata and the options of `array`; nothing is read from the store."""
+    handle = object.__new__(type(array))
+    vars(handle).update(vars(array))
+    handle._arguments = (*array._arguments[:5], document, *array._arguments[6:])
+    handle._prepare(document)
+    return handle

@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,8 @@ __all__ = ["ArrayReader", "Kind"]
 
 Kind = Literal["brackets", "basic", "orthogonal", "coordinate", "mask", "block"]
 Ints = tuple[int, ...]
+# The array to read into, or what makes it from the shape of the result.
+Destination: TypeAlias = np.ndarray[Any, Any] | Callable[[Ints], np.ndarray[Any, Any]]
 
 
 class ArrayReader:
@@ -184,7 +186,7 @@ class ArrayReader:
         return self._get("brackets", selection, None, patience)
 
     def get_selection(
-        self, selection: Any, *, kind: Kind = "brackets", out: np.ndarray[Any, Any] | None = None
+        self, selection: Any, *, kind: Kind = "brackets", out: Destination | None = None
     ) -> np.ndarray[Any, Any]:
         """Read a part of the array, also into an array of the caller.
 
@@ -194,9 +196,9 @@ class ArrayReader:
             The elements.
         kind : {"brackets", "basic", "orthogonal", "coordinate", "mask", "block"}
             How the selection is read: as by square brackets, `oindex`, `vindex`, `blocks`.
-        out : ndarray, optional
+        out : ndarray or callable, optional
             The array to read into, with the shape and the data type of the result; any strides. Its content is unspecified
-            after an error.
+            after an error. Or a function that takes the shape of the result and returns such an array.
 
         Returns
         -------
@@ -213,7 +215,7 @@ class ArrayReader:
         return self._get(kind, selection, out)
 
     async def read(
-        self, selection: Any = ..., *, kind: Kind = "brackets", out: np.ndarray[Any, Any] | None = None
+        self, selection: Any = ..., *, kind: Kind = "brackets", out: Destination | None = None
     ) -> np.ndarray[Any, Any]:
         """Read a part of the array from a coroutine on any event loop; many calls may wait at the same time.
 
@@ -350,7 +352,7 @@ class ArrayReader:
         self,
         kind: str,
         selection: Any,
-        out: np.ndarray[Any, Any] | None,
+        out: Destination | None,
         patience: Patience | None = None,
     ) -> np.ndarray[Any, Any]:
         """Read as `get_selection`; `patience` is that of an earlier attempt."""
@@ -361,9 +363,11 @@ class ArrayReader:
         return out if target.shape == out.shape else _filled(out, target, chosen)
 
     def _destination(
-        self, chosen: ArraySelection, out: np.ndarray[Any, Any] | None
+        self, chosen: ArraySelection, out: Destination | None
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return the array of the caller, and the array to read into: the same one, unless coordinates have several axes."""
+        if callable(out):
+            out = out(chosen.result)
         out, native_order = output_array(out, chosen.result, self.dtype)
         if not native_order:
             raise TypeError(f"out: expected dtype {self.dtype}, got {out.dtype}")

@@ -139,9 +139,15 @@ def block(selection: Any, shape: Ints, extents: Ints) -> ArraySelection:
     for axis, (index, size, extent) in enumerate(
         zip(_expand(selection, len(shape)), shape, extents, strict=True)
     ):
-        positions = selected(index, -(-size // extent))
-        if positions is None or positions.step != 1:
-            raise _refusal(index, -(-size // extent), axis)
+        n = -(-size // extent)
+        positions = selected(index, n)
+        begins_outside = isinstance(index, slice) and index.start is not None and not -n <= index.start < n
+        if isinstance(index, slice) and (positions is None or positions.step != 1 or begins_outside):
+            raise IndexError(
+                f"axis {axis}: expected a slice without a step that begins in {n} blocks, got {index}"
+            )
+        if positions is None:
+            raise _refusal(index, n, axis)
         slices.append(slice(positions.start * extent, min(positions.stop * extent, size)))
     return basic(tuple(slices), shape, extents)
 
@@ -156,6 +162,8 @@ def orthogonal(selection: Any, shape: Ints, extents: Ints) -> ArraySelection:
     ):
         if is_list(index):
             numbers = _positions(index, size, axis)
+            if numbers.ndim != 1:
+                raise IndexError(f"axis {axis}: expected a list with one axis, got shape {numbers.shape}")
             pieces, n = list(_list_pieces(numbers, extent)), len(numbers)
         elif (positions := selected(index, size)) is not None:
             n = len(positions)
@@ -197,8 +205,10 @@ def points(selection: Any, shape: Ints, extents: Ints) -> ArraySelection:
 
 def mask(selection: Any, shape: Ints, extents: Ints) -> ArraySelection:
     """Parse a mask: an array of booleans with the shape of the array."""
-    (flags,) = selection if isinstance(selection, tuple) else (selection,)
-    flags = np.asarray(flags)
+    indices = selection if isinstance(selection, tuple) else (selection,)
+    if len(indices) != 1:
+        raise IndexError(f"mask: expected one array of booleans, got {len(indices)} indices")
+    flags = np.asarray(indices[0])
     if flags.dtype != bool or flags.shape != shape:
         raise IndexError(
             f"mask: expected booleans of shape {shape}, got {flags.dtype} of shape {flags.shape}"

@@ -295,6 +295,11 @@ class FileStore(Store):
         """Return the path of a file, or the name of the store for its root."""
         return self.source(key) if isinstance(self._base, str) else super().describe(key)
 
+    @property
+    def is_read_only(self) -> bool:
+        """True if the LocalStore refuses writes; a path never does."""
+        return not isinstance(self._base, str) and super().is_read_only
+
     def check_writable(self) -> None:
         """Raise `ValueError` if the LocalStore is read-only."""
         if not isinstance(self._base, str):

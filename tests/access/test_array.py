@@ -121,6 +121,48 @@ def test_unsupported_selections_raise_index_error(folder: Path, selection: Any) 
         open_array(folder)[selection]
 
 
+@pytest.mark.parametrize(
+    ("kind", "selection"),
+    [
+        ("orthogonal", (np.array([[2, 4], [6, 8]]), 0)),
+        ("mask", (slice(None), slice(None))),
+        ("mask", (np.zeros(SHAPE, dtype=bool), 0)),
+        ("block", slice(4, 7)),
+        ("block", slice(-5, None)),
+        ("block", slice(0, 4, 2)),
+        ("block", slice(None, None, -1)),
+    ],
+    ids=str,
+)
+def test_unsupported_selections_of_other_kinds_raise_index_error(
+    folder: Path, kind: Any, selection: Any
+) -> None:
+    """zarr refuses them, too. An index array with two axes raised TypeError, or selected other elements; a mask beside an
+    index raised ValueError; blocks that begin outside the array selected nothing.
+    """
+    with pytest.raises(IndexError):
+        open_array(folder).get_selection(selection, kind=kind)
+    with pytest.raises(IndexError):
+        getattr(zarr.open_array(folder, mode="r"), f"get_{kind}_selection")(selection)
+
+
+def test_a_function_makes_the_array_to_read_into(folder: Path) -> None:
+    """It is called once, with the shape of the result, also for coordinates with several axes."""
+    made: list[np.ndarray[Any, Any]] = []
+
+    def out(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        made.append(np.zeros(shape, "int32", order="F"))
+        return made[-1]
+
+    array = open_array(folder)
+    corners = (np.array([[0, 29], [4, 4]]), np.array([[0, 40], [5, 6]]))
+    for kind, selection in (("basic", slice(3, 9)), ("coordinate", corners)):
+        got = array.get_selection(selection, kind=kind, out=out)  # type: ignore[arg-type]
+        assert got is made[-1]
+        assert bits(got) == bits(expected()[selection])
+    assert len(made) == 2
+
+
 def test_reader_converts_to_a_numpy_array(folder: Path) -> None:
     array = open_array(folder)
     assert bits(np.asarray(array)) == bits(expected())

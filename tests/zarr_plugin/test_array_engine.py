@@ -1,0 +1,517 @@
+# test_array_engine.py - the array engines for zarr's draft of a protocol
+# SPDX-License-Identifier: MIT
+"""Results through the engines equal those of numpy and of zarr's own pipeline, in layouts and stores of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import engine_protocol
+import numpy as np
+import pytest
+import zarr
+from engine_protocol import EngineArray
+from helpers import ZARR_IS_31, bits, quiet, random_array, store_of, zarrs_view
+from zarr.abc.buffer import Buffer
+from zarr.buffer import cpu
+from zarr.core.buffer import BufferPrototype, NDBuffer
+from zarr.storage import LocalStore, MemoryStore
+
+import shardcodec
+from shardcodec.zarr_plugin import array_engine
+from shardcodec.zarr_plugin.array_engine import (
+    ArrayEngine,
+    AsyncArrayEngine,
+    AsyncHierarchyEngine,
+    HierarchyEngine,
+)
+
+SHAPE = (13, 18)
+MASK = random_array(SHAPE, "uint8", 3) % 5 == 0
+ROWS = np.array([True, False] * 6 + [True])
+MESH = np.ix_([7, 1, 12], [0, 17, 3, 4])
+COORDINATES = (np.array([[9, 0, 3], [3, 12, -1]]), np.array([[8, 0, 2], [2, -18, 17]]))
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "sharded": {"shards": (8, 12), "chunks": (4, 3)},
+    "plain": {"chunks": (4, 5)},
+    "v2": {"chunks": (4, 5), "zarr_format": 2},
+    "v2 in order F": {"chunks": (4, 5), "zarr_format": 2, "order": "F"},
+}
+SELECTIONS: list[tuple[Any, Any]] = [
+    ("basic", ...),
+    ("basic", (slice(2, 11), slice(1, 9))),
+    ("basic", (slice(1, 12, 3), slice(None, None, 4))),
+    ("basic", (-4, slice(None))),
+    ("basic", (slice(4, 4), slice(None))),
+    ("basic", (-1, -2)),
+    ("orthogonal", (np.array([7, 1, 4, 4]), np.array([0, 16]))),
+    ("orthogonal", (3, np.array([0, 17]))),
+    ("orthogonal", ([7, 1, 4], slice(1, 9, 2))),
+    ("orthogonal", (ROWS, np.array([0, 8]))),
+    ("orthogonal", (ROWS, slice(None))),
+    ("orthogonal", (5, 6)),
+    ("coordinate", (np.array([9, 0, 3]), np.array([8, 0, 2]))),
+    ("coordinate", COORDINATES),
+    ("coordinate", MESH),
+    ("coordinate", (np.array([4, 5]), 7)),
+    ("coordinate", (np.array([], dtype=int), np.array([], dtype=int))),
+    ("mask", MASK),
+    ("mask", np.zeros(SHAPE, dtype=bool)),
+    ("block", (1, 1)),
+    ("block", (slice(0, 2), 0)),
+    ("block", (-1, slice(None))),
+]
+IDS = [f"{kind}-{n}" for n, (kind, _) in enumerate(SELECTIONS)]
+CALLS = {
+    "basic": "basic_selection",
+    "orthogonal": "orthogonal_selection",
+    "coordinate": "coordinate_selection",
+    "mask": "mask_selection",
+    "block": "block_selection",
+}
+
+
+def zarrs_get(array: Any, kind: str, selection: Any) -> Any:
+    return getattr(zarrs_view(array), f"get_{CALLS[kind]}")(selection)
+
+
+def zarrs_set(array: Any, kind: str, selection: Any, value: Any) -> None:
+    getattr(zarrs_view(array), f"set_{CALLS[kind]}")(selection, value)
+
+
+def stored(store: Any, layout: str = "sharded", **arguments: Any) -> Any:
+    """Create an array with values and with an object that is not stored."""
+    defaults: dict[str, Any] = {"shape": SHAPE, "dtype": "int32", "fill_value": -1, **LAYOUTS[layout]}
+    with quiet():
+        array = zarr.create_array(store, **(defaults | arguments))
+    values = random_array(array.shape, array.dtype)
+    if array.fill_value is not None:
+        values[8:, 12:] = array.fill_value
+    array[...] = values
+    return array
+
+
+def engine_array(array: Any, **arguments: Any) -> EngineArray:
+    engine = ArrayEngine(array.store, array.path, **arguments)
+    return EngineArray(engine, array.metadata)
+
+
+def numpys_key(kind: str, selection: Any, array: Any) -> Any:
+    """Return what numpy takes in square brackets for a selection."""
+    if kind == "orthogonal":
+        is_list = [isinstance(index, list | np.ndarray) for index in selection]
+        return np.ix_(*selection) if all(is_list) else selection
+    if kind == "block":
+        extents = array.shards or array.chunks
+        counts = [range(-(-size // extent)) for size, extent in zip(SHAPE, extents, strict=True)]
+        chosen = [
+            count[index] if isinstance(index, slice) else [count[index]]
+            for index, count in zip(selection, counts, strict=True)
+        ]
+        return tuple(
+            slice(at[0] * extent, (at[-1] + 1) * extent) for at, extent in zip(chosen, extents, strict=True)
+        )
+    return selection
+
+
+@pytest.fixture(params=LAYOUTS)
+def array(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return stored(LocalStore(tmp_path), request.param)
+
+
+# ---------------------------------------------------------------- the protocol
+
+
+@pytest.mark.parametrize("name", array_engine.__all__)
+def test_methods_are_those_of_the_protocol(name: str, tmp_path: Path) -> None:
+    """Names, order, kinds and defaults of parameters, and which methods are coroutines."""
+    ours, twin = getattr(array_engine, name), getattr(engine_protocol, name)
+    array = stored(LocalStore(tmp_path))
+    made = ours(array.store, "") if "Array" in name else ours(array.store)
+    assert isinstance(made, twin)
+    methods = [method for method in vars(twin) if not method.startswith("_")]
+    assert methods
+    for method in methods:
+        a, b = getattr(ours, method), getattr(twin, method)
+        assert inspect.iscoroutinefunction(a) is inspect.iscoroutinefunction(b)
+        described = [
+            [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+            for function in (a, b)
+        ]
+        assert described[0] == described[1]
+
+
+# ---------------------------------------------------------------- reads and writes
+
+
+@pytest.mark.parametrize(("kind", "selection"), SELECTIONS, ids=IDS)
+def test_reads_equal_numpy_and_zarr(kind: Any, selection: Any, array: Any) -> None:
+    got = engine_array(array).get(kind, selection)
+    other = zarrs_get(array, kind, selection)
+    assert type(got) is type(other)
+    assert (np.shape(got), got.dtype) == (np.shape(other), other.dtype)
+    assert bits(got) == bits(other)
+    assert bits(got) == bits(array[...][numpys_key(kind, selection, array)])
+    if isinstance(got, np.ndarray) and kind != "coordinate":
+        assert (got.flags.c_contiguous, got.flags.f_contiguous) == (
+            other.flags.c_contiguous,
+            other.flags.f_contiguous,
+        )
+
+
+@pytest.mark.parametrize("is_scalar", [True, False], ids=["scalar", "array"])
+@pytest.mark.parametrize(("kind", "selection"), SELECTIONS, ids=IDS)
+def test_writes_equal_numpy_and_zarr(kind: Any, selection: Any, is_scalar: bool, array: Any) -> None:
+    """The whole array is compared, so an element that changes outside of the selection is noticed."""
+    expected = array[...]
+    key = numpys_key(kind, selection, array)
+    value = 77 if is_scalar else random_array(expected[key].shape, "int32", 1)
+    expected[key] = value
+    ours = engine_array(array)
+    ours.set(kind, selection, value)
+    assert bits(zarrs_view(array)[...]) == bits(expected)
+    if not ZARR_IS_31 or kind != "orthogonal":  # zarr 3.1 cannot store index arrays beside others in a shard
+        twin = stored(MemoryStore(), layout=layout_of(array))
+        zarrs_set(twin, kind, selection, value)
+        assert bits(twin[...]) == bits(expected)
+    assert bits(ours.get("basic", ...)) == bits(expected)
+
+
+def layout_of(array: Any) -> str:
+    if array.metadata.zarr_format == 2:
+        return "v2 in order F" if array.order == "F" else "v2"
+    return "sharded" if array.shards else "plain"
+
+
+@pytest.mark.parametrize("kind_of_store", ["local", "memory", "other", "conditional"])
+def test_stores(kind_of_store: str, tmp_path: Path) -> None:
+    """Each kind of selection in every kind of store, by both engines of a hierarchy, below a path."""
+    array = stored(store_of(kind_of_store, tmp_path), name="level/0")
+    expected = array[...]
+    ours = EngineArray(HierarchyEngine(array.store).array_engine(array.path, array.metadata), array.metadata)
+    coroutines = EngineArray(
+        AsyncHierarchyEngine(array.store).array_engine(array.path, array.metadata), array.metadata
+    )
+    for number, (kind, selection) in enumerate(SELECTIONS):
+        key = numpys_key(kind, selection, array)
+        expected[key] = number
+        if number % 2:
+            ours.set(kind, selection, number)
+        else:
+            asyncio.run(coroutines.set_async(kind, selection, number))
+        assert bits(ours.get(kind, selection)) == bits(expected[key])
+        assert bits(asyncio.run(coroutines.get_async(kind, selection))) == bits(expected[key])
+    assert bits(zarrs_view(array)[...]) == bits(expected)
+
+
+def test_array_of_rank_0(tmp_path: Path) -> None:
+    with quiet():
+        array = zarr.create_array(LocalStore(tmp_path), shape=(), dtype="float64", chunks=())
+    ours = engine_array(array)
+    ours.set("basic", (), 2.5)
+    assert type(ours.get("basic", ())) is np.float64
+    assert ours.get("basic", ...) == array[()] == 2.5
+
+
+@pytest.mark.parametrize("dtype", [">i4", "M8[s]", "complex64", "bool"])
+def test_data_types(dtype: str, tmp_path: Path) -> None:
+    """Elements have zarr's data type, also with the other byte order."""
+    array = stored(LocalStore(tmp_path), dtype=dtype, fill_value=None, zarr_format=2, shards=None)
+    ours = engine_array(array)
+    got, other = ours.get("basic", ...), zarrs_view(array)[...]
+    assert got.dtype == other.dtype == np.dtype(dtype)
+    assert bits(got) == bits(other)
+    ours.set("basic", (slice(3, 9), 4), got[0, :6])
+    assert bits(zarrs_view(array)[3:9, 4]) == bits(got[0, :6])
+
+
+# ---------------------------------------------------------------- where results lie
+
+
+@pytest.mark.parametrize(("kind", "selection"), SELECTIONS, ids=IDS)
+def test_out_is_read_into(kind: Any, selection: Any, array: Any) -> None:
+    """A buffer of the caller with strides; one axis for coordinates. The result is that buffer."""
+    expected = zarrs_get(array, kind, selection)
+    shape = (expected.size,) if kind == "coordinate" else np.shape(expected)
+    whole = np.zeros((*shape, 3), "int32")
+    out = cpu.NDBuffer.from_numpy_array(whole[..., 1])
+    got = engine_array(array).get(kind, selection, out=out)
+    assert bits(got) == bits(expected)
+    assert bits(whole[..., 1]) == bits(expected)
+    assert not whole[..., ::2].any()
+
+
+def test_elements_are_cast_to_the_type_of_out(tmp_path: Path) -> None:
+    array = stored(LocalStore(tmp_path))
+    out = cpu.NDBuffer.from_numpy_array(np.zeros((5, 18)))
+    got = engine_array(array).get("basic", slice(0, 5), out=out)
+    assert got.dtype == "float64"
+    assert (got == array[0:5]).all()
+
+
+def test_unusable_out(tmp_path: Path) -> None:
+    ours = engine_array(stored(LocalStore(tmp_path)))
+    fixed = np.zeros((5, 18), "int32")
+    fixed.flags.writeable = False
+    for out, error in [
+        (np.zeros((5, 18), "int32"), TypeError),
+        (cpu.NDBuffer.from_numpy_array(np.zeros((18, 5), "int32")), ValueError),
+        (cpu.NDBuffer.from_numpy_array(fixed), ValueError),
+    ]:
+        with pytest.raises(error, match="out"):
+            ours.get("basic", slice(0, 5), out=out)
+    square = cpu.NDBuffer.from_numpy_array(np.zeros((2, 3), "int32"))
+    with pytest.raises(ValueError, match=r"out: expected shape \(6,\)"):
+        ours.get("coordinate", COORDINATES, out=square)
+
+
+class Marked(np.ndarray):  # type: ignore[type-arg]
+    """The arrays of a prototype of the user."""
+
+
+class MarkedBuffer(cpu.NDBuffer):
+    @classmethod
+    def empty(cls, shape: Any, dtype: Any, order: Any = "C") -> MarkedBuffer:
+        return cls(np.empty(shape, dtype, order).view(Marked))  # type: ignore[arg-type]
+
+
+class ElsewhereBuffer(NDBuffer):
+    """Stands for a buffer on a GPU."""
+
+
+def test_results_are_of_the_prototype(tmp_path: Path) -> None:
+    array = stored(LocalStore(tmp_path))
+    ours = engine_array(array)
+    ours.prototype = BufferPrototype(cpu.Buffer, MarkedBuffer)
+    for kind, selection in [("basic", slice(3, 9)), ("mask", MASK)]:
+        got = ours.get(kind, selection)
+        assert isinstance(got, Marked)
+        assert bits(got) == bits(array[...][selection])
+
+
+@pytest.mark.parametrize("prototype", [(cpu.Buffer, ElsewhereBuffer), (Buffer, cpu.NDBuffer)])
+def test_buffers_elsewhere_are_refused(prototype: Any, tmp_path: Path) -> None:
+    """No element is read or stored, by another way neither."""
+    array = stored(LocalStore(tmp_path))
+    before = array[...]
+    ours = engine_array(array)
+    ours.prototype = BufferPrototype(*prototype)
+    with pytest.raises(shardcodec.UnsupportedError, match="prototype: expected buffers in the memory"):
+        ours.get("basic", ...)
+    with pytest.raises(shardcodec.UnsupportedError, match="prototype: expected buffers in the memory"):
+        ours.set("basic", ..., 5)
+    assert bits(array[...]) == bits(before)
+
+
+def test_config_gives_the_order_of_results(tmp_path: Path) -> None:
+    stored(LocalStore(tmp_path))
+    array = zarr.open_array(tmp_path).with_config({"order": "F"})
+    got = engine_array(array, config=array.async_array.config).get("basic", slice(2, 9))
+    assert got.flags.f_contiguous
+    assert bits(got) == bits(array[2:9])
+
+
+def test_config_says_whether_empty_chunks_are_stored(tmp_path: Path) -> None:
+    array = stored(LocalStore(tmp_path), "plain")
+    config = array.with_config({"write_empty_chunks": True}).async_array.config
+    last = tmp_path / "c/3/3"
+    engine_array(array).set("basic", ..., -1)
+    assert not last.exists()
+    engine_array(array, config=config).set("basic", ..., -1)
+    assert last.exists()
+
+
+@pytest.mark.skipif(
+    "read_missing_chunks" not in zarr.config.get("array"),
+    reason="this version of zarr always fills missing chunks",
+)
+def test_missing_chunks_are_not_reported(tmp_path: Path) -> None:
+    config = stored(LocalStore(tmp_path)).with_config({"read_missing_chunks": False}).async_array.config
+    with pytest.raises(shardcodec.UnsupportedError, match="read_missing_chunks"):
+        ArrayEngine(tmp_path, config=config)
+
+
+# ---------------------------------------------------------------- fields
+
+PARTS = [("a", "i4"), ("b", "f8"), ("c", "u1")]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Any:
+    with quiet():
+        array = zarr.create_array(
+            LocalStore(tmp_path), shape=(9, 8), chunks=(4, 4), dtype=PARTS, zarr_format=2
+        )
+    values = np.zeros((9, 8), PARTS)
+    values["a"], values["b"], values["c"] = np.arange(72).reshape(9, 8), 0.5, 7
+    array[...] = values
+    return array
+
+
+@pytest.mark.parametrize("fields", ["b", ["c", "a"], ["a"], [], None], ids=str)
+def test_fields_are_read(fields: Any, records: Any) -> None:
+    values = records[...]
+    expected = values[fields] if fields else values
+    for kind, selection in [
+        ("basic", (slice(1, 7), slice(2, 5))),
+        ("coordinate", (np.array([[1, 2]]), np.array([[3], [0]]))),
+    ]:
+        got = engine_array(records).get(kind, selection, fields=fields)
+        assert got.dtype.names == expected.dtype.names
+        assert got.tolist() == expected[selection].tolist()
+    assert engine_array(records).get("basic", (3, 4), fields=fields) == expected[3, 4]
+
+
+def test_fields_that_do_not_exist(records: Any) -> None:
+    with pytest.raises(IndexError, match=r"fields: expected some of \('a', 'b', 'c'\), got \['d'\]"):
+        engine_array(records).get("basic", ..., fields=["a", "d"])
+    with pytest.raises(IndexError, match="fields"):
+        engine_array(stored(MemoryStore())).get("basic", ..., fields="a")
+
+
+def test_fields_are_not_written(records: Any) -> None:
+    before = records[...]
+    with pytest.raises(shardcodec.UnsupportedError, match="fields"):
+        engine_array(records).set("basic", ..., 1, fields="a")
+    assert bits(records[...]) == bits(before)
+    engine_array(records).set("basic", (0, 0), (5, 2.5, 1), fields=[])
+    assert records[0, 0].tolist() == (5, 2.5, 1)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_wrong_selections_and_values(array: Any) -> None:
+    before = array[...]
+    ours = engine_array(array)
+    for kind, selection in [
+        ("basic", (slice(None, None, -1), 0)),
+        ("basic", (13, 0)),
+        ("basic", [1, 2]),
+        ("orthogonal", (np.array([0, 13]), 0)),
+        ("coordinate", (np.array([0, 1]),)),
+        ("orthogonal", (np.array([[2, 4], [6, 8]]), 0)),
+        ("mask", MASK[:5]),
+        ("mask", (slice(None), slice(None))),
+        ("block", (9, 0)),
+        ("block", (slice(9, 12), 0)),
+        ("block", (slice(0, 2, 2), 0)),
+    ]:
+        with pytest.raises(IndexError):
+            ours.get(kind, selection)
+        with pytest.raises(IndexError):
+            ours.set(kind, selection, 5)
+    for kind, selection, value in [
+        ("basic", (slice(0, 4), slice(0, 3)), np.zeros((4, 4), "int32")),
+        ("coordinate", COORDINATES, np.zeros(3, "int32")),
+        ("mask", MASK, np.zeros(3, "int32")),
+    ]:
+        with pytest.raises(ValueError, match="value: expected"):
+            ours.set(kind, selection, value)
+    assert bits(array[...]) == bits(before)
+
+
+def test_read_only_store(tmp_path: Path) -> None:
+    array = stored(LocalStore(tmp_path))
+    ours = EngineArray(ArrayEngine(LocalStore(tmp_path, read_only=True)), array.metadata)
+    assert bits(ours.get("basic", ...)) == bits(array[...])
+    with pytest.raises(ValueError, match="write"):
+        ours.set("basic", ..., 5)
+
+
+def test_arrays_that_the_engine_does_not_support(tmp_path: Path) -> None:
+    with quiet():
+        array = zarr.create_array(LocalStore(tmp_path), shape=(4,), chunks=(2,), dtype=str)
+    with pytest.raises(shardcodec.UnsupportedError, match=r"zarr\.open_array"):
+        HierarchyEngine(array.store).array_engine("", array.metadata)
+    with pytest.raises(FileNotFoundError):
+        ArrayEngine(tmp_path, "elsewhere")
+
+
+# ---------------------------------------------------------------- other metadata, other processes, many requests
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_metadata_after_a_resize_by_zarr(layout: str) -> None:
+    """The new engine reads no metadata; the old one refuses requests for the new shape, and works on for the old one."""
+    array = stored(MemoryStore(), layout)
+    old = engine_array(array)
+    values = np.full((20, 25), -1, "int32")
+    values[:13, :18] = array[...]
+    array.resize((20, 25))
+    name = ".zarray" if "v2" in layout else "zarr.json"
+    document = array.store._store_dict.pop(name)
+    new = old.resized(array.metadata)
+    array.store._store_dict[name] = document
+    assert bits(new.get("basic", ...)) == bits(values)
+    values[11:, 3:] = 4
+    new.set("basic", (slice(11, None), slice(3, None)), 4)
+    assert bits(array[...]) == bits(values)
+    assert bits(old.get("basic", ...)) == bits(values[:13, :18])
+    stale = EngineArray(old.engine, array.metadata)
+    with pytest.raises(ValueError, match="with_metadata"):
+        stale.get("basic", ...)
+    with pytest.raises(ValueError, match="with_metadata"):
+        stale.set("basic", ..., 0)
+    assert bits(array[...]) == bits(values)
+
+
+def test_options_stay_with_other_metadata(tmp_path: Path) -> None:
+    array = stored(LocalStore(tmp_path))
+    with shardcodec.options(threads=1, durability="fsync"):
+        engine = ArrayEngine(tmp_path)
+    assert engine.with_metadata(array.metadata).array._options == engine.array._options
+    assert engine.array._options.durability == "fsync"
+
+
+def write_row(engine: ArrayEngine, row: int) -> None:
+    request = engine_protocol.SelectionRequest("basic", row, SHAPE, None)
+    engine.write_selection(request, row, prototype=cpu.buffer_prototype)
+
+
+def test_engines_in_processes_lose_no_update(tmp_path: Path) -> None:
+    """Rows of one shard, written at the same time by engines that were pickled; their metadata are pickled, too."""
+    array = stored(LocalStore(tmp_path), shards=(16, 18), chunks=(1, 3))
+    engine = ArrayEngine(tmp_path).with_metadata(array.metadata)
+    assert pickle.loads(pickle.dumps(engine)).order == "C"
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(3, mp_context=context) as pool:
+        list(pool.map(write_row, [engine] * SHAPE[0], range(SHAPE[0])))
+    assert (array[...] == np.arange(SHAPE[0])[:, np.newaxis]).all()
+
+
+@pytest.mark.parametrize("kind_of_store", ["local", "conditional"])
+def test_many_requests_wait_at_the_same_time(kind_of_store: str, tmp_path: Path) -> None:
+    """All elements, each written by its own request, and all of them read at the same time; on a loop of the caller."""
+    array = stored(store_of(kind_of_store, tmp_path))
+    ours = EngineArray(AsyncArrayEngine(array.store), array.metadata)
+    places = [(row, column) for row in range(0, 13, 2) for column in range(0, 18, 3)]
+
+    async def work() -> list[Any]:
+        await asyncio.gather(*(ours.set_async("basic", place, n) for n, place in enumerate(places)))
+        return await asyncio.gather(*(ours.get_async("basic", place) for place in places))
+
+    expected = array[...]
+    expected[tuple(np.transpose(places))] = range(len(places))
+    assert asyncio.run(work()) == list(range(len(places)))
+    assert bits(zarrs_view(array)[...]) == bits(expected)
+
+
+def test_group_writes_collect_the_writes_of_an_engine(tmp_path: Path) -> None:
+    array = stored(LocalStore(tmp_path))
+    ours = engine_array(array)
+    shard = tmp_path / "c/0/0"
+    before = shard.read_bytes()
+    with shardcodec.group_writes():
+        for row in range(8):
+            ours.set("basic", row, row)
+        assert shard.read_bytes() == before
+        assert (ours.get("basic", slice(0, 8)) == np.arange(8)[:, np.newaxis]).all()
+    assert (array[:8] == np.arange(8)[:, np.newaxis]).all()
