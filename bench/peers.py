@@ -164,6 +164,16 @@ class ShardCodecAttach(ShardCodec):
         return shardcodec.attach(super().open(path, case))
 
 
+class ShardCodecEngine(ShardCodec):
+    """shardcodec through ``engine="shardcodec"`` of xarray, without `enable`."""
+
+    name = "shardcodec engine"
+    group = "end to end"
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "codec_pipeline.path": ZarrBatched.pipeline}
+
+
 class ShardCodecOneThread(ShardCodec):
     """shardcodec with one thread."""
 
@@ -360,6 +370,14 @@ class TensorStore(Peer):
     def store(self, array: Any, how: str, selection: Any, values: Array) -> None:
         target = getattr(array, how)[selection]
         target.write(values, can_reference_source_data_indefinitely=True).result()
+
+
+class XarrayTensorStore(TensorStore):
+    """TensorStore through xarray-tensorstore."""
+
+    name = "xarray-tensorstore"
+    package = "xarray_tensorstore"
+    group = "end to end"
 
 
 class Zarrista(Peer):
@@ -584,10 +602,12 @@ class Floor(Peer):
 ALL: tuple[Peer, ...] = (
     ShardCodec(),
     ShardCodecAttach(),
+    ShardCodecEngine(),
     ZarrBatched(),
     ZarrFused(),
     Zarrs(),
     TensorStore(),
+    XarrayTensorStore(),
     Zarrista(),
     Floor(),
     ShardCodecAppend(),

@@ -1,8 +1,9 @@
 """Rows that open a data set with xarray and compute, and rows that append to it: the time of the whole task.
 
 The variable is float32, by day, latitude and longitude. Everything from the opening of the store to the result in memory is
-timed. zarr's pipelines are used through `xarray.open_zarr`. TensorStore and arrays of `attach` have no entrance there: dask reads
-their handles with the same chunks, and the coordinates come from `xarray.open_zarr`.
+timed. zarr's pipelines are used through `xarray.open_zarr`, and shardcodec also through its engine for xarray. Handles of
+TensorStore and arrays of `attach` are read by dask with the same chunks, and the coordinates come from `xarray.open_zarr`;
+xarray-tensorstore is the entrance of TensorStore to xarray.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from suite import Context, Row
 GROUP = "end to end"
 PIPELINES = ("shardcodec", "zarr batched", "zarr fused", "zarrs")
 HANDLES = ("shardcodec attach", "tensorstore")
+ENTRANCES = ("shardcodec engine", "xarray-tensorstore")
 
 DIMS = ("time", "lat", "lon")
 N_APPENDED = 50
+N_MAPS = 100
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,17 @@ class AsArray:
         return self._peer.read(self._handle, box)
 
 
-def open_dataset(peer: Peer, path: Path, case: Case) -> Any:
-    """Open the data set with chunks of dask; `t` through the handle of a peer that xarray does not know."""
+def open_dataset(peer: Peer, path: Path, case: Case, *, in_dask: bool = True) -> Any:
+    """Open the data set, with chunks of dask or without dask; `t` through the handle of a peer that xarray does not know."""
     import xarray as xr
     import zarr
 
-    opened = xr.open_zarr(path, chunks={}, consolidated=False)
+    chunks: dict[str, int] | None = {} if in_dask else None
+    if peer.name == "shardcodec engine":
+        return xr.open_dataset(path, engine="shardcodec", chunks=chunks, consolidated=False)
+    if isinstance(peer, peers.XarrayTensorStore):
+        return _open_with_tensorstore(peer, path, case, in_dask=in_dask)
+    opened = xr.open_zarr(path, chunks=chunks, consolidated=False)
     if peer.name in PIPELINES:
         return opened
     import dask.array as da
@@ -83,6 +91,17 @@ def open_dataset(peer: Peer, path: Path, case: Case) -> Any:
         handle = AsArray(peer, handle, case)
     lazy = da.from_array(handle, chunks=case.inner, name=False, lock=False, asarray=True)
     return opened.assign(t=(DIMS, lazy))
+
+
+def _open_with_tensorstore(peer: peers.XarrayTensorStore, path: Path, case: Case, *, in_dask: bool) -> Any:
+    import tensorstore
+    import xarray_tensorstore
+
+    context = tensorstore.Context(peer.context())
+    opened = xarray_tensorstore.open_zarr(
+        str(path), context=context, mask_and_scale=False, consolidated=False
+    )
+    return opened.chunk(dict(zip(DIMS, case.inner, strict=True))) if in_dask else opened
 
 
 def _mean(data: Any) -> Any:
@@ -97,14 +116,23 @@ def _climatology(data: Any) -> Any:
     return data.t.groupby("time.month").mean()
 
 
+def _maps(data: Any) -> Any:
+    """Read single days, one after another, as a program does that draws them."""
+    import xarray as xr
+
+    days = [7 * i % data.sizes["time"] for i in range(N_MAPS)]
+    return xr.DataArray(np.stack([data.t.isel(time=day).values for day in days]))
+
+
 @dataclass(frozen=True)
 class Compute(Row):
     """Opens the data set and computes one result."""
 
     what: Callable[[Any], Any] = _mean
+    in_dask: bool = True
 
     def takes(self, peer: Peer) -> bool:
-        return peer.name in (*PIPELINES, *HANDLES)
+        return peer.name in (*PIPELINES, *ENTRANCES, *(HANDLES if self.in_dask else ()))
 
     def source(self, context: Context) -> Path:
         slug = self.case.slug()
@@ -125,7 +153,7 @@ class Compute(Row):
         return self.source(context)
 
     def operate(self, peer: Peer, prepared: Any) -> Any:
-        return self.what(open_dataset(peer, prepared, self.case)).compute()
+        return self.what(open_dataset(peer, prepared, self.case, in_dask=self.in_dask)).compute()
 
 
 @dataclass(frozen=True)
@@ -202,6 +230,7 @@ def rows(edge: int) -> list[Row]:
         Compute(GROUP, "xarray, mean over time", case, _mean),
         Compute(GROUP, "xarray, time series of a point", case, _series),
         Compute(GROUP, "xarray, climatology by month", case, _climatology),
+        Compute(GROUP, f"xarray, {N_MAPS} maps without dask", case, _maps, in_dask=False),
         Append(GROUP, f"xarray, {N_APPENDED} days appended by to_zarr", days),
         Extend(GROUP, f"{N_APPENDED} days appended without xarray", days),
     ]
