@@ -90,7 +90,6 @@ __all__ = [
     "has_usual_buffers",
     "inner_codecs_of",
     "is_buffer",
-    "is_in_memory",
     "is_regular",
     "is_repaired",
     "is_sharding",
@@ -360,11 +359,6 @@ def has_usual_buffers() -> bool:
     """Return True if zarr's default buffers are in the memory of this process."""
     chosen = config.config  # called often, and config.get() is slow
     return _are_in_memory(chosen.get("buffer"), chosen.get("ndbuffer"))
-
-
-def is_in_memory(prototype: Any) -> bool:
-    """Return True if the buffers of a prototype are in the memory of this process."""
-    return issubclass(prototype.buffer, cpu.Buffer) and issubclass(prototype.nd_buffer, cpu.NDBuffer)
 
 
 @functools.lru_cache(16)

@@ -128,3 +128,9 @@ class EngineArray:
     @staticmethod
     def as_stored(kind: Kind, value: Any) -> Any:
         return value.reshape(-1) if kind == "coordinate" and isinstance(value, np.ndarray) else value
+
+
+def write_row(engine: Any, row: int, shape: tuple[int, ...]) -> None:
+    """Write a row through an engine. It is defined here since a spawned process imports it by name."""
+    request = SelectionRequest("basic", row, shape, None)
+    engine.write_selection(request, row, prototype=buffer_prototype)

@@ -17,12 +17,12 @@ import numpy as np
 from ..access.array import Array, with_document
 from ..access.box_reader import folder_at
 from ..compat import (
+    IN_MEMORY,
     ArrayMetadata,
     as_numpy,
     default_spec,
     dtype_of,
     fills_missing_chunks,
-    is_in_memory,
     metadata_from,
     quiet,
     stored_document,
@@ -73,7 +73,7 @@ class _BoundArray:
         return engine
 
     def _check(self, request: Any, prototype: Any) -> None:
-        if not is_in_memory(prototype):
+        if not all(issubclass(*pair) for pair in zip(prototype, IN_MEMORY, strict=True)):
             raise UnsupportedError(
                 f"prototype: expected buffers in the memory of this process, got {prototype.nd_buffer.__name__}"
             )

@@ -471,11 +471,6 @@ def test_options_stay_with_other_metadata(tmp_path: Path) -> None:
     assert engine.array._options.durability == "fsync"
 
 
-def write_row(engine: ArrayEngine, row: int) -> None:
-    request = engine_protocol.SelectionRequest("basic", row, SHAPE, None)
-    engine.write_selection(request, row, prototype=cpu.buffer_prototype)
-
-
 def test_engines_in_processes_lose_no_update(tmp_path: Path) -> None:
     """Rows of one shard, written at the same time by engines that were pickled; their metadata are pickled, too."""
     array = stored(LocalStore(tmp_path), shards=(16, 18), chunks=(1, 3))
@@ -483,7 +478,7 @@ def test_engines_in_processes_lose_no_update(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(engine)).order == "C"
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(3, mp_context=context) as pool:
-        list(pool.map(write_row, [engine] * SHAPE[0], range(SHAPE[0])))
+        list(pool.map(engine_protocol.write_row, [engine] * SHAPE[0], range(SHAPE[0]), [SHAPE] * SHAPE[0]))
     assert (array[...] == np.arange(SHAPE[0])[:, np.newaxis]).all()
 
 
