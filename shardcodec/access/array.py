@@ -20,7 +20,7 @@ from ..storage.waiting import from_zarrs_loop
 from .array_io import Request
 from .array_reader import ArrayReader, Kind
 from .box_reader import Folder, folder_at
-from .buffer import store_elements, store_elements_blocking
+from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, change_document, delete_objects
 from .read import ObjectSelection
 from .regions import as_coordinates
@@ -293,7 +293,7 @@ class Array(ArrayReader):
             await (work if self._folder.store.is_near else from_zarrs_loop(work))
 
     @checked
-    def write_boxes(self, starts: Any, values: np.ndarray[Any, Any]) -> None:
+    def write_boxes(self, starts: Any, values: Any) -> None:
         """Store boxes of one shape at any positions in the array, in one native call.
 
         Each object is replaced once. If boxes overlap, the values of the last one are stored.
@@ -302,7 +302,7 @@ class Array(ArrayReader):
         ----------
         starts : array_like of int, shape (n, ndim)
             First element of each box.
-        values : ndarray, shape (n, *shape)
+        values : array_like, shape (n, *shape)
             The elements of the boxes.
 
         Raises
@@ -314,6 +314,7 @@ class Array(ArrayReader):
         """
         self._check_writable()
         begin = as_coordinates(starts, self.ndim, "starts")
+        values = self._as_elements(values)
         if values.ndim != self.ndim + 1 or len(values) != len(begin):
             raise ValueError(
                 f"values: expected {len(begin)} boxes with {self.ndim} axes each, got shape {values.shape}"
@@ -322,7 +323,6 @@ class Array(ArrayReader):
         self._check_boxes(begin, count)
         if values.size == 0:
             return
-        values = values.astype(self.dtype, copy=False)
         if self.ndim == 0:
             self[()] = values[-1]
             return
@@ -355,6 +355,8 @@ class Array(ArrayReader):
             raise ValueError(f"shape: expected {self.ndim} numbers that are not negative, got {tuple(shape)}")
         self.refresh()
         if any(extent < old for extent, old in zip(new, self.shape, strict=True)):
+            # a buffered write of a deleted object would appear again if the array grew
+            flush_folder(self._folder.store, self._folder.prefix)
             delete_objects(self._folder, self._names_outside(new), self._options)
         self._change_shape(lambda old: new)
 
@@ -384,9 +386,9 @@ class Array(ArrayReader):
         """
         self._check_writable()
         if not -self.ndim <= axis < self.ndim:
-            raise ValueError(f"axis: expected an axis of {self.ndim}, got {axis}")
+            raise ValueError(f"axis: expected one of the {self.ndim} axes of the array, got {axis}")
         axis %= self.ndim
-        added = values if isinstance(values, np.ndarray) else np.asarray(values, self.dtype)
+        added = self._as_elements(values)  # an error must come before the array grows
 
         def grown(old: Ints) -> Ints:
             expected = (*old[:axis], added.shape[axis] if added.ndim == len(old) else -1, *old[axis + 1 :])
@@ -409,16 +411,16 @@ class Array(ArrayReader):
     def _request(self, kind: str, selection: Any, value: Any) -> Request | None:
         """Return the request of a write; None if nothing is selected."""
         self._check_writable()
-        place = self._boxes.locate(selection) if kind == "brackets" and self._chain.is_shard else None
+        place = self._boxes.locate(selection) if kind == "brackets" else None
         if place is not None:
             item, axes, shape = place
             items, result = [item], shape
         else:
             chosen = self._locate(kind, selection)
             axes, shape, result = chosen.axes, chosen.shape, chosen.result
-            items = self._objects.items_of(chosen.parts, drops_rest=not self._chain.is_shard)
-        values = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
-        values = values.astype(self.dtype, copy=False)
+            # elements beyond the shape are kept: another process may have appended them by now
+            items = self._objects.items_of(chosen.parts)
+        values = self._as_elements(value)
         if values.ndim == 0:
             return self._request_of(items, (-1,) * self.ndim, values) if items else None
         if values.shape != result:
@@ -434,7 +436,13 @@ class Array(ArrayReader):
     def _request_of(
         self, items: Sequence[ObjectSelection], axes: Ints, values: np.ndarray[Any, Any]
     ) -> Request:
-        return Request(self._folder.store, items, range(len(items)), axes, values, self._array_spec)
+        return Request(
+            self._folder.store, items, range(len(items)), axes, values, self._array_spec, names_paths=True
+        )
+
+    def _as_elements(self, value: Any) -> np.ndarray[Any, Any]:
+        values = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
+        return values.astype(self.dtype, copy=False)
 
     def _layout_guard(self) -> ArrayGuard:
         if self._guard is None:
@@ -455,8 +463,10 @@ class Array(ArrayReader):
             return {**document, "shape": list(choose(parse_document(document).shape))}
 
         name = ".zarray" if self._is_v2 else "zarr.json"
-        self._prepare(change_document(self._folder, name, changed, self._options))
-        return self.shape
+        with self._alone():
+            document = change_document(self._folder, name, changed, self._options)
+            self._prepare(document)
+        return parse_document(document).shape  # another thread may have changed that of the handle by now
 
     def _names_outside(self, shape: Ints) -> list[str]:
         """Return the names of the stored objects that have no element within a shape."""

@@ -44,7 +44,7 @@ class Request:
 
     items: one for each object, with at least one element. positions: their positions in zarr's batch. axes: for each axis of
     the chunks the axis of `array`, -1 for none. array: the destination of a read, the source of a write. spec: zarr's
-    `ArraySpec`.
+    `ArraySpec`. names_paths: errors of a write name the path of a file instead of the key.
     """
 
     store: Store
@@ -53,6 +53,7 @@ class Request:
     axes: tuple[int, ...]
     array: np.ndarray[Any, Any]
     spec: Any
+    names_paths: bool = False
 
     @property
     def writes_empty(self) -> bool:
@@ -283,7 +284,7 @@ class _ElementsMaker:
         at_once = [old for old, new in zip(stored, streamed, strict=True) if new is None]
         if not at_once:
             return Outcome(streamed)
-        items = [_item(store, self._request.items[old.position], old) for old in at_once]
+        items = [_item(self._request, old) for old in at_once]
         is_inline = store.is_prompt and self._options.durability == "rename" and self._is_small(items)
         outcome = await runner.call(self._write, items, at_once, inline=is_inline)
         if len(at_once) == len(stored):
@@ -318,6 +319,8 @@ class _ElementsMaker:
         return outcome._replace(objects=news)
 
 
-def _item(store: Store, item: ObjectSelection, old: StoredObject) -> WriteItem:
-    path = store.path(item.key)
-    return WriteItem(item.chain, path, old.data, item.box, item.key, old.file, complete=item.ends_at_edge)
+def _item(request: Request, old: StoredObject) -> WriteItem:
+    item = request.items[old.position]
+    path = request.store.path(item.key)
+    name = path if path is not None and request.names_paths else item.key
+    return WriteItem(item.chain, path, old.data, item.box, name, old.file, complete=item.ends_at_edge)

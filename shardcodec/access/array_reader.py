@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ from ..native import require
 from ..option_sources import current_options
 from ..options import check
 from ..storage import indexes as index_caches
+from ..storage import locks
 from ..storage.indexes import IndexCache
 from ..storage.waiting import Patience, in_thread
 from .box_reader import ArrayObjects, BoxReader, Folder
@@ -149,7 +151,12 @@ class ArrayReader:
 
     def refresh(self) -> None:
         """Read the metadata again: another program may have changed the shape."""
-        self._prepare(self._folder.metadata())
+        with self._alone():
+            self._prepare(self._folder.metadata())
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Keep other threads from changing the metadata of the handle: else older metadata could replace newer ones."""
+        return locks.table().hold([f"handle:{id(self)}"])  # unlike a mutex it is free in a forked child
 
     # ---- reading
 
@@ -251,8 +258,14 @@ class ArrayReader:
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function of numpy with all elements in place of the handle."""
-        return function(*_in_memory(args), **_in_memory(kwargs))
+        """Call a function of numpy with all elements in place of the handle; xarray takes only arrays with this method."""
+        written = [*args[:1], *kwargs.values()][:1] if function in _CHANGING else [kwargs.get("out")]
+        if any(isinstance(argument, ArrayReader) for argument in written):
+            raise TypeError(
+                f"{function.__name__}: expected an array in memory to write to, got {self!r}; assign to a selection of it"
+            )
+        replace = _outline if function in _OF_OUTLINES else ArrayReader.__array__
+        return function(*_in_memory(args, replace), **_in_memory(kwargs, replace))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -392,7 +405,8 @@ class ArrayReader:
     def _box_items(self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]) -> list[ObjectSelection]:
         """Return the items of boxes of one shape; the boxes are counted by the first axis of the caller's array."""
         coords, rows = box_rows(begin, count, np.array(self._extents, dtype=np.int64))
-        order = np.lexsort(coords.T[::-1])
+        number = rows[:, 3 * self.ndim]
+        order = np.lexsort((number, *coords.T[::-1]))  # of boxes that overlap, a write stores the last
         coords, rows = coords[order], rows[order]
         first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
         return [
@@ -509,15 +523,29 @@ def _filled(
     return out
 
 
-def _in_memory(arguments: Any) -> Any:
-    """Return arguments of a function with all elements in place of handles."""
+# Functions of numpy that write to their first argument: they would change the elements in memory, and store nothing.
+_CHANGING = (np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal)
+# Functions of numpy that use only shapes and data types.
+_OF_OUTLINES = (
+    *(np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj, np.isrealobj),
+    *(np.empty_like, np.zeros_like, np.ones_like, np.full_like),
+)
+
+
+def _in_memory(arguments: Any, replace: Callable[[ArrayReader], np.ndarray[Any, Any]]) -> Any:
+    """Return arguments of a function with arrays in place of handles."""
     if isinstance(arguments, ArrayReader):
-        return arguments[...]
+        return replace(arguments)
     if isinstance(arguments, list | tuple):
-        return type(arguments)(map(_in_memory, arguments))
+        return type(arguments)(_in_memory(argument, replace) for argument in arguments)
     if isinstance(arguments, dict):
-        return {name: _in_memory(value) for name, value in arguments.items()}
+        return {name: _in_memory(value, replace) for name, value in arguments.items()}
     return arguments
+
+
+def _outline(array: ArrayReader) -> np.ndarray[Any, Any]:
+    """Return an array of the same shape and data type that takes no memory."""
+    return np.broadcast_to(np.empty((), array.dtype), array.shape)
 
 
 def _other_ways(error: UnsupportedError) -> str:

@@ -66,8 +66,13 @@ class _DocumentMaker:
     async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         path = self._folder.store.path(self._folder.prefix + self._name)
         data = stored[0].data if path is None else _content(path)
-        self.document = self._change(None if data is None else json_object(bytes(data), self._name))
-        return Outcome([json.dumps(self.document, indent=2).encode()])
+        changed = self._change(None if data is None else json_object(bytes(data), self._name))
+        try:
+            text = json.dumps(changed, indent=2)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"array {self._folder!r}: expected values that JSON has: {error}") from error
+        self.document = json.loads(text)  # as others read it: a tuple is a list
+        return Outcome([text.encode()])
 
 
 class _Deletion:

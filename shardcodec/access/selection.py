@@ -190,7 +190,8 @@ def points(selection: Any, shape: Ints, extents: Ints) -> ArraySelection:
     if len(indices) != len(shape):
         raise IndexError(f"coordinates: expected {len(shape)} arrays, one per axis, got {len(indices)}")
     arrays = [
-        _positions(index, size, axis) for axis, (index, size) in enumerate(zip(indices, shape, strict=True))
+        np.atleast_1d(_positions(index, size, axis))  # zarr takes an integer as a list of one
+        for axis, (index, size) in enumerate(zip(indices, shape, strict=True))
     ]
     if _is_mesh(arrays):
         return orthogonal(tuple(numbers.reshape(-1) for numbers in arrays), shape, extents)

@@ -1,4 +1,4 @@
-# test_basic_selection.py - the two parsers of basic selections
+# test_selection.py - the two parsers of basic selections
 # SPDX-License-Identifier: MIT
 """The parser in Python and its fast twin in the binding run the same tests; numpy and zarr say what a selection means."""
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from ...compat import on_zarrs_loop
 from ...options import Options
 from ...storage import locks
+from ...storage.object_names import lies_below
 from ...storage.runner import BLOCKING, Runner, run_blocking
+from ...storage.store import Store
 
 if TYPE_CHECKING:
     from ..array_io import Request
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "active_buffer",
     "flush_buffered",
+    "flush_folder",
     "flush_names",
     "has_buffered",
     "is_any_buffered",
@@ -102,3 +105,10 @@ def flush_names(names: Sequence[str]) -> None:
     chosen = [name for name in names if buffer.has(name) and not locks.table().holds(name)]
     if chosen:
         on_zarrs_loop(buffer.flush_named(chosen))
+
+
+def flush_folder(store: Store, prefix: str) -> None:
+    """Store the buffered writes of all objects in a folder of a store."""
+    if is_any_buffered() and (buffer := _buffer) is not None:
+        (folder,) = store.lock_names([prefix])
+        flush_names([name for name in buffer.names() if lies_below(name, folder.rstrip("/"))])
