@@ -23,6 +23,7 @@ from ..compat import (
     default_spec,
     dtype_of,
     fills_missing_chunks,
+    is_repaired,
     metadata_from,
     quiet,
     stored_document,
@@ -52,6 +53,7 @@ class _BoundArray:
 
     def _bind(self, array: Array, metadata: ArrayMetadata) -> None:
         self.array = array
+        self._metadata = metadata
         self.dtype = dtype_of(metadata)
         self.order = getattr(metadata, "order", self._config.order)
 
@@ -88,6 +90,11 @@ class _BoundArray:
         self._check(request, prototype)
         if fields:
             raise UnsupportedError(f"fields: expected none for a write, got {fields!r}")
+        if is_repaired(self._metadata):  # readers of the stored ones would look for other chunks
+            raise UnsupportedError(
+                "metadata: expected those that are stored, but zarr has corrected these on reading; "
+                "store them with `array.update_attributes({})`"
+            )
         if request.kind != "coordinate":
             return value
         values = value if isinstance(value, np.ndarray) else np.asarray(value, self.array.dtype)
@@ -228,7 +235,8 @@ class ArrayEngine(_BoundArray):
         IndexError
             The selection is of another kind, or it lies outside the array.
         UnsupportedError
-            `fields` are given, or buffers are not in the memory of this process. Nothing was stored.
+            `fields` are given, buffers are not in the memory of this process, or zarr has corrected the metadata on reading
+            and not stored them. Nothing was stored.
         TypeError, ValueError
             The values have another shape or type, or the store is read-only, or the request is for an array of another shape.
             Nothing was stored.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import multiprocessing
 import pickle
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +25,7 @@ from zarr.core.buffer import BufferPrototype, NDBuffer
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
+from shardcodec.compat import is_repaired
 from shardcodec.zarr_plugin import array_engine
 from shardcodec.zarr_plugin.array_engine import (
     ArrayEngine,
@@ -433,6 +435,24 @@ def test_arrays_that_the_engine_does_not_support(tmp_path: Path) -> None:
         HierarchyEngine(array.store).array_engine("", array.metadata)
     with pytest.raises(FileNotFoundError):
         ArrayEngine(tmp_path, "elsewhere")
+
+
+def test_metadata_that_zarr_has_corrected_are_stored_before_a_write(tmp_path: Path) -> None:
+    """zarr 3.4 reads a chunk size of 0 as 1 and stores that before chunks, so that every reader finds them."""
+    array = zarr.create_array(LocalStore(tmp_path), shape=(0,), chunks=(1,), dtype="int32", zarr_format=2)
+    document = tmp_path / ".zarray"
+    stored_document = json.loads(document.read_text())
+    document.write_text(json.dumps({**stored_document, "chunks": [0]}))
+    with quiet():
+        array = zarr.open_array(tmp_path)
+    if not is_repaired(array.metadata):
+        pytest.skip("this version of zarr corrects no metadata")
+    ours = engine_array(array, metadata=array.metadata)
+    assert ours.get("basic", ...).shape == (0,)
+    with pytest.raises(shardcodec.UnsupportedError, match="update_attributes"):
+        ours.set("basic", ..., 5)
+    array = array.update_attributes({})
+    engine_array(array).set("basic", ..., 5)
 
 
 # ---------------------------------------------------------------- other metadata, other processes, many requests
