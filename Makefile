@@ -270,6 +270,14 @@ NETWORK_ARGS ?=
 test-network: .venv/test-$(VERSION)/stamp ## every write strategy on every kind of mount (root); NETWORK_ARGS=--write-table updates docs/cluster.md
 	PYTHONSAFEPATH=1 $(call venv,test) tests/mounts/network.py --seconds $(NETWORK_SECONDS) $(NETWORK_ARGS)
 
+SEED ?= 1
+SECONDS ?= 60
+CRASH_ARGS ?=
+
+.PHONY: crash-states
+crash-states: .venv/test-$(VERSION)/stamp ## what a kill or a power cut may leave of each operation (docs/testing.md): make crash-states SEED=7 SECONDS=600
+	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/crash_states.py --seed $(SEED) --seconds $(SECONDS) $(CRASH_ARGS)
+
 # Tests that need no wheel, no root and no server, in the environment of `make dev`.
 QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py project/test_layers.py project/test_architecture.py)
 

@@ -19,14 +19,14 @@ from helpers import run_checked
 SOURCES = Path(__file__).parent / "mounts"
 
 
-def build_library(folder: Path, name: str = "round_trip") -> str:
-    """Compile a library that delays calls; skip the test where that is not possible."""
+def build_library(folder: Path, name: str = "round_trip", sources: Path = SOURCES) -> str:
+    """Compile a library that delays or records calls; skip the test where that is not possible."""
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         pytest.skip("needs Linux with glibc")
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or "SHARDCODEC_SANITIZE" in os.environ or "LD_PRELOAD" in os.environ:
         pytest.skip("needs a C compiler, and no other preloaded library")
-    library, source = folder / f"{name}.so", SOURCES / f"{name}.c"
+    library, source = folder / f"{name}.so", sources / f"{name}.c"
     command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
