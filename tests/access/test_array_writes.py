@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import RecordingStore, bits, memory_object_store, quiet
-from hypothesis import given, settings
+from helpers import ZARR_IS_31, RecordingStore, bits, memory_object_store, quiet
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from zarr.codecs import ShardingCodec, TransposeCodec
 from zarr.storage import LocalStore, MemoryStore
@@ -265,5 +265,7 @@ def test_programs_on_each_store(
 @settings(max_examples=settings().max_examples // 5)
 @given(program=st.lists(steps, min_size=1, max_size=6), layout=st.sampled_from(["sharded", "plain", "v2"]))
 def test_programs_of_each_data_type(dtype: Any, program: list[Any], layout: str) -> None:
+    # zarr 3.1 cannot read shards of structs: it hashes the fill value
+    assume(not (ZARR_IS_31 and isinstance(dtype, list) and layout == "sharded"))
     fill = np.zeros((), dtype)[()]
     run_program(program, MemoryStore(), layout, dtype=np.dtype(dtype), fill_value=fill)
