@@ -39,7 +39,10 @@ def test_dask_chunks_across_shards_are_stored(tmp_path: Path, chunks: tuple[int,
     assert (zarr.open_array(tmp_path, mode="r")[:] == values).all()
 
 
-@strategies
+@pytest.mark.parametrize(
+    "strategy",
+    ["append", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("replace", "in_place"))],
+)
 def test_dask_processes_lose_no_update(tmp_path: Path, strategy: str) -> None:
     """Workers get the array with its pipeline and its options. Locks between processes keep every update."""
     dask_array = pytest.importorskip("dask.array")

@@ -82,7 +82,11 @@ def test_disable_undoes_it_in_the_workers(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [(hide, "cannot import it"), (make_older, r"got 0\.0\.1; install the same")]
+    ("change", "message"),
+    [
+        (hide, "cannot import it"),
+        pytest.param(make_older, r"got 0\.0\.1; install the same", marks=pytest.mark.nightly),
+    ],
 )
 def test_worker_without_the_same_version_is_an_error_and_changes_nothing(
     change: Callable[[], None], message: str
@@ -138,7 +142,7 @@ def test_schedulers_of_dask_lose_no_element(tmp_path: Path, scheduler: str) -> N
         assert {way: written(tmp_path, way) for way in WAYS} == dict.fromkeys(WAYS, 0)
 
 
-@pytest.mark.parametrize("is_started", ["before", "after"])
+@pytest.mark.parametrize("is_started", ["before", pytest.param("after", marks=pytest.mark.nightly)])
 def test_cluster_loses_no_element(tmp_path: Path, is_started: str) -> None:
     if is_started == "before":
         with local_workers(3) as client, shardcodec.enable(client=client), client.as_current():
