@@ -14,7 +14,7 @@
  *     call                               M  J   S counts as
  *   begin
  *     futimens(S, p)                     -  -   old: no byte has changed
- *     [unlink(J)]                        -  -   old: a J without M says nothing; only a power cut leaves one, or a copy
+ *     [unlink(J), fsync of the folder]   -  -   old: a J without M says nothing; only a power cut leaves one, or a copy
  *     link(S, M)                         M  -   old: there is no J, and no byte has changed
  *     open, write, attributes, [fsync] T M  -   old: no reader looks for T
  *     rename(T, J)                       M  J   old: J is whole, and its bytes are those of S
@@ -258,12 +258,17 @@ static enum sc_status
 mark(struct sc_undo_change *change, const char *base, const struct stat *shard, bool *refused, struct sc_where *where)
 {
     const struct sc_undo_place *place = &change->place;
+    enum sc_status status;
     struct stat st;
 
-    if (fstatat(place->folder, place->names.journal, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-        remove_name(place, place->names.journal)) {
-        *refused = means_refused(errno);
-        return *refused ? SC_OK : sc_file_error(where, "unlink");
+    if (fstatat(place->folder, place->names.journal, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        if (remove_name(place, place->names.journal)) {
+            *refused = means_refused(errno);
+            return *refused ? SC_OK : sc_file_error(where, "unlink");
+        }
+        /* nothing else orders these two names on the disk */
+        if (change->sync && (status = sync_folder(place, where)))
+            return status;
     }
     if (!sc_file_allows("link", place->names.marker, NULL) ||
         linkat(place->folder, base, place->folder, place->names.marker, 0)) {

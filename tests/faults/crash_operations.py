@@ -150,7 +150,7 @@ def append_rows(folder: Path) -> None:
 
 def with_dead_bytes(folder: Path) -> None:
     stored_array(folder, "crc")
-    with shardcodec.options(compact=False):
+    with shardcodec.options(write_strategy="append", compact=False):
         for n in range(3):
             write(folder, n, MIXED)
 
@@ -163,8 +163,16 @@ def damaged(folder: Path) -> None:
 
 
 def repair_in_place(folder: Path) -> None:
-    report = repair(folder / "a", backup=folder / "backup")
-    assert not report.n_unrepaired if hasattr(report, "n_unrepaired") else True
+    repair(folder / "a", backup=folder / "backup")
+
+
+def check_backup(folder: Path) -> None:
+    """A shard is not repaired before there is a whole backup of it."""
+    shard = folder / "a/c/0/0"
+    if not shard.read_bytes().endswith(b"???"):
+        size = shard.stat().st_size
+        found = [path.read_bytes() for path in (folder / "backup").rglob("*") if path.is_file()]
+        assert any(len(one) == size and one.endswith(b"???") for one in found), "repaired without a backup"
 
 
 class _KilledInPlace:
@@ -195,6 +203,18 @@ def _is_half_written(folder: Path) -> bool:
     kept = np.memmap(folder / "a/c/0/0", dtype="<i4", mode="r")
     old = values(0)[SIDE + 1, 2:SIDE]
     return not np.isin(old, kept).all()
+
+
+def with_stale_journal(folder: Path) -> None:
+    """A power cut may leave the journal of an update that has ended, without the marker: it says nothing."""
+    killed_in_place(folder, "crc")
+    (journal,) = [path for path in (folder / "a/c/0").glob(".shardcodec-undo-*") if path.suffix != ".shard"]
+    stored = journal.read_bytes()
+    settle(folder)
+    with shardcodec.options(write_strategy="in_place", compact=False):
+        write(folder, 8, SLOTS)
+    assert f"{(folder / 'a/c/0/0').stat().st_ino:x}" == journal.name.rpartition("-")[2]
+    journal.write_bytes(stored)
 
 
 def settle(folder: Path) -> None:
@@ -231,6 +251,13 @@ def convert_old(folder: Path) -> None:
     convert(folder / "old", folder / "new", shards=(2 * SIDE, 2 * SIDE))
 
 
+def check_converted(folder: Path) -> None:
+    """The document of the new array comes last."""
+    document = folder / "new/zarr.json"
+    if document.exists():
+        assert (ours(folder / "new")[...] == values(1, (4 * SIDE, 2 * SIDE))).all()
+
+
 def old_array(folder: Path) -> None:
     shape = (4 * SIDE, 2 * SIDE)
     with quiet():
@@ -257,11 +284,20 @@ OPERATIONS = [
     ),
     Operation("append-rows", stored_array, (append_rows,), DURABLE),
     Operation("compact", with_dead_bytes, (lambda folder: compact(folder / "a"),)),
-    Operation("repair", damaged, (repair_in_place,)),
+    Operation(
+        "compact-order", with_dead_bytes, (lambda folder: compact(folder / "a", order="colexicographic"),)
+    ),
+    Operation("repair", damaged, (repair_in_place,), look=check_backup),
+    Operation(
+        "in_place-stale-journal",
+        with_stale_journal,
+        (partial(write, seed=9, box=SLOTS),),
+        {"write_strategy": "in_place", "compact": False, **DURABLE},
+    ),
     Operation("roll-back-raw", partial(killed_in_place, chain="raw"), (settle,)),
     Operation("roll-back-crc", partial(killed_in_place, chain="crc"), (settle,)),
     Operation("file", lambda folder: None, (partial(store_file, seed=1), partial(store_file, seed=2))),
     Operation("manifest", stored_array, (verify_to_manifest, verify_to_manifest)),
     Operation("ledger", lambda folder: None, (append_lines,), {}, MODELS[:3], (".jsonl",), look=check_lines),
-    Operation("convert", old_array, (convert_old,), DURABLE),
+    Operation("convert", old_array, (convert_old,), DURABLE, look=check_converted),
 ]

@@ -125,6 +125,7 @@ class Recorded:
         self.record = read_record(start, log.read_bytes())
         check_complete(self.record, files)
         assert self.record.acknowledged(len(self.record.events)) == len(operation.steps)
+        assert len(self.record.events) > 2 * len(operation.steps), f"{operation.name} does nothing"
         self.checker = Checker(
             Disk(folder, self.record, self._remaining(folder)),
             layouts,

@@ -58,6 +58,14 @@ def test_one_state_can_be_made_again(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 crash states"), done.stderr
 
 
+@pytest.mark.slow
+def test_journal_that_an_update_removes_does_not_come_back(tmp_path: Path) -> None:
+    """A power cut had left a journal without its marker. The next update in place removed it and made the marker, and a second power
+    cut could undo the first of the two: then the old journal counted."""
+    done = enumerate_states(tmp_path, "--states", 20, "--only", "in_place-stale-journal")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 # ---- the models
 
 
