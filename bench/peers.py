@@ -424,7 +424,7 @@ class OpenArray(Peer):
 class OpenArrayWriter(OpenArray):
     """`shardcodec.open_array` for reads and writes, with its usual cache of indexes."""
 
-    name = "open_array, r+"
+    name = "open_array r+"
     group = ("small reads", "partial writes", "small writes")
     can_gather = True
 

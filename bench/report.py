@@ -14,7 +14,7 @@ from typing import Any
 OURS, FLOOR = "shardcodec", "floor"
 OUR_HANDLES = (
     "open_array",
-    "open_array, r+",
+    "open_array r+",
     "open_array, cached index",
     "open_array, open files",
     "open_array, immutable",
