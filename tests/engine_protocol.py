@@ -1,6 +1,6 @@
 # engine_protocol.py - a small twin of the draft of zarr's protocol for array engines
 # SPDX-License-Identifier: MIT
-"""What zarr will ask of an engine, as a protocol, and an array that sends its selections through one.
+"""The calls that zarr makes to an engine, as a protocol, and an array that sends its selections through one.
 
 The releases of zarr that the tests run with have no engines. `docs/engine.md` names the draft.
 """

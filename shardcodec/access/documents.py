@@ -29,7 +29,7 @@ def change_document(
 ) -> Document:
     """Replace a document of a folder by what `change` makes of the stored one, and return it.
 
-    `change` gets None if there is no document. It may be called several times, and an error of it leaves the document as it is.
+    `change` gets None if there is no document. It may be called several times. If it raises, the document does not change.
     In a thread without an event loop. It raises as `replace`.
     """
     maker = _DocumentMaker(folder, name, change)

@@ -245,7 +245,7 @@ KINDS: dict[str, Callable[[Any, Ints, Ints], ArraySelection]] = {
 
 
 class _Piece(NamedTuple):
-    """What a selection takes of one object along one axis; fields as those of `Lists`, for one axis."""
+    """The selected elements of one object along one axis; the fields are those of `Lists`, for one axis."""
 
     coordinate: int
     start: int

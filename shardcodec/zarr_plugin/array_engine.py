@@ -36,7 +36,7 @@ Ints = tuple[int, ...]
 
 
 class _BoundArray:
-    """What both engines share: the array, and what requests and values must be."""
+    """The array of an engine, and the checks of requests and values; base of both engines."""
 
     def __init__(self, store: Any, path: str = "", metadata: Any = None, config: Any = None) -> None:
         config = default_spec().config if config is None else config
@@ -206,7 +206,7 @@ class ArrayEngine(_BoundArray):
         Raises
         ------
         IndexError
-            The selection is of another kind, or it lies outside the array, or there is no such field.
+            The selection has another kind or lies outside of the array, or the data type does not have the field.
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; ``.shard`` and ``.chunk_coords`` say where.
         UnsupportedError
@@ -269,7 +269,7 @@ class AsyncArrayEngine(_BoundArray):
 
 
 class _BoundStore:
-    """What both engines of hierarchies share."""
+    """The store of a hierarchy; base of both engines of hierarchies."""
 
     def __init__(self, store: Any) -> None:
         self.store = store

@@ -74,7 +74,7 @@ class Record:
 
 
 class State(NamedTuple):
-    """What a crash leaves: the files by path, and their bytes by number."""
+    """The files after a crash, by path, and their bytes by number."""
 
     paths: Mapping[str, int]
     contents: Mapping[int, bytes]

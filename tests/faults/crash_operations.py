@@ -37,7 +37,7 @@ CHAINS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """What happens in a folder, and under which models.
+    """An operation in a folder, and the models that it is checked under.
 
     loose: names of files, or ends of names, that may be in part before their step has returned: documents that zarr writes, ledgers.
     direct: appends bypass the page cache where the file system allows it. look: one more check of each state.
