@@ -64,9 +64,10 @@ class _DocumentMaker:
         return 0
 
     async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
-        path = self._folder.store.path(self._folder.prefix + self._name)
+        store, key = self._folder.store, self._folder.prefix + self._name
+        path = store.path(key)
         data = stored[0].data if path is None else _content(path)
-        changed = self._change(None if data is None else json_object(bytes(data), self._name))
+        changed = self._change(None if data is None else json_object(bytes(data), store.describe(key)))
         try:
             text = json.dumps(changed, indent=2)
         except (TypeError, ValueError) as error:

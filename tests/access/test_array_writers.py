@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -461,3 +462,13 @@ def test_dask_reads_and_stores(tmp_path: Path) -> None:
     assert bits(lazy[[1, 2]].compute()) == bits(values[[1, 2]])
     dask_array.store(lazy * 2, copy, lock=False)
     assert bits(copy[...]) == bits(values * 2)
+
+
+def test_document_that_is_no_json_is_named_and_stays(tmp_path: Path) -> None:
+    """Beside the name of the document, the error named neither the array nor its folder."""
+    array = shardcodec.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="u1")
+    document = tmp_path / "a" / "zarr.json"
+    document.write_text("{")
+    with pytest.raises(shardcodec.SpecError, match=re.escape(str(document))):
+        array.append([1])
+    assert document.read_text() == "{"
