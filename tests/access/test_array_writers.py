@@ -472,3 +472,22 @@ def test_document_that_is_no_json_is_named_and_stays(tmp_path: Path) -> None:
     with pytest.raises(shardcodec.SpecError, match=re.escape(str(document))):
         array.append([1])
     assert document.read_text() == "{"
+
+
+@pytest.mark.parametrize("layout", [{"chunks": (4, 6)}, {"shards": (4, 6), "chunks": (2, 3)}], ids=str)
+@pytest.mark.parametrize("writer", ["handle", "zarr"])
+def test_block_stores_what_was_written_after_the_array_grew(
+    tmp_path: Path, layout: dict[str, Any], writer: str
+) -> None:
+    """A look at the metadata is kept for a while, so elements of a part that was new since then were dropped as void."""
+    handle = shardcodec.create_array(tmp_path, shape=(9, 13), dtype="i4", fill_value=-1, **layout)
+    with shardcodec.enable():
+        array = handle if writer == "handle" else zarr.open_array(tmp_path, mode="r+")
+    with shardcodec.group_writes():
+        for n in (1, 2, 3):
+            old = array.shape[0]
+            array.resize((old + 2, 13))
+            array[old:] = n
+            handle.refresh()
+            assert (handle[old:] == n).all()  # a read of a handle stores the buffered writes
+    assert zarr.open_array(tmp_path, mode="r")[9:, 0].tolist() == [1, 1, 2, 2, 3, 3]

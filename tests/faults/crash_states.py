@@ -44,6 +44,7 @@ from helpers import bytes_of_files, descriptor  # noqa: E402
 import shardcodec  # noqa: E402
 from shardcodec.storage import file_systems  # noqa: E402
 
+MEMORY = "/dev/shm"
 STATES = 8  # so many after each event, then those of the next operation
 MAX_PROBLEMS = 10  # of one operation under one model
 
@@ -229,6 +230,14 @@ def run(disk: Path, quick: Path, given: argparse.Namespace) -> int:
     return int(n_problems > 0)
 
 
+def is_in_memory(folder: str) -> bool:
+    """Return True for a folder of a tmpfs. Below a chroot it may be another file system, where nothing is updated in place."""
+    if not os.access(folder, os.W_OK):
+        return False
+    with descriptor(Path(folder)) as fd:
+        return file_systems.name_of(fd) == "tmpfs"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -242,7 +251,7 @@ def main() -> int:
         help="where the files are; default: in memory, but for direct appends, which need ext4 or XFS",
     )
     given = parser.parse_args()
-    memory = given.folder or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    memory = given.folder or (MEMORY if is_in_memory(MEMORY) else None)
     with (
         tempfile.TemporaryDirectory(dir=given.folder, prefix="crash-states-") as disk,
         tempfile.TemporaryDirectory(dir=memory, prefix="crash-states-") as quick,

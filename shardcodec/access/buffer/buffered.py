@@ -297,7 +297,14 @@ class LayoutLooks:
 
     async def why_void(self, guard: LayoutGuard, key: str) -> str | None:
         """Return why writes of an object are void; None if they are not. The caller drops void writes, which are counted."""
-        why = (await self._look(guard)).why_void(key)
+        known = self._looks.get(guard.identity)
+        look = await self._look(guard)
+        why = look.why_void(key)
+        if (
+            why is not None and look is known
+        ):  # the array may have grown since, and the write may be to its new part
+            self._looks.pop(guard.identity, None)
+            why = (await self._look(guard)).why_void(key)
         if why is not None:
             self._n_void[guard.name, why] += 1
         return why
