@@ -300,9 +300,8 @@ class LayoutLooks:
         known = self._looks.get(guard.identity)
         look = await self._look(guard)
         why = look.why_void(key)
-        if (
-            why is not None and look is known
-        ):  # the array may have grown since, and the write may be to its new part
+        if why is not None and look is known:
+            # the array may have grown since this look, and the write may be to its new part
             self._looks.pop(guard.identity, None)
             why = (await self._look(guard)).why_void(key)
         if why is not None:
