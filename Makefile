@@ -278,6 +278,12 @@ CRASH_ARGS ?=
 crash-states: .venv/test-$(VERSION)/stamp ## what a kill or a power cut may leave of each operation (docs/testing.md): make crash-states SEED=7 SECONDS=600
 	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/crash_states.py --seed $(SEED) --seconds $(SECONDS) $(CRASH_ARGS)
 
+SCHEDULE_ARGS ?=
+
+.PHONY: schedules
+schedules: .venv/test-$(VERSION)/stamp ## writers, readers and tools on one shard, in many orders of their calls (docs/testing.md): make schedules SEED=7 SECONDS=600
+	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/schedule_run.py --seed $(SEED) --seconds $(SECONDS) $(SCHEDULE_ARGS)
+
 # Tests that need no wheel, no root and no server, in the environment of `make dev`.
 QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py project/test_layers.py project/test_architecture.py)
 
