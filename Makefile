@@ -284,6 +284,12 @@ SCHEDULE_ARGS ?=
 schedules: .venv/test-$(VERSION)/stamp ## writers, readers and tools on one shard, in many orders of their calls (docs/testing.md): make schedules SEED=7 SECONDS=600
 	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/schedule_run.py --seed $(SEED) --seconds $(SECONDS) $(SCHEDULE_ARGS)
 
+HISTORY_ARGS ?=
+
+.PHONY: histories
+histories: .venv/test-$(VERSION)/stamp ## record what writers and readers do while they are killed, and check it (docs/testing.md): make histories SEED=7 SECONDS=600
+	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/history_runs.py --seed $(SEED) --seconds $(SECONDS) $(HISTORY_ARGS)
+
 # Tests that need no wheel, no root and no server, in the environment of `make dev`.
 QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py project/test_layers.py project/test_architecture.py)
 
