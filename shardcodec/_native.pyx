@@ -33,6 +33,7 @@ from shardcodec.csrc.kernels cimport *
 from shardcodec.csrc.plan cimport *
 
 import os
+import sys
 from collections import namedtuple
 from threading import get_ident, main_thread
 
@@ -49,6 +50,8 @@ cdef extern from "Python.h":
     int METH_FASTCALL
     int METH_KEYWORDS
     object PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *module)
+    int PyGC_Disable()
+    int PyGC_Enable()
 
 
 ctypedef uint64_t pair[2]
@@ -74,6 +77,21 @@ include "binding/faults.pxi"
 def pool_size():
     """Return the number of helper threads in this process."""
     return sc_pool_size()
+
+
+def current_frames():
+    """Return `sys._current_frames()`, without garbage collection.
+
+    Before 3.11.9, Python can collect garbage in that call, and a finalizer gives other threads the GIL. One of them that starts a
+    thread then keeps the GIL while it waits for the lock that the call holds, so the process stands still (CPython issue 106883).
+    """
+    function = sys._current_frames
+    cdef bint was_enabled = PyGC_Disable()
+    try:
+        return function()
+    finally:
+        if was_enabled:
+            PyGC_Enable()
 
 
 def library_version(str library):

@@ -47,6 +47,7 @@ from zarr.dtype import parse_dtype
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
 from zarr.storage._common import make_store_path
 
+from . import native
 from .arguments import shortened
 from .errors import ShardError, SpecError
 
@@ -439,16 +440,16 @@ class Caller:
         if getattr(runner, "cr_code", None) is not _runner.__code__ or runner.cr_frame is None:
             return None
         waited_for = runner.cr_frame.f_locals.get("coro")
-        main = threading.main_thread().ident
-        for thread in list(sys._current_frames()):
-            for frame in _frames(thread):
+        for thread, innermost in native.load().current_frames().items():
+            for frame in _outwards(innermost):
                 if frame.f_code is sync.__code__ and frame.f_locals.get("coro") is waited_for:
-                    return cls(frame) if thread == main else None
+                    return cls(frame) if thread == threading.main_thread().ident else None
         return cls(None)
 
     def is_waiting(self) -> bool:
         """Return True if the caller still waits."""
-        return any(frame is self._frame for frame in _frames(threading.main_thread().ident))
+        frames = native.load().current_frames()
+        return self._frame in _outwards(frames.get(threading.main_thread().ident))
 
 
 # After other tasks were seen on the event loop, it counts as shared for this many seconds.
@@ -472,9 +473,8 @@ def has_loop_to_itself() -> bool:
     return getattr(runner, "cr_code", None) is _runner.__code__ and time.monotonic() >= _crowded_until
 
 
-def _frames(thread: int | None) -> Iterator[FrameType]:
-    """Yield the frames of a thread, innermost first."""
-    frame = sys._current_frames().get(thread or 0)
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those of its callers."""
     while frame is not None:
         yield frame
         frame = frame.f_back

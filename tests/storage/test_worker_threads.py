@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import files_below
+from helpers import files_below, run_checked
 
 from shardcodec import tools
 from shardcodec.storage.waiting import WorkerThreads
@@ -191,3 +191,56 @@ def test_error_of_a_caller_ends_the_threads_before_it_is_seen(tmp_path: Path) ->
         with pytest.raises(KeyboardInterrupt) as error:
             tool(tmp_path / "a.zarr", threads=3, monitor=Interrupting())
         assert error.tb is not None and not working()
+
+
+def test_looks_at_the_callers_of_threads_do_not_stop_the_process() -> None:
+    """Python 3.11.7 stood still when garbage was collected within `sys._current_frames` while another thread was started.
+
+    Arrays call it while they wait for a thread, so 64 threads that wrote one shard of an object store waited for ever, about once in
+    10,000 times. Here each look collects garbage, whose finalizers give the GIL to threads that start threads.
+    """
+    run_checked(
+        """
+        import faulthandler, gc, threading, time
+        from shardcodec.compat import Caller
+
+        faulthandler.dump_traceback_later(30, exit=True)
+
+        class Garbage:
+            def __init__(self):
+                self.cycle = self
+
+            def __del__(self):
+                if is_looking:
+                    time.sleep(0.001)
+
+        def start():
+            while time.monotonic() < end:
+                thread = threading.Thread(target=int)
+                thread.start()
+                thread.join()
+
+        is_looking = False
+        n_looks = 0
+        end = time.monotonic() + 1
+        gc.freeze()
+        gc.set_threshold(5)
+        threads = [threading.Thread(target=start) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while time.monotonic() < end:
+            look = Caller(None).is_waiting
+            gc.disable()
+            garbage = [Garbage() for _ in range(10)]
+            del garbage
+            is_looking = True
+            gc.enable()
+            assert not look()
+            is_looking = False
+            gc.collect(0)
+            n_looks += 1
+        for thread in threads:
+            thread.join()
+        assert n_looks > 10, n_looks
+        """
+    )
