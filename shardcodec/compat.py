@@ -31,7 +31,7 @@ import zarr
 import zarr.abc.codec as zarr_codecs
 import zarr.codecs.sharding as zarr_sharding
 import zarr.core.codec_pipeline as zarr_pipelines
-from numcodecs.checksum32 import CRC32C  # type: ignore[import-untyped]
+from numcodecs.registry import codec_registry  # type: ignore[import-untyped]
 from zarr.abc.codec import CodecPipeline
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
@@ -303,14 +303,12 @@ def foreign_codec(codecs: Iterable[Any]) -> str | None:
     return None
 
 
-_NUMCODECS = (numcodecs.Blosc, numcodecs.GZip, numcodecs.LZ4, numcodecs.Zlib, numcodecs.Zstd, CRC32C)
-
 # The members of zarr's and numcodecs' codec classes, and of zarr's index reader, at the import of this module.
 _MADE_OF = {
     cls: {name: value for name, value in vars(cls).items() if callable(value) or hasattr(value, "__get__")}
     for cls in (
         *filter(inspect.isclass, vars(zarr.codecs).values()),
-        *_NUMCODECS,
+        *codec_registry.values(),
         zarr_sharding._ShardIndex,
         V2Codec,
     )

@@ -21,6 +21,15 @@ DTYPES = [
 ]
 
 
+CHECKSUMS = [
+    CRC,
+    CRC,
+    named("numcodecs.fletcher32"),
+    named("numcodecs.crc32", location="end"),
+    named("numcodecs.adler32", location="start"),
+]
+
+
 class Layout(NamedTuple):
     """A drawn shard: the metadata for zarr.json, and the same for the twin."""
 
@@ -74,8 +83,11 @@ def chains(draw: st.DrawFn, shape: tuple[int, ...], itemsize: int, depth: int, c
         codecs.append(named("sharding_indexed", **nested))
     else:
         codecs.append(some_bytes(draw, itemsize))
-    rest = st.one_of(st.just(CRC), compressors(itemsize)) if compress else st.just(CRC)
-    return codecs + draw(st.lists(rest, max_size=2))
+    sums = st.sampled_from(CHECKSUMS)
+    rest = draw(st.lists(st.one_of(sums, compressors(itemsize)) if compress else sums, max_size=2))
+    if codecs[-1]["name"] == "bytes" and draw(st.integers(0, 3)) == 0:
+        rest.insert(0, named("numcodecs.shuffle", elementsize=draw(st.sampled_from([itemsize, 1]))))
+    return codecs + rest
 
 
 @st.composite

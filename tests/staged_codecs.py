@@ -115,8 +115,8 @@ INNER: dict[str, Any] = {
         BytesCodec(),
         ZstdCodec(),
     ],
-    "shuffle": lambda: [TransposeCodec(order=(1, 0)), BytesCodec(), of_numcodecs.Shuffle(elementsize=4)],
-    "checksum": lambda: [BytesCodec(), of_numcodecs.Adler32()],
+    "transposed": lambda: [TransposeCodec(order=(1, 0)), BytesCodec(), of_numcodecs.BZ2(level=1)],
+    "checksum": lambda: [BytesCodec(), of_numcodecs.JenkinsLookup3()],
     "awaited": lambda: [BytesCodec(), Turned()],
     "at once": lambda: [BytesCodec(), TurnedAtOnce()],
     "nested": lambda: [

@@ -79,8 +79,6 @@ prepare_bounds(struct sc_chain *chain)
 
         if (!before || before > PTRDIFF_MAX / 2)
             chain->bounds[i + 1] = 0;
-        else if (op->codec == SC_CODEC_CRC32C)
-            chain->bounds[i + 1] = before + 4;
         else
             chain->bounds[i + 1] = sc_codec_get(op->codec)->bound(op, before);
     }
@@ -91,9 +89,9 @@ sc_chain_too_large(const struct sc_chain *chain, struct sc_where *where)
 {
     for (; chain; chain = chain->inner)
         for (size_t i = 0; i < chain->n_ops; i++) {
-            const struct sc_codec *codec = sc_codec_get(chain->ops[i].codec); /* NULL: crc32c, which has no limit */
+            const struct sc_codec *codec = sc_codec_get(chain->ops[i].codec);
 
-            if (codec && chain->bounds[i] > codec->max_nbytes) {
+            if (chain->bounds[i] > codec->max_nbytes) {
                 where->limit = codec->max_nbytes;
                 return sc_codec_failed(SC_CODEC_ENCODE, where, codec->name, "more than it takes", 0, chain->bounds[i]);
             }
@@ -107,7 +105,7 @@ sc_chain_prepare(struct sc_chain *chain)
     if (!prepare_shape(chain) || chain->n_ops > SC_MAX_OPS)
         return SC_BAD_ARGUMENT;
     for (size_t i = 0; i < chain->n_ops; i++)
-        if (chain->ops[i].codec != SC_CODEC_CRC32C && !sc_codec_get(chain->ops[i].codec))
+        if (!sc_codec_get(chain->ops[i].codec))
             return SC_BAD_ARGUMENT;
     chain->depth = 0;
     if (chain->inner) {

@@ -221,10 +221,13 @@ static inline bool
 sc_chain_is_checked(const struct sc_chain *chain)
 {
     for (size_t i = 0; i < chain->n_ops; i++)
-        if (chain->ops[i].codec == SC_CODEC_CRC32C)
+        if (sc_codec_get(chain->ops[i].codec)->checksum)
             return true;
     return false;
 }
+
+/* True if all encoded chunks have one size, sc_chain_bound(). */
+bool sc_chain_has_fixed_size(const struct sc_chain *chain);
 
 /* Set the elements of a box of this chain's shape to the fill value. */
 void sc_chain_fill(const struct sc_chain *chain, const uint64_t *count, uint8_t *dst, const int64_t *dst_strides);

@@ -1,13 +1,12 @@
 /* sc_chain_decode.c - one encoded chunk to elements, nested shards included (see sc_chain.h)
  *
- * Decoding runs the codecs from the last to the first. crc32c is checked in place, without a copy. Each compressor
+ * Decoding runs the codecs from the last to the first. Checksums are checked in place, without a copy. Each other codec
  * writes to a stage buffer. The first one (the last to be decoded) writes to the destination itself if the box is the
  * whole chunk and the destination has the layout of the decoded chunk. The rest is one strided copy:
  *
  *     src --[crc32c: check, drop 4]--[zstd: stage]--...--[blosc: chunk buffer or dst]-- scatter --> dst
  *
  * SPDX-License-Identifier: MIT */
-#include "kernels/sc_crc32c.h"
 #include "chain/sc_chain_impl.h"
 #include "chain/sc_walk.h"
 
@@ -77,11 +76,20 @@ plausible_nbytes(size_t bound)
                                                                          : bound * SLACK_FACTOR + SLACK_NBYTES;
 }
 
+bool
+sc_chain_has_fixed_size(const struct sc_chain *chain)
+{
+    for (size_t i = 0; i < chain->n_ops; i++)
+        if (!sc_codec_get(chain->ops[i].codec)->fixed_size)
+            return false;
+    return !chain->opaque && !chain->inner;
+}
+
 void
 sc_chain_nbytes_limits(const struct sc_chain *chain, uint64_t *least, uint64_t *most)
 {
     size_t bound = sc_chain_bound(chain);
-    bool exact = !chain->opaque && !chain->inner && !has_compressor(chain);
+    bool exact = sc_chain_has_fixed_size(chain);
 
     *least = exact ? bound : 0;
     *most = chain->opaque ? UINT64_MAX : exact ? bound : plausible_nbytes(bound);
@@ -96,25 +104,7 @@ sc_chain_check_nbytes(const struct sc_chain *chain, uint64_t nbytes, struct sc_w
     return least <= nbytes && nbytes <= most ? SC_OK : bad_length(where, sc_chain_bound(chain), nbytes);
 }
 
-static enum sc_status
-check_crc32c(const uint8_t *src, size_t *n, struct sc_where *where)
-{
-    uint32_t expected, actual;
-
-    if (*n < 4)
-        return sc_codec_failed(SC_CODEC_DATA, where, "crc32c", "fewer than the 4 bytes of a checksum", 0, *n);
-    *n -= 4;
-    expected = load_le32(src + *n);
-    actual = sc_crc32c_extend(0, src, *n);
-    if (expected == actual)
-        return SC_OK;
-    where->codec = "crc32c";
-    where->expected = expected;
-    where->actual = actual;
-    return SC_CHUNK_CHECKSUM;
-}
-
-/* Decode one compressor into a buffer. The decoded size is not known; it should be near `bound`. */
+/* Decode one codec into a buffer. The decoded size is not known; it should be near `bound`. */
 static enum sc_status
 decode_stage(const struct sc_op *op, struct sc_worker *worker, const uint8_t *src, size_t n, size_t bound,
              struct sc_buffer *buffer, size_t *n_out, struct sc_where *where)
@@ -146,8 +136,8 @@ undo_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level
         const struct sc_op *op = &chain->ops[i];
         enum sc_status status;
 
-        if (op->codec == SC_CODEC_CRC32C) {
-            status = check_crc32c(*bytes, n, where);
+        if (is_checksum(op)) {
+            status = sc_checksum_check(op, bytes, n, where);
         } else {
             struct sc_buffer *buffer = &level->stage[stage];
 
@@ -215,7 +205,7 @@ static bool
 may_skip_blocks(const struct sc_chain *chain)
 {
     for (size_t i = 0; i < chain->n_ops; i++)
-        if (!is_compressor(&chain->ops[i]))
+        if (is_checksum(&chain->ops[i]))
             return false;
     return chain->n_ops && sc_codec_get(chain->ops[0].codec)->decode_some;
 }
@@ -249,7 +239,7 @@ static enum sc_status
 leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
               size_t n, const struct sc_box *box, uint8_t *direct, const uint8_t **elements, struct sc_where *where)
 {
-    bool last_is_exact = chain->n_ops && is_compressor(&chain->ops[0]);
+    bool last_is_exact = chain->n_ops && !is_checksum(&chain->ops[0]);
     enum sc_status status = undo_ops(chain, worker, level, last_is_exact, &src, &n, where);
     size_t nbytes = (size_t)chain->nbytes, n_out;
     uint8_t *out;

@@ -1,12 +1,22 @@
 /* sc_chain_encode.c - elements to one encoded chunk, nested shards included (see sc_chain.h)
  *
  * A gather brings the elements into stored layout, if they do not have it. If all elements are the fill value, encoding
- * ends there. Each compressor writes to a stage buffer, the last one to the destination. crc32c is appended in place,
- * or computed during a copy if one is needed anyway.
+ * ends there. Each codec but checksums writes to a stage buffer, the last one to the destination. A checksum is added in
+ * place, or computed during a copy if one is needed anyway.
  *
  * SPDX-License-Identifier: MIT */
-#include "kernels/sc_crc32c.h"
 #include "chain/sc_chain_impl.h"
+
+/* Add a checksum to n bytes in memory that has room for it. */
+static void
+add_checksum(const struct sc_op *op, uint8_t *bytes, size_t n)
+{
+    uint32_t sum = sc_codec_get(op->codec)->checksum(bytes, n);
+
+    if (op->at_start)
+        memmove(bytes + 4, bytes, n);
+    store_le32(op->at_start ? bytes : bytes + n, sum);
+}
 
 /* Apply ops to the n bytes at `bytes`, which are in `owner` (it can grow) or, if owner is NULL, in the memory of the
  * caller or in dst. The result is in dst. */
@@ -24,9 +34,9 @@ apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_leve
         uint8_t *out;
 
         for (size_t k = i + 1; k < chain->n_ops; k++)
-            to_dst = to_dst && !is_compressor(&chain->ops[k]);
-        if (!is_compressor(op) && bytes == dst) {
-            store_le32(dst + n, sc_crc32c_extend(0, dst, n));
+            to_dst = to_dst && is_checksum(&chain->ops[k]);
+        if (is_checksum(op) && bytes == dst) {
+            add_checksum(op, dst, n);
             n += 4;
             continue;
         }
@@ -34,15 +44,10 @@ apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_leve
             return status;
         out = to_dst ? dst : level->stage[stage].data;
         stage ^= !to_dst;
-        if (is_compressor(op)) {
-            status = sc_codec_get(op->codec)->encode(op, worker->codecs, bytes, n, out, to_dst ? dst_capacity : bound,
-                                                     &n, where);
-            if (status)
-                return status;
-        } else {
-            store_le32(out + n, sc_crc32c_copy(0, out, bytes, n));
-            n += 4;
-        }
+        status = sc_codec_get(op->codec)->encode(op, worker->codecs, bytes, n, out, to_dst ? dst_capacity : bound, &n,
+                                                 where);
+        if (status)
+            return status;
         bytes = out;
     }
     *n_out = n;
@@ -66,14 +71,14 @@ encode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
 {
     static const int64_t ones[SC_MAX_NDIM] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
-    bool compress = has_compressor(chain);
+    bool transforms = !adds_only_checksums(chain);
     const uint8_t *elements = src;
     enum sc_status status;
 
-    if (!compress || chain->swap.n_fields || !sc_chain_has_layout(chain, src_strides)) {
+    if (!transforms || chain->swap.n_fields || !sc_chain_has_layout(chain, src_strides)) {
         uint8_t *room = dst;
 
-        if (compress) {
+        if (transforms) {
             status = sc_buffer_reserve(&level->chunk, (size_t)chain->nbytes);
             if (status)
                 return status;
@@ -154,7 +159,7 @@ encode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned de
 
     if (!sc_chain_bound(chain))
         return sc_chain_too_large(chain, where);
-    if (has_compressor(chain)) {
+    if (!adds_only_checksums(chain)) {
         status = sc_buffer_reserve(&level->chunk, chain->bounds[0]);
         if (status)
             return status;

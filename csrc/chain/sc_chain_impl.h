@@ -7,18 +7,19 @@
 #include "chain/sc_worker.h"
 
 static inline bool
-is_compressor(const struct sc_op *op)
+is_checksum(const struct sc_op *op)
 {
-    return op->codec != SC_CODEC_CRC32C;
+    return sc_codec_get(op->codec)->checksum != NULL;
 }
 
+/* True if the codecs after the elements only add checksums. */
 static inline bool
-has_compressor(const struct sc_chain *chain)
+adds_only_checksums(const struct sc_chain *chain)
 {
     for (size_t i = 0; i < chain->n_ops; i++)
-        if (is_compressor(&chain->ops[i]))
-            return true;
-    return false;
+        if (!is_checksum(&chain->ops[i]))
+            return false;
+    return true;
 }
 
 /* Return the prepared copy of a box between the layout of the chunk and `strides` of the array: out of the array

@@ -175,4 +175,11 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return decode_some(op, state, src, src_nbytes, NULL, dst, dst_capacity, dst_nbytes, where);
 }
 
-const struct sc_codec sc_codec_blosc = { "blosc", MAX_NBYTES, sc_blosc_bound, sc_blosc_encode, decode, decode_some };
+const struct sc_codec sc_codec_blosc = {
+    .name = "blosc",
+    .max_nbytes = MAX_NBYTES,
+    .bound = sc_blosc_bound,
+    .encode = sc_blosc_encode,
+    .decode = decode,
+    .decode_some = decode_some,
+};

@@ -326,5 +326,17 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return sc_inflate(state, wrap_of(op), src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
 }
 
-const struct sc_codec sc_codec_gzip = { "gzip", SIZE_MAX, bound, encode, decode, NULL };
-const struct sc_codec sc_codec_zlib = { "zlib", SIZE_MAX, bound, encode, decode, NULL };
+const struct sc_codec sc_codec_gzip = {
+    .name = "gzip",
+    .max_nbytes = SIZE_MAX,
+    .bound = bound,
+    .encode = encode,
+    .decode = decode,
+};
+const struct sc_codec sc_codec_zlib = {
+    .name = "zlib",
+    .max_nbytes = SIZE_MAX,
+    .bound = bound,
+    .encode = encode,
+    .decode = decode,
+};

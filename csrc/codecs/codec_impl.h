@@ -34,7 +34,8 @@ struct sc_codec_state {
     size_t scratch_nbytes;
 };
 
-extern const struct sc_codec sc_codec_zstd, sc_codec_gzip, sc_codec_zlib, sc_codec_lz4, sc_codec_blosc;
+#define SC_CODEC_EXTERN(ID, name) extern const struct sc_codec sc_codec_##name;
+SC_CODECS(SC_CODEC_EXTERN)
 
 /* One frame with its content size. */
 enum sc_status sc_zstd_encode(struct sc_codec_state *state, int level, bool checksum, const uint8_t *src,

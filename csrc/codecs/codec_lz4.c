@@ -142,4 +142,10 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return status;
 }
 
-const struct sc_codec sc_codec_lz4 = { "lz4", MAX_INPUT_NBYTES, bound, encode, decode, NULL };
+const struct sc_codec sc_codec_lz4 = {
+    .name = "lz4",
+    .max_nbytes = MAX_INPUT_NBYTES,
+    .bound = bound,
+    .encode = encode,
+    .decode = decode,
+};

@@ -1,4 +1,4 @@
-/* codec_shuffle.c - the two shuffles of Blosc1
+/* codec_shuffle.c - the two shuffles of Blosc1, and the codec "shuffle" of numcodecs, which is the first of them
  *
  * A block of n elements of `typesize` bytes is a matrix; both shuffles transpose it, so that alike bytes lie together.
  *
@@ -191,6 +191,70 @@ sc_bitunshuffle(size_t typesize, size_t nbytes, const uint8_t *src, uint8_t *dst
 {
     apply(linked_bitunshuffle, 8, typesize, nbytes, src, dst);
 }
+
+/* ---- the codec "shuffle". It has no size or checksum, and refuses bytes that are no whole elements, as numcodecs does. */
+
+static size_t
+bound(const struct sc_op *op, size_t nbytes)
+{
+    return op->typesize > 1 && nbytes % op->typesize ? 0 : nbytes;
+}
+
+static enum sc_status
+run(const struct sc_op *op, transposition *f, const uint8_t *src, size_t nbytes, uint8_t *dst, size_t dst_capacity,
+    size_t *dst_nbytes)
+{
+    if (nbytes > dst_capacity)
+        return SC_DST_TOO_SMALL;
+    if (op->typesize > 1)
+        apply(f, 1, op->typesize, nbytes, src, dst);
+    else if (nbytes)
+        memcpy(dst, src, nbytes);
+    *dst_nbytes = nbytes;
+    return SC_OK;
+}
+
+/* True if the vector functions take these bytes: they count in 32 bits, and Blosc has no elements above 255 bytes. */
+static bool
+fits_linked(const struct sc_op *op, size_t nbytes)
+{
+    return op->typesize <= 255 && nbytes <= INT32_MAX;
+}
+
+static enum sc_status
+encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    (void)state;
+    if (op->typesize > 1 && src_nbytes % op->typesize)
+        return sc_codec_failed(SC_CODEC_ENCODE, where, "shuffle", "no whole number of elements", op->typesize,
+                               src_nbytes);
+    return run(op, fits_linked(op, src_nbytes) ? linked_shuffle : portable_shuffle, src, src_nbytes, dst, dst_capacity,
+               dst_nbytes);
+}
+
+static enum sc_status
+decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    (void)state;
+    if (op->typesize > 1 && src_nbytes % op->typesize)
+        return sc_codec_failed(SC_CODEC_DATA, where, "shuffle", "no whole number of elements", op->typesize,
+                               src_nbytes);
+    return run(op, fits_linked(op, src_nbytes) ? linked_unshuffle : portable_unshuffle, src, src_nbytes, dst,
+               dst_capacity, dst_nbytes);
+}
+
+const struct sc_codec sc_codec_shuffle = {
+    .name = "shuffle",
+    .max_nbytes = SIZE_MAX,
+    .fixed_size = true,
+    .bound = bound,
+    .encode = encode,
+    .decode = decode,
+};
+
+/* ---- self-test */
 
 /* True if `linked` gives the bytes of `own` for elements of this size. */
 static bool

@@ -180,4 +180,10 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return sc_zstd_decode(state, src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
 }
 
-const struct sc_codec sc_codec_zstd = { "zstd", SIZE_MAX, bound, encode, decode, NULL };
+const struct sc_codec sc_codec_zstd = {
+    .name = "zstd",
+    .max_nbytes = SIZE_MAX,
+    .bound = bound,
+    .encode = encode,
+    .decode = decode,
+};

@@ -22,24 +22,16 @@ sc_codec_state_free(struct sc_codec_state *state)
     sc_free(state);
 }
 
+#define SC_CODEC_NAME(ID, name) #name,
+const char *const sc_codec_names[SC_N_CODECS] = { SC_CODECS(SC_CODEC_NAME) };
+
+#define SC_CODEC_ADDRESS(ID, name) &sc_codec_##name,
+static const struct sc_codec *const codecs[] = { SC_CODECS(SC_CODEC_ADDRESS) };
+
 const struct sc_codec *
 sc_codec_get(enum sc_codec_id id)
 {
-    switch (id) {
-    case SC_CODEC_ZSTD:
-        return &sc_codec_zstd;
-    case SC_CODEC_GZIP:
-        return &sc_codec_gzip;
-    case SC_CODEC_ZLIB:
-        return &sc_codec_zlib;
-    case SC_CODEC_LZ4:
-        return &sc_codec_lz4;
-    case SC_CODEC_BLOSC:
-        return &sc_codec_blosc;
-    case SC_CODEC_CRC32C:
-        break;
-    }
-    return NULL;
+    return (size_t)id < SC_N_CODECS ? codecs[id] : NULL;
 }
 
 /* ---- versions */

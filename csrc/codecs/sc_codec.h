@@ -1,20 +1,27 @@
-/* sc_codec.h - one interface over the bytes -> bytes codecs of an inner chain
+/* sc_codec.h - one interface over the codecs of an inner chain that change bytes: filters, checksums, compressors
  *
- * crc32c is not here: it works in place on the bytes it protects, so sc_chain.c applies it without a copy.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_CODEC_H
 #define SC_CODEC_H
 
 #include "base/sc_status.h"
 
-enum sc_codec_id {
-    SC_CODEC_CRC32C = 0, /* handled by the chain */
-    SC_CODEC_ZSTD = 1,
-    SC_CODEC_GZIP = 2,
-    SC_CODEC_ZLIB = 3,
-    SC_CODEC_LZ4 = 4, /* numcodecs' framing: u4 little-endian size, then one raw block */
-    SC_CODEC_BLOSC = 5,
-};
+/* All codecs. ROW(ID, name): SC_CODEC_ID is the number in struct sc_op, sc_codec_<name> the row that a file codec_*.c
+ * defines, and `name` that of the Python layer. */
+#define SC_CODECS(ROW)          \
+    ROW(CRC32C, crc32c)         \
+    ROW(ZSTD, zstd)             \
+    ROW(GZIP, gzip)             \
+    ROW(ZLIB, zlib)             \
+    ROW(LZ4, lz4)               \
+    ROW(BLOSC, blosc)           \
+    ROW(SHUFFLE, shuffle)       \
+    ROW(FLETCHER32, fletcher32) \
+    ROW(CRC32, crc32)           \
+    ROW(ADLER32, adler32)
+
+#define SC_CODEC_NUMBER(ID, name) SC_CODEC_##ID,
+enum sc_codec_id { SC_CODECS(SC_CODEC_NUMBER) SC_N_CODECS };
 
 /* order of our own; the container's codes are in codec_blosc_impl.h */
 enum sc_blosc_compressor {
@@ -34,8 +41,9 @@ struct sc_op {
     bool checksum;  /* zstd: frame checksum */
     int compressor; /* blosc: enum sc_blosc_compressor */
     int shuffle;    /* blosc: enum sc_blosc_shuffle */
-    uint32_t typesize;  /* blosc: 1..255 */
+    uint32_t typesize;  /* blosc: 1..255; shuffle: at least 1 */
     uint32_t blocksize; /* blosc: 0 = automatic, as c-blosc 1.21 chooses it */
+    bool at_start; /* checksums: in front of the bytes, not behind them */
 };
 
 /* Library contexts and small scratch of one worker; made once, reused for every chunk; grow-only. Not for two threads at once. */
@@ -65,6 +73,13 @@ struct sc_codec {
 
     size_t max_nbytes; /* most bytes that encode() takes; SIZE_MAX: as many as there are */
 
+    bool fixed_size; /* encode() writes bound() bytes, whatever the data are */
+
+    /* A checksum: a little-endian u4 beside the unchanged bytes, which the chain checks and adds without a copy. The
+     * second function copies in addition. NULL: this codec is no checksum. */
+    uint32_t (*checksum)(const uint8_t *src, size_t nbytes);
+    uint32_t (*copy_checksum)(const uint8_t *src, size_t nbytes, uint8_t *dst);
+
     /* Most bytes that encode() may write for nbytes of input; 0 when the codec cannot take that many. */
     size_t (*bound)(const struct sc_op *op, size_t nbytes);
 
@@ -75,8 +90,8 @@ struct sc_codec {
 
     /* Decode all of src (several zstd frames, several gzip members). It never writes past dst_capacity and never
      * reads past src_nbytes, whatever the bytes are. SC_DST_TOO_SMALL: the stream holds more than fits.
-     * SC_CODEC_DATA: it is malformed or cut; where->codec, ->detail and ->library_code are set. A stream describes
-     * itself, so few codecs use `op`. */
+     * SC_CODEC_DATA: it is malformed or cut; where->codec, ->detail and ->library_code are set. SC_CHUNK_CHECKSUM: a
+     * checksum differs. Streams of compressors describe themselves, so their decoders do not use `op`. */
     enum sc_status (*decode)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                              size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,
                              struct sc_where *where);
@@ -88,8 +103,14 @@ struct sc_codec {
                                   size_t *dst_nbytes, struct sc_where *where);
 };
 
-/* Return the table row of an id other than SC_CODEC_CRC32C; NULL if the id is unknown. */
+/* Return the table row of an id; NULL if the id is unknown. */
 const struct sc_codec *sc_codec_get(enum sc_codec_id id);
+
+/* The names of all rows, by id. */
+extern const char *const sc_codec_names[SC_N_CODECS];
+
+/* Check the checksum of *nbytes stored bytes at *src and drop it from the range. */
+enum sc_status sc_checksum_check(const struct sc_op *op, const uint8_t **src, size_t *nbytes, struct sc_where *where);
 
 /* Encode and decode a fixed text with every library and check versions that the prototypes in sc_libs.h rely on.
  * *what names the library that failed. Run once at import. */

@@ -107,7 +107,7 @@ def decoded_nbytes(chain: Chain, selection: Selection) -> int:
 def read_nbytes(chain: Chain, selection: Selection) -> int:
     """Return the bytes that a read decodes, as `decoded_nbytes`; of raw inner chunks only the rows within the box count."""
     inner: Any = chain.inner if chain.is_shard else chain
-    plain = chain.is_shard and inner.fixed_nbytes == inner.nbytes
+    plain = chain.is_shard and inner.is_plain
     if not plain or not isinstance(selection, Box) or inner.perm != tuple(range(len(inner.shape))):
         return decoded_nbytes(chain, selection)
     shape = list(inner.shape)

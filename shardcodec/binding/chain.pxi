@@ -1,15 +1,14 @@
 # chain.pxi - codecs and chains of codecs
 # SPDX-License-Identifier: MIT
 
-CODECS = {"crc32c": SC_CODEC_CRC32C, "zstd": SC_CODEC_ZSTD, "gzip": SC_CODEC_GZIP, "zlib": SC_CODEC_ZLIB,
-          "lz4": SC_CODEC_LZ4, "blosc": SC_CODEC_BLOSC}
+CODECS = {text(sc_codec_names[number]): number for number in range(SC_N_CODECS)}
 COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
 cdef int read_op(sc_op *op, str name, dict params) except -1:
     cdef dict known_params = {"level": 1, "checksum": False, "compressor": "lz4", "shuffle": "noshuffle", "typesize": 1,
-                              "blocksize": 0}
+                              "blocksize": 0, "at_start": False}
     unknown = set(params) - set(known_params)
     if name not in CODECS or unknown:
         raise ValueError(f"codec {name!r}: expected parameters among {sorted(known_params)}, got {sorted(unknown)}"
@@ -23,6 +22,7 @@ cdef int read_op(sc_op *op, str name, dict params) except -1:
     op.shuffle = SHUFFLES.index(known_params["shuffle"])
     op.typesize = known_params["typesize"]
     op.blocksize = known_params["blocksize"]
+    op.at_start = known_params["at_start"]
     return 0
 
 
@@ -49,8 +49,6 @@ cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbyte
     cdef size_t capacity, n = 0
     cdef sc_status status
     cdef sc_where where
-    if codec == NULL:
-        raise ValueError("crc32c runs only as part of a chain; use crc32c()")
     capacity = codec.bound(op, source.nbytes()) if encode else max_nbytes
     if encode and capacity == 0:
         raise ValueError(f"{text(codec.name)}: cannot encode {source.nbytes()} bytes")
@@ -195,14 +193,13 @@ cdef class Chain:
 
     @property
     def fixed_nbytes(self):
-        """Size in bytes of every encoded chunk of a leaf without compressor; None for other chains."""
-        cdef size_t i
-        if self.inner is not None or self.chain.opaque:
-            return None
-        for i in range(self.chain.n_ops):
-            if self.chain.ops[i].codec != SC_CODEC_CRC32C:
-                return None
-        return self.chain.nbytes + 4 * self.chain.n_ops
+        """Size in bytes of every encoded chunk of a leaf whose codecs depend only on sizes; None for other chains."""
+        return sc_chain_bound(&self.chain) if sc_chain_has_fixed_size(&self.chain) else None
+
+    @property
+    def is_plain(self):
+        """True if an encoded chunk holds the elements and nothing else."""
+        return bool(sc_chain_is_plain(&self.chain))
 
     @property
     def most_nbytes(self):

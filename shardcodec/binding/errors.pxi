@@ -55,10 +55,11 @@ cdef object format_error(sc_status status, const sc_where *at):
 
 
 cdef object checksum_error(sc_status status, const sc_where *at):
+    cdef str codec = text(at.codec) or "crc32c"
     cdef str what = "index" if status == SC_INDEX_CHECKSUM else "chunk"
     return ChecksumError(
         f"{place(at)}checksum of the {what}: expected 0x{at.expected:08x} (stored), got 0x{at.actual:08x} (computed)",
-        entry=known(at.entry), expected=at.expected, actual=at.actual, level=at.level, codec="crc32c")
+        entry=known(at.entry), expected=at.expected, actual=at.actual, level=at.level, codec=codec)
 
 
 cdef object codec_error(sc_status status, const sc_where *at):

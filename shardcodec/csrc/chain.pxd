@@ -52,6 +52,9 @@ cdef extern from "chain/sc_chain.h" nogil:
         bint keep_empty
 
     sc_status sc_chain_prepare(sc_chain *chain)
+    size_t sc_chain_bound(const sc_chain *chain)
+    bint sc_chain_has_fixed_size(const sc_chain *chain)
+    bint sc_chain_is_plain(const sc_chain *chain)
     void sc_chain_nbytes_limits(const sc_chain *chain, uint64_t *least, uint64_t *most)
     bint sc_index_must_be_sound(const sc_chain *shard)
     sc_status sc_index_verify(const sc_index_layout *index, const uint8_t *stored, sc_where *where)

@@ -8,12 +8,7 @@ from shardcodec.csrc.base cimport sc_status, sc_where
 
 cdef extern from "codecs/sc_codec.h" nogil:
     enum sc_codec_id:
-        SC_CODEC_CRC32C
-        SC_CODEC_ZSTD
-        SC_CODEC_GZIP
-        SC_CODEC_ZLIB
-        SC_CODEC_LZ4
-        SC_CODEC_BLOSC
+        SC_N_CODECS
 
     struct sc_op:
         sc_codec_id codec
@@ -23,6 +18,7 @@ cdef extern from "codecs/sc_codec.h" nogil:
         int shuffle
         uint32_t typesize
         uint32_t blocksize
+        bint at_start
 
     struct sc_codec_state
     sc_codec_state *sc_codec_state_new()
@@ -31,6 +27,7 @@ cdef extern from "codecs/sc_codec.h" nogil:
     struct sc_codec:
         const char *name
         size_t max_nbytes
+        bint fixed_size
         size_t (*bound)(const sc_op *op, size_t nbytes) noexcept nogil
         sc_status (*encode)(const sc_op *op, sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
                             size_t dst_capacity, size_t *dst_nbytes, sc_where *where) noexcept nogil
@@ -38,5 +35,6 @@ cdef extern from "codecs/sc_codec.h" nogil:
                             size_t dst_capacity, size_t *dst_nbytes, sc_where *where) noexcept nogil
 
     const sc_codec *sc_codec_get(sc_codec_id id)
+    const char *const *sc_codec_names
     sc_status sc_codec_selftest(const char **what)
     const char *sc_codec_library_version(const char *library)

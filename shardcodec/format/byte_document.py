@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import ShardError, UnsupportedError
 from .checks import bounded_depth, parse_named, show
-from .codecs import NUMCODECS
+from .codecs import COMPRESSORS
 from .dtypes import DType, fill_from_json, parse_data_type
 from .metadata import document_in_v3, has_text, parse_document
 from .spec import ChainSpec
@@ -52,8 +52,6 @@ _USUAL_NBYTES = 16
 
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _ZSTD = {"name": "zstd", "configuration": {"level": 0}}
-# Codecs whose encoded chunks have any size.
-_COMPRESSORS = frozenset({"zstd", "gzip", "blosc", *(f"numcodecs.{name}" for name in NUMCODECS)})
 _FLOAT32: DType = np.dtype("float32")
 _CHECKSUMS = frozenset({"crc32c", "numcodecs.crc32c"})
 
@@ -236,7 +234,7 @@ def _replaced(codecs: Sequence[Any], kept: Callable[[Sequence[Any]], list[Any]])
 def _last_codecs(codecs: Sequence[Any]) -> list[Any]:
     names = list(map(_codec_name, codecs))
     n = 0
-    while n < len(names) and names[-1 - n] in _COMPRESSORS | _CHECKSUMS:
+    while n < len(names) and names[-1 - n] in COMPRESSORS | _CHECKSUMS:
         n += 1
     last = list(codecs[len(codecs) - n :])
     is_compressed = any(_codec_name(codec) not in _CHECKSUMS for codec in last)

@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from ..errors import UnsupportedError
-from .codecs import Blosc, Bytes, Codec, Crc32c, Gzip, Lz4, Sharding, Zlib, Zstd, compose_transposes
+from .codecs import Bytes, Crc32c, Sharding, compose_transposes
 from .dtypes import SwapField
 from .spec import ChainSpec, ShardSpec
 
@@ -25,8 +25,6 @@ __all__ = ["LoweredChain", "LoweredIndex", "lower"]
 MAX_NDIM = 32
 MAX_ITEMSIZE = 1 << 20
 MAX_OPS = 8
-
-_BLOSC_MAX_TYPESIZE = 255
 
 
 class LoweredIndex(TypedDict):
@@ -89,7 +87,7 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bo
         swap=_lower_swap(chain, native_order),
         perm=chain.perm,
         fill=chain.fill if native_order else _swapped(chain.fill, chain.swap),
-        ops=tuple(_lower_op(codec) for codec in chain.bytes_codecs),
+        ops=tuple(codec.native() for codec in chain.bytes_codecs),
         inner=None if inner is None else lower(inner, native_order=native_order, any_nan=any_nan),
         index=None if chain.sharding is None else _lower_index(chain.sharding),
     )
@@ -138,32 +136,3 @@ def _lower_index(sharding: Sharding) -> LoweredIndex:
         n_checksums=sum(isinstance(codec, Crc32c) for codec in sharding.index_codecs),
         perm=None if perm == tuple(range(rank)) else perm,
     )
-
-
-def _lower_op(codec: Codec) -> tuple[str, dict[str, Any]]:
-    match codec:
-        case Crc32c():
-            return "crc32c", {}
-        case Zstd():
-            return "zstd", {"level": codec.level, "checksum": codec.checksum}
-        case Gzip():
-            return "gzip", {"level": codec.level}
-        case Zlib():
-            return "zlib", {"level": codec.level}
-        case Lz4():
-            return "lz4", {"level": codec.acceleration}
-        case Blosc():
-            return "blosc", _lower_blosc(codec)
-    raise UnsupportedError(f"no native code for codec {codec.json_name}", codec=codec.json_name)
-
-
-def _lower_blosc(codec: Blosc) -> dict[str, Any]:
-    """Return the arguments of blosc; a typesize above 255 becomes 1, because c-blosc stores it in one byte."""
-    typesize = codec.typesize if codec.typesize is not None else 1
-    return {
-        "level": codec.clevel,
-        "compressor": codec.cname,
-        "shuffle": codec.shuffle,
-        "typesize": typesize if typesize <= _BLOSC_MAX_TYPESIZE else 1,
-        "blocksize": codec.blocksize,
-    }

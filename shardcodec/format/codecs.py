@@ -1,36 +1,66 @@
-# codecs.py - the codecs of a chain, as immutable data, and their JSON
+# codecs.py - the table of codecs; from JSON to the codecs of a chain, and their order
 # SPDX-License-Identifier: MIT
-"""One frozen dataclass per codec of Zarr v3 that shardcodec implements.
+"""The table of codecs, and `Sharding`, whose JSON has lists of codecs.
 
-A codec checks its own values at construction. ``resolve`` checks the values that depend on the array (its rank,
-its dtype, the shape of a shard) and replaces omitted values by their defaults. It returns the codec that runs.
+`format/codec_classes.py` has the classes of all other codecs, whose names are importable from here, too.
 
-Source: Zarr v3 codecs `bytes`, `transpose`, `sharding_indexed` 1.0, `blosc`, `gzip`, `zstd`, `crc32c`; for the
-codecs of numcodecs, the names of zarr-python.
+Source: Zarr v3 codec `sharding_indexed` 1.0; for the codecs of numcodecs, the names of zarr-python.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from .checks import as_int, as_int_tuple, as_items, check_keys, parse_named, show, unsupported, within, wrong
-from .dtypes import DType, swap_fields
+from .codec_classes import (
+    BLOSC_COMPRESSORS,
+    BLOSC_SHUFFLES,
+    Adler32,
+    Blosc,
+    Bytes,
+    Checksum,
+    Codec,
+    CodecLike,
+    Crc32,
+    Crc32c,
+    Endian,
+    Fletcher32,
+    Gzip,
+    Lz4,
+    Shape,
+    Shuffle,
+    Transpose,
+    Zlib,
+    Zstd,
+)
+from .dtypes import DType
 
 __all__ = [
+    "BLOSC_COMPRESSORS",
+    "BLOSC_SHUFFLES",
+    "COMPRESSORS",
     "NUMCODECS",
+    "ROWS",
+    "Adler32",
     "Blosc",
     "Bytes",
+    "Checksum",
     "Codec",
     "CodecLike",
+    "Crc32",
     "Crc32c",
+    "Endian",
+    "Fletcher32",
     "Gzip",
     "Lz4",
+    "Shape",
     "Sharding",
+    "Shuffle",
     "Transpose",
     "Zlib",
     "Zstd",
@@ -41,195 +71,17 @@ __all__ = [
     "resolve_codecs",
 ]
 
-Endian = Literal["little", "big"]
 IndexLocation = Literal["start", "end"]
-Shape = tuple[int, ...]
 
 # An index of 2^30 pairs takes 16 GiB. The limit, the same as TensorStore's, catches a mistyped shape before it
 # exhausts the memory.
 MAX_CHUNKS_PER_SHARD = 2**30
 
-BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
-BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-_INT32_MAX = 2**31 - 1
 _INDEX_DTYPE: DType = np.dtype("uint64")
 
 # Codecs whose encoded size does not depend on the data. An index may have only these, because a reader locates it by
 # its size; the engine reads and writes an index with these.
 _INDEX_CODECS = ("transpose", "bytes", "crc32c", "numcodecs.crc32c")
-
-
-@dataclass(frozen=True)
-class Codec:
-    """Base class of all codecs."""
-
-    json_name: ClassVar[str]
-    kind: ClassVar[Literal["array -> array", "array -> bytes", "bytes -> bytes"]] = "bytes -> bytes"
-
-    def resolve(self, shape: Shape, dtype: DType) -> Codec:
-        """Check the codec against its input array; return it with omitted values filled in."""
-        return self
-
-    def configuration(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the codec as a JSON object; the short form, a bare name, is read but never written."""
-        configuration = self.configuration()
-        return {"name": self.json_name, **({"configuration": configuration} if configuration else {})}
-
-
-CodecLike = Codec | Mapping[str, Any] | str
-
-
-@dataclass(frozen=True)
-class Transpose(Codec):
-    """A permutation of the axes: stored axis i is axis ``order[i]``."""
-
-    json_name: ClassVar[str] = "transpose"
-    kind = "array -> array"
-
-    order: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        order = as_int_tuple(self.order, "order")
-        object.__setattr__(self, "order", order)
-        if sorted(order) != list(range(len(order))):
-            reason = f"expected a permutation of 0 to {len(order) - 1}, got {show(order)}"
-            wrong("order", reason, actual=order)
-
-    def resolve(self, shape: Shape, dtype: DType) -> Transpose:
-        if len(self.order) != len(shape):
-            reason = f"expected {len(shape)} axes, as the array has, got {len(self.order)}"
-            wrong("order", reason, expected=len(shape), actual=len(self.order))
-        return self
-
-    def apply(self, shape: Shape) -> Shape:
-        """Return the shape after this codec."""
-        return tuple(shape[axis] for axis in self.order)
-
-    def configuration(self) -> dict[str, Any]:
-        return {"order": list(self.order)}
-
-
-@dataclass(frozen=True)
-class Bytes(Codec):
-    """The elements in C order; ``endian`` is None for elements without a byte order."""
-
-    json_name: ClassVar[str] = "bytes"
-    kind = "array -> bytes"
-
-    endian: Endian | None = None
-
-    def __post_init__(self) -> None:
-        if self.endian not in ("little", "big", None):
-            wrong("endian", f"expected little or big, got {show(self.endian)}", actual=self.endian)
-
-    def resolve(self, shape: Shape, dtype: DType) -> Bytes:
-        if not swap_fields(dtype):
-            return Bytes()
-        if self.endian is None and dtype.names is not None:
-            return Bytes("little")  # zarr before 3.2 omitted it for structs
-        if self.endian is None:
-            wrong("endian", f"expected little or big for elements of type {dtype}, got none", actual=None)
-        return self
-
-    def configuration(self) -> dict[str, Any]:
-        return {} if self.endian is None else {"endian": self.endian}
-
-
-@dataclass(frozen=True)
-class Crc32c(Codec):
-    """A checksum of four bytes after the data."""
-
-    json_name: ClassVar[str] = "crc32c"
-
-
-@dataclass(frozen=True)
-class Zstd(Codec):
-    """Zstandard frames; level 0 is the library's default."""
-
-    json_name: ClassVar[str] = "zstd"
-
-    level: int = 0
-    checksum: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "level", as_int(self.level, "level", minimum=-131072, maximum=22))
-        if not isinstance(self.checksum, bool):
-            wrong("checksum", f"expected true or false, got {show(self.checksum)}", actual=self.checksum)
-
-
-@dataclass(frozen=True)
-class Gzip(Codec):
-    """Gzip members."""
-
-    json_name: ClassVar[str] = "gzip"
-
-    level: int = 5
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "level", as_int(self.level, "level", minimum=0, maximum=9))
-
-
-@dataclass(frozen=True)
-class Zlib(Codec):
-    """A zlib stream, as numcodecs writes it."""
-
-    json_name: ClassVar[str] = "numcodecs.zlib"
-
-    level: int = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "level", as_int(self.level, "level", minimum=0, maximum=9))
-
-
-@dataclass(frozen=True)
-class Lz4(Codec):
-    """The decoded size in four bytes and one LZ4 block, as numcodecs writes them."""
-
-    json_name: ClassVar[str] = "numcodecs.lz4"
-
-    acceleration: int = 1
-
-    def __post_init__(self) -> None:
-        value = as_int(self.acceleration, "acceleration", minimum=-_INT32_MAX, maximum=_INT32_MAX)
-        object.__setattr__(self, "acceleration", value)
-
-
-@dataclass(frozen=True)
-class Blosc(Codec):
-    """A Blosc 1 container; a ``typesize`` or ``shuffle`` of None follows from the itemsize, as in zarr."""
-
-    json_name: ClassVar[str] = "blosc"
-
-    cname: str = "zstd"
-    clevel: int = 5
-    shuffle: str | None = None
-    typesize: int | None = None
-    blocksize: int = 0
-
-    def __post_init__(self) -> None:
-        if self.cname == "snappy":
-            known = ", ".join(BLOSC_COMPRESSORS)
-            unsupported(
-                "cname", f"expected one of {known}, got snappy, which is not supported", codec="blosc"
-            )
-        if self.cname not in BLOSC_COMPRESSORS:
-            known = ", ".join(BLOSC_COMPRESSORS)
-            wrong("cname", f"expected one of {known}, got {show(self.cname)}", actual=self.cname)
-        if self.shuffle is not None and self.shuffle not in BLOSC_SHUFFLES:
-            known = ", ".join(BLOSC_SHUFFLES)
-            wrong("shuffle", f"expected one of {known}, got {show(self.shuffle)}", actual=self.shuffle)
-        for name, low, high in (("clevel", 0, 9), ("typesize", 1, _INT32_MAX), ("blocksize", 0, _INT32_MAX)):
-            if getattr(self, name) is not None:
-                value = as_int(getattr(self, name), name, minimum=low, maximum=high)
-                object.__setattr__(self, name, value)
-
-    def resolve(self, shape: Shape, dtype: DType) -> Blosc:
-        typesize = dtype.itemsize if self.typesize is None else self.typesize
-        shuffle = self.shuffle or ("bitshuffle" if dtype.itemsize == 1 else "shuffle")
-        return replace(self, typesize=typesize, shuffle=shuffle)
 
 
 @dataclass(frozen=True)
@@ -385,11 +237,12 @@ def _check_index_codec(item: object, path: str) -> None:
     if not isinstance(name, str) or name in _INDEX_CODECS:
         return
     reason = f"expected a codec of fixed size for an index ({', '.join(_INDEX_CODECS)})"
-    if name in _PARSERS:
+    if name in _PARSERS and name not in _OF_FIXED_SIZE:
         wrong(
             path, f"{reason}, but {name} has no fixed size, so a reader cannot locate the index", codec=name
         )
-    unsupported(path, f"{reason}, but shardcodec does not implement codec {show(name)}", codec=name)
+    where = " for an index" if name in _PARSERS else ""
+    unsupported(path, f"{reason}, but shardcodec does not implement codec {show(name)}{where}", codec=name)
 
 
 def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: str) -> tuple[Codec, ...]:
@@ -399,11 +252,15 @@ def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: st
     (`SpecError`, `UnsupportedError`) name the codec as ``path[i]``.
     """
     resolved = []
+    nbytes: int | None = math.prod(shape) * dtype.itemsize
     for i, codec in enumerate(codecs):
         with within(f"{path}[{i}].configuration"):
             codec = codec.resolve(shape, dtype)
+            if isinstance(codec, Shuffle):
+                codec.check_input(nbytes)
         if isinstance(codec, Transpose):
             shape = codec.apply(shape)
+        nbytes = None if nbytes is None else codec.encoded_nbytes(nbytes)
         resolved.append(codec)
     return tuple(resolved)
 
@@ -479,24 +336,75 @@ def parse_sharding(configuration: Mapping[str, Any], lenient: bool) -> Sharding:
     return Sharding(**given)
 
 
+class Row(NamedTuple):
+    """A codec in the table: its class, the parser of its own configuration, and that of numcodecs with its ``id``."""
+
+    codec: type[Codec]
+    parse: _Parser | None = None
+    numcodecs_id: str | None = None
+    parse_numcodecs: _Parser | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names in Zarr v3."""
+        name = self.codec.json_name
+        alias = f"numcodecs.{self.numcodecs_id}"
+        return (name,) if self.numcodecs_id is None or alias == name else (name, alias)
+
+
+def _numcodecs_row(
+    codec: type[Codec],
+    name: str,
+    make: Callable[..., Codec] | None = None,
+    parse: _Parser | None = None,
+    **defaults: Any,
+) -> Row:
+    return Row(codec, parse, name, _numcodecs(name, make or codec, **defaults))
+
+
+# The one table of codecs. All tables below follow from it, and tests compare it with the engine and the docs.
+ROWS: tuple[Row, ...] = (
+    Row(Bytes, _plain(Bytes, "endian")),
+    Row(Transpose, _plain(Transpose, required=("order",))),
+    Row(Sharding, parse_sharding),
+    _numcodecs_row(Crc32c, "crc32c", _numcodecs_crc32c, _plain(Crc32c), location="end"),
+    _numcodecs_row(Zstd, "zstd", None, _plain(Zstd, "level", "checksum"), level=0, checksum=False),
+    _numcodecs_row(Gzip, "gzip", _deflate(Gzip), _plain(Gzip, "level"), level=1),
+    _numcodecs_row(
+        Blosc,
+        "blosc",
+        _numcodecs_blosc,
+        _plain(Blosc, "cname", "clevel", "shuffle", "typesize", "blocksize"),
+        cname="lz4",
+        clevel=5,
+        shuffle=1,
+        blocksize=0,
+        typesize=1,
+    ),
+    _numcodecs_row(Zlib, "zlib", _deflate(Zlib), level=1),
+    _numcodecs_row(Lz4, "lz4", acceleration=1),
+    _numcodecs_row(Shuffle, "shuffle", elementsize=None),
+    _numcodecs_row(Fletcher32, "fletcher32"),
+    _numcodecs_row(Crc32, "crc32", location="start"),
+    _numcodecs_row(Adler32, "adler32", location="start"),
+)
+
+# Names of the codecs whose encoded chunks have any size.
+COMPRESSORS = frozenset(
+    name
+    for row in ROWS
+    if row.codec.encoded_nbytes is Codec.encoded_nbytes and row.codec is not Sharding
+    for name in row.names
+)
+_OF_FIXED_SIZE = frozenset(name for row in ROWS for name in row.names) - COMPRESSORS - {Sharding.json_name}
+
 # The parsers of the configurations of numcodecs, by their ``id``.
 NUMCODECS: dict[str, _Parser] = {
-    "zstd": _numcodecs("zstd", Zstd, level=0, checksum=False),
-    "gzip": _numcodecs("gzip", _deflate(Gzip), level=1),
-    "zlib": _numcodecs("zlib", _deflate(Zlib), level=1),
-    "lz4": _numcodecs("lz4", Lz4, acceleration=1),
-    "crc32c": _numcodecs("crc32c", _numcodecs_crc32c, location="end"),
-    "blosc": _numcodecs("blosc", _numcodecs_blosc, cname="lz4", clevel=5, shuffle=1, blocksize=0, typesize=1),
+    row.numcodecs_id: row.parse_numcodecs for row in ROWS if row.numcodecs_id and row.parse_numcodecs
 }
 
 _PARSERS: dict[str, _Parser] = {
-    "bytes": _plain(Bytes, "endian"),
-    "transpose": _plain(Transpose, required=("order",)),
-    "sharding_indexed": parse_sharding,
-    "crc32c": _plain(Crc32c),
-    "zstd": _plain(Zstd, "level", "checksum"),
-    "gzip": _plain(Gzip, "level"),
-    "blosc": _plain(Blosc, "cname", "clevel", "shuffle", "typesize", "blocksize"),
+    **{row.codec.json_name: row.parse for row in ROWS if row.parse},
     # Names under which zarr-python runs numcodecs. If a codec above has the same stored bytes, its name is written.
     **{f"numcodecs.{name}": parser for name, parser in NUMCODECS.items()},
 }

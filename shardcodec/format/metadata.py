@@ -481,4 +481,9 @@ def _numcodec(data: Mapping[str, Any], itemsize: int) -> Codec:
         unsupported("id", f"shardcodec does not implement codec {show(name)}", codec=name)
     if name == "blosc" and data.get("typesize") is None:
         data = {**data, "typesize": itemsize}  # numcodecs takes it from its input
+    if name == "shuffle":
+        data = {
+            "elementsize": 4,
+            **data,
+        }  # numcodecs' default; that of zarr's codec of Zarr v3 is the itemsize
     return NUMCODECS[name](data, False)

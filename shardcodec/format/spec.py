@@ -43,7 +43,6 @@ from .codecs import (
     IndexLocation,
     Shape,
     Sharding,
-    Zstd,
     allow_clipping,
     compose_transposes,
     parse_codecs,
@@ -353,14 +352,15 @@ class ChainSpec:
     @property
     def fixed_nbytes(self) -> int | None:
         """Size of an encoded chunk in bytes, or None if it depends on the data."""
-        if self.sharding is None and all(isinstance(codec, Crc32c) for codec in self.bytes_codecs):
-            return self.nbytes + 4 * len(self.bytes_codecs)
-        return None
+        nbytes: int | None = self.nbytes
+        for codec in self.codecs:
+            nbytes = None if nbytes is None else codec.encoded_nbytes(nbytes)
+        return nbytes
 
     @property
     def has_checksum(self) -> bool:
         """True if the encoded chunk has a checksum, which detects a damaged bit."""
-        return any(isinstance(c, Crc32c) or (isinstance(c, Zstd) and c.checksum) for c in self.bytes_codecs)
+        return any(codec.detects_damage() for codec in self.bytes_codecs)
 
     @property
     def swap(self) -> tuple[SwapField, ...]:

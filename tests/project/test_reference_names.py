@@ -18,8 +18,8 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = runpy.run_path(str(SCRIPTS / "reference_names.py"))
 # These are configured through JSON; the classes show what was parsed.
 PARSED = {
-    "shardcodec.format.codecs.Bytes",
-    "shardcodec.format.codecs.Codec",
+    "shardcodec.format.codec_classes.Bytes",
+    "shardcodec.format.codec_classes.Codec",
     "shardcodec.format.codecs.Sharding",
 }
 

@@ -350,7 +350,10 @@ FOREIGN: dict[str, tuple[dict[str, Any], str]] = {
     "bz2": ({"compressors": numcodecs.BZ2()}, "bz2"),
     "delta": ({"filters": [numcodecs.Delta("<i4")], "compressors": numcodecs.Zlib()}, "delta"),
     "scale": ({"filters": [numcodecs.FixedScaleOffset(0, 1, "<i4")]}, "fixedscaleoffset"),
-    "shuffle": ({"filters": [numcodecs.Shuffle(4)], "compressors": numcodecs.Zlib()}, "shuffle"),
+    "lookup3": (
+        {"filters": [numcodecs.JenkinsLookup3()], "compressors": numcodecs.Zlib()},
+        "jenkins_lookup3",
+    ),
     "crc at the start": ({"compressors": CRC32C(location="start")}, "location"),
     "third party": ({"compressors": TwiceZlib()}, "TwiceZlib"),
     "two byte orders": ({"dtype": [("a", "<i4"), ("b", ">i4")]}, "one byte order"),

@@ -24,7 +24,7 @@ import numpy as np
 
 from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
-from ...format.codecs import Blosc, Crc32c, Gzip, Zlib, Zstd
+from ...format.codecs import Blosc, Checksum, Gzip, Zlib, Zstd
 from ...format.spec import ChainSpec, ShardSpec
 from ..chunk_check import ChunkCheck, Level
 from ..report import FindingKind
@@ -170,7 +170,7 @@ def _stream_of(inner: ChainSpec) -> tuple[bytes, _End, int] | None:
     """Return the magic bytes of an encoded chunk, the function that finds its end, and the size of checksums behind it."""
     codecs = list(inner.bytes_codecs)
     n_checksums = 0
-    while codecs and isinstance(codecs[-1], Crc32c):
+    while codecs and isinstance(codecs[-1], Checksum) and not codecs[-1].at_start:
         codecs.pop()
         n_checksums += 1
     match codecs[-1] if codecs else None:

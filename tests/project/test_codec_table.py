@@ -1,0 +1,47 @@
+# test_codec_table.py - the tables of codecs in C, in Python and in the tests agree
+# SPDX-License-Identifier: MIT
+"""A codec that is forgotten in one of the tables fails here."""
+
+from __future__ import annotations
+
+import codec_rows
+import numcodecs
+import numpy as np
+from spec_json import named
+
+from shardcodec import _native as native
+from shardcodec.format import codecs as codec_module
+from shardcodec.format.codecs import NUMCODECS, ROWS, parse_codecs, resolve_codecs
+
+EVERYWHERE = {"bytes", "transpose", "sharding_indexed"}
+
+
+def names() -> set[str]:
+    return {name for row in ROWS for name in row.names} - EVERYWHERE
+
+
+def test_every_codec_is_compared_with_zarr() -> None:
+    assert {row.name for row in codec_rows.ROWS} == names()
+    in_v2 = {row.name.removeprefix("numcodecs.") for row in codec_rows.ROWS if row.in_v2}
+    assert in_v2 == set(NUMCODECS)
+
+
+def test_python_and_c_have_the_same_codecs() -> None:
+    lowered = set()
+    for row in codec_rows.ROWS:
+        for configuration in row.configurations:
+            codecs = [named(row.name, **configuration), named("bytes", endian="little")]
+            kind = next(entry.codec.kind for entry in ROWS if row.name in entry.names)
+            parsed = parse_codecs(codecs if kind == "array -> array" else codecs[::-1], "codecs")
+            resolved = resolve_codecs(parsed, (4, 6), np.dtype(row.dtypes[0]), "codecs")
+            lowered |= {codec.native()[0] for codec in resolved if codec.json_name not in EVERYWHERE}
+    assert lowered == set(native.CODECS)
+
+
+def test_every_class_of_a_codec_can_be_imported_from_one_module() -> None:
+    assert {row.codec.__name__ for row in ROWS} <= set(codec_module.__all__)
+
+
+def test_numcodecs_has_every_codec_of_v2() -> None:
+    for name in NUMCODECS:
+        assert name in numcodecs.registry.codec_registry

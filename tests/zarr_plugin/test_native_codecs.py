@@ -1,0 +1,192 @@
+# test_native_codecs.py - every native codec, compared with zarr's own in both formats
+# SPDX-License-Identifier: MIT
+"""Each row of `codec_rows`: what one pipeline writes the other one reads, with equal stored bytes where an encoder has no choice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+from codec_rows import ROWS, CodecRow
+from helpers import bits, ours, quiet, zarrs_view
+from spec_json import named
+from zarr.storage import MemoryStore
+
+import shardcodec
+from shardcodec.errors import ShardError
+from shardcodec.format import codecs as codec_module
+
+SHAPE, SHARD, CHUNK = (13, 20), (8, 12), (4, 6)
+
+
+def values_of(dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Return numbers of which a filter loses nothing that matters: small ones, with some fill values."""
+    numbers = np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 100, SHAPE)
+    return numbers.astype(dtype)
+
+
+def kind_of(row: CodecRow) -> str:
+    codec = next(entry.codec for entry in codec_module.ROWS if row.name in entry.names)
+    return codec.kind
+
+
+def chain_of(row: CodecRow, configuration: dict[str, Any], extra: str) -> list[Any]:
+    """Return the codec in a chain, alone or with other codecs around it."""
+    codec = named(row.name, **configuration)
+    filters, behind = ([codec], []) if kind_of(row) == "array -> array" else ([], [codec])
+    if extra == "more":
+        behind += [named("zstd", level=1, checksum=False), named("crc32c")]
+        filters = [named("transpose", order=[1, 0]), *filters]
+    return [*filters, named("bytes", endian="little"), *behind]
+
+
+def create(row: CodecRow, configuration: dict[str, Any], dtype: str, extra: str, sharded: bool) -> Any:
+    codecs = chain_of(row, configuration, extra)
+    outer = SHARD if sharded else CHUNK
+    if sharded:
+        index_codecs = [named("bytes", endian="little"), named("crc32c")]
+        codecs = [
+            named("sharding_indexed", chunk_shape=list(CHUNK), codecs=codecs, index_codecs=index_codecs)
+        ]
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(SHAPE),
+        "data_type": dtype,
+        "chunk_grid": named("regular", chunk_shape=list(outer)),
+        "chunk_key_encoding": named("default"),
+        "fill_value": [0.0, 0.0] if dtype.startswith("complex") else False if dtype == "bool" else 0,
+        "codecs": codecs,
+        "attributes": {},
+    }
+    return store_with(document)
+
+
+def store_with(document: Any) -> MemoryStore:
+    import json
+
+    from zarr.core.buffer import cpu
+    from zarr.core.sync import sync
+
+    store = MemoryStore()
+    sync(store.set("zarr.json", cpu.Buffer.from_bytes(json.dumps(document).encode())))
+    return store
+
+
+def stored(store: MemoryStore) -> dict[str, bytes]:
+    return {
+        key: value.to_bytes()
+        for key, value in store._store_dict.items()
+        if not key.endswith((".json", ".zarray"))
+    }
+
+
+def own(store: Any) -> Any:
+    with quiet():
+        return zarr.open_array(store, mode="r+")
+
+
+CASES = [
+    pytest.param(row, configuration, dtype, id=f"{row.name}-{i}-{dtype}")
+    for row in ROWS
+    for i, configuration in enumerate(row.configurations)
+    for dtype in row.dtypes
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("row", "configuration", "dtype"), CASES)
+@pytest.mark.parametrize("extra", ["alone", "more"])
+def test_zarr_v3_reads_and_writes_the_same(row: CodecRow, configuration: Any, dtype: str, extra: str) -> None:
+    for sharded in (True, False):
+        a, b = (create(row, configuration, dtype, extra, sharded) for _ in range(2))
+        values = values_of(dtype)
+        mine, theirs = ours(a), own(b)
+        for step in (np.s_[:, :], np.s_[2:9, 3:17], np.s_[4:8, 6:12]):
+            mine[step] = theirs[step] = values[step]
+            assert bits(zarrs_view(mine)[...]) == bits(mine[...]) == bits(theirs[...]) == bits(ours(b)[...])
+            values = values[::-1]
+        assert bits(shardcodec.open_array(b)[3:11, ::2]) == bits(theirs[3:11, ::2])
+        assert stored(a).keys() == stored(b).keys()
+        if row.is_exact and extra == "alone" and not sharded:
+            assert stored(a) == stored(b)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("row", "configuration", "dtype"), [case for case in CASES if case.values[0].in_v2])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_zarr_v2_reads_and_writes_the_same(row: CodecRow, configuration: Any, dtype: str, order: str) -> None:
+    codec = numcodecs.get_codec({"id": row.name.removeprefix("numcodecs."), **configuration})
+    values = values_of(dtype)
+    for as_filter in (True, False) if kind_of(row) == "bytes -> bytes" else (True,):
+        arrays = []
+        for _ in range(2):
+            store = MemoryStore()
+            filters, compressors = ([codec], numcodecs.Zlib(1)) if as_filter else (None, codec)
+            with quiet():
+                zarr.create_array(
+                    store,
+                    shape=SHAPE,
+                    chunks=CHUNK,
+                    dtype=np.dtype(dtype),
+                    zarr_format=2,
+                    order=order,
+                    filters=filters,
+                    compressors=compressors,
+                    fill_value=0,
+                )
+            arrays.append(store)
+        mine, theirs = ours(arrays[0]), own(arrays[1])
+        mine[...] = theirs[...] = values
+        assert (
+            bits(zarrs_view(mine)[...]) == bits(mine[...]) == bits(theirs[...]) == bits(ours(arrays[1])[...])
+        )
+        assert bits(shardcodec.open_array(arrays[1])[...]) == bits(theirs[...])
+        if row.is_exact and not as_filter:
+            assert stored(arrays[0]) == stored(arrays[1])
+
+
+def damaged(data: bytes, seed: int) -> Iterator[bytes]:
+    """Yield cut, extended and changed copies."""
+    rng = random.Random(seed)
+    yield from (data[:n] for n in (0, 1, 3, 4, len(data) // 2, len(data) - 1))
+    yield data + b"\0"
+    yield data + data
+    for _ in range(40):
+        copy = bytearray(data)
+        for _ in range(rng.choice((1, 1, 3))):
+            copy[rng.randrange(len(copy))] = rng.randrange(256)
+        yield bytes(copy)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("row", "configuration", "dtype"), [case for case in CASES if case.values[2] == case.values[0].dtypes[0]]
+)
+def test_damaged_chunk_is_an_error_or_reads_as_zarr_reads_it(
+    row: CodecRow, configuration: Any, dtype: str
+) -> None:
+    """zarr accepts a few malformed chunks, such as with bytes left over, so only equal results count where both read."""
+    from zarr.core.buffer import cpu
+
+    store = create(row, configuration, dtype, "alone", False)
+    ours(store)[...] = values_of(dtype)
+    key = min(stored(store))
+    mine, theirs = ours(store), own(store)
+    box = tuple(slice(0, n) for n in CHUNK)
+    for data in damaged(stored(store)[key], len(CASES)):
+        store._store_dict[key] = cpu.Buffer.from_bytes(data)
+        try:
+            got = bits(mine[box])
+        except ShardError:
+            continue
+        try:
+            expected = bits(theirs[box])
+        except Exception:
+            expected = None
+        assert got == expected
