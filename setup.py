@@ -10,6 +10,8 @@ SHARDCODEC_ABI3      "0": build for this interpreter only, not for the stable AB
 SHARDCODEC_SANITIZE  "address,undefined" or "thread": a build under that sanitizer.
 SHARDCODEC_DEBUG     "1": no optimisation, assertions on.
 SHARDCODEC_COVERAGE  "1": gcov instrumentation.
+
+Sanitizer and debug builds have the checks of csrc/base/sc_check.h: what is written is checked before, and read again.
 """
 
 from __future__ import annotations
@@ -100,9 +102,9 @@ def compile_args() -> list[str]:
     args = ["-std=c11", "-fvisibility=hidden", "-pthread"]
     if SANITIZE:
         return [*args, "-O1", "-g", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
-                "-fno-omit-frame-pointer", "-fno-wrapv", "-UNDEBUG"]  # fmt: skip
+                "-fno-omit-frame-pointer", "-fno-wrapv", "-UNDEBUG", "-DSHARDCODEC_CHECKS"]  # fmt: skip
     if DEBUG:
-        return [*args, "-O0", "-g3", "-UNDEBUG"]
+        return [*args, "-O0", "-g3", "-UNDEBUG", "-DSHARDCODEC_CHECKS"]
     if COVERAGE:
         return [*args, "-O0", "-g", "--coverage", "-fprofile-update=atomic"]
     return [*args, *release_args()]

@@ -107,6 +107,7 @@ def build_facts():
         "abi3": bool(facts.is_abi3),
         "optimised": bool(facts.is_optimised),
         "assertions": bool(facts.has_assertions),
+        "checks": bool(facts.has_checks),
         "sanitizer": text(facts.sanitizer),
         "compiler": text(facts.compiler),
     }

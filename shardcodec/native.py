@@ -21,6 +21,7 @@ from .errors import UnsupportedError
 
 __all__ = [
     "current",
+    "has_checks",
     "listen_to",
     "load",
     "loaded",
@@ -78,6 +79,12 @@ def require() -> None:
 def loaded() -> ModuleType | None:
     """Return the module if it is already loaded, else None."""
     return sys.modules.get("shardcodec._native")
+
+
+@functools.cache
+def has_checks() -> bool:
+    """Return True in a debug build: what is written is then checked before, and read again (csrc/base/sc_check.h)."""
+    return bool(load().build_facts()["checks"])
 
 
 # ---------------------------------------------------------------- the native `Cancel` that can stop the plans of a thread or task

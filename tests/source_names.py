@@ -1,4 +1,4 @@
-# source_names.py - the functions and classes of a source file
+# source_names.py - the functions, classes and constants of a source file
 # SPDX-License-Identifier: MIT
 """Shared by the tests that compare pages with the code."""
 
@@ -12,8 +12,13 @@ __all__ = ["defined_names"]
 
 
 def defined_names(path: Path) -> set[str]:
-    """Return the functions and classes of a source file; methods as ``Class.method``."""
+    """Return the functions, classes and constants of a source file; methods as ``Class.method``."""
     text = path.read_text()
+    constants = set(re.findall(r"^(?:#define )?\s*([A-Z][A-Z0-9_]+)(?= = | [\d(])", text, re.M))
+    return constants | _functions(path, text)
+
+
+def _functions(path: Path, text: str) -> set[str]:
     if path.suffix in (".c", ".h"):
         return set(re.findall(r"^(?:[\w ]+ \**)?(\w+)\(", text, re.M))
     if path.suffix != ".py":

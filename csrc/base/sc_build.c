@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/sc_build.h"
 
+#include "base/sc_check.h"
+
 /* gcc defines __SANITIZE_*__, clang answers __has_feature. */
 #ifdef __has_feature
 #define HAS(feature) __has_feature(feature)
@@ -37,5 +39,6 @@ sc_build_facts(void)
 #ifndef NDEBUG
     facts.has_assertions = true;
 #endif
+    facts.has_checks = SC_CHECKS;
     return facts;
 }

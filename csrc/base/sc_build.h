@@ -13,6 +13,7 @@ struct sc_build {
     bool is_abi3;          /* for the stable ABI of CPython, not for one version */
     bool is_optimised;
     bool has_assertions;
+    bool has_checks; /* what is written is checked and read again (sc_check.h) */
 };
 
 struct sc_build sc_build_facts(void);

@@ -1,5 +1,6 @@
 /* sc_chain_index.c - the index of a shard as its chain stores it: transposed or not, with its checksums
  * SPDX-License-Identifier: MIT */
+#include "base/sc_check.h"
 #include "kernels/sc_crc32c.h"
 #include "chain/sc_chain.h"
 
@@ -112,6 +113,28 @@ sc_index_check_stored(const struct sc_chain *shard, const uint8_t *pairs, const 
     return SC_OK;
 }
 
+#ifdef SHARDCODEC_CHECKS
+/* A reader gets the same entries out of a stored index. */
+static void
+check_stored(const struct sc_chain *shard, const struct sc_entry *entries, const uint8_t *stored)
+{
+    uint64_t c[SC_MAX_NDIM] = { 0 }, i = 0;
+    struct sc_where where;
+
+    SC_CHECK(sc_index_verify(&shard->index, stored, &where) == SC_OK, "a stored index has its checksums",
+             .entry = UINT64_MAX, .nbytes = shard->index.nbytes);
+    do {
+        struct sc_entry e = sc_index_get(shard, stored, 0, c);
+
+        SC_CHECK(e.offset == entries[i].offset && e.nbytes == entries[i].nbytes, "a stored index has the given entries",
+                 .entry = i, .offset = e.offset, .nbytes = e.nbytes, .limit = entries[i].offset);
+        i++;
+    } while (next_coordinates(c, shard->grid, shard->ndim));
+}
+#else
+#define check_stored(...) ((void)0)
+#endif
+
 void
 sc_index_store(const struct sc_chain *shard, const struct sc_entry *entries, uint8_t *stored)
 {
@@ -131,6 +154,8 @@ sc_index_store(const struct sc_chain *shard, const struct sc_entry *entries, uin
     }
     for (unsigned k = 0; k < index->n_checksums; k++, n += 4)
         store_le32(stored + n, sc_crc32c_extend(0, stored, n));
+    if (SC_CHECKS)
+        check_stored(shard, entries, stored);
 }
 
 enum sc_status

@@ -73,6 +73,7 @@ open_same(const struct sc_append *append, int flags, int *fd, bool *refused, str
 static ssize_t
 write_once(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset)
 {
+    unsigned n_interrupts = 0;
     ssize_t r;
 
     do {
@@ -82,7 +83,7 @@ write_once(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offs
             r = -1;
         else
             r = pwrite(fd, src, (size_t)min_u64(limit, n), (off_t)offset);
-    } while (r < 0 && errno == EINTR);
+    } while (r < 0 && sc_file_interrupted(&n_interrupts));
     return r;
 }
 
@@ -124,13 +125,14 @@ static enum sc_status
 reserve(int fd, const struct sc_append *append, uint64_t n, struct sc_where *where)
 {
 #ifdef FALLOC_FL_KEEP_SIZE
+    unsigned n_interrupts = 0;
     int r;
 
     do
         r = sc_file_allows("fallocate", append->path, NULL)
                 ? fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)append->data_offset, (off_t)n)
                 : -1;
-    while (r && errno == EINTR);
+    while (r && sc_file_interrupted(&n_interrupts));
     if (r && errno != EOPNOTSUPP && errno != ENOSYS)
         return sc_file_error(where, "fallocate");
 #else

@@ -165,11 +165,12 @@ sc_file_version_now(int fd, struct sc_file_version *version, struct sc_where *wh
 static int
 open_with(const char *path, int flags)
 {
+    unsigned n_interrupts = 0;
     int fd;
 
     do
         fd = open(path, flags | O_CLOEXEC);
-    while (fd < 0 && errno == EINTR);
+    while (fd < 0 && sc_file_interrupted(&n_interrupts));
     return fd;
 }
 
@@ -315,6 +316,8 @@ sc_file_close(int fd)
 enum sc_status
 sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, size_t *got, struct sc_where *where)
 {
+    unsigned n_interrupts = 0;
+
     *got = 0;
     if (offset > (uint64_t)INT64_MAX - n)
         return SC_OK;
@@ -322,7 +325,7 @@ sc_file_read(int fd, uint8_t *dst, size_t n, uint64_t offset, size_t *got, struc
         size_t want = n - *got < MAX_CALL_NBYTES ? n - *got : MAX_CALL_NBYTES;
         ssize_t r = pread(fd, dst + *got, want, (off_t)(offset + *got));
 
-        if (r < 0 && errno == EINTR)
+        if (r < 0 && sc_file_interrupted(&n_interrupts))
             continue;
         if (r < 0)
             return handle_error(where, "pread");
@@ -368,9 +371,29 @@ sc_file_check_seen(int fd, const struct sc_file_id *seen, bool times, struct sta
 
 /* ---- changing ---- */
 
+#ifdef SHARDCODEC_CHECKS
+/* The file has the bytes that were written: they are read again. */
+static void
+check_written(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset)
+{
+    uint8_t block[1 << 14];
+
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(fd, block, (size_t)min_u64(n - done, sizeof block), (off_t)(offset + done));
+
+        SC_CHECK(got > 0 && memcmp(block, src + done, (size_t)got) == 0, "written bytes are read as they were given",
+                 .path = path, .entry = UINT64_MAX, .offset = offset + done, .nbytes = n - done, .limit = offset + n);
+        done += (size_t)got;
+    }
+}
+#else
+#define check_written(...) ((void)0)
+#endif
+
 enum sc_status
 sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, struct sc_where *where)
 {
+    unsigned n_interrupts = 0;
     size_t done = 0;
 
     while (done < n) {
@@ -378,12 +401,12 @@ sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t o
         ssize_t r;
 
         if (!sc_file_allows("pwrite", path, &want)) {
-            if (errno == EINTR)
+            if (sc_file_interrupted(&n_interrupts))
                 continue;
             return sc_file_error(where, "pwrite");
         }
         r = pwrite(fd, src + done, (size_t)want, (off_t)(offset + done));
-        if (r < 0 && errno == EINTR)
+        if (r < 0 && sc_file_interrupted(&n_interrupts))
             continue;
         if (r == 0 && want) { /* no error and no progress: nothing forbids it */
             errno = EIO;
@@ -393,17 +416,20 @@ sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t o
             return sc_file_error(where, "pwrite");
         done += (size_t)r;
     }
+    if (SC_CHECKS)
+        check_written(fd, path, src, n, offset);
     return SC_OK;
 }
 
 enum sc_status
 sc_file_truncate(int fd, const char *path, uint64_t nbytes, struct sc_where *where)
 {
+    unsigned n_interrupts = 0;
     int r;
 
     do
         r = sc_file_allows("ftruncate", path, NULL) ? ftruncate(fd, (off_t)nbytes) : -1;
-    while (r && errno == EINTR);
+    while (r && sc_file_interrupted(&n_interrupts));
     return r ? sc_file_error(where, "ftruncate") : SC_OK;
 }
 
@@ -431,6 +457,7 @@ enum sc_status
 sc_file_flush(int fd, const char *path, enum sc_sync sync, struct sc_where *where)
 {
     enum sc_status status = synchronise(fd, path, sync, where);
+    unsigned n_interrupts = 0;
 
     while (!status) {
         int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0), r;
@@ -442,10 +469,10 @@ sc_file_flush(int fd, const char *path, enum sc_sync sync, struct sc_where *wher
             r = errno;
         if (!r)
             return SC_OK;
-        if (r != EINTR) { /* EINTR: the duplicate is closed, but some bytes may not have been sent; try again */
-            errno = r;
+        errno = r;
+        if (!sc_file_interrupted(
+                &n_interrupts)) /* else it is closed, but some bytes may not have been sent: try again */
             return sc_file_error(where, "close");
-        }
     }
     return status;
 }
@@ -498,7 +525,7 @@ sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t 
     offset += cloned;
     n -= cloned;
 #ifdef __linux__
-    while (n) {
+    for (unsigned n_interrupts = 0; n;) {
         off_t in = (off_t)from_offset, out = (off_t)offset;
         uint64_t want = min_u64(n, MAX_CALL_NBYTES);
         ssize_t r;
@@ -507,7 +534,7 @@ sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t 
             r = copy_file_range(from, &in, fd, &out, (size_t)want, 0);
         else
             r = -1;
-        if (r < 0 && errno == EINTR)
+        if (r < 0 && sc_file_interrupted(&n_interrupts))
             continue;
         if (r < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO || errno == EFBIG))
             return sc_file_error(where, "copy_file_range");

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include "base/sc_check.h"
 #include "base/sc_status.h"
 
 /* How a test takes part: `before` is called before each change of a file system. 0 lets the call happen; an errno
@@ -124,6 +125,19 @@ enum sc_status sc_file_check_seen(int fd, const struct sc_file_id *seen, bool ti
                                   struct sc_where *where);
 
 /* ---- changing ---- */
+
+/* How a file is opened that is only written. A debug build reads again what it has written. */
+#define SC_FOR_WRITING (SC_CHECKS ? O_RDWR : O_WRONLY)
+
+/* So often one call is repeated after a signal has interrupted it (EINTR); then this is its error. */
+#define SC_MAX_INTERRUPTS 10000u
+
+/* After a call that failed: true if it was interrupted and is to be repeated. */
+static inline bool
+sc_file_interrupted(unsigned *n_interrupts)
+{
+    return errno == EINTR && ++*n_interrupts < SC_MAX_INTERRUPTS;
+}
 
 /* What has to be on the disk when a call returns. */
 enum sc_sync {

@@ -93,11 +93,12 @@ set_lock(int fd, short type)
 {
 #ifdef F_OFD_SETLK
     struct flock range = { .l_type = type, .l_whence = SEEK_SET, .l_start = LOCK_OFFSET, .l_len = 1 };
+    unsigned n_interrupts = 0;
     int r;
 
     do
         r = fcntl(fd, F_OFD_SETLK, &range);
-    while (r && errno == EINTR);
+    while (r && sc_file_interrupted(&n_interrupts));
     return r;
 #else
     (void)fd;

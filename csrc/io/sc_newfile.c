@@ -94,7 +94,7 @@ open_nameless(const char *folder)
     }
     if (!sc_file_allows("open", folder, NULL))
         return -1;
-    return open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    return open(folder, O_TMPFILE | SC_FOR_WRITING | O_CLOEXEC, 0666);
 #else
     (void)folder;
     errno = EOPNOTSUPP;
@@ -113,7 +113,7 @@ open_temp(const struct sc_newfile *file)
 {
     if (!sc_file_allows("open", file->temp, NULL))
         return -1;
-    return openat(sc_newfile_at(file), sc_newfile_temp(file), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return openat(sc_newfile_at(file), sc_newfile_temp(file), SC_FOR_WRITING | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
 /* True if the file and the folder are on one file system, so that a rename is possible. */
@@ -132,7 +132,7 @@ open_staged(struct sc_newfile *file, const char *folder)
     int fd = -1;
 
     /* another process may remove the folder after it was made and before it is used */
-    for (int attempt = 0; fd < 0 && attempt < 8; attempt++) {
+    for (int attempt = 0; fd < 0 && attempt < SC_NEWFILE_MAX_ATTEMPTS; attempt++) {
         if (sc_newfile_enter_staging(file))
             return -1;
         fd = open_temp(file);
@@ -179,7 +179,7 @@ static enum sc_status
 open_in(struct sc_newfile *file, char *folder, bool shared, struct sc_where *where)
 {
     /* An open that fails tells that the folder is missing. The writer that made the folder may remove it again. */
-    for (int attempt = 0; !shared && attempt < 8; attempt++) {
+    for (int attempt = 0; !shared && attempt < SC_NEWFILE_MAX_ATTEMPTS; attempt++) {
         file->fd = open_nameless(folder);
         if (file->fd >= 0)
             return SC_OK;
@@ -266,7 +266,7 @@ open_again(struct sc_newfile *file, struct sc_where *where)
     enum sc_status status;
     struct stat st, staged;
 
-    file->fd = sc_file_open_now(file->temp, O_WRONLY | O_NOFOLLOW);
+    file->fd = sc_file_open_now(file->temp, SC_FOR_WRITING | O_NOFOLLOW);
     if (file->fd < 0)
         return sc_file_open_failed(file->temp, where);
     status = fstat(file->fd, &st) ? sc_file_error(where, "fstat") : sc_file_check_kind(&st, where);

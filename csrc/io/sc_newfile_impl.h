@@ -8,6 +8,9 @@
 
 #include "io/sc_newfile.h"
 
+/* So often a step is tried that other processes can undo at any time: they remove an empty folder, or take a name. */
+#define SC_NEWFILE_MAX_ATTEMPTS 8
+
 /* Choose a temporary name in a folder: file->temp. False: no memory. */
 bool sc_newfile_name_temp(struct sc_newfile *file, const char *folder);
 

@@ -122,7 +122,7 @@ link_staged(struct sc_newfile *file)
     int r = -1;
 
     /* another process may remove the folder after it was made and before it is used */
-    for (int attempt = 0; r && attempt < 8; attempt++) {
+    for (int attempt = 0; r && attempt < SC_NEWFILE_MAX_ATTEMPTS; attempt++) {
         if (sc_newfile_enter_staging(file))
             return -1;
         r = link_temp_name(file);

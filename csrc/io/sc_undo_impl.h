@@ -32,4 +32,15 @@ bool sc_undo_parse(struct sc_undo *undo, uint64_t n);
 enum sc_status sc_undo_load(const char *folder, bool is_staging, const struct stat *shard, struct sc_undo *undo,
                             struct sc_where *where);
 
+/* ---- sc_undo_check.c, for debug builds ---- */
+
+/* After the journal got its name, before a byte of the shard changes. */
+void sc_undo_check_published(const struct sc_undo_change *change);
+
+/* After the runs from number `first` on were overwritten. */
+void sc_undo_check_written(const struct sc_undo_change *change, size_t first);
+
+/* After a roll back, before the journal goes. */
+void sc_undo_check_restored(int fd, const char *path, const struct sc_undo *undo);
+
 #endif

@@ -117,6 +117,8 @@
 
 /* Milliseconds to wait for the clock of a file to pass a time: several of its ticks. */
 #define MAX_WAIT_MS 50
+/* Attempts to make the temporary name: a dead writer may have left it. */
+#define MAX_TEMPS 2
 
 /* ---- calls that change the file system ---- */
 
@@ -289,9 +291,9 @@ open_temp(const struct sc_undo_place *place)
 {
     int fd = -1;
 
-    for (int i = 0; fd < 0 && i < 2; i++) {
+    for (int i = 0; fd < 0 && i < MAX_TEMPS; i++) {
         if (sc_file_allows("open", place->names.temp, NULL))
-            fd = openat(place->folder, place->names.temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+            fd = openat(place->folder, place->names.temp, SC_FOR_WRITING | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         if (fd >= 0 || errno != EEXIST || remove_name(place, place->names.temp))
             break;
     }
@@ -330,6 +332,8 @@ publish(struct sc_undo_change *change, struct sc_where *where)
         renameat(place->folder, place->names.temp, place->folder, place->names.journal))
         return sc_file_error(where, "rename");
     change->is_published = true;
+    if (SC_CHECKS)
+        sc_undo_check_published(change);
     return change->sync ? sync_folder(place, where) : SC_OK;
 }
 
@@ -391,6 +395,8 @@ sc_undo_write(struct sc_undo_change *change, size_t first, struct sc_where *wher
     for (size_t i = first; !status && i < change->n_runs; i++)
         status = sc_file_write(change->fd, change->path, change->runs[i].bytes, (size_t)change->runs[i].nbytes,
                                change->runs[i].offset, where);
+    if (SC_CHECKS && !status)
+        sc_undo_check_written(change, first);
     return status;
 }
 
@@ -433,6 +439,8 @@ restore(int fd, const char *path, const struct sc_undo *undo, const struct sc_un
         status = sc_file_truncate(fd, path, undo->nbytes, where);
     if (!status)
         status = sc_file_flush(fd, path, sync ? SC_SYNC_DATA : SC_SYNC_NONE, where);
+    if (SC_CHECKS && !status)
+        sc_undo_check_restored(fd, path, undo);
     if (!status && set_mtime_or_later(fd, path, undo->begun_ns + 2))
         status = sc_file_error(where, "futimens");
     if (!status && remove_name(place, place->names.journal))

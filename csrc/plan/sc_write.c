@@ -104,6 +104,8 @@ begin_shard(struct sc_writer *writer, struct sc_write_object *object)
         object->entries = (struct sc_entry *)(void *)object->entries_memory.data;
         memset(object->entries, 0xff, (size_t)shard->index.pairs_nbytes); /* absent is all ones */
     }
+    if (SC_CHECKS && object->entries && (status = sc_write_check_begin(object)))
+        return status;
     object->at = item->data_offset;
     object->batch_nbytes = plan->batch_nbytes;
     object->batch_chunks = writer->run->batch_capacity;
@@ -134,8 +136,13 @@ put_tail(struct sc_writer *writer, struct sc_write_object *object)
     enum sc_status status = SC_OK;
     struct sc_tail tail;
 
-    if (!sc_write_object_tail(object, &tail))
+    if (!sc_write_object_tail(object, &tail)) {
+        if (SC_CHECKS)
+            sc_write_check_before(object, NULL);
         return SC_OK;
+    }
+    if (SC_CHECKS)
+        sc_write_check_before(object, &tail);
     if (tail.mark_nbytes)
         status = sc_write_object_put(writer, object, tail.mark, tail.mark_nbytes, tail.mark_at);
     if (!status && item->footer_nbytes)
@@ -195,6 +202,8 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
     if (!item->path) {
         if (item->empty)
             return SC_OK;
+        if (SC_CHECKS && sc_chain_is_shard(item->chain))
+            sc_write_check_memory(object);
         item->result = object->result.data;
         object->result = (struct sc_buffer){ 0 };
         return SC_OK;
@@ -217,6 +226,8 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
         /* The caller holds the lock of the file, so no other writer has changed it since. */
         return sc_file_version_now(object->old_fd, &item->made, &writer->where);
     }
+    if (SC_CHECKS && sc_chain_is_shard(item->chain))
+        sc_write_check_file(object, object->file.fd);
     return sc_newfile_commit(&object->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL,
                              writer->run->plan->tells_states ? &item->made : NULL, &writer->where);
 }
@@ -365,6 +376,9 @@ free_object(struct sc_write_object *object)
         return;
     sc_buffer_free(&object->entries_memory);
     sc_buffer_free(&object->index);
+#ifdef SHARDCODEC_CHECKS
+    sc_buffer_free(&object->sums_memory);
+#endif
     sc_buffer_free(&object->given_memory);
     sc_buffer_free(&object->slots.places);
     sc_buffer_free(&object->slots.bytes);

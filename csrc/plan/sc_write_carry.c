@@ -73,6 +73,8 @@ part_given(struct sc_writer *writer, struct sc_write_object *object, const struc
                                            (uint64_t)(uintptr_t)chunk->bytes };
         else
             rest[n_rest++] = *chunk;
+        if (SC_CHECKS && has_slot(object, run, chunk))
+            sc_write_check_note(object, chunk->position, chunk->bytes, chunk->nbytes);
     }
     object->given = rest;
     object->n_given = n_rest;

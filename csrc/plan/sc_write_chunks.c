@@ -159,6 +159,8 @@ write_batch(struct sc_writer *writer, struct sc_write_object *object, struct sc_
     size_t n = 0;
     enum sc_status status = SC_OK;
 
+    if (SC_CHECKS)
+        sc_write_check_note_batch(object, batch);
     for (size_t i = 0; !status && i < batch->n; i++) {
         uint64_t to = object->entries[batch->positions[i]].offset;
 

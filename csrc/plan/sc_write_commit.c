@@ -124,10 +124,14 @@ sc_write_object_append(struct sc_writer *writer, struct sc_write_object *object,
                                 .index_nbytes = item->chain->index.nbytes,
                                 .sync = writer->run->plan->sync,
                                 .is_marked = is_marked };
+    enum sc_status status;
 
     if (!is_marked && changes_nothing(object))
         return check_old(writer, object);
-    return sc_append(&append, item->append, &item->declined, &writer->where);
+    status = sc_append(&append, item->append, &item->declined, &writer->where);
+    if (SC_CHECKS && !is_marked && !status && !item->declined)
+        sc_write_check_file(object, object->old_fd);
+    return status;
 }
 
 /* ---- overwrite slots ---- */
@@ -193,6 +197,8 @@ carry_out(struct sc_writer *writer, struct sc_write_object *object, struct sc_un
         status = sc_write_object_append(writer, object, true);
     if (status || object->item->declined)
         return status;
+    if (SC_CHECKS)
+        sc_write_check_file(object, object->old_fd);
     return sc_undo_commit(change, done, &writer->where);
 }
 

@@ -8,12 +8,14 @@
  *     sc_write_commit.c      the end of an update in the shard's own file: append, overwrite; the tail of any shard
  *     sc_write_file.c        where the bytes of an object go; its new file, written in pieces where calls wait
  *     sc_write_batch.c       encode one batch of inner chunks
+ *     sc_write_check.c       checks of debug builds
  *     sc_write_depth.c       more threads where calls wait
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_WRITE_IMPL_H
 #define SC_WRITE_IMPL_H
 
+#include "base/sc_check.h"
 #include "chain/sc_walk.h"
 #include "io/sc_file.h"
 #include "io/sc_newfile.h"
@@ -93,6 +95,11 @@ struct sc_write_object {
     bool in_pieces; /* the new file is written in pieces */
     bool is_moving; /* a thread moves bytes into pieces; under the mutex of `shared` */
     struct sc_pieces pieces;
+#ifdef SHARDCODEC_CHECKS
+    struct sc_buffer sums_memory;
+    uint64_t *sums; /* for each inner chunk: 0, or a flag and the checksum of its new bytes */
+    uint64_t mark_at; /* where the mark of the tail is; 0: no mark is written */
+#endif
 };
 
 #define SC_WRITE_MAX_THREADS 256u
@@ -263,6 +270,21 @@ enum sc_status sc_write_object_append(struct sc_writer *writer, struct sc_write_
 
 /* Overwrite the slots with their new bytes, and append the rest. */
 enum sc_status sc_write_object_overwrite(struct sc_writer *writer, struct sc_write_object *object);
+
+/* ---- sc_write_check.c, for debug builds ---- */
+
+enum sc_status sc_write_check_begin(struct sc_write_object *object);
+
+/* Remember the bytes of new inner chunks. */
+void sc_write_check_note(struct sc_write_object *object, uint64_t position, const uint8_t *bytes, uint64_t nbytes);
+void sc_write_check_note_batch(struct sc_write_object *object, const struct sc_write_batch *batch);
+
+/* Check all entries before they are stored. tail: NULL if the tail stays where it is. */
+void sc_write_check_before(struct sc_write_object *object, const struct sc_tail *tail);
+
+/* Read a shard again, from a file or from the result in memory, and compare it with what was decided. */
+void sc_write_check_file(const struct sc_write_object *object, int fd);
+void sc_write_check_memory(const struct sc_write_object *object);
 
 /* ---- sc_write_carry.c ---- */
 

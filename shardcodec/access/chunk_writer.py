@@ -255,9 +255,26 @@ class ChunkWriter:
         tail = marked_footer(end, self._header_nbytes, footer, self._alignment)
         index = np.empty(self._spec.index_nbytes, dtype=np.uint8)
         native.load().store_index(self._chain, entries, index)
+        if native.has_checks():
+            self._check_entries(entries, end, end + len(tail))
         if tail:
             sink.write(tail, end)
         sink.write(index, 0 if self._spec.index_location == "start" else end + len(tail))
+
+    def _check_entries(self, entries: np.ndarray[Any, Any], end: int, index_end: int) -> None:
+        """In a debug build: check that inner chunks lie side by side between the header and `end`."""
+        at_start, nbytes = self._spec.index_location == "start", self._spec.index_nbytes
+        first = self._header_nbytes + (nbytes if at_start else 0)
+        engine = native.load()
+        engine.index_check(
+            entries, index_end + (0 if at_start else nbytes), 0 if at_start else index_end, nbytes
+        )
+        stored = entries[(entries[:, 0] != ABSENT) & (entries[:, 1] > 0)]
+        inside = (stored[:, 0] >= first) & (stored[:, 0] + stored[:, 1] <= end)
+        if not inside.all() or len(engine.index_overlaps(entries)[0]):
+            raise AssertionError(
+                f"shard {self._name!r}: inner chunks overlap or leave [{first}, {end}): {entries}"
+            )
 
     def _put_in_place(self, sink: Any, confirm: Callable[[], None] | None = None) -> None:
         """Give the new file the name of the shard, under the locks of the shard, after a call of `confirm`."""

@@ -74,6 +74,7 @@ cdef extern from "base/sc_build.h" nogil:
         c_bool is_abi3
         c_bool is_optimised
         c_bool has_assertions
+        c_bool has_checks
 
     sc_build sc_build_facts()
 

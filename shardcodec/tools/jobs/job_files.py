@@ -95,8 +95,9 @@ class PlanFile:
         remove_part(self.path)
         # options of a store may be secret
         is_private = bool(self.storage_options)
+        check = PlanFile.read if native.has_checks() else None
         if os.path.lexists(self.path) or not put_file(
-            self.path, [text], sync=True, may_replace=False, is_private=is_private
+            self.path, [text], sync=True, may_replace=False, is_private=is_private, check=check
         ):
             raise FileExistsError(f"{self.path}: expected a new file, but it exists")
 
@@ -223,6 +224,8 @@ class Ledger:
     def _write(self, fd: int, line: Mapping[str, Any]) -> None:
         text = json.dumps(line, separators=(",", ":")).encode()
         whole = b"%b %08x\n" % (text, native.load().crc32c(text))
+        if native.has_checks() and _parsed(whole) is None:
+            raise AssertionError(f"{self._folder}: a reader of the ledger would reject {whole!r}")
         n = os.write(fd, whole)
         if n != len(whole):
             # the rest on a line of its own would be damaged too, so the next line must begin at a new one
