@@ -14,6 +14,7 @@
 
 #include "base/sc_alloc.h"
 #include "io/sc_undo_impl.h"
+#include "kernels/sc_crc32c.h"
 
 #define BLOCK_NBYTES ((size_t)1 << 14)
 
@@ -66,6 +67,12 @@ check_journal(const struct sc_undo_change *change, const struct sc_undo *undo, u
     }
 }
 
+static bool
+has_checksum(const uint8_t *journal, size_t n)
+{
+    return n >= SC_UNDO_HEAD_NBYTES + 4 && load_le32(journal + n - 4) == sc_crc32c_extend(0, journal, n - 4);
+}
+
 void
 sc_undo_check_published(const struct sc_undo_change *change)
 {
@@ -83,9 +90,14 @@ sc_undo_check_published(const struct sc_undo_change *change)
     if (undo.memory) {
         ssize_t got = pread(fd, undo.memory, (size_t)st.st_size, 0);
 
-        SC_CHECK(got == st.st_size && sc_undo_parse(&undo, (uint64_t)got), "a journal that has its name can be read",
+        SC_CHECK(got == st.st_size && has_checksum(undo.memory, (size_t)got), "a journal that has its name is whole",
                  .path = change->path, .entry = UINT64_MAX, .nbytes = (uint64_t)got, .limit = (uint64_t)st.st_size);
-        check_journal(change, &undo, (uint64_t)shard.st_ino);
+        if (sc_undo_parse(&undo, (uint64_t)got))
+            check_journal(change, &undo, (uint64_t)shard.st_ino);
+        else
+            SC_CHECK(!undo.runs, "a journal that has its name can be read", .path = change->path, .entry = UINT64_MAX,
+                     .nbytes = (uint64_t)got,
+                     .limit = (uint64_t)st.st_size); /* else there was no memory for its runs */
     }
     sc_undo_free(&undo);
     sc_file_close(fd);
