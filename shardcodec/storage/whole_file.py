@@ -57,7 +57,7 @@ def put_file(
     staging: str | None = None,
     is_private: bool = False,
     before_commit: Callable[[], None] | None = None,
-    check: Callable[[str], None] | None = None,
+    check: Callable[[str], object] | None = None,
 ) -> bool:
     """Store a file. After an error, also of a full disk, nothing is left of it, and an old file stays.
 
