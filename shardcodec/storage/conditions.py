@@ -16,7 +16,16 @@ import warnings
 import weakref
 from typing import Any
 
-__all__ = ["check", "is_known", "known_reason", "names_missing_bucket", "warn", "warn_of", "was_repeated"]
+__all__ = [
+    "check",
+    "is_known",
+    "known_reason",
+    "names_missing_bucket",
+    "warn",
+    "warn_of",
+    "was_beyond_end",
+    "was_repeated",
+]
 
 # An entity tag, and for GCS a generation, that no object has.
 NEVER = {"e_tag": f'"{"0" * 32}"', "version": "1"}
@@ -26,6 +35,7 @@ NO_TAGS = "the server, or a proxy before it, does not name the states of objects
 
 # Matches an error of obstore that has sent a request more than once.
 REPEATED = re.compile(r"after [1-9][0-9]* retries")
+BEYOND_END = re.compile(r"\b416\b")  # the HTTP status
 MISSING_BUCKET = re.compile(
     r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist", re.I
 )
@@ -133,6 +143,11 @@ def names_missing_bucket(error: Exception) -> bool:
 def was_repeated(error: Exception) -> bool:
     """Return True if obstore sent the request more than once before it raised this error."""
     return REPEATED.search(str(error)) is not None
+
+
+def was_beyond_end(error: Exception) -> bool:
+    """Return True if the service has refused a range because the object ends before it."""
+    return BEYOND_END.search(str(error)) is not None
 
 
 def _place(store: Any) -> bytes:

@@ -187,10 +187,8 @@ class ObjectStore(ZarrStore):
             answer = await self._get(key, {name: options[name] for name in options if name != "range"})
             if answer is not None:
                 answer = answer._replace(data=answer.data[start:end])
-        except errors.GenericError:
-            if (nothing := await self._nothing_from(key, start)) is None:
-                raise
-            return nothing
+        except errors.GenericError as error:
+            return await self._after_refusal(error, key, options, start, state)
         if state is not None and answer is not None and answer.state != state:
             raise ObjectChanged(key)  # the server ignores conditions
         return answer
@@ -198,15 +196,14 @@ class ObjectStore(ZarrStore):
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object. If the store has no suffix ranges, request the size first."""
         errors = self._obstore.exceptions
+        options: dict[str, Any] = {"range": {"suffix": nbytes}}
         try:
-            return await self._get(key, {"range": {"suffix": nbytes}})
+            return await self._get(key, options)
         except errors.NotSupportedError:
             size = await self._size(key)
             return None if size is None else await self.get_range(key, max(0, size - nbytes), size)
-        except errors.GenericError:
-            if (nothing := await self._nothing_from(key, 0)) is None:
-                raise
-            return nothing
+        except errors.GenericError as error:
+            return await self._after_refusal(error, key, options, 0, None)
 
     async def _get(self, key: str, options: Any, *, owns: bool = False) -> Answer | None:
         try:
@@ -339,13 +336,26 @@ class ObjectStore(ZarrStore):
             raise ObjectChanged(key)
         return state_of(answer.meta)
 
-    async def _nothing_from(self, key: str, start: int) -> Answer | None:
-        """Return an empty answer if the object ends before `start`; services report that as a general error."""
-        with contextlib.suppress(self._obstore.exceptions.BaseError):
-            size = await self._size(key)
-            if size is not None and size <= start:
-                return Answer(np.empty(0, dtype=np.uint8), size)
-        return None
+    async def _after_refusal(
+        self, error: Exception, key: str, options: Any, start: int, state: Any
+    ) -> Answer | None:
+        """Return the answer to a range from `start` on after a general error, by which services report that the object ends before it.
+
+        Some services look at the range before the condition, and another writer may have stored a longer object since then.
+        """
+        try:
+            meta: Any = await self._obstore.head_async(self._store, key)
+        except FileNotFoundError:
+            return None
+        except self._obstore.exceptions.BaseError:
+            raise error from None
+        if state is not None and state_of(meta) != state:
+            raise ObjectChanged(key)
+        if int(meta["size"]) <= start:
+            return Answer(np.empty(0, dtype=np.uint8), int(meta["size"]))
+        if state is None and conditions.was_beyond_end(error):
+            return await self._get(key, options)
+        raise error
 
     async def _size(self, key: str) -> int | None:
         try:

@@ -15,11 +15,12 @@ ext4, xfs    Power cut. Changes of names reach the disk in their order: some fir
              size that a direct write makes is on the disk only if its bytes are. The two names have the same rules here; they
              differ in what shardcodec does on them.
 btrfs        As ext4, but pages are never torn (they are not overwritten), and a sync makes only those names durable that
-             concern the synced file or folder; of the others some first ones are.
+             concern the synced file or folder. Of the others some first ones are, and any of those that concern a file or folder
+             which was synced at any time: it is in the log, and a later sync of any file writes the log.
 pessimistic  Names are durable after a sync of their folder alone, and any subset of the other changes of names is, also of
              a rename between two folders one half. Sizes and pages as in ext4, and no rule for direct writes.
 
-In all models a file that was synced has its bytes and its size, a change of names within one folder happens as a whole, and a
+In all models a file that was synced while it had a name, or before it got its first one, has its bytes and its size, a change of names within one folder happens as a whole, and a
 sector of 512 bytes is written as a whole. Times, modes, owners and attributes are not modelled, nor are writes of other processes,
 errors of the disk, or a disk that acknowledges a sync that it has not done.
 """
@@ -100,7 +101,7 @@ def snapshot(folder: Path) -> Record:
 
 def read_record(start: Record, log: bytes) -> Record:
     """Return the record of a log that began at `start`. Calls on files elsewhere are left out."""
-    reader = _LogReader(start)
+    reader = LogReader(start)
     at = 0
     while at < len(log):
         entry = _ENTRY.unpack_from(log, at)
@@ -113,7 +114,7 @@ def read_record(start: Record, log: bytes) -> Record:
     return reader.record
 
 
-class _LogReader:
+class LogReader:
     def __init__(self, start: Record) -> None:
         self.record = Record(dict(start.contents), dict(start.names), dict(start.inodes))
         self.known = {inode: number for number, inode in start.inodes.items()}
@@ -172,13 +173,13 @@ class _LogReader:
         touched = {folder, to_folder, file, other}
         for part in parts:
             touched.add(self.names.get(part[:2]))
-        _apply(self.names, parts)
+        apply(self.names, parts)
         number = -1 if file is None else file
         whole = frozenset(one for one in touched if one is not None)
         self.record.events.append(Event(kind, number, parts=tuple(parts), touched=whole))
 
 
-def _apply(names: Names, parts: Iterator[Part] | list[Part] | tuple[Part, ...]) -> None:
+def apply(names: Names, parts: Iterator[Part] | list[Part] | tuple[Part, ...]) -> None:
     for folder, name, file in parts:
         if file is None:
             names.pop((folder, name), None)
@@ -194,7 +195,7 @@ def _after(content: bytes, event: Event) -> bytes:
     return content[: event.offset].ljust(event.offset, b"\0") + event.data + content[end:]
 
 
-def _state(names: Names, contents: Mapping[int, bytes | None]) -> State:
+def state_of(names: Names, contents: Mapping[int, bytes | None]) -> State:
     """Return what can be reached from the folder of the record."""
     below: dict[int, list[tuple[str, int]]] = {}
     for (folder, name), file in names.items():
@@ -215,13 +216,13 @@ def _state(names: Names, contents: Mapping[int, bytes | None]) -> State:
 
 def final_state(record: Record) -> State:
     """Return the state after all events: the caller compares it with the files, so a call that was not recorded shows."""
-    return _Replay(record, len(record.events)).present()
+    return Replay(record, len(record.events)).present()
 
 
 # ---- the replay
 
 
-class _Replay:
+class Replay:
     """A record up to a number of events: what is there, and for each file its states since its last sync."""
 
     def __init__(self, record: Record, n_events: int) -> None:
@@ -230,20 +231,24 @@ class _Replay:
             file: [(content, None)] for file, content in record.contents.items() if content is not None
         }
         self.changes: list[tuple[int, Event]] = []  # of names
+        names, had_names = dict(record.names), set(record.names.values())
         for at, event in enumerate(record.events[:n_events]):
             if event.kind in (WRITE, SIZE):
                 steps = self.steps[event.file]
                 steps.append((_after(steps[-1][0], event), event))
             elif event.kind == SYNC and event.file in self.steps:
-                self.steps[event.file] = [(self.steps[event.file][-1][0], None)]
+                if event.file not in had_names or event.file in names.values():
+                    self.steps[event.file] = [(self.steps[event.file][-1][0], None)]
             elif event.parts:
                 self.changes.append((at, event))
+                apply(names, event.parts)
+                had_names.update(names.values())
 
     def present(self) -> State:
         names = dict(self.record.names)
         for _, event in self.changes:
-            _apply(names, event.parts)
-        return _state(names, self._contents({file: steps[-1][0] for file, steps in self.steps.items()}))
+            apply(names, event.parts)
+        return state_of(names, self._contents({file: steps[-1][0] for file, steps in self.steps.items()}))
 
     def _contents(self, of_files: Mapping[int, bytes]) -> dict[int, bytes | None]:
         return {**self.record.contents, **of_files}
@@ -269,28 +274,38 @@ class _Replay:
         if model == "pessimistic":
             for at, event in self.changes:
                 for folder in dict.fromkeys(part[0] for part in event.parts):
-                    if self._is_synced(at, folder) or chance.random() < 0.5:
-                        _apply(names, [part for part in event.parts if part[0] == folder])
+                    if self.is_synced(at, folder) or chance.random() < 0.5:
+                        apply(names, [part for part in event.parts if part[0] == folder])
             return names
-        least = self._first_open() if model != "btrfs" else 0
+        least = self.first_open() if model != "btrfs" else 0
         cut = chance.randint(least, len(self.changes))
         for number, (at, event) in enumerate(self.changes):
-            if number < cut or (
-                model == "btrfs" and any(self._is_synced(at, file) for file in event.touched)
-            ):
-                _apply(names, event.parts)
+            is_logged = model == "btrfs" and (
+                self.concerns_a_sync(at, event) or (self.may_be_logged(event) and chance.random() < 0.5)
+            )
+            if number < cut or is_logged:
+                apply(names, event.parts)
         return names
 
-    def _is_synced(self, at: int, file: int) -> bool:
+    def may_be_logged(self, event: Event) -> bool:
+        """True if a file or folder of this event was synced at any time: btrfs then logs it, and may write it before others."""
+        events = self.record.events[: self.n_events]
+        return any(one.kind == SYNC and one.file in event.touched for one in events)
+
+    def is_synced(self, at: int, file: int) -> bool:
         """True if a sync of this file or folder followed an event."""
         later = self.record.events[at + 1 : self.n_events]
         return any(event.kind == SYNC and event.file == file and not event.is_data_sync for event in later)
 
-    def _first_open(self) -> int:
+    def concerns_a_sync(self, at: int, event: Event) -> bool:
+        """True if a file or folder that this event concerns was synced later."""
+        return any(self.is_synced(at, file) for file in event.touched)
+
+    def first_open(self) -> int:
         """Return how many changes of names are on the disk with a journal that is written in order."""
         for number in range(len(self.changes), 0, -1):
             at, event = self.changes[number - 1]
-            if any(self._is_synced(at, file) for file in event.touched):
+            if self.concerns_a_sync(at, event):
                 return number
         return 0
 
@@ -302,18 +317,19 @@ class _Replay:
         if len(steps) == 1:
             return steps[0][0]
         latest = chance.choice((0.0, 0.1, 0.5, 0.9, 1.0))  # the share of pages in their last state
-        nbytes = self._size_of(steps, chance)
+        number, nbytes = self._size_of(steps, chance)
         pages = []
         for at in range(0, nbytes, PAGE):
-            known = self._states_of_page(steps, at)
+            oldest = oldest_state(steps, number, at) if model != "pessimistic" else 0
+            known = self._states_of_page(steps[oldest:], at)
             chosen = known[-1] if chance.random() < latest else chance.choice(known)
             if model != "btrfs" and len(known) > 1 and chance.random() < 0.2:
                 chosen = _torn(chosen, known, chance)
             pages.append(chosen)
-        content = b"".join(pages)[:nbytes]
-        return content if model == "pessimistic" else _with_direct_writes(content, steps)
+        return b"".join(pages)[:nbytes]
 
-    def _size_of(self, steps: list[tuple[bytes, Event | None]], chance: random.Random) -> int:
+    def _size_of(self, steps: list[tuple[bytes, Event | None]], chance: random.Random) -> tuple[int, int]:
+        """Return the number of a state, and a size that the file has on the disk if that state has set it."""
         sizes = [len(content) for content, _ in steps]
         number = chance.randrange(len(sizes))
         nbytes = sizes[number]
@@ -321,7 +337,7 @@ class _Replay:
         if number and event and event.kind == WRITE and not event.is_direct and chance.random() < 0.5:
             least = min(sizes[number - 1], nbytes)
             nbytes = min(nbytes, -(-chance.randint(least, nbytes) // PAGE) * PAGE)
-        return nbytes
+        return number, nbytes
 
     @staticmethod
     def _states_of_page(steps: list[tuple[bytes, Event | None]], at: int) -> list[bytes]:
@@ -335,13 +351,17 @@ def _torn(page: bytes, known: list[bytes], chance: random.Random) -> bytes:
     return b"".join((other if mask >> k & 1 else page)[k * SECTOR : (k + 1) * SECTOR] for k in sectors)
 
 
-def _with_direct_writes(content: bytes, steps: list[tuple[bytes, Event | None]]) -> bytes:
-    """The size that a direct write has made is there only if its bytes are."""
-    for before, (_, event) in pairwise(steps):
-        if event and event.is_direct and event.offset + len(event.data) > len(before[0]) < len(content):
-            whole = len(content) >= event.offset + len(event.data)
-            content = _after(content, event) if whole else content[: len(before[0])]
-    return content
+def oldest_state(steps: list[tuple[bytes, Event | None]], number: int, at: int) -> int:
+    """Return the first state that a page may have if the file has the size of state `number`.
+
+    A size that a direct write has made is on the disk only if its bytes are, and so is each later size.
+    """
+    oldest = 0
+    for step, ((before, _), (_, event)) in enumerate(pairwise(steps[: number + 1]), 1):
+        if event and event.is_direct:
+            end = event.offset + len(event.data)
+            oldest = step if len(before) < end and event.offset <= at < end else oldest
+    return oldest
 
 
 def choices(record: Record, n_events: int, model: str, seed: int, first: int = 0) -> Iterator[State]:
@@ -349,7 +369,7 @@ def choices(record: Record, n_events: int, model: str, seed: int, first: int = 0
 
     They are the same for each record of the same calls and the same seed.
     """
-    replay = _Replay(record, n_events)
+    replay = Replay(record, n_events)
     if model == "kill":
         yield from islice(chain([replay.present()], replay.interrupted()), first, None)
         return
@@ -357,4 +377,4 @@ def choices(record: Record, n_events: int, model: str, seed: int, first: int = 0
         chance = random.Random(f"{seed}/{model}/{n_events}/{number}")
         names = replay.names_of(model, chance)
         contents = {file: replay.content_of(file, model, chance) for file in replay.steps}
-        yield _state(names, replay._contents(contents))
+        yield state_of(names, replay._contents(contents))

@@ -63,6 +63,7 @@ RECORD = np.dtype(
     ]
 )
 ROWS = 1 << 14  # of one file
+MOST = 2  # violations of one kind in one inner chunk that are told
 
 
 # ---- what inner chunks contain
@@ -242,11 +243,12 @@ def check(folder: Path, n_chunks: int, rules: Rules) -> Result:
 def check_records(rows: Array, n_chunks: int, rules: Rules) -> Result:
     """Check records of inner chunks that all began with `FIRST`."""
     start = int(rows["begin"][rows["begin"] > 0].min(initial=NEVER))
-    writes, reads = _writes(rows, rules), _reads(rows, rules)
+    writes = _writes(rows, rules)
+    reads = rows[(rows["kind"] == READ) | (rows["kind"] == LAST_READ)]
     wrong = []
     for chunk in range(n_chunks):
-        history = _Chunk(writes[writes["chunk"] == chunk], reads[reads["chunk"] == chunk])
-        for told, records in history.violations(rules):
+        history = _Chunk(writes[writes["chunk"] == chunk], reads[reads["chunk"] == chunk], rules)
+        for told, records in history.violations():
             lines = [f"inner chunk {chunk}: {told}", *(_line(row, start) for row in records)]
             wrong.append("\n    ".join(lines))
     n_packed = int(rows["value"][rows["kind"] == PACKED].sum())
@@ -262,12 +264,6 @@ def _writes(rows: Array, rules: Rules) -> Array:
     for i in np.flatnonzero(writes["acknowledged"] == 0):
         writes["end"][i] = NEVER if rules.late else gone.get(int(writes["actor"][i]), NEVER)
     return writes
-
-
-def _reads(rows: Array, rules: Rules) -> Array:
-    reads = rows[(rows["kind"] == READ) | (rows["kind"] == LAST_READ)].copy()
-    reads["begin"] -= np.where(reads["kind"] == READ, rules.stale, 0)
-    return reads
 
 
 def _line(row: Any, start: int) -> str:
@@ -286,8 +282,11 @@ def _first_write() -> Array:
 class _Chunk:
     """The writes and reads of one inner chunk."""
 
-    def __init__(self, writes: Array, reads: Array) -> None:
+    def __init__(self, writes: Array, reads: Array, rules: Rules) -> None:
+        self._rules = rules
         self._writes, self._reads = np.concatenate([_first_write(), writes]), reads
+        # a read shows a state that was there at some moment since then
+        self._since = reads["begin"] - np.where(reads["kind"] == READ, rules.stale, 0)
         known = np.flatnonzero(self._writes["value"] != ERASED)
         self._known = known[np.argsort(self._writes["value"][known])]
         acknowledged = self._writes[self._writes["acknowledged"] == 1]
@@ -299,25 +298,25 @@ class _Chunk:
         self._erased_begins = erased["begin"]
         self._erased_ends = np.maximum.accumulate(erased["end"]) if len(erased) else erased["end"]
 
-    def violations(self, rules: Rules) -> Iterator[tuple[str, Iterable[Any]]]:
+    def violations(self) -> Iterator[tuple[str, Iterable[Any]]]:
         """Yield what is wrong, with the records that contradict one another."""
         mixed = self._reads["value"] == MIXTURE
-        for i in np.flatnonzero(mixed):
+        for i in np.flatnonzero(mixed)[:MOST]:
             yield "a mixture", [self._reads[i]]
         begins, ends = self._write_times()
         nowhere = ~mixed & (begins > self._reads["end"])
-        for i in np.flatnonzero(nowhere):
+        for i in np.flatnonzero(nowhere)[:MOST]:
             yield "a value from nowhere", [*self._writers(i), self._reads[i]]
         # the begin of the last write that was acknowledged before each read
-        bounds = self._begins[np.searchsorted(self._ends, self._reads["begin"]) - 1]
-        lost = ~mixed & ~nowhere & (ends < bounds) & (self._reads["begin"] > 0)
-        for i in np.flatnonzero(lost):
+        bounds = self._begins[np.searchsorted(self._ends, self._since) - 1]
+        lost = ~mixed & ~nowhere & (ends < bounds) & (self._since > 0)
+        for i in np.flatnonzero(lost)[:MOST]:
             later = self._writes[(self._writes["begin"] == bounds[i]) & (self._writes["acknowledged"] == 1)]
             yield "an acknowledged write was lost, or missed", [*self._writers(i), *later, self._reads[i]]
         good = ~(mixed | nowhere | lost)
-        if rules.stale:
+        if self._rules.stale:
             yield from self._steps_back(good, begins, ends)
-        if rules.is_ordered and good.all():
+        if self._rules.is_ordered and good.all():
             yield from self._contradictions()
 
     def _write_times(self) -> tuple[Array, Array]:
@@ -347,7 +346,7 @@ class _Chunk:
             own = np.flatnonzero((self._reads["actor"] == actor) & is_unique)
             own = own[np.argsort(self._reads["end"][own])]
             newest = np.maximum.accumulate(begins[own])
-            for i in np.flatnonzero(ends[own] < newest):
+            for i in np.flatnonzero(ends[own] < newest)[:MOST]:
                 newer = own[int(np.flatnonzero(begins[own] == newest[i])[0])]
                 records = [
                     *self._writers(newer),
@@ -361,8 +360,15 @@ class _Chunk:
         operations = [*self._write_operations(), *self._read_operations()]
         if (failed := unexplained(operations, FIRST, ERASED)) is None:
             return
+        named = contradiction(operations, failed, FIRST, ERASED)
+        # a write that was not acknowledged is known from a read of it
+        open_values = {
+            one.value for one in named if one.is_write and not self._writes["acknowledged"][one.number]
+        }
+        reads = {one.number: one for one in operations if not one.is_write and one.value in open_values}
+        shown = sorted({one.number: one for one in named} | reads)
         rows = np.concatenate([self._writes, self._reads])
-        records = [rows[one.number] for one in contradiction(operations, failed, FIRST, ERASED)]
+        records = sorted((rows[number] for number in shown), key=lambda row: int(row["begin"]))
         yield "no order of these reads and writes explains them", records
 
     def _write_operations(self) -> Iterator[Operation]:
@@ -388,18 +394,18 @@ class _Chunk:
         That is enough for a value that is written once (Gibbons and Korach, "Testing shared memories", 1997). Of reads that
         found the inner chunk erased, those remain that contain no other one.
         """
-        reads, n = self._reads, len(self._writes)
+        reads, since, n = self._reads, self._since, len(self._writes)
         by_end = np.argsort(reads["end"], kind="stable")
         _, first = np.unique(reads["value"][by_end], return_index=True)
-        by_begin = np.argsort(-reads["begin"], kind="stable")
+        by_begin = np.argsort(-since, kind="stable")
         _, last = np.unique(reads["value"][by_begin], return_index=True)
         chosen = np.union1d(by_end[first], by_begin[last])
         erased = np.flatnonzero(reads["value"] == ERASED)
         if len(erased):
-            erased = erased[np.lexsort((-reads["end"][erased], reads["begin"][erased]))]
+            erased = erased[np.lexsort((-reads["end"][erased], since[erased]))]
             later_end = np.minimum.accumulate(reads["end"][erased][::-1])[::-1]
             contains = reads["end"][erased][:-1] >= later_end[1:]
             chosen = np.union1d(chosen, erased[np.append(~contains, True)])
         for i in chosen.tolist():
             row = reads[i]
-            yield Operation(n + i, False, int(row["value"]), int(row["begin"]), int(row["end"]))
+            yield Operation(n + i, False, int(row["value"]), int(since[i]), int(row["end"]))

@@ -172,7 +172,7 @@ class Job:
             return False
         from obstore.exceptions import BaseError
 
-        return isinstance(error, BaseError)
+        return isinstance(error, BaseError | shardcodec.GroupWriteError)
 
     @contextmanager
     def tries(self) -> Iterator[None]:
@@ -255,8 +255,13 @@ def compact(job: Job) -> None:
     for order in ("lexicographic", "colexicographic", None):
         if job.must_stop():
             return
-        report = tools.compact(_text(job.site.store(job.actor)), min_dead=0.0, order=order)  # type: ignore[arg-type]
-        job.recorder.packed(report.n_packed)
+        try:
+            report = tools.compact(_text(job.site.store(job.actor)), min_dead=0.0, order=order)  # type: ignore[arg-type]
+        except Exception as error:
+            if not job.may_fail(error):
+                raise
+        else:
+            job.recorder.packed(report.n_packed)
         time.sleep(job.chance.random() * 0.02)
 
 

@@ -21,6 +21,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -124,7 +125,15 @@ class Cast:
 
 def in_child(work: Callable[[], None]) -> None:
     """Run in a process of its own, because threads of this one would not survive the forks."""
-    status = os.waitpid(forked(work), 0)[1]
+
+    def tell() -> None:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            raise
+
+    status = os.waitpid(forked(tell), 0)[1]
     if status:
         raise SystemExit(f"a child has failed: status {status}")
 
@@ -146,7 +155,8 @@ def run(place: Place, site: Site, records: Path, seconds: float, seed: int) -> t
     wrong = cast.look()
     result = check(records, site.n_chunks, place.rules)
     errors = [path.read_text() for path in records.glob("*.error")]
-    result.wrong[:0] = errors + wrong
+    result.wrong[:0] = wrong
+    result.wrong.extend(errors)
     return result, f"{result}, {cast.n_deaths} actors killed"
 
 
