@@ -156,9 +156,8 @@ class StoreObject:
     def open_whole(self, chain: Chain, options: Options, cache: IndexCache | None = None) -> OpenedShard:
         if self.is_near:
             return self.open(chain, options, cache)
-        answer = on_zarrs_loop(self.store.get(self.object_key))
-        native.load().totals_add(reads=1, bytes_read=0 if answer is None else len(answer.data))
-        return FetchedShard(chain, answer, options)
+        remote = LimitedRemote(self.store, self.store.limits().n_requests)
+        return FetchedShard(chain, on_zarrs_loop(remote.get(self.object_key)), options)
 
     def update(self, maker: Maker, options: Options) -> bytes | None:
         return run_blocking(replace(self.store, [self.object_key], maker, options, BLOCKING))[0]

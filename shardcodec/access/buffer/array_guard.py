@@ -12,6 +12,7 @@ from typing import Any
 from ...compat import ArrayMetadata, chunk_shape_of, is_regular, metadata_from, stored_document
 from ...errors import ShardError
 from ...format.metadata import key_encoding
+from ...storage import budget
 from ...storage.store import Store
 
 __all__ = ["ArrayGuard"]
@@ -46,7 +47,9 @@ class ArrayGuard:
     async def look(self) -> Callable[[str], str | None]:
         """Read the document of the array; see `LayoutGuard`."""
         name = "zarr.json" if self._metadata.zarr_format == 3 else ".zarray"
-        answer = await self._store.get(f"{self._folder}/{name}" if self._folder else name)
+        permits = budget.of_store(self._store.budget_name).requests
+        async with permits.hold(1, self._store.limits().n_requests):
+            answer = await self._store.get(f"{self._folder}/{name}" if self._folder else name)
         document: Any = None if answer is None else json.loads(bytes(answer.data))
         if document is None or document.get("node_type", "array") != "array":
             return _always("the array has been deleted")
