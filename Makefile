@@ -282,7 +282,15 @@ SCHEDULE_ARGS ?=
 
 .PHONY: schedules
 schedules: .venv/test-$(VERSION)/stamp ## writers, readers and tools on one shard, in many orders of their calls (docs/testing.md): make schedules SEED=7 SECONDS=600
-	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/schedule_run.py --seed $(SEED) --seconds $(SECONDS) $(SCHEDULE_ARGS)
+	for program in schedule_run $(if $(SCHEDULE_ARGS),,async_schedules); do \
+	  PYTHONSAFEPATH=1 $(call venv,test) tests/faults/$$program.py --seed $(SEED) --seconds $(SECONDS) $(SCHEDULE_ARGS); \
+	done | awk '{ print; fflush() } /^[0-9]+ schedules$$/ { n += $$1 } END { print n " schedules" }'
+
+ASYNC_ARGS ?=
+
+.PHONY: async-schedules
+async-schedules: .venv/test-$(VERSION)/stamp ## the asynchronous side of it alone, on a virtual event loop: make async-schedules ASYNC_ARGS='--only random/1/17'
+	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/async_schedules.py --seed $(SEED) --seconds $(SECONDS) $(ASYNC_ARGS)
 
 HISTORY_ARGS ?=
 

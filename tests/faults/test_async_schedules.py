@@ -12,11 +12,8 @@ import pytest
 
 pytest.importorskip("obstore")
 
+from faults.async_members import Member
 from faults.async_schedules import (
-    SHARDS,
-    Member,
-    Operation,
-    World,
     at_random,
     enumerated,
     mixed,
@@ -26,6 +23,7 @@ from faults.async_schedules import (
     small_parts,
     world_of_schedules,
 )
+from faults.async_world import SHARDS, Operation, World
 from faults.virtual_loop import Listed, Random, Violation, VirtualLoop
 
 
@@ -59,7 +57,7 @@ def test_reads_of_a_key_value_store_share_the_limit_of_requests() -> None:
     world.limits = world.limits._replace(n_requests=1)
     with small_parts(world):
         prepare(world)
-        member = world.add("a")
+        member = Member(world, "a")
         world.run([(member, Member.read_keys)] * 4, lambda _: None)
     assert not world.wrong
     assert member.client.most_under_way == 1
