@@ -8,6 +8,9 @@ fixed   100 examples, the same each time: the default, so that a result depends 
 random  100 random examples: for `make nightly`, which prints the seed
 long    2,000 random examples: for the property tests at night, or after a change of the engine
 ======  ==========================================================================================
+
+``--half first`` and ``--half second`` divide the tests between two versions of Python, for CI: most of them depend little on the
+version, and `make test` and `make nightly` run all with each. Folders that one version runs alone are named with ``--whole``.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +35,29 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 # A job in the background of a shell begins with SIGINT ignored, and so would the programs that tests send it to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", choices=("first", "second"), help="run one half of the tests; the second half has those marked slow")
+    parser.addoption("--whole", action="append", default=[], help="run all tests below this path in spite of --half")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    half = config.getoption("--half")
+    if half is None:
+        return
+    whole = [Path(path).resolve() for path in config.getoption("--whole")]
+
+    def is_chosen(item: pytest.Item) -> bool:
+        if any(item.path.is_relative_to(path) for path in whole):
+            return True
+        if item.get_closest_marker("slow"):
+            return half == "second"
+        return zlib.crc32(item.nodeid.encode()) % 2 == (half == "second")
+
+    left_out = [item for item in items if not is_chosen(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if is_chosen(item)]
 
 
 def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
