@@ -38,8 +38,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", choices=("first", "second"), help="run one half of the tests; the second half has those marked slow")
-    parser.addoption("--whole", action="append", default=[], help="run all tests below this path in spite of --half")
+    parser.addoption(
+        "--half",
+        choices=("first", "second"),
+        help="run one half of the tests; the second half has those marked slow",
+    )
+    parser.addoption(
+        "--whole", action="append", default=[], help="run all tests below this path in spite of --half"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -347,6 +347,16 @@ def python_environment(**environment: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment}
 
 
+def without_end(program: Path, *arguments: object) -> list[str]:
+    """Return the command that runs a program with icechunk and leaves before Python ends.
+
+    Then a thread of icechunk may still give objects back, without the GIL (pyo3-async-runtimes): one of 100 to 300 runs on a busy
+    machine ended with a segmentation fault, after all its work.
+    """
+    code = "import os, runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__'); sys.stdout.flush(); os._exit(0)"
+    return [sys.executable, "-P", "-c", code, str(program), *map(str, arguments)]
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run code in another interpreter."""
     env = python_environment(**environment)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import python_environment
+from helpers import python_environment, without_end
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,12 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 def run(name: str, *arguments: object) -> list[list[str]]:
     """Run a program; return the rows of the table that it prints."""
+    return run_command([sys.executable, "-P", str(EXAMPLES / name), *map(str, arguments)])
+
+
+def run_command(command: list[str]) -> list[list[str]]:
     done = subprocess.run(
-        [sys.executable, "-P", str(EXAMPLES / name), *map(str, arguments)],
+        command,
         env=python_environment(),
         capture_output=True,
         text=True,
@@ -64,7 +68,7 @@ def test_xarray_reads_what_both_pipelines_wrote(tmp_path: Path) -> None:
 
 def test_icechunk_keeps_both_versions(tmp_path: Path) -> None:
     pytest.importorskip("icechunk", reason="icechunk is not installed")
-    run("icechunk_commit.py", tmp_path)
+    run_command(without_end(EXAMPLES / "icechunk_commit.py", tmp_path))
 
 
 @pytest.mark.nightly
