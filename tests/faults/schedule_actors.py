@@ -25,7 +25,7 @@ from helpers import quiet
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
-from shardcodec.tools import compact, repair
+from shardcodec.tools import compact, repair, verify
 
 __all__ = ["FIRST", "KINDS", "LAYOUTS", "STARTS", "Kind", "Op", "Scene", "State", "Template", "pairs_of"]
 
@@ -44,9 +44,13 @@ CHAINS: dict[str, Any] = {
 }
 # chain of codecs, place of the index
 LAYOUTS = ["raw-end", "crc-end", "raw-start", "zstd-start"]
-STARTS = ["stored", "missing", "pending", "link"]
+# "pending": a writer in place was killed when it had overwritten some bytes. "stale": a journal without its marker, which a power cut may
+# leave. "link": the shard is a link to a file.
+STARTS = ["stored", "missing", "pending", "stale", "link"]
+# What the actor of each number writes; some write the same.
+CHUNKS = [(0, 3), (0, 1), (2, 3), (0, 1, 3)]
 SHARD = "a/c/0/0"
-# What a shard must be called by its own process, so that a search of the folder finds nothing else.
+# The shard of the sweeper.
 OTHER = "a/c/0/1"
 
 
@@ -126,30 +130,31 @@ class Scene:
             target = self.folder / "target"
             os.symlink("../../../target", self.shard)
         target.write_bytes(self._template.shard)
-        if self.start == "pending":
-            self._leave_journal()
+        if self.start in ("pending", "stale"):
+            self._leave_journal(is_pending=self.start == "pending")
 
     def make_other(self) -> None:
         """Make the shard of a sweeper, and stand in the way of its folder for temporary names: it searches the folder of the shards."""
         (self.folder / OTHER).write_bytes(self._template.shard)
         (self.folder / ".a.shardcodec").touch()
 
-    def _leave_journal(self) -> None:
-        """As a writer in place does that is killed when it has overwritten half of the shard; csrc/io/sc_undo_impl.h has the format."""
+    def _leave_journal(self, *, is_pending: bool) -> None:
+        """As a writer in place does that is killed when it has overwritten a part of the shard; csrc/io/sc_undo_impl.h has the format."""
         status = self.shard.stat()
         n = status.st_size // 3
-        with open(self.shard, "r+b") as file:
-            file.seek(n)
-            old = file.read(n)
-            file.seek(n)
-            file.write(bytes(byte ^ 0x55 for byte in old))
+        blob = self.shard.read_bytes()
+        old = blob[n : 2 * n]
+        other = bytes(byte ^ 0x55 for byte in old)
+        if is_pending:
+            self.shard.write_bytes(blob[:n] + other + blob[2 * n :])
         begun = status.st_mtime_ns + 1
         os.utime(self.shard, ns=(begun, begun))
         journal = struct.pack("<8s4Q", b"scundo\0\1", status.st_ino, status.st_size, begun, 1)
-        journal += struct.pack("<2Q", n, n) + old
+        journal += struct.pack("<2Q", n, n) + (old if is_pending else other)
         place = self.shard.with_name(f"{JOURNAL}{status.st_ino:x}")
         place.write_bytes(journal + struct.pack("<I", google_crc32c.value(journal)))
-        os.link(self.shard, f"{place}.shard")
+        if is_pending:
+            os.link(self.shard, f"{place}.shard")
 
     def lasting_names(self) -> set[str]:
         """Return the names that may be there when all work has ended."""
@@ -190,6 +195,15 @@ def write(
         shard.write_chunks(coords(chunks), np.full((len(chunks), SIDE, SIDE), value, dtype="int32"))
 
 
+def write_through_array(
+    scene: Scene, chunks: Any, value: int, *, strategy: str, half: int | None = None
+) -> None:
+    """Temporary names are beside the hierarchy then, also if the shard is a link to a file outside of it."""
+    array = shardcodec.open_array(scene.folder / "a", mode="r+")
+    with shardcodec.options(write_strategy=strategy):  # type: ignore[arg-type]
+        array[box_of(chunks[0], half)] = value
+
+
 def read(scene: Scene) -> State:
     with opened(scene.layout, scene.shard, "r") as shard:
         return pairs_of(shard.read_region())
@@ -214,10 +228,19 @@ def twin(scene: Scene) -> State:
     return twins_state(scene.layout, blob)
 
 
+# What the twin, which is slow, has read, by layout and bytes.
+_known: dict[tuple[int, bytes], State] = {}
+
+
 def twins_state(layout: Layout, blob: bytes) -> State:
-    view = layout.twins_view(blob)
-    assert len(view) == 4 * SHAPE[0] * SHAPE[1], "the twin cannot read the shard"
-    return pairs_of(np.frombuffer(view, dtype="int32").reshape(SHAPE))
+    key = id(layout), blob
+    if key not in _known:
+        view = layout.twins_view(blob)
+        assert len(view) == 4 * SHAPE[0] * SHAPE[1], "the twin cannot read the shard"
+        if len(_known) > 4096:
+            _known.clear()
+        _known[key] = pairs_of(np.frombuffer(view, dtype="int32").reshape(SHAPE))
+    return _known[key]
 
 
 def pack(scene: Scene, order: Any) -> None:
@@ -273,7 +296,7 @@ class Kind:
     """An actor. `ops` makes its work for the actor of a number.
 
     only_replaces: readers that know no journal see its old file or its new one. needs_replace: it is such a reader. needs_other: it
-    writes another shard of the folder.
+    writes another shard of the folder. needs_peace: nobody may write beside it. writes: it does.
     """
 
     name: str
@@ -281,6 +304,11 @@ class Kind:
     only_replaces: bool = False
     needs_replace: bool = False
     needs_other: bool = False
+    needs_peace: bool = False
+
+    @property
+    def writes(self) -> bool:
+        return self.name in ("compact", "order") or any(op.chunks for op in self.ops(0))
 
 
 def _values(number: int) -> Iterator[int]:
@@ -288,14 +316,13 @@ def _values(number: int) -> Iterator[int]:
 
 
 def writer(strategy: str, *, may_pack: bool = True, n: int = 1) -> Callable[[int], list[Op]]:
-    """Return writes of two inner chunks, one of which the actor of the next number writes, too."""
+    """Return writes of some inner chunks. They do not lie side by side, so an update in place makes a call for each."""
 
     def work(scene: Scene, chunks: tuple[int, ...], value: int) -> None:
         write(scene.layout, scene.shard, chunks, value, strategy=strategy, may_pack=may_pack)
 
     def ops(number: int) -> list[Op]:
-        chunks = (number % N_CHUNKS, (number + 1) % N_CHUNKS)
-        return [Op(work, chunks, value=value) for value in itertools.islice(_values(number), n)]
+        return [Op(work, CHUNKS[number], value=value) for value in itertools.islice(_values(number), n)]
 
     return ops
 
@@ -304,9 +331,7 @@ def half_writer(strategy: str) -> Callable[[int], list[Op]]:
     """Return a write of one half of an inner chunk, through the array; actors of even numbers write upper halves."""
 
     def work(scene: Scene, chunks: tuple[int, ...], value: int) -> None:
-        array = shardcodec.open_array(scene.folder / "a", mode="r+")
-        with shardcodec.options(write_strategy=strategy):  # type: ignore[arg-type]
-            array[box_of(chunks[0], value // 100 % 2)] = value
+        write_through_array(scene, chunks, value, strategy=strategy, half=value // 100 % 2)
 
     return lambda number: [Op(work, (1,), half=(number + 1) % 2, value=next(_values(number)))]
 
@@ -335,6 +360,12 @@ def repairer(scene: Scene) -> None:
     assert not any(one.action == "failed" for one in report.shards), report
 
 
+def verifier(scene: Scene) -> None:
+    """Beside writers it may find an update in place that is not finished, or a temporary name beside a shard, but no damage."""
+    kinds = verify(scene.folder / "a", level="decode", threads=1).kinds
+    assert set(kinds) <= {"pending journal", "foreign file"}, kinds
+
+
 KINDS = {
     kind.name: kind
     for kind in [
@@ -353,6 +384,7 @@ KINDS = {
         Kind("compact", looks(lambda scene: pack(scene, None)), only_replaces=True),
         Kind("order", looks(lambda scene: pack(scene, "colexicographic")), only_replaces=True),
         Kind("sweep", looks(sweep), only_replaces=True, needs_other=True),
-        Kind("repair", looks(repairer), only_replaces=True),
+        Kind("verify", looks(verifier), only_replaces=True),
+        Kind("repair", looks(repairer), only_replaces=True, needs_peace=True),
     ]
 }

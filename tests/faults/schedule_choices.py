@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 # They change nothing, unless there is a journal.
-PASSIVE = {"reader", "twin"}
+PASSIVE = {"reader", "twin", "verify"}
 
 
 class Case(NamedTuple):
@@ -166,6 +166,8 @@ class Given(_OneAfterAnother):
 def is_possible(case: Case) -> bool:
     """Return False if what an actor expects is not promised beside another one."""
     kinds = [KINDS[name] for name in case.kinds]
+    if any(kind.needs_peace for kind in kinds) and any(kind.writes for kind in kinds):
+        return False
     if any(kind.needs_replace for kind in kinds):
         return case.start != "pending" and all(kind.only_replaces for kind in kinds)
     return True

@@ -35,7 +35,7 @@ IDLE, RUNNING, STOPPED, LOCKED_OUT, ASLEEP, GONE = range(6)
 
 HANGS_SECONDS = 30
 MAX_TURNS = 4000
-CONTINUED = 16  # after one of so many schedules without a kill there are more writes
+CONTINUED = 16  # after one of so many schedules, and after each kill, there are more writes
 
 
 class _Actor(ctypes.Structure):
@@ -44,7 +44,7 @@ class _Actor(ctypes.Structure):
         ("n_done", ctypes.c_uint32),
         ("budget", ctypes.c_int64),
         ("n_calls", ctypes.c_uint64),
-        ("n_sleeps", ctypes.c_uint64),
+        ("is_writing", ctypes.c_uint64),
         ("n_message", ctypes.c_uint64),
         ("call", ctypes.c_char * 24),
         ("message", ctypes.c_ubyte * MESSAGE_NBYTES),
@@ -115,7 +115,7 @@ def _warm_up(root: Path, templates: dict[str, Template]) -> None:
                 scene.make_other()
             for op in kind.ops(0):
                 op.perform(scene)
-            aftermath_of(scene, goes_on=True)
+            aftermath_of(scene, goes_on=True, verifies=True)
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
 
 
@@ -131,10 +131,10 @@ def _work_off(ops: list[Op], scene: Scene, actor: Any) -> None:
         actor.n_done = len(results)
 
 
-def look(scene: Scene, *, goes_on: bool) -> Aftermath:
+def look(scene: Scene, *, goes_on: bool, verifies: bool) -> Aftermath:
     try:
         with shardcodec.options(**OPTIONS):
-            return aftermath_of(scene, goes_on=goes_on)
+            return aftermath_of(scene, goes_on=goes_on, verifies=verifies)
     except Exception:
         return Aftermath(error=traceback.format_exc(limit=-6)[-3000:])
 
@@ -238,8 +238,8 @@ class Stage:
             outcome.events = [event for actor in living for event in actor.events]
             if not outcome.problem:
                 was_killed = any(event.was_killed for event in outcome.events)
-                goes_on = was_killed or self._n_schedules % CONTINUED == 0
-                outcome.aftermath = look(scene, goes_on=goes_on)
+                is_chosen = self._n_schedules % CONTINUED == 0
+                outcome.aftermath = look(scene, goes_on=was_killed or is_chosen, verifies=is_chosen)
                 outcome.problem = problem_of(scene, outcome.events, outcome.aftermath)
         finally:
             if outcome.problem:  # what a process has in mind may be wrong
@@ -266,6 +266,8 @@ class Stage:
             actor = living[turn.actor]
             if turn.kills:
                 outcome.turns.append(f"{turn.actor}:k")
+                if self._shared.actors[turn.actor].is_writing:
+                    self._resume(turn.actor, 0)
                 self._kill(turn.actor)
                 actor.state = GONE
                 for event in actor.events:

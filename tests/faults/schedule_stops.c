@@ -3,7 +3,7 @@
  * The scheduler calls schedule_share() before it forks the actors; all of them share the memory. An actor calls schedule_join() once.
  * schedule_run() lets one actor make some calls and returns when it stops again. Only one of them runs at a time.
  *
- * A call stops if its path lies below the folder of the schedule, or if it is on a file that was opened there. A lock that is not
+ * A call stops if its path lies below the folder of the schedule, or if it is on a file or folder that was opened there. A lock that is not
  * free, and a sleep, end the turn: the scheduler learns that the actor waits. Syncs are left out, as only kills are tried.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
@@ -30,6 +30,7 @@
 #define MAX_ACTORS 6
 #define MESSAGE_NBYTES 16384
 #define MAX_FD 1024
+#define LARGE 256 /* bytes of a call with two halves */
 
 /* IDLE: has no work. STOPPED: before a call. LOCKED_OUT: another one has the lock. ASLEEP: in a pause. */
 enum state { IDLE, RUNNING, STOPPED, LOCKED_OUT, ASLEEP, GONE };
@@ -39,7 +40,7 @@ struct actor {
     uint32_t n_done; /* parts of its work that have ended */
     int64_t budget; /* calls before the next stop; -1: no stop */
     uint64_t n_calls; /* since its work began */
-    uint64_t n_sleeps; /* the same */
+    uint64_t is_writing; /* a write is half done: a kill does not come here, because a page is written as a whole */
     uint64_t n_messages; /* bytes of the message */
     char call[24]; /* before which it has stopped */
     char message[MESSAGE_NBYTES];
@@ -144,7 +145,7 @@ schedule_join(int number)
 {
     own = &shared->actors[number];
     hand_over(IDLE);
-    own->n_calls = own->n_sleeps = 0;
+    own->n_calls = own->is_writing = 0;
 }
 
 /* Let the calls of this actor not stop: it prepares its work. */
@@ -174,14 +175,19 @@ is_ours(int fd)
     return own && fd >= 0 && fd < MAX_FD && ours[fd];
 }
 
+/* True for a path of the schedule that an actor may change: shards and all names beside them, temporary names, the target of a
+ * link. Looks at other folders and at documents always have the same answer. */
 static int
 is_below(int folder, const char *path)
 {
     if (!own || !path)
         return 0;
-    if (path[0] == '/')
-        return strncmp(path, shared->folder, shared->folder_nbytes) == 0;
-    return is_ours(folder);
+    if (path[0] != '/')
+        return is_ours(folder);
+    if (strncmp(path, shared->folder, shared->folder_nbytes))
+        return 0;
+    path += shared->folder_nbytes;
+    return strstr(path, "/c/0") || strstr(path, ".shardcodec") || strcmp(path, "/target") == 0;
 }
 
 static int
@@ -237,10 +243,24 @@ read(int fd, void *data, size_t n)
     LOOK_AT_FD(fd, "read", REAL(read)(fd, data, n));
 }
 
+/* A reader may see a half of a write, so both have two halves. */
 ssize_t
 pread(int fd, void *data, size_t n, off_t offset)
 {
-    LOOK_AT_FD(fd, "pread", REAL(pread)(fd, data, n, offset));
+    size_t half = n / 2;
+    ssize_t first, second;
+
+    if (!is_ours(fd))
+        return REAL(pread)(fd, data, n, offset);
+    stop("pread");
+    if (n < LARGE)
+        return REAL(pread)(fd, data, n, offset);
+    first = REAL(pread)(fd, data, half, offset);
+    if (first < (ssize_t)half)
+        return first;
+    stop("pread, second half");
+    second = REAL(pread)(fd, (char *)data + half, n - half, offset + (off_t)half);
+    return second < 0 ? second : first + second;
 }
 
 ssize_t
@@ -255,10 +275,34 @@ write(int fd, const void *data, size_t n)
     ON_FD(fd, "write", REAL(write)(fd, data, n));
 }
 
+/* Bytes behind the end of a file are seen when its size says so, after the write. */
+static int
+overwrites(int fd, size_t n, off_t offset)
+{
+    struct stat st;
+
+    return n >= LARGE && REAL(fstat)(fd, &st) == 0 && offset + (off_t)n <= st.st_size;
+}
+
 ssize_t
 pwrite(int fd, const void *data, size_t n, off_t offset)
 {
-    ON_FD(fd, "pwrite", REAL(pwrite)(fd, data, n, offset));
+    size_t half = n / 2;
+    ssize_t first, second;
+
+    if (!is_ours(fd))
+        return REAL(pwrite)(fd, data, n, offset);
+    stop("pwrite");
+    if (!overwrites(fd, n, offset))
+        return CHANGED(REAL(pwrite)(fd, data, n, offset));
+    first = CHANGED(REAL(pwrite)(fd, data, half, offset));
+    if (first < (ssize_t)half)
+        return first;
+    own->is_writing = 1;
+    stop("pwrite, second half");
+    own->is_writing = 0;
+    second = CHANGED(REAL(pwrite)(fd, (const char *)data + half, n - half, offset + (off_t)half));
+    return second < 0 ? second : first + second;
 }
 
 ssize_t
@@ -362,7 +406,22 @@ statx(int folder, const char *restrict path, int flags, unsigned mask, struct st
 DIR *
 opendir(const char *path)
 {
-    LOOK_AT_PATH(-1, path, "opendir", REAL(opendir)(path));
+    int is = is_below(-1, path);
+    DIR *folder;
+
+    if (is)
+        stop("opendir");
+    folder = REAL(opendir)(path);
+    if (folder)
+        opened(dirfd(folder), is);
+    return folder;
+}
+
+int
+closedir(DIR *folder)
+{
+    opened(dirfd(folder), 0);
+    return REAL(closedir)(folder);
 }
 
 /* ---- names ---- */
@@ -552,7 +611,6 @@ pauses(void)
 {
     if (!own)
         return 0;
-    own->n_sleeps++;
     if (!is_locked_out)
         hand_over(ASLEEP);
     is_locked_out = 0;
