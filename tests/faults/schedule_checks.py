@@ -109,9 +109,10 @@ def aftermath_of(scene: Scene, *, goes_on: bool, verifies: bool) -> Aftermath:
     write_through_array(scene, [3], LATER[1], strategy="replace")
     if (scene.folder / OTHER).exists():
         write(scene.layout, scene.folder / OTHER, [0], LATER[0], strategy="in_place", may_pack=False)
-    told = ""
-    if verifies and (findings := verify(scene.folder / "a", level="decode", threads=1)).n_findings:
-        told = str(dict(findings.kinds))
+    found = dict(verify(scene.folder / "a", level="decode", threads=1).kinds) if verifies else {}
+    if scene.start == "stale":
+        found.pop("pending journal", None)
+    told = str(found) if found else ""
     return Aftermath(state, settled, names, frozenset(scene.names()), twin(scene), told)
 
 
