@@ -103,7 +103,7 @@ class Recorder:
         self._folder, self._actor = folder, actor
         self._n_values = self._n_files = 0
         self._open: list[Array] = []
-        self._last_read: tuple[Array, Array] | None = None
+        self._last_read: dict[int, tuple[Array, int]] = {}
         self._add_file()
 
     def _add_file(self) -> None:
@@ -166,15 +166,17 @@ class Recorder:
         self._put(FAILED, 1, begin=begin, end=time.monotonic_ns())
 
     def _values(self, elements: Array, chunks: list[int]) -> Array:
-        """Return the values. Inner chunks with the elements of the last read have its values."""
-        if self._last_read is None:
-            values = written_by(elements, chunks)
-        else:
-            old, values = self._last_read
-            values = values.copy()
-            changed = np.flatnonzero((elements != old).any(axis=1))
-            values[changed] = written_by(elements[changed], np.array(chunks)[changed])
-        self._last_read = elements, values
+        """Return the values. An inner chunk with the elements that it had when it was last read has its value."""
+        values = np.array(
+            [self._last_read[chunk][1] if chunk in self._last_read else MIXTURE for chunk in chunks]
+        )
+        changed = [
+            i
+            for i, chunk in enumerate(chunks)
+            if chunk not in self._last_read or not np.array_equal(elements[i], self._last_read[chunk][0])
+        ]
+        values[changed] = written_by(elements[changed], np.array(chunks)[changed])
+        self._last_read.update((chunks[i], (elements[i], values[i])) for i in changed)
         return values
 
     def death(self, actor: int) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import time
 import traceback
@@ -143,6 +144,7 @@ class Job:
     must_stop: Callable[[], bool]
 
     def open_array(self, mode: str = "r+") -> Any:
+        """Open the array; a handle of `open_array` has the options of this moment."""
         store = self.site.store(self.actor)
         if self.chance.random() < 0.5:
             with quiet():
@@ -189,8 +191,8 @@ class Job:
 
 def write_parts(job: Job) -> None:
     """Write inner chunks, one or more of a row."""
-    array = job.open_array()
     with job.options():
+        array = job.open_array()
         for _ in job.turns(30):
             chunks = job.site.some_chunks(job.chance)
             where = job.site.selection(chunks[0], len(chunks))
@@ -201,8 +203,8 @@ def write_parts(job: Job) -> None:
 
 def write_shards(job: Job) -> None:
     """Write whole shards, one or all of them in one request."""
-    array = job.open_array()
     with job.options():
+        array = job.open_array()
         for _ in job.turns(5):
             if job.chance.random() < 0.7:
                 shard = job.chance.randrange(job.site.n_shards)
@@ -219,8 +221,8 @@ def write_shards(job: Job) -> None:
 
 def write_groups(job: Job) -> None:
     """Write inner chunks in blocks of `group_writes`; each is acknowledged when its block ends."""
-    array = job.open_array()
     with job.options():
+        array = job.open_array()
         for _ in job.turns(6):
             left = list(range(job.site.n_chunks))
             job.chance.shuffle(left)
@@ -232,8 +234,8 @@ def write_groups(job: Job) -> None:
 
 def erase(job: Job) -> None:
     """Erase inner chunks, and sometimes all of a shard, which removes it. The first one of a shard stays if shards must."""
-    array = job.open_array()
     with job.options():
+        array = job.open_array()
         for _ in job.turns(6):
             if job.site.packs and job.chance.random() < 0.3:
                 shard = job.chance.randrange(job.site.n_shards)
@@ -279,19 +281,26 @@ def read(job: Job) -> None:
 
 
 def read_stock(job: Job) -> None:
-    """Read with zarr or TensorStore, which may fail while a shard changes; then the read is repeated."""
-    how = job.chance.choice([_by_stock_zarr, _by_tensorstore])(job.site, job.site.store(job.actor))
+    """Read with zarr, zarrs or TensorStore, which may fail while a shard changes; then the read is repeated."""
+    ways = [_by_stock_zarr]
+    ways += [way for package, way in OTHERS.items() if importlib.util.find_spec(package)]
+    how = job.chance.choice(ways)(job.site, job.site.store(job.actor))
     _look(job, how, 20, may_fail=lambda error: True)
 
 
 def _look(
-    job: Job, how: Callable[[], Any], most: int, may_fail: Callable[[Exception], bool] | None = None
+    job: Job, how: Callable[[Any], Any], most: int, may_fail: Callable[[Exception], bool] | None = None
 ) -> None:
-    chunks = list(range(job.site.n_chunks))
+    """Read all inner chunks, or some of a row, and record them."""
     for _ in job.turns(most):
+        chunks: list[int] = list(range(job.site.n_chunks))
+        where: Any = ...
+        if job.chance.random() < 0.8:
+            chunks = job.site.some_chunks(job.chance)
+            where = job.site.selection(chunks[0], len(chunks))
         begin = time.monotonic_ns()
         try:
-            elements = how()
+            elements = how(where)
         except Exception as error:
             if not (may_fail or job.may_fail)(error):
                 raise
@@ -300,41 +309,49 @@ def _look(
         job.recorder.read(begin, chunks, np.asarray(elements).reshape(len(chunks), job.site.chunk))
 
 
-def _by_zarr(site: Site, store: Any) -> Callable[[], Any]:
+def _by_zarr(site: Site, store: Any) -> Callable[[Any], Any]:
     array = ours(store, mode="r")
-    return lambda: array[...]
+    return lambda where: array[where]
 
 
-def _by_handle(site: Site, store: Any) -> Callable[[], Any]:
+def _by_handle(site: Site, store: Any) -> Callable[[Any], Any]:
     array = shardcodec.open_array(store)
-    return lambda: array[...]
+    return lambda where: array[where]
 
 
-def _by_shards(site: Site, store: Path) -> Callable[[], Any]:
+def _by_shards(site: Site, store: Path) -> Callable[[Any], Any]:
     spec = shardcodec.ShardSpec.from_metadata(zarr.open_array(store, mode="r").metadata.to_dict())
 
-    def all_shards() -> Any:
+    def of_all_shards(where: Any) -> Any:
         parts = []
         for i in range(site.n_shards):
             with shardcodec.open_shard(store / f"c/{i}/0", None, spec) as shard:
                 parts.append(shard.read_region())
-        return np.concatenate(parts)
+        return np.concatenate(parts)[where]
 
-    return all_shards
+    return of_all_shards
 
 
-def _by_stock_zarr(site: Site, store: Any) -> Callable[[], Any]:
+def _by_stock_zarr(site: Site, store: Any) -> Callable[[Any], Any]:
     with quiet():
         array = zarr.open_array(store, mode="r")
-    return lambda: array[...]
+    return lambda where: array[where]
 
 
-def _by_tensorstore(site: Site, store: Path) -> Callable[[], Any]:
+def _by_zarrs(site: Site, store: Any) -> Callable[[Any], Any]:
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        return _by_stock_zarr(site, store)
+
+
+def _by_tensorstore(site: Site, store: Path) -> Callable[[Any], Any]:
     import tensorstore
 
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(store)}}
     array = tensorstore.open(spec, read=True, open=True).result()
-    return lambda: array.read().result()
+    return lambda where: array[where].read().result()
+
+
+OTHERS = {"zarrs": _by_zarrs, "tensorstore": _by_tensorstore}
 
 
 # ---- processes
