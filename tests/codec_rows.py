@@ -55,4 +55,66 @@ ROWS: tuple[CodecRow, ...] = (
     CodecRow("numcodecs.fletcher32", ({},)),
     CodecRow("numcodecs.crc32", ({}, {"location": "start"}, {"location": "end"})),
     CodecRow("numcodecs.adler32", ({}, {"location": "start"}, {"location": "end"})),
+    CodecRow(
+        "numcodecs.delta",
+        ({"dtype": "<i4"}, {"dtype": "<i4", "astype": "<i2"}, {"dtype": "<i4", "astype": "<u4"}),
+        ("int32",),
+    ),
+    CodecRow("numcodecs.delta", ({"dtype": "|u1"}, {"dtype": "|u1", "astype": "|i1"}), ("uint8",)),
+    CodecRow("numcodecs.delta", ({"dtype": "<f4"},), ("float32",)),
+    CodecRow("numcodecs.delta", ({"dtype": "<f8"},), ("float64",)),
+    CodecRow(
+        "numcodecs.fixedscaleoffset",
+        (
+            {"offset": 3.5, "scale": 10, "dtype": "<f4", "astype": "<i2"},
+            {"offset": 1, "scale": 0.1, "dtype": "<f4", "astype": "|u1"},
+            {"offset": 0, "scale": 4, "dtype": "<f4"},
+        ),
+        ("float32",),
+    ),
+    CodecRow(
+        "numcodecs.fixedscaleoffset",
+        ({"offset": -2, "scale": 100, "dtype": "<f8", "astype": "<u4"},),
+        ("float64",),
+    ),
+    CodecRow(
+        "numcodecs.fixedscaleoffset",
+        (
+            {"offset": 3, "scale": 1, "dtype": "<i4"},
+            {"offset": 3, "scale": 2, "dtype": "<i4", "astype": "<i8"},
+            {"offset": 3, "scale": 0.5, "dtype": "<i4", "astype": "<i2"},
+            {"offset": 0.5, "scale": 2, "dtype": "<i4", "astype": "<f4"},
+        ),
+        ("int32",),
+    ),
+    CodecRow(
+        "numcodecs.bitround",
+        ({"keepbits": 3}, {"keepbits": 0}, {"keepbits": 10}),
+        ("float16", "float32", "float64"),
+    ),
+    CodecRow(
+        "numcodecs.quantize",
+        ({"digits": 1, "dtype": "<f4"},),
+        ("float32",),
+    ),
+    CodecRow(
+        "numcodecs.quantize",
+        ({"digits": 3, "dtype": "<f8"}, {"digits": -1, "dtype": "<f8"}),
+        ("float64",),
+    ),
+    CodecRow(
+        "numcodecs.astype",
+        tuple(
+            {"encode_dtype": to, "decode_dtype": "<i4"} for to in ("|i1", "<u2", "<i8", "<f4", "<f8", "<i4")
+        ),
+        ("int32",),
+    ),
+    CodecRow(
+        "numcodecs.astype",
+        tuple(
+            {"encode_dtype": to, "decode_dtype": "<f8"} for to in ("|i1", "<u2", "<i8", "<f4", "<f8", "<i4")
+        ),
+        ("float64",),
+    ),
+    CodecRow("numcodecs.packbits", ({},), ("bool",)),
 )

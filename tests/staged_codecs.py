@@ -109,10 +109,11 @@ def make(store: Any, codecs: Any, *, before: Any = (), after: Any = (), **argume
 INNER: dict[str, Any] = {
     "bz2": lambda: [BytesCodec(), of_numcodecs.BZ2(level=1)],
     "lzma": lambda: [BytesCodec(endian="big"), of_numcodecs.LZMA(preset=1), Crc32cCodec()],
-    "delta": lambda: [of_numcodecs.Delta(dtype="int32"), BytesCodec()],
+    "delta": lambda: [of_numcodecs.Delta(dtype="int32"), BytesCodec(), of_numcodecs.BZ2(level=1)],
     "scale": lambda: [
         of_numcodecs.FixedScaleOffset(offset=3, scale=1, dtype="int32"),
         BytesCodec(),
+        of_numcodecs.JenkinsLookup3(),
         ZstdCodec(),
     ],
     "transposed": lambda: [TransposeCodec(order=(1, 0)), BytesCodec(), of_numcodecs.BZ2(level=1)],

@@ -8,17 +8,23 @@
 
 /* All codecs. ROW(ID, name): SC_CODEC_ID is the number in struct sc_op, sc_codec_<name> the row that a file codec_*.c
  * defines, and `name` that of the Python layer. */
-#define SC_CODECS(ROW)          \
-    ROW(CRC32C, crc32c)         \
-    ROW(ZSTD, zstd)             \
-    ROW(GZIP, gzip)             \
-    ROW(ZLIB, zlib)             \
-    ROW(LZ4, lz4)               \
-    ROW(BLOSC, blosc)           \
-    ROW(SHUFFLE, shuffle)       \
-    ROW(FLETCHER32, fletcher32) \
-    ROW(CRC32, crc32)           \
-    ROW(ADLER32, adler32)
+#define SC_CODECS(ROW)                      \
+    ROW(CRC32C, crc32c)                     \
+    ROW(ZSTD, zstd)                         \
+    ROW(GZIP, gzip)                         \
+    ROW(ZLIB, zlib)                         \
+    ROW(LZ4, lz4)                           \
+    ROW(BLOSC, blosc)                       \
+    ROW(SHUFFLE, shuffle)                   \
+    ROW(FLETCHER32, fletcher32)             \
+    ROW(CRC32, crc32)                       \
+    ROW(ADLER32, adler32)                   \
+    ROW(DELTA, delta)                       \
+    ROW(FIXEDSCALEOFFSET, fixedscaleoffset) \
+    ROW(BITROUND, bitround)                 \
+    ROW(QUANTIZE, quantize)                 \
+    ROW(ASTYPE, astype)                     \
+    ROW(PACKBITS, packbits)
 
 #define SC_CODEC_NUMBER(ID, name) SC_CODEC_##ID,
 enum sc_codec_id { SC_CODECS(SC_CODEC_NUMBER) SC_N_CODECS };
@@ -37,13 +43,16 @@ enum sc_blosc_shuffle { SC_BLOSC_NOSHUFFLE = 0, SC_BLOSC_SHUFFLE = 1, SC_BLOSC_B
 /* One codec of a chain as configured: immutable while a plan runs, shared by all workers. */
 struct sc_op {
     enum sc_codec_id codec;
-    int level;      /* zstd (negative allowed), gzip, zlib, blosc clevel, lz4 acceleration */
+    int level;      /* zstd (negative allowed), gzip, zlib, blosc clevel, lz4 acceleration; bitround: kept bits */
     bool checksum;  /* zstd: frame checksum */
     int compressor; /* blosc: enum sc_blosc_compressor */
     int shuffle;    /* blosc: enum sc_blosc_shuffle */
     uint32_t typesize;  /* blosc: 1..255; shuffle: at least 1 */
     uint32_t blocksize; /* blosc: 0 = automatic, as c-blosc 1.21 chooses it */
     bool at_start; /* checksums: in front of the bytes, not behind them */
+    int item, encoded_item; /* filters: enum sc_item_type (sc_items.h) of the elements, before and after encoding */
+    double offset, scale;   /* fixedscaleoffset; quantize */
+    bool offset_is_integer, scale_is_integer; /* it is given as an integer, of at most 2^53 */
 };
 
 /* Library contexts and small scratch of one worker; made once, reused for every chunk; grow-only. Not for two threads at once. */

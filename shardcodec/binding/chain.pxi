@@ -3,12 +3,14 @@
 
 CODECS = {text(sc_codec_names[number]): number for number in range(SC_N_CODECS)}
 COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
+ITEM_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
 cdef int read_op(sc_op *op, str name, dict params) except -1:
     cdef dict known_params = {"level": 1, "checksum": False, "compressor": "lz4", "shuffle": "noshuffle", "typesize": 1,
-                              "blocksize": 0, "at_start": False}
+                              "blocksize": 0, "at_start": False, "item": "uint8", "encoded_item": "uint8", "offset": 0,
+                              "scale": 1}
     unknown = set(params) - set(known_params)
     if name not in CODECS or unknown:
         raise ValueError(f"codec {name!r}: expected parameters among {sorted(known_params)}, got {sorted(unknown)}"
@@ -23,6 +25,10 @@ cdef int read_op(sc_op *op, str name, dict params) except -1:
     op.typesize = known_params["typesize"]
     op.blocksize = known_params["blocksize"]
     op.at_start = known_params["at_start"]
+    op.item = ITEM_TYPES.index(known_params["item"])
+    op.encoded_item = ITEM_TYPES.index(known_params["encoded_item"])
+    op.offset, op.offset_is_integer = known_params["offset"], isinstance(known_params["offset"], int)
+    op.scale, op.scale_is_integer = known_params["scale"], isinstance(known_params["scale"], int)
     return 0
 
 

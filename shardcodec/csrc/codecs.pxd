@@ -19,6 +19,12 @@ cdef extern from "codecs/sc_codec.h" nogil:
         uint32_t typesize
         uint32_t blocksize
         bint at_start
+        int item
+        int encoded_item
+        double offset
+        double scale
+        bint offset_is_integer
+        bint scale_is_integer
 
     struct sc_codec_state
     sc_codec_state *sc_codec_state_new()

@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from ..errors import UnsupportedError
-from .codecs import Bytes, Crc32c, Sharding, compose_transposes
+from .codecs import Bytes, Crc32c, Filter, Sharding, compose_transposes
 from .dtypes import SwapField
 from .spec import ChainSpec, ShardSpec
 
@@ -79,7 +79,8 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bo
     chain = spec.chain if isinstance(spec, ShardSpec) else spec
     _check_limit(chain.ndim, MAX_NDIM, "axes")
     _check_limit(chain.dtype.itemsize, MAX_ITEMSIZE, "bytes in an element")
-    _check_limit(len(chain.bytes_codecs), MAX_OPS, "bytes -> bytes codecs in a chain")
+    operations = [*_filters(chain), *chain.bytes_codecs]
+    _check_limit(len(operations), MAX_OPS, "filters and bytes -> bytes codecs in a chain")
     inner = chain.inner
     lowered = LoweredChain(
         shape=chain.shape,
@@ -87,13 +88,17 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bo
         swap=_lower_swap(chain, native_order),
         perm=chain.perm,
         fill=chain.fill if native_order else _swapped(chain.fill, chain.swap),
-        ops=tuple(codec.native() for codec in chain.bytes_codecs),
+        ops=tuple(codec.native() for codec in operations),
         inner=None if inner is None else lower(inner, native_order=native_order, any_nan=any_nan),
         index=None if chain.sharding is None else _lower_index(chain.sharding),
     )
     if any_nan and (order := _nan_order(chain)) is not None:
         lowered["nan"] = order
     return lowered
+
+
+def _filters(chain: ChainSpec) -> list[Filter]:
+    return [codec for codec in chain.codecs if isinstance(codec, Filter)]
 
 
 def _check_limit(value: int, limit: int, what: str) -> None:
@@ -113,6 +118,8 @@ def _nan_order(chain: ChainSpec) -> str | None:
 def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:
     """Return the runs that the engine reverses; only a leaf has them, because a shard delegates to its inner chunks."""
     serializer = chain.serializer
+    if _filters(chain):  # they take elements in native order, and store them so
+        return () if native_order else chain.swap
     if isinstance(serializer, Sharding) or serializer.endian is None:
         return ()
     return () if (serializer.endian == sys.byteorder) == native_order else chain.swap

@@ -39,6 +39,7 @@ from .codec_classes import (
     Zstd,
 )
 from .dtypes import DType
+from .filters import AsType, BitRound, Delta, Filter, FixedScaleOffset, PackBits, Quantize
 
 __all__ = [
     "BLOSC_COMPRESSORS",
@@ -47,6 +48,8 @@ __all__ = [
     "NUMCODECS",
     "ROWS",
     "Adler32",
+    "AsType",
+    "BitRound",
     "Blosc",
     "Bytes",
     "Checksum",
@@ -54,10 +57,15 @@ __all__ = [
     "CodecLike",
     "Crc32",
     "Crc32c",
+    "Delta",
     "Endian",
+    "Filter",
+    "FixedScaleOffset",
     "Fletcher32",
     "Gzip",
     "Lz4",
+    "PackBits",
+    "Quantize",
     "Shape",
     "Sharding",
     "Shuffle",
@@ -248,18 +256,23 @@ def _check_index_codec(item: object, path: str) -> None:
 def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: str) -> tuple[Codec, ...]:
     """Check each codec for chunks of this shape and data type; return the codecs with omitted values filled in.
 
-    A codec gets the shape after the transposes before it. A byte order is removed if the elements have none. Errors
+    A codec gets the shape and the data type that the codecs before it return. A byte order is removed if the elements have none. Errors
     (`SpecError`, `UnsupportedError`) name the codec as ``path[i]``.
     """
     resolved = []
     nbytes: int | None = math.prod(shape) * dtype.itemsize
+    before: Codec | None = None
     for i, codec in enumerate(codecs):
         with within(f"{path}[{i}].configuration"):
-            codec = codec.resolve(shape, dtype)
+            if isinstance(before, Filter):
+                before.check_next(codec)
+            codec = before = codec.resolve(shape, dtype)
             if isinstance(codec, Shuffle):
                 codec.check_input(nbytes)
         if isinstance(codec, Transpose):
             shape = codec.apply(shape)
+        if isinstance(codec, Filter):
+            shape, dtype = codec.output(shape, dtype)
         nbytes = None if nbytes is None else codec.encoded_nbytes(nbytes)
         resolved.append(codec)
     return tuple(resolved)
@@ -292,11 +305,11 @@ def _plain(codec: Callable[..., Codec], *keys: str, required: Sequence[str] = ()
     return parse
 
 
-def _numcodecs(name: str, codec: Callable[..., Codec], **defaults: Any) -> _Parser:
+def _numcodecs(name: str, codec: Callable[..., Codec], required: Sequence[str], **defaults: Any) -> _Parser:
     """Return a parser for a codec under its numcodecs name, with the defaults of numcodecs."""
 
     def parse(configuration: Mapping[str, Any], lenient: bool) -> Codec:
-        check_keys(configuration, "", optional=("id", *defaults))
+        check_keys(configuration, "", required=required, optional=("id", *defaults))
         if configuration.get("id", name) != name:
             wrong("id", f"expected {name}, got {show(configuration['id'])}", actual=configuration["id"])
         given = {key: value for key, value in configuration.items() if key != "id" and value is not None}
@@ -357,9 +370,10 @@ def _numcodecs_row(
     name: str,
     make: Callable[..., Codec] | None = None,
     parse: _Parser | None = None,
+    required: Sequence[str] = (),
     **defaults: Any,
 ) -> Row:
-    return Row(codec, parse, name, _numcodecs(name, make or codec, **defaults))
+    return Row(codec, parse, name, _numcodecs(name, make or codec, required, **defaults))
 
 
 # The one table of codecs. All tables below follow from it, and tests compare it with the engine and the docs.
@@ -387,6 +401,14 @@ ROWS: tuple[Row, ...] = (
     _numcodecs_row(Fletcher32, "fletcher32"),
     _numcodecs_row(Crc32, "crc32", location="start"),
     _numcodecs_row(Adler32, "adler32", location="start"),
+    _numcodecs_row(Delta, "delta", dtype=None, astype=None),
+    _numcodecs_row(
+        FixedScaleOffset, "fixedscaleoffset", required=("offset", "scale"), dtype=None, astype=None
+    ),
+    _numcodecs_row(BitRound, "bitround", required=("keepbits",)),
+    _numcodecs_row(Quantize, "quantize", required=("digits",), dtype=None, astype=None),
+    _numcodecs_row(AsType, "astype", required=("encode_dtype",), decode_dtype=None),
+    _numcodecs_row(PackBits, "packbits"),
 )
 
 # Names of the codecs whose encoded chunks have any size.

@@ -6,11 +6,11 @@ A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of 
 
     order "F"                           codec `transpose` that reverses the axes
     dtype "<i4" or ">i4"                dtype int32, codec `bytes` with that byte order
-    filters, then the compressor        codecs of numcodecs that map bytes to bytes, in this order
+    filters, then the compressor        codecs of numcodecs in this order; `bytes` after those that change elements
     fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
     dimension_separator                 chunk key encoding `v2` with that separator
 
-Filters that change elements (delta, packbits, ...) and Python objects raise `UnsupportedError`. `document_in_v3`
+Other filters, filters of big-endian elements, and Python objects raise `UnsupportedError`. `document_in_v3`
 describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
 
 Source: Zarr v3 core specification 3.1, "Array metadata" and "Chunk key encoding"; zarr-extensions,
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ from .checks import (
     within,
     wrong,
 )
-from .codecs import NUMCODECS, Bytes, Codec, Transpose, resolve_codecs
+from .codecs import NUMCODECS, BitRound, Bytes, Codec, Filter, Transpose, resolve_codecs
 from .dtypes import (
     DType,
     as_dtype,
@@ -306,8 +306,11 @@ def parse_document(document: object) -> ArrayLayout:
     dtype = as_dtype(stored)
     with within("fill_value"):
         fill = _v2_fill(document["fill_value"], stored, dtype)
-    bytes_codecs = _v2_bytes_codecs(document, stored.itemsize)
-    codecs = [*_v2_transpose(document["order"], len(shape)), Bytes(endian), *bytes_codecs]
+    transposes = _v2_transpose(document["order"], len(shape))
+    codecs = [*transposes, *_with_bytes(_v2_codecs(document, stored.itemsize), endian)]
+    if transposes and any(isinstance(codec, BitRound) for codec in codecs):
+        reason = "expected no bitround with order F, for which numcodecs stores another order"
+        unsupported("filters", reason, codec="bitround")
     return ArrayLayout(shape, tuple((n,) for n in chunks), dtype, fill_scalar(dtype, fill), codecs)
 
 
@@ -380,7 +383,7 @@ def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dic
             unsupported("fill_value", f"expected a string, got {show(fill)}", actual=fill)
         itemsize, data_type, serializer = 1, _TEXT_FILTERS[name], {"name": name}
         others = {**document, "filters": document["filters"][1:]}
-    bytes_codecs = resolve_codecs(tuple(_v2_bytes_codecs(others, itemsize)), (1,), _BYTE, "codecs")
+    bytes_codecs = resolve_codecs(tuple(_v2_codecs(others, itemsize)), (1,), _BYTE, "codecs")
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -461,16 +464,31 @@ def _v2_fill(value: object, stored: DType, dtype: DType) -> bytes:
     return np.frombuffer(element, stored).astype(dtype).tobytes()
 
 
-def _v2_bytes_codecs(document: Mapping[str, Any], itemsize: int) -> Iterator[Codec]:
-    """Yield the filters and the compressor; the first one gets elements, the others get bytes."""
+def _with_bytes(codecs: Iterable[Codec], endian: Any) -> list[Codec]:
+    """Return filters that change elements, `bytes`, and the codecs of bytes; `endian` is the order before filters."""
+    codecs = list(codecs)
+    n_filters = next((i for i, codec in enumerate(codecs) if codec.kind == "bytes -> bytes"), len(codecs))
+    for codec in codecs[n_filters:]:
+        if codec.kind != "bytes -> bytes":
+            unsupported(
+                "filters", f"expected {codec.json_name} before codecs of bytes", codec=codec.json_name
+            )
+    if n_filters and endian != "little":
+        unsupported("filters", "expected little-endian elements for filters", codec=codecs[0].json_name)
+    return [*codecs[:n_filters], Bytes(endian), *codecs[n_filters:]]
+
+
+def _v2_codecs(document: Mapping[str, Any], itemsize: int) -> Iterator[Codec]:
+    """Yield the filters and the compressor; filters may return elements of another size."""
     filters = document.get("filters")
     steps = [(f"filters[{i}]", data) for i, data in enumerate(as_items(filters or (), "filters"))]
     if document.get("compressor") is not None:
         steps.append(("compressor", document["compressor"]))
     for path, data in steps:
         with within(path):
-            yield _numcodec(as_mapping(data, ""), itemsize)
-        itemsize = 1
+            codec = _numcodec(as_mapping(data, ""), itemsize)
+        yield codec
+        itemsize = codec.encoded_itemsize(itemsize) if isinstance(codec, Filter) else 1
 
 
 def _numcodec(data: Mapping[str, Any], itemsize: int) -> Codec:

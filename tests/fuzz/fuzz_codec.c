@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "codecs/sc_codec.h"
+#include "codecs/sc_items.h"
 #include "base/sc_cpu.h"
 #include "kernels/sc_crc32c.h"
 
@@ -56,7 +57,30 @@ choose(const uint8_t *head)
     op.typesize = head[5] ? head[5] : 1;
     op.blocksize = head[6] & 1 ? 256u * head[7] : 0;
     op.at_start = head[2] & 4;
+    op.item = head[3] % SC_N_ITEM_TYPES;
+    op.encoded_item = op.codec == SC_CODEC_BITROUND ? op.item : head[4] % SC_N_ITEM_TYPES;
+    op.offset = head[5];
+    op.scale = 1 + head[6];
+    op.offset_is_integer = head[2] & 8;
+    op.scale_is_integer = head[2] & 16;
     return op;
+}
+
+static bool
+is_lossless(const struct sc_op *op)
+{
+    switch (op->codec) {
+    case SC_CODEC_FIXEDSCALEOFFSET:
+    case SC_CODEC_BITROUND:
+    case SC_CODEC_QUANTIZE:
+    case SC_CODEC_ASTYPE:
+    case SC_CODEC_PACKBITS:
+        return false;
+    case SC_CODEC_DELTA:
+        return op->item == op->encoded_item && sc_item_is_integer(op->item);
+    default:
+        return true;
+    }
 }
 
 /* A stream that can be decoded whole can be decoded in part; the wanted bytes must be equal. */
@@ -90,7 +114,7 @@ decode(const struct sc_op *op, const uint8_t *src, size_t n, size_t room)
     sc_where_clear(&where);
     status = sc_codec_get(op->codec)->decode(op, state(), src, n, dst, room, &n_out, &where);
     require(status == SC_OK || status == SC_CODEC_DATA || status == SC_CHUNK_CHECKSUM || status == SC_DST_TOO_SMALL ||
-            status == SC_NO_MEMORY);
+            status == SC_NO_MEMORY || (status == SC_BAD_ARGUMENT && sc_codec_get(op->codec)->fixed_size));
     require(status != SC_OK || n_out <= room);
     if (status == SC_OK)
         decode_some(op, src, n, room, dst, n_out);
@@ -103,6 +127,7 @@ round_trip(const struct sc_op *op, const uint8_t *data, size_t n, const uint8_t 
     const struct sc_codec *codec = sc_codec_get(op->codec);
     size_t bound = codec->bound(op, n), n_encoded = 0, n_decoded = 0;
     uint8_t *encoded, *decoded;
+    enum sc_status status;
     struct sc_where where;
 
     sc_where_clear(&where);
@@ -112,9 +137,15 @@ round_trip(const struct sc_op *op, const uint8_t *data, size_t n, const uint8_t 
     }
     encoded = allocate(bound);
     decoded = allocate(n);
-    require(codec->encode(op, state(), data, n, encoded, bound, &n_encoded, &where) == SC_OK && n_encoded <= bound);
+    status = codec->encode(op, state(), data, n, encoded, bound, &n_encoded, &where);
+    if (op->codec == SC_CODEC_DELTA && status == SC_CODEC_ENCODE) { /* the first element does not fit */
+        free(encoded);
+        free(decoded);
+        return;
+    }
+    require(status == SC_OK && n_encoded <= bound);
     require(codec->decode(op, state(), encoded, n_encoded, decoded, n, &n_decoded, &where) == SC_OK);
-    require(n_decoded == n && (n == 0 || memcmp(decoded, data, n) == 0));
+    require(n_decoded == n && (n == 0 || !is_lossless(op) || memcmp(decoded, data, n) == 0));
     decode_some(op, encoded, n_encoded, n, data, n);
 
     for (size_t i = 0; i < head[8] % 4u && n_encoded; i++)

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import codec_rows
 import numcodecs
 import numpy as np
@@ -45,3 +48,10 @@ def test_every_class_of_a_codec_can_be_imported_from_one_module() -> None:
 def test_numcodecs_has_every_codec_of_v2() -> None:
     for name in NUMCODECS:
         assert name in numcodecs.registry.codec_registry
+
+
+def test_page_has_the_present_table() -> None:
+    """`python scripts/codec_table.py` writes it."""
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "codec_table.py"))
+    page = script["PAGE"].read_text()
+    assert page == script["with_table"](page)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from codec_rows import ROWS, CodecRow
-from helpers import bits, ours, quiet, zarrs_view
+from helpers import ZARR_IS_31, bits, ours, quiet, zarrs_view
 from spec_json import named
 from zarr.storage import MemoryStore
 
@@ -41,7 +41,10 @@ def chain_of(row: CodecRow, configuration: dict[str, Any], extra: str) -> list[A
     filters, behind = ([codec], []) if kind_of(row) == "array -> array" else ([], [codec])
     if extra == "more":
         behind += [named("zstd", level=1, checksum=False), named("crc32c")]
-        filters = [named("transpose", order=[1, 0]), *filters]
+        if not (
+            ZARR_IS_31 and filters
+        ):  # zarr before 3.2 stored elements behind a transpose in another order (gh-3558)
+            filters = [named("transpose", order=[1, 0]), *filters]
     return [*filters, named("bytes", endian="little"), *behind]
 
 
@@ -141,6 +144,12 @@ def test_zarr_v2_reads_and_writes_the_same(row: CodecRow, configuration: Any, dt
                     fill_value=0,
                 )
             arrays.append(store)
+        if (
+            row.name == "numcodecs.bitround" and order == "F"
+        ):  # stored in another order, and read back wrongly
+            with pytest.raises(shardcodec.UnsupportedError, match="order F"):
+                ours(arrays[0])[...] = values
+            continue
         mine, theirs = ours(arrays[0]), own(arrays[1])
         mine[...] = theirs[...] = values
         assert (

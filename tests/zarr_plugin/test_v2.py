@@ -348,8 +348,11 @@ class TwiceZlib(numcodecs.Zlib):
 
 FOREIGN: dict[str, tuple[dict[str, Any], str]] = {
     "bz2": ({"compressors": numcodecs.BZ2()}, "bz2"),
-    "delta": ({"filters": [numcodecs.Delta("<i4")], "compressors": numcodecs.Zlib()}, "delta"),
-    "scale": ({"filters": [numcodecs.FixedScaleOffset(0, 1, "<i4")]}, "fixedscaleoffset"),
+    "delta of other elements": (
+        {"filters": [numcodecs.Delta("<u4")], "compressors": numcodecs.Zlib()},
+        "int32",
+    ),
+    "big-endian delta": ({"dtype": ">i4", "filters": [numcodecs.Delta(">i4")]}, "little-endian"),
     "lookup3": (
         {"filters": [numcodecs.JenkinsLookup3()], "compressors": numcodecs.Zlib()},
         "jenkins_lookup3",
@@ -378,7 +381,7 @@ def test_zarr_does_what_is_not_native(name: str, tmp_path: Path) -> None:
 
 
 def test_copy_that_the_refusal_names_is_native(tmp_path: Path) -> None:
-    array = create_v2(tmp_path / "old.zarr", own=True, filters=[numcodecs.Delta("<i4")])
+    array = create_v2(tmp_path / "old.zarr", own=True, compressors=numcodecs.BZ2(1))
     values = elements(array.dtype)
     array[...] = values
     with pytest.raises(shardcodec.UnsupportedError, match="make a native copy with `shardcodec convert`"):

@@ -1,0 +1,162 @@
+# test_codec_filters.py - the filters of numcodecs, all pairs of data types, compared with numcodecs
+# SPDX-License-Identifier: MIT
+"""Any bits, and the boundaries of all types. Where numpy calls a conversion undefined, the result is that of x86-64."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardcodec import _native as native
+from shardcodec.errors import CodecError, UnsupportedError
+from shardcodec.format import codecs as codec_module
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+FLOATS = ["float32", "float64"]
+NUMBERS = INTEGERS + FLOATS
+IS_X86 = platform.machine() == "x86_64"
+BOUNDARIES = [
+    *(0.0, -0.0, np.nan, np.inf, -np.inf, 0.5, 1.5, 2.5, -0.5, -1.5, 127.5, 128, -129, 255, 256, 65535.5, 8388607.5),
+    *(2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32, 2**53 + 2, 2**63, 2**63 - 1025, -(2**63), 2**64, 1e30, -1e30, 1e-40),
+]  # fmt: skip
+N = 1024  # several blocks of the engine, and whole vectors of numpy
+
+
+def elements(dtype: str, seed: int, kind: str) -> np.ndarray[Any, Any]:
+    """Return N elements: any bits, numbers of many sizes and boundaries, or small numbers."""
+    rng = np.random.default_rng(seed)
+    bits = np.frombuffer(rng.bytes(N * np.dtype(dtype).itemsize), dtype).copy()
+    if kind == "bits":
+        return bits
+    if kind == "small":
+        return rng.integers(0, 100, N).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        sizes = rng.choice([1, 100, 1e5, 1e10, 1e19], N)
+        bits[:] = (rng.standard_normal(N) * sizes).astype(dtype)
+        bits[: len(BOUNDARIES)] = np.array(BOUNDARIES).astype(dtype)
+    else:
+        info = np.iinfo(dtype)
+        bits[:4] = [info.min, info.max, 0, 1]
+    return bits
+
+
+KINDS = ["bits", "boundaries", "small"] if IS_X86 else ["small"]
+seeds = st.integers(0, 2**32 - 1)
+kinds = st.sampled_from(KINDS)
+
+
+def agrees(codec: Any, name: str, array: np.ndarray[Any, Any], **params: Any) -> None:
+    """Check both directions against numcodecs."""
+    with np.errstate(all="ignore"):
+        try:
+            encoded = np.asarray(codec.encode(array)).tobytes()
+            decoded = np.asarray(codec.decode(codec.encode(array))).tobytes()
+        except OverflowError:  # numpy refuses the first element of `delta`
+            with pytest.raises(CodecError, match="first element"):
+                native.codec_encode(name, array, **params)
+            return
+    assert native.codec_decode(name, encoded, array.nbytes, **params) == decoded
+    try:
+        assert native.codec_encode(name, array, **params) == encoded
+    except CodecError as error:  # numpy stores the first element modulo 2^n
+        assert "first element" in str(error)  # noqa: PT017
+    for cut in (1, len(encoded) - 1):
+        if cut % (len(encoded) // N):
+            with pytest.raises(CodecError, match="no whole number of elements"):
+                native.codec_decode(name, encoded[:cut], array.nbytes, **params)
+    with pytest.raises(CodecError, match="at most"):
+        native.codec_decode(name, encoded, array.nbytes - 1, **params)
+
+
+@given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), seeds, kinds)
+def test_astype_equals_numcodecs(decoded: str, encoded: str, seed: int, kind: str) -> None:
+    codec = numcodecs.AsType(encoded, decoded)
+    agrees(codec, "astype", elements(decoded, seed, kind), item=decoded, encoded_item=encoded)
+
+
+@given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), seeds, kinds)
+def test_delta_equals_numcodecs(decoded: str, encoded: str, seed: int, kind: str) -> None:
+    resolve = codec_module.Delta(np.dtype(decoded).str, np.dtype(encoded).str).resolve
+    try:
+        _, params = resolve((N,), np.dtype(decoded)).native()
+    except UnsupportedError:
+        return
+    agrees(numcodecs.Delta(decoded, encoded), "delta", elements(decoded, seed, kind), **params)
+
+
+NUMBER = st.sampled_from([0, 1, -1, 3, 100, 0.5, 2.0, -1.25, 10.0, 1e-3])
+
+
+@given(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), NUMBER, NUMBER.filter(bool), seeds, kinds)
+def test_fixedscaleoffset_equals_numcodecs(
+    decoded: str, encoded: str, offset: float, scale: float, seed: int, kind: str
+) -> None:
+    names = np.dtype(decoded).str, np.dtype(encoded).str
+    try:
+        codec = codec_module.FixedScaleOffset(offset, scale, *names).resolve((N,), np.dtype(decoded))
+    except UnsupportedError:
+        return
+    _, params = codec.native()
+    twin = numcodecs.FixedScaleOffset(offset, scale, *names)
+    agrees(twin, "fixedscaleoffset", elements(decoded, seed, kind), **params)
+
+
+@given(st.sampled_from(FLOATS), st.integers(-3, 12), seeds, kinds)
+def test_quantize_equals_numcodecs(dtype: str, digits: int, seed: int, kind: str) -> None:
+    _, params = codec_module.Quantize(digits).resolve((N,), np.dtype(dtype)).native()
+    agrees(numcodecs.Quantize(digits, dtype), "quantize", elements(dtype, seed, kind), **params)
+
+
+@given(st.sampled_from([("float16", 10), ("float32", 23), ("float64", 52)]), st.data(), seeds)
+def test_bitround_equals_numcodecs(dtype: tuple[str, int], data: st.DataObject, seed: int) -> None:
+    keepbits = data.draw(st.integers(0, dtype[1]))
+    _, params = codec_module.BitRound(keepbits).resolve((N,), np.dtype(dtype[0])).native()
+    agrees(numcodecs.BitRound(keepbits), "bitround", elements(dtype[0], seed, "bits"), **params)
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_packbits_equals_numcodecs(data: bytes) -> None:
+    flags = np.frombuffer(data, "u1") > 127
+    packed = numcodecs.PackBits().encode(flags).tobytes()
+    assert native.codec_encode("packbits", flags) == packed
+    assert native.codec_decode("packbits", packed, len(flags)) == flags.tobytes()
+
+
+@pytest.mark.parametrize("stream", [b"", b"\x01", b"\x09\xff", b"\xff" * 20])
+def test_malformed_bits_are_refused(stream: bytes) -> None:
+    with pytest.raises(CodecError, match="unused bits"):
+        native.codec_decode("packbits", stream, 1000)
+
+
+@pytest.mark.parametrize(
+    ("codec", "dtype", "what"),
+    [
+        (codec_module.Delta("<u4"), "int32", "int32, the type of the elements, got <u4"),
+        (codec_module.Delta("<i8", "<u8"), "int64", "another data type than uint64"),
+        (codec_module.Delta("<f4", "<f8"), "float32", "an integer for integers"),
+        (codec_module.Delta(), "float16", "got float16"),
+        (
+            codec_module.FixedScaleOffset(0, 1000, "<f4", "|i1"),
+            "float32",
+            "a number that int8 can have, got 1000",
+        ),
+        (codec_module.Quantize(1, "<f4", "<f8"), "float32", "zarr forgets another one"),
+        (codec_module.BitRound(24), "float32", "23 bits of float32"),
+        (codec_module.PackBits(), "uint8", "type bool, got uint8"),
+    ],
+    ids=str,
+)
+def test_what_numcodecs_reinterprets_is_left_to_zarr(codec: Any, dtype: str, what: str) -> None:
+    with pytest.raises(UnsupportedError, match=what):
+        codec.resolve((4,), np.dtype(dtype))
+
+
+def test_big_endian_type_is_left_to_zarr() -> None:
+    with pytest.raises(UnsupportedError, match=r"little-endian, got .>i4"):
+        codec_module.Delta(">i4")
