@@ -16,6 +16,7 @@ from faults.crash_model import (
     WRITE,
     Event,
     Names,
+    Part,
     Record,
     Replay,
     State,
@@ -26,7 +27,7 @@ from faults.crash_model import (
 
 __all__ = ["permits"]
 
-MAX_OPEN = 14  # changes of names of which any subset is tried
+MAX_OPEN = 18  # changes of names of which any subset is tried
 
 
 def permits(record: Record, n_events: int, model: str, seen: State) -> bool:
@@ -68,16 +69,13 @@ def _possible_names(replay: Replay, model: str) -> Iterator[Names]:
     if model == "pessimistic":
         yield from _any_subset(replay)
         return
-    logged = [replay.may_be_logged(event) for _, event in replay.changes] if model == "btrfs" else []
     for cut in range(replay.first_open() if model != "btrfs" else 0, len(replay.changes) + 1):
-        for chosen in product((False, True), repeat=sum(logged[cut:])):
-            rest = iter(chosen)
-            names = dict(replay.record.names)
-            for number, (at, event) in enumerate(replay.changes):
-                is_there = number < cut or (model == "btrfs" and logged[number] and next(rest))
-                if is_there or (model == "btrfs" and replay.concerns_a_sync(at, event)):
-                    apply(names, event.parts)
-            yield names
+        if model == "btrfs":
+            yield from _subsets(
+                replay, [(is_durable, [part]) for is_durable, part in replay.btrfs_parts(cut)]
+            )
+        else:
+            yield from _subsets(replay, [(True, list(event.parts)) for _, event in replay.changes[:cut]])
 
 
 def _any_subset(replay: Replay) -> Iterator[Names]:
@@ -87,14 +85,18 @@ def _any_subset(replay: Replay) -> Iterator[Names]:
         for at, event in replay.changes
         for folder in dict.fromkeys(part[0] for part in event.parts)
     ]
-    n_open = sum(not is_synced for is_synced, _ in halves)
+    yield from _subsets(replay, halves)
+
+
+def _subsets(replay: Replay, halves: list[tuple[bool, list[Part]]]) -> Iterator[Names]:
+    n_open = sum(not is_durable for is_durable, _ in halves)
     if n_open > MAX_OPEN:
         raise ValueError(f"expected at most {MAX_OPEN} changes that are not durable, got {n_open}")
     for chosen in product((False, True), repeat=n_open):
         rest = iter(chosen)
         names = dict(replay.record.names)
-        for is_synced, parts in halves:
-            if is_synced or next(rest):
+        for is_durable, parts in halves:
+            if is_durable or next(rest):
                 apply(names, parts)
         yield names
 

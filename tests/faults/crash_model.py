@@ -15,14 +15,17 @@ ext4, xfs    Power cut. Changes of names reach the disk in their order: some fir
              size that a direct write makes is on the disk only if its bytes are. The two names have the same rules here; they
              differ in what shardcodec does on them.
 btrfs        As ext4, but pages are never torn (they are not overwritten), and a sync makes only those names durable that
-             concern the synced file or folder. Of the others some first ones are, and any of those that concern a file or folder
-             which was synced at any time: it is in the log, and a later sync of any file writes the log.
+             concern the synced file, until they are changed again, or that are in the synced folder. Of the others some first
+             ones are. A change that concerns a file or folder which was synced at any time is in the log, and a later sync of any
+             file writes the log: such a change may be there before others, with its old and its new name apart; and if the file
+             was not synced before, the file that it replaces may be gone without it.
 pessimistic  Names are durable after a sync of their folder alone, and any subset of the other changes of names is, also of
              a rename between two folders one half. Sizes and pages as in ext4, and no rule for direct writes.
 
-In all models a file that was synced while it had a name, or before it got its first one, has its bytes and its size, a change of names within one folder happens as a whole, and a
-sector of 512 bytes is written as a whole. Times, modes, owners and attributes are not modelled, nor are writes of other processes,
-errors of the disk, or a disk that acknowledges a sync that it has not done.
+In all models a file that was synced has its bytes and its size, unless it is synced once more after it has lost its last name; a
+change of names within one folder happens as a whole, and a sector of 512 bytes is written as a whole. Times, modes, owners and
+attributes are not modelled, nor are writes of other processes, errors of the disk, or a disk that acknowledges a sync that it has
+not done. test_real_cuts.py compares the models with the file systems.
 """
 
 from __future__ import annotations
@@ -231,14 +234,20 @@ class Replay:
             file: [(content, None)] for file, content in record.contents.items() if content is not None
         }
         self.changes: list[tuple[int, Event]] = []  # of names
+        self.lost: set[int] = set()  # numbers of syncs of files that had no name any more
         names, had_names = dict(record.names), set(record.names.values())
+        history = {file: list(steps) for file, steps in self.steps.items()}
         for at, event in enumerate(record.events[:n_events]):
             if event.kind in (WRITE, SIZE):
                 steps = self.steps[event.file]
                 steps.append((_after(steps[-1][0], event), event))
+                history[event.file].append(steps[-1])
             elif event.kind == SYNC and event.file in self.steps:
                 if event.file not in had_names or event.file in names.values():
                     self.steps[event.file] = [(self.steps[event.file][-1][0], None)]
+                else:  # btrfs may then forget its earlier syncs, too
+                    self.lost.add(at)
+                    self.steps[event.file] = list(history[event.file])
             elif event.parts:
                 self.changes.append((at, event))
                 apply(names, event.parts)
@@ -279,13 +288,39 @@ class Replay:
             return names
         least = self.first_open() if model != "btrfs" else 0
         cut = chance.randint(least, len(self.changes))
-        for number, (at, event) in enumerate(self.changes):
-            is_logged = model == "btrfs" and (
-                self.concerns_a_sync(at, event) or (self.may_be_logged(event) and chance.random() < 0.5)
-            )
-            if number < cut or is_logged:
+        if model != "btrfs":
+            for _, event in self.changes[:cut]:
                 apply(names, event.parts)
+            return names
+        for is_durable, part in self.btrfs_parts(cut):
+            if is_durable or chance.random() < 0.5:
+                apply(names, [part])
         return names
+
+    def btrfs_parts(self, cut: int) -> Iterator[tuple[bool, Part]]:
+        """Yield what changes of names may have done on the disk, and whether that is certain, if the first `cut` changes are there."""
+        names = dict(self.record.names)
+        for number, (at, event) in enumerate(self.changes):
+            of_file = any(
+                self.is_synced(at, file) for file in event.touched - {part[0] for part in event.parts}
+            )
+            may_be_logged = self.may_be_logged(event)
+            for part in event.parts:
+                is_durable = number < cut or self.is_synced(at, part[0])
+                if not is_durable and may_be_logged and self._may_vanish(at, event, part, names):
+                    yield False, (*part[:2], None)
+                is_durable = is_durable or (of_file and not self._is_changed_again(number, part))
+                if is_durable or of_file or may_be_logged:
+                    yield is_durable, part
+            apply(names, event.parts)
+
+    def _may_vanish(self, at: int, event: Event, part: Part, names: Names) -> bool:
+        """True if a file that was not synced takes a name: the log then loses the old file of this name, and has no new one."""
+        was_synced = any(one.kind == SYNC and one.file == event.file for one in self.record.events[:at])
+        return part[2] is not None and part[:2] in names and not was_synced
+
+    def _is_changed_again(self, number: int, part: Part) -> bool:
+        return any(part[:2] == later[:2] for _, event in self.changes[number + 1 :] for later in event.parts)
 
     def may_be_logged(self, event: Event) -> bool:
         """True if a file or folder of this event was synced at any time: btrfs then logs it, and may write it before others."""
@@ -294,8 +329,10 @@ class Replay:
 
     def is_synced(self, at: int, file: int) -> bool:
         """True if a sync of this file or folder followed an event."""
-        later = self.record.events[at + 1 : self.n_events]
-        return any(event.kind == SYNC and event.file == file and not event.is_data_sync for event in later)
+        return any(
+            event.kind == SYNC and event.file == file and not event.is_data_sync and number not in self.lost
+            for number, event in enumerate(self.record.events[at + 1 : self.n_events], at + 1)
+        )
 
     def concerns_a_sync(self, at: int, event: Event) -> bool:
         """True if a file or folder that this event concerns was synced later."""

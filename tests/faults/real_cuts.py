@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Random sequences of calls in folders of one loop mount, and what is there after a power cut.
 
-ext4 and XFS are shut down (EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN): what has not reached the device is lost. btrfs does not have this call in
-older kernels, so its device is copied: a copy that equals the next one is what the device had at one moment.
+ext4 and XFS are shut down (EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN): what has not reached the device is lost. Older kernels cannot do this
+with btrfs, so its device is copied: two copies that are equal are what the device had at one moment.
 
-Besides the calls of the record there are *prods*: `sync_file_range` on a part of a file, and syncs of a file outside of the folders. A power cut
-may come after any of them, and they let the disk have more than the last sync says. The model knows nothing of them.
+Besides the calls of the record there are *prods*, which the model does not know: `sync_file_range` on a page, and syncs of a file outside of
+the folders. They let the disk have more than the syncs of the record say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import fcntl
 import mmap
 import os
 import random
-import shutil
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -65,16 +64,36 @@ def shut_down(folder: Path) -> None:
 
 def copy_of_device(image: Path) -> Path:
     """Return a copy of the device as it was at one moment."""
-    copies = [image.with_name("copy-1"), image.with_name("copy-2")]
-    before = b""
-    for number in range(20):
-        copy = copies[number % 2]
-        shutil.copyfile(image, copy)
-        now = copy.read_bytes()
+    before: dict[int, bytes] = {}
+    for _ in range(20):
+        now = _extents(image)
         if now == before:
-            return copy
+            break
         before = now
-    raise OSError(f"{image}: expected a device that rests for a moment")
+    else:
+        raise OSError(f"{image}: expected a device that rests for a moment")
+    copy = image.with_name("copy")
+    with copy.open("wb") as file:
+        file.truncate(image.stat().st_size)
+        for offset, data in now.items():
+            file.seek(offset)
+            file.write(data)
+    return copy
+
+
+def _extents(image: Path) -> dict[int, bytes]:
+    """Return the bytes of a file without its holes, by offset."""
+    extents = {}
+    with image.open("rb") as file:
+        end, size = 0, os.fstat(file.fileno()).st_size
+        while end < size:
+            try:
+                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError:  # nothing but a hole is left
+                break
+            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            extents[start] = os.pread(file.fileno(), end - start, start)
+    return extents
 
 
 class Calls:
