@@ -30,7 +30,9 @@ from faults.history_order import NEVER, Operation, contradiction, unexplained
 __all__ = [
     "ERASED",
     "FIRST",
+    "READ",
     "RECORD",
+    "WRITE",
     "Recorder",
     "Result",
     "Rules",

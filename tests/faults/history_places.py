@@ -62,9 +62,16 @@ class Place:
 def _local(codecs: str) -> Callable[[Path], AbstractContextManager[Site]]:
     @contextmanager
     def open_site(folder: Path) -> Iterator[Site]:
-        yield Site([folder], codecs=codecs)
+        yield Site([folder], codecs=codecs, hot=2)
 
     return open_site
+
+
+@contextmanager
+def _large(folder: Path) -> Iterator[Site]:
+    """Inner chunks of 512 KiB, whose bytes take long to write."""
+    strategies = ("in_place", "in_place", "in_place", "replace")
+    yield Site([folder], n_shards=1, shard_chunks=4, chunk=1 << 16, hot=1, strategies=strategies)
 
 
 @contextmanager
@@ -109,6 +116,7 @@ PLACES: dict[str, Place] = {
     "local-raw": Place(_local("raw")),
     "local-zstd": Place(_local("zstd"), in_ci=False),
     "local-crc32c": Place(_local("crc32c"), BESIDE_UPDATES_IN_PLACE),
+    "local-large": Place(_large, work=(actors.write_parts, actors.write_parts, *READERS), in_ci=False),
     # an eraser would free the end of a file, where another inner chunk may go before a reader opens the file again
     "stock-readers": Place(
         _beside_stock_readers, work=(*PART_WRITERS, actors.read_stock, actors.read_stock, actors.read)
