@@ -304,7 +304,11 @@ class ObjectStore(ZarrStore):
         except asyncio.CancelledError:
             # obstore aborts an upload after an error, but not if its task is cancelled
             is_cancelled = True
-            await asyncio.wait([task])
+            while not task.done():  # `all_of` cancels again what `gather` has cancelled
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # or asyncio reports it as not retrieved
             raise
         except (self._obstore.exceptions.BaseError, OSError):  # perhaps only the answer is lost
             with contextlib.suppress(OSError, TimeoutError, self._obstore.exceptions.BaseError):

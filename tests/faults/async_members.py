@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,14 +18,13 @@ from faults.async_world import (
     INNER,
     KV,
     N_INNER,
-    OPERATION,
     SHARD,
     SHARDS,
     SPECS,
     Operation,
     World,
 )
-from faults.virtual_loop import PROCESS, Process
+from faults.virtual_loop import OPERATION, PROCESS, Process
 from obstore.exceptions import GenericError
 from spec_json import CRC, LITTLE
 from zarr.storage import ObjectStore, StorePath
@@ -33,7 +32,7 @@ from zarr.storage import ObjectStore, StorePath
 import shardcodec
 from shardcodec import GroupWriteError, LockError
 from shardcodec.errors import ConflictError
-from shardcodec.kv import FAILED, ShardedKeyValueStore, Transaction
+from shardcodec.kv import FAILED, NO_VALUE, ShardedKeyValueStore, Transaction
 from shardcodec.storage import waiting
 
 __all__ = ["ON_ARRAY", "ON_KEYS", "Member"]
@@ -62,7 +61,7 @@ class Member:
         place = self.store, KV
         return ShardedKeyValueStore(place, grid_shape=(N_INNER,), index_codecs=[LITTLE, CRC])
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Start a task of this process, as an event."""
         token = PROCESS.set(self.process)
         try:
@@ -76,17 +75,17 @@ class Member:
         self.tasks.append(task)
         return task
 
-    async def _run(self, gate: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> None:
+    async def _run(
+        self, gate: asyncio.Future[None], work: Callable[[Any], Coroutine[Any, Any, None]]
+    ) -> None:
         try:
             await gate
-            await work
+            await work(self)
         except asyncio.CancelledError:
             pass
         except Exception as error:
             text = "".join(traceback.format_exception(error)[-4:])
             self.world.wrong.append(f"{self.process.name}: {text}")
-        finally:
-            work.close()
 
     def lose(self) -> None:
         """Let the process run nothing any more."""
@@ -96,7 +95,8 @@ class Member:
         """Unwind what a lost process has left, whose requests go nowhere; store what a cancelled block has left."""
         if not self.process.is_lost:
             if self.process.buffer is not None and self.block is not None:
-                self.start(self._store_rest(self.block))
+                block = self.block
+                self.start(lambda _: self._store_rest(block))
             return
         self.process.is_gone = True
         self.process.is_lost = False
@@ -131,11 +131,11 @@ class Member:
 
     @contextlib.asynccontextmanager
     async def writing(self, operation: Operation) -> AsyncIterator[None]:
-        """Run a write, and note its end."""
+        """Run a read or a write, and note its end."""
         world = self.world
         token = OPERATION.set(operation)
         n_requests, n_faults = self.client.n_requests, world.service.n_faults
-        began = world.loop.time()
+        began, operation.begin = world.loop.time(), world.loop.n_steps
         try:
             yield
         except (GenericError, GroupWriteError, FileNotFoundError) as error:
@@ -143,6 +143,8 @@ class Member:
                 raise
             if world.service.n_faults == n_faults and not self.process.is_gone:
                 world.wrong.append(f"{operation} failed without a fault: {error!r}")
+            if not self.process.is_gone:
+                world.check_failure(operation, error)
         except LockError as error:
             if world.loop.time() - began < 50:
                 world.wrong.append(f"{operation} gave up after {world.loop.time() - began} s: {error!r}")
@@ -152,6 +154,10 @@ class Member:
             OPERATION.reset(token)
             if self.client.n_requests - n_requests > MAX_REQUESTS:
                 world.wrong.append(f"{operation} took {self.client.n_requests - n_requests} requests")
+            if operation.n_under_way and not self.process.is_gone:
+                world.wrong.append(
+                    f"{operation} has ended before {operation.n_under_way} of its requests and threads"
+                )
 
     def _elements(self, first: int, values: Sequence[int]) -> dict[str, dict[int, int]]:
         changes: dict[str, dict[int, int]] = {}
@@ -162,7 +168,9 @@ class Member:
     async def store_elements(self, first: int, values: Sequence[int], name: str) -> None:
         last = first + len(values)
         replaces = first % SHARD == 0 and last % SHARD == 0
-        operation = Operation(name, self._elements(first, values), replaces=replaces)
+        is_upload = self.world.streams and not self.world.at_start and any(values)
+        changes = self._elements(first, values)
+        operation = Operation(name, changes, replaces=replaces, is_looked_up=is_upload or not replaces)
         async with self.writing(operation):
             await self.array.setitem(slice(first, last), np.array(values, dtype="i8"))
 
@@ -187,23 +195,26 @@ class Member:
         await self.read_elements(first, n)
 
     async def read_elements(self, first: int, n: int) -> None:
-        begin, n_faults = self.world.loop.n_steps, self.world.service.n_faults
-        try:
+        operation = Operation("read", {})
+        async with self.writing(operation):
             values = np.asarray(await self.array.getitem(slice(first, first + n))).tolist()
-        except GenericError as error:
-            if self.world.service.n_faults == n_faults and not self.process.is_gone:
-                self.world.wrong.append(f"a read failed without a fault: {error!r}")
-            return
-        for at in range(first, first + n, SHARD - first % SHARD):
-            end = min(first + n, at - at % SHARD + SHARD)
-            self.world.check_read(SHARDS[at // SHARD], at % SHARD, values[at - first : end - first], begin)
+            for at in range(first, first + n, SHARD - first % SHARD):
+                end = min(first + n, at - at % SHARD + SHARD)
+                key = SHARDS[at // SHARD]
+                self.world.check_read(key, at % SHARD, values[at - first : end - first], operation.begin)
+
+    async def read_twice(self) -> None:
+        """Read elements, of which some are in no inner chunk, with a cached index the second time."""
+        first, n = ((4, 4), (2, 2))[self.world.setup.pick([1, 1])]
+        await self.read_elements(first, n)
+        await self.read_elements(first, n)
 
     async def group(self) -> None:
         """Write elements one after the other in a block, which stores them at its end, or when it has too many."""
         choices = self.world.setup
         firsts = ((0, 2, 4), (1, 3, 9), (5, 12))[choices.pick([1, 1, 1])]
         max_bytes = (1 << 20, 0)[choices.pick([2, 1])]
-        operation = self.block = Operation("group", {}, in_pieces=True)
+        operation = self.block = Operation("group", {}, in_pieces=True, is_looked_up=False)
         async with self.writing(operation), shardcodec.group_writes(max_bytes):
             for first in firsts:
                 value = self.world.value()
@@ -235,7 +246,7 @@ class Member:
             stamp = await self.key_values.write(KEYS[i], value, if_equal=result.stamp.generation)
             if stamp.generation == FAILED:
                 if KV in operation.applied:
-                    self.world.wrong.append(f"{operation} is stored, but was reported as failed")
+                    self.world.wrong.append(f"{operation} is stored, but was reported as failed: stamp")
                 operation.changes = {}
 
     async def transaction(self) -> None:
@@ -256,15 +267,22 @@ class Member:
                 operation.changes = {}
 
     async def read_keys(self) -> None:
-        begin, n_faults = self.world.loop.n_steps, self.world.service.n_faults
-        try:
+        operation = Operation("read_keys", {})
+        async with self.writing(operation):
             results = await self.key_values.read_many(KEYS)
-        except GenericError as error:
-            if self.world.service.n_faults == n_faults and not self.process.is_gone:
-                self.world.wrong.append(f"a read failed without a fault: {error!r}")
-            return
-        values = [result.value if result.state == "value" else None for result in results]
-        self.world.check_read(KV, 0, values, begin)
+            values = [result.value if result.state == "value" else None for result in results]
+            self.world.check_read(KV, 0, values, operation.begin)
+
+    async def take_key(self) -> None:
+        """Write a value that is the same for all writers, if there is none."""
+        operation = Operation("take_key", {KV: {3: b"taken"}})
+        operation.expects = {3: None}
+        async with self.writing(operation):
+            stamp = await self.key_values.write(KEYS[3], b"taken", if_equal=NO_VALUE)
+            if stamp.generation == FAILED:
+                if KV in operation.applied:
+                    self.world.wrong.append(f"{operation} is stored, but was reported as failed: stamp")
+                operation.changes = {}
 
     # ---- handles
 
@@ -290,8 +308,16 @@ ON_ARRAY = (
     Member.replace,
     Member.erase,
     Member.read,
+    Member.read_twice,
     Member.group,
     Member.compact,
     Member.write_chunks,
 )
-ON_KEYS = (Member.put_key, Member.delete_key, Member.exchange_key, Member.transaction, Member.read_keys)
+ON_KEYS = (
+    Member.put_key,
+    Member.delete_key,
+    Member.exchange_key,
+    Member.transaction,
+    Member.take_key,
+    Member.read_keys,
+)

@@ -36,14 +36,12 @@ from faults.async_world import (  # noqa: E402
     INNER,
     KV,
     N_INNER,
-    OPERATION,
-    SHARD,
     SHARDS,
     Operation,
     World,
     shard_of,
 )
-from faults.virtual_loop import Listed, Random, Violation, virtual_package  # noqa: E402
+from faults.virtual_loop import OPERATION, Listed, Random, Violation, virtual_package  # noqa: E402
 from faults.virtual_objects import virtual_obstore  # noqa: E402
 from zarr.core.buffer import default_buffer_prototype  # noqa: E402
 
@@ -57,11 +55,10 @@ COLLECT = 200  # schedules between two collections of garbage
 @contextlib.contextmanager
 def small_parts(world: World) -> Iterator[None]:
     """Let the limits of a schedule be small, so that little arrays meet them; new shards are streamed in some schedules."""
-    streams = bool(world.setup.pick([2, 1]))
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(budget, "limits_of_zarr", return_value=world.limits))
         stack.enter_context(mock.patch.multiple(conditions, _checked=set(), _told=set()))
-        if streams:
+        if world.streams:
             stack.enter_context(
                 mock.patch.multiple(
                     array_io, LEAST_NBYTES=0, PIECE_NBYTES=32, INDEXES_PER_PIECE=0, STREAMED_NBYTES=64
@@ -72,15 +69,20 @@ def small_parts(world: World) -> Iterator[None]:
 
 
 def prepare(world: World) -> None:
-    """Store the document, and in some schedules the first shard and two values."""
+    """Store the document, and in some schedules the first shard, whole or half, and two values."""
     text = DOCUMENTS[world.at_start].to_buffer_dict(default_buffer_prototype())["zarr.json"]
     world.service.set("a/zarr.json", text.to_bytes())
-    if world.setup.pick([1, 1]):
+    n_stored = (N_INNER, N_INNER // 2, 0)[world.setup.pick([1, 1, 1])]
+    if not n_stored:
         return
     value = world.value()
     elements = np.full(INNER, value, dtype="<i8").tobytes()
     for key, changes, chunks in (
-        (SHARDS[0], dict.fromkeys(range(SHARD), value), [elements] * N_INNER),
+        (
+            SHARDS[0],
+            dict.fromkeys(range(n_stored * INNER), value),
+            [elements] * n_stored + [None] * (N_INNER - n_stored),
+        ),
         (KV, {0: b"zero", 2: b"two"}, [b"zero", None, b"two", None]),
     ):
         token = OPERATION.set(Operation("first", {key: changes}, replaces=True))
@@ -105,9 +107,10 @@ def random_schedule(seed: str) -> World:
             return work
 
         tasks = []
-        for i in range(chance.choice((1, 2, 2, 3))):
+        is_crowded = chance.random() < 0.2  # one process, whose tasks meet in its budgets and locks
+        for i in range(1 if is_crowded else chance.choice((1, 2, 2, 3))):
             member = Member(world, "abc"[i])
-            n_tasks = chance.choice(((1,), (2,), (3,), (1, 1), (1, 2)))
+            n_tasks = (2, 1, 2, 1) if is_crowded else chance.choice(((1,), (2,), (3,), (1, 1), (1, 2)))
             for n in n_tasks:
                 chosen = chance.choices(actions, k=n)
                 if len(n_tasks) > 1:
@@ -116,12 +119,24 @@ def random_schedule(seed: str) -> World:
 
         def disturb(started: list[asyncio.Task[None]]) -> None:
             for running_task in started:
-                if chance.random() < 0.2:
+                if chance.random() < (0.5 if is_crowded else 0.2):
                     delay = chance.choice((0, 0, 0, 1, 40))
-                    after(world, delay, f"cancel {running_task.get_name()}", running_task.cancel)
+                    after(
+                        world,
+                        delay,
+                        chance.randrange(12),
+                        f"cancel {running_task.get_name()}",
+                        running_task.cancel,
+                    )
             if chance.random() < 0.2:
                 member = chance.choice(tasks)[0]
-                after(world, chance.choice((0, 0, 1)), f"lose {member.process.name}", member.lose)
+                after(
+                    world,
+                    chance.choice((0, 0, 1)),
+                    chance.randrange(12),
+                    f"lose {member.process.name}",
+                    member.lose,
+                )
 
         world.run(tasks, disturb)
     return world
@@ -196,9 +211,8 @@ def problems_of(schedule: Schedule) -> tuple[list[str], World | None]:
     return world.wrong, world
 
 
-def after(world: World, delay: float, what: str, happen: Callable[[], Any]) -> None:
-    """Let something happen at any time after some events and a delay."""
-    n = world.setup.random.randrange(12)
+def after(world: World, delay: float, n: int, what: str, happen: Callable[[], Any]) -> None:
+    """Let something happen after a delay, as the event after n others of its own."""
 
     def step() -> None:
         nonlocal n
@@ -208,7 +222,10 @@ def after(world: World, delay: float, what: str, happen: Callable[[], Any]) -> N
         else:
             world.loop.expect(what, step)
 
-    world.loop.expect_later(delay, what, step)
+    if delay:
+        world.loop.expect_later(delay, what, step)
+    else:
+        world.loop.expect(what, step)
 
 
 # ---------------------------------------------------------------- the command

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
-from contextvars import ContextVar
 from typing import Any, Protocol
 
 import numpy as np
-from faults.virtual_loop import Choices, VirtualLoop, running
+from faults.virtual_loop import OPERATION, Choices, Owner, VirtualLoop, running
 from faults.virtual_objects import Client, GcsClient, Service
 from helpers import ABSENT, assemble, chunk_bytes, entries_of, letters_index_nbytes
 from spec_json import CRC, LITTLE
@@ -30,7 +29,6 @@ __all__ = [
     "KV",
     "NOTHING",
     "N_INNER",
-    "OPERATION",
     "SHARD",
     "SHARDS",
     "SPECS",
@@ -95,11 +93,12 @@ def shard_of(chunks: Sequence[bytes | None], *, at_start: bool) -> bytes:
     return assemble(b"".join(chunk or b"" for chunk in chunks), entries, at_start=at_start)
 
 
-class Operation:
+class Operation(Owner):
     """A write: for each object the new elements or values by position, and what the store has of them.
 
     replaces: it depends on nothing that is stored. in_pieces: parts of it may be stored one after the other. expects: values that must be stored
-    when it is carried out (conditional writes of the key-value store).
+    when it is carried out; then it must itself be carried out (conditional writes of the key-value store). is_looked_up: if the answer to its last write is lost,
+    the writer looks whether it is stored.
     """
 
     def __init__(
@@ -109,10 +108,14 @@ class Operation:
         *,
         replaces: bool = False,
         in_pieces: bool = False,
+        is_looked_up: bool = True,
     ) -> None:
         self.name = name
         self.changes = changes
         self.replaces, self.in_pieces = replaces, in_pieces
+        self.is_looked_up = is_looked_up
+        self.has_failed_looks = False  # since its last change
+        self.begin = 0
         self.expects: dict[int, Any] = {}
         self.is_over = False
         self.applied: dict[str, dict[int, Any]] = {}
@@ -121,14 +124,14 @@ class Operation:
     def __str__(self) -> str:
         return f"{self.name} {self.changes}"
 
-
-OPERATION: ContextVar[Operation | None] = ContextVar("operation", default=None)
+    def look_failed(self) -> None:
+        self.has_failed_looks = True
 
 
 class Actor(Protocol):
     """A process of a schedule."""
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Start a task."""
 
     def clean_up(self) -> None:
@@ -166,6 +169,7 @@ class World:
         self.states: dict[str, list[tuple[int, State]]] = {key: [(0, NOTHING[key])] for key in NOTHING}
         self.wrong: list[str] = []
         self.members: list[Actor] = []
+        self.streams = bool(setup.pick([2, 1]))
         self._values = itertools.count(1)
         self._n_changes = dict.fromkeys(NOTHING, 0)
 
@@ -210,6 +214,7 @@ class World:
         if last == number - 1 and not operation.replaces and not operation.in_pieces and new != old:
             self.wrong.append(f"{operation} has stored {key} twice, with no other writer in between")
         operation.last_number[key] = number
+        operation.has_failed_looks = False
         applied = operation.applied.setdefault(key, {})
         applied.update((i, value) for i, value in changes.items() if new[i] == value)
 
@@ -222,16 +227,29 @@ class World:
             applied = operation.applied.get(key, {})
             missing = {i: v for i, v in changes.items() if i not in applied}
             # nothing need be stored where nothing changes
-            if missing and not any(
-                all(state[i] == value for i, value in missing.items()) for _, state in self.states[key]
-            ):
-                self.wrong.append(f"{operation} was acknowledged, but {missing} was never stored in {key}")
+            states = [] if operation.expects else self._states_since(key, operation.begin)
+            if missing and not any(all(state[i] == v for i, v in missing.items()) for state in states):
+                self.wrong.append(f"{operation} was acknowledged, but it has not stored {missing} in {key}")
+
+    def check_failure(self, operation: Operation, error: Exception) -> None:
+        """Check that a write which has raised is not stored, as far as the writer could know."""
+        is_stored = operation.changes and all(
+            operation.applied.get(key, {}).keys() >= changes.keys()
+            and operation.last_number.get(key) == self._n_changes[key]
+            for key, changes in operation.changes.items()
+        )
+        if is_stored and operation.is_looked_up and not operation.has_failed_looks:
+            self.wrong.append(f"{operation} is stored, but was reported as failed: {error!r}")
+
+    def _states_since(self, key: str, begin: int) -> list[State]:
+        """Return the states that an object has had since a step."""
+        states = self.states[key]
+        start = max(i for i, (step, _) in enumerate(states) if step <= begin)
+        return [state for _, state in states[start:]]
 
     def check_read(self, key: str, first: int, values: Sequence[Any], begin: int) -> None:
         """Check that elements which were read since the step `begin` are those of one state of the object."""
-        states = self.states[key]
-        start = max(i for i, (step, _) in enumerate(states) if step <= begin)
-        possible = [state[first : first + len(values)] for _, state in states[start:]]
+        possible = [state[first : first + len(values)] for state in self._states_since(key, begin)]
         if tuple(values) not in possible:
             self.wrong.append(
                 f"a read of {key}[{first}:] has got {tuple(values)}, expected one of {possible}"
@@ -248,7 +266,7 @@ class World:
 
         async def begin() -> None:
             for member, work in tasks:
-                running_tasks.append(member.start(work(member)))
+                running_tasks.append(member.start(work))
             disturb(running_tasks)
 
         with running(loop):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("obstore")
 
 from faults.async_members import Member
 from faults.async_schedules import (
+    after,
     at_random,
     enumerated,
     mixed,
@@ -23,7 +25,7 @@ from faults.async_schedules import (
     small_parts,
     world_of_schedules,
 )
-from faults.async_world import SHARDS, Operation, World
+from faults.async_world import SHARD, SHARDS, Operation, World
 from faults.virtual_loop import Listed, Random, Violation, VirtualLoop
 
 
@@ -61,6 +63,21 @@ def test_reads_of_a_key_value_store_share_the_limit_of_requests() -> None:
         world.run([(member, Member.read_keys)] * 4, lambda _: None)
     assert not world.wrong
     assert member.client.most_under_way == 1
+
+
+def test_a_cancelled_write_of_several_uploads_waits_for_all_of_them() -> None:
+    """When one upload had ended, the other one was cancelled again, and went on after the write: it read its array, and nothing would abort it."""
+    n_events = 0
+    for n in range(30):
+        world = World(Listed(), Listed(), fault_weight=0.0)
+        world.streams, world.limits = True, world.limits._replace(n_requests=1)
+        with small_parts(world):
+            member = Member(world, "a")
+            work = partial(Member.store_elements, first=0, values=[1] * 2 * SHARD, name="replace")
+            world.run([(member, work)], lambda tasks: after(world, 0, n, "cancel", tasks[0].cancel))  # noqa: B023
+        assert not world.wrong
+        n_events = len(world.loop.trace)
+    assert n_events > 30
 
 
 def test_lists_of_choices_are_complete() -> None:

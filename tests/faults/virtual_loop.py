@@ -15,7 +15,6 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextlib
-import functools
 import heapq
 import io
 import random
@@ -25,6 +24,7 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 from unittest import mock
 
@@ -37,9 +37,11 @@ from shardcodec.storage import locks, waiting
 from shardcodec.storage.runner import run_blocking
 
 __all__ = [
+    "OPERATION",
     "PROCESS",
     "Choices",
     "Listed",
+    "Owner",
     "Process",
     "Random",
     "Violation",
@@ -69,12 +71,19 @@ class Choices(Protocol):
     def pick(self, weights: Sequence[float]) -> int:
         """Return the number of one of the possibilities; the first one is the usual one."""
 
+    def interrupts(self) -> bool:
+        """Return True if an event comes before callbacks that are ready."""
+
 
 class Random:
     """Choices at random, from a seed."""
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
+        self._share = self.random.choice((0, 0, 0.05, 0.3))
+
+    def interrupts(self) -> bool:
+        return bool(self._share) and self.random.random() < self._share
 
     def pick(self, weights: Sequence[float]) -> int:
         if len(weights) == 1:
@@ -109,6 +118,9 @@ class Listed:
         self._taken.append(choice)
         self._sizes.append(len(possible))
         return possible[choice]
+
+    def interrupts(self) -> bool:
+        return False
 
     def following(self) -> list[int] | None:
         """Return the list after this run, None after the last one."""
@@ -145,6 +157,18 @@ class Process:
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class Owner:
+    """What requests and threads are for. n_under_way: those that have begun and not ended."""
+
+    n_under_way = 0
+
+    def look_failed(self) -> None:
+        """Note that an attempt of a read of an object has failed."""
+
+
+OPERATION: ContextVar[Any] = ContextVar("operation", default=None)
 
 
 class Event(NamedTuple):
@@ -258,15 +282,15 @@ LEAVES = frozenset(("_ElementsMaker._write", "_NewShard._encode", "read", "load_
 def _work_of(func: Callable[..., Any]) -> str:
     """Return the name of what `waiting.in_thread` is asked to do."""
     work = getattr(func, "_work", func)
-    work = work.args[0] if isinstance(work, functools.partial) else work
+    work = work.args[0] if isinstance(work, partial) else work
     return str(getattr(work, "__qualname__", work))
 
 
-def _call_for(future: asyncio.Future[Any], call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _call_for(future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
     if future.done():
         return
     try:
-        future.set_result(call(*arguments))
+        future.set_result(call())
     except Exception as error:  # the loop raises it
         future.set_exception(error)
 
@@ -312,11 +336,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def run_in_executor(self, _executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future: asyncio.Future[Any] = self.create_future()
-        work = _work_of(func)
-        if work in LEAVES:
-            self.expect(f"thread {work}", lambda: _call_for(future, func, args), PROCESS.get())
-        else:
-            self.expect(f"thread {work}", _Job(self, lambda: func(*args), future).step, PROCESS.get())
+        work, owner = _work_of(func), OPERATION.get() or Owner()
+        owner.n_under_way += 1
+
+        def call() -> Any:
+            try:
+                return func(*args)
+            finally:
+                owner.n_under_way -= 1
+
+        step = partial(_call_for, future, call) if work in LEAVES else _Job(self, call, future).step
+        self.expect(f"thread {work}", step, PROCESS.get())
         return future
 
     # ---- steps
@@ -326,6 +356,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self.n_steps > MAX_STEPS or self._now > MAX_SECONDS:
             raise Violation(f"no end after {self.n_steps} steps and {self._now:.0f} s; {self.pending()}")
         if self._ready:
+            if self._possible() and self._choices.interrupts():
+                self._happen(self._possible())
             for _ in range(len(self._ready)):
                 self._call(self._ready.popleft())
         elif not self._stopping:
@@ -357,17 +389,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._process = None
 
     def _next_event(self) -> None:
-        timers = self._timers()
-        possible = [i for i, e in enumerate(self._events) if e.process is None or not e.process.is_lost]
-        if possible:
-            weights = [4.0] * len(possible) + [1.0] * bool(timers)
-            choice = self._choices.pick(weights)
-            if choice < len(possible):
-                event = self._events.pop(possible[choice])
-                self.trace.append(f"{self._now:.3f} {event.what}")
-                self.switch(event.process)
-                event.happen()
-                return
+        timers, possible = self._timers(), self._possible()
+        if possible and self._happen(possible, or_time=bool(timers)):
+            return
         if not timers and self._settled is not None:
             self._settled.set_result(None)
             return
@@ -376,6 +400,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = max(self._now, timers[0]._when)
         while timers and timers[0]._when <= self._now:
             self._ready.append(heapq.heappop(timers))
+
+    def _possible(self) -> list[int]:
+        return [i for i, e in enumerate(self._events) if e.process is None or not e.process.is_lost]
+
+    def _happen(self, possible: Sequence[int], *, or_time: bool = False) -> bool:
+        """Let one of these events happen; return False if time is to pass before."""
+        choice = self._choices.pick([4.0] * len(possible) + [1.0] * or_time)
+        if choice == len(possible):
+            return False
+        event = self._events.pop(possible[choice])
+        self.trace.append(f"{self._now:.3f} {event.what}")
+        self.switch(event.process)
+        event.happen()
+        return True
 
     def _timers(self) -> list[asyncio.TimerHandle]:
         timers: list[asyncio.TimerHandle] = self._scheduled

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 import obstore
-from faults.virtual_loop import PROCESS, Choices, VirtualLoop
+from faults.virtual_loop import OPERATION, PROCESS, Choices, Owner, VirtualLoop
 from obstore import exceptions
 
 __all__ = ["Client", "Course", "GcsClient", "Service", "virtual_obstore"]
@@ -118,6 +118,7 @@ class _Attempt:
     def __init__(self, service: Service, what: str, act: Callable[[], Any], *, is_conditional: bool) -> None:
         self._service, self._what = service, what
         self._act = partial(copy_context().run, act)  # what is stored tells who stores it
+        self._owner = OPERATION.get() or Owner()
         self._course = service.course(is_conditional=is_conditional)
         self._answer: asyncio.Future[Any] = service.loop.create_future()
         # A write without a condition that is carried out after the client has given up could undo any later one, and no
@@ -132,7 +133,7 @@ class _Attempt:
             give_up = partial(self._tell, None, _Failed(self._course))
             loop.expect_later(TIMEOUT_SECONDS, f"{what}: no answer", give_up)
             if self._is_late:
-                loop.expect_later(TIMEOUT_SECONDS + 1, f"{what}: late", self._carry_out)
+                loop.expect_later(TIMEOUT_SECONDS + 1, f"{what}: late", self._come_late)
         return await self._answer
 
     def _reach(self) -> None:
@@ -151,6 +152,10 @@ class _Attempt:
                 error = _Failed(self._course)
         what = f"{self._what}: answer {error or ''}"
         self._service.loop.expect(what, partial(self._tell, result, error))
+
+    def _come_late(self) -> None:
+        self._carry_out()
+        self._owner.look_failed()  # or it has come too early
 
     def _may_be(self) -> bool:
         return self._service.choices.pick([1, 1]) == 1
@@ -191,6 +196,8 @@ class Client:
         self, what: str, act: Callable[[], Any], *, repeats: bool = True, is_conditional: bool = False
     ) -> Any:
         """Carry out a request, repeat it as the client of obstore does, and return what `act` returns at the service."""
+        owner = OPERATION.get() or Owner()
+        owner.n_under_way += 1
         self.n_under_way += 1
         self.most_under_way = max(self.most_under_way, self.n_under_way)
         self.n_requests += 1
@@ -198,14 +205,19 @@ class Client:
             return await self._ask(what, act, repeats=repeats, is_conditional=is_conditional)
         finally:
             self.n_under_way -= 1
+            owner.n_under_way -= 1
 
     async def _ask(self, what: str, act: Callable[[], Any], *, repeats: bool, is_conditional: bool) -> Any:
         n, pause = 0, PAUSE
         while True:
             try:
                 return await self._attempt(what, act, is_conditional=is_conditional)
+            except asyncio.CancelledError:
+                self._note(what)
+                raise
             except _Failed as failure:
                 course = failure.course
+                self._note(what)
                 may_repeat = repeats or course in (
                     Course.NOT_SENT,
                     Course.REFUSED,
@@ -219,6 +231,10 @@ class Client:
             n += 1
             await asyncio.sleep(pause)
             pause *= 2
+
+    def _note(self, what: str) -> None:
+        if what.startswith(("get", "body")):
+            (OPERATION.get() or Owner()).look_failed()
 
     async def _attempt(self, what: str, act: Callable[[], Any], *, is_conditional: bool) -> Any:
         process = PROCESS.get()
