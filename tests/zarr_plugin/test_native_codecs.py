@@ -199,3 +199,48 @@ def test_damaged_chunk_is_an_error_or_reads_as_zarr_reads_it(
         except Exception:
             expected = None
         assert got == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_filters_take_elements_of_any_memory_and_leave_out_chunks_of_nan() -> None:
+    """Filters get elements in native order: from an array in the other order, in F order, and compared with a fill value of NaN."""
+    scale = named("numcodecs.fixedscaleoffset", offset=1, scale=4, dtype="<f4", astype="<f8")
+    inner = [
+        named("numcodecs.bitround", keepbits=20),
+        scale,
+        named("bytes", endian="little"),
+        named("crc32c"),
+    ]
+    nested = named(
+        "sharding_indexed",
+        chunk_shape=[2, 3],
+        codecs=inner,
+        index_codecs=[named("bytes", endian="little")],
+    )
+    values = values_of("float32")
+    values[4:8, 6:12] = np.nan
+    for codecs in (inner, [nested]):
+        stores = []
+        for _ in range(2):
+            document = {
+                "zarr_format": 3,
+                "node_type": "array",
+                "shape": list(SHAPE),
+                "data_type": "float32",
+                "chunk_grid": named("regular", chunk_shape=list(CHUNK)),
+                "chunk_key_encoding": named("default"),
+                "fill_value": "NaN",
+                "codecs": codecs,
+                "attributes": {},
+            }
+            stores.append(store_with(document))
+        mine, theirs = ours(stores[0]), own(stores[1])
+        theirs[...] = values
+        for given in (values, np.asfortranarray(values), values.astype(">f4")):
+            mine[...] = 5
+            mine[...] = given
+            assert stored(stores[0]).keys() == stored(stores[1]).keys()
+            assert bits(mine[...]) == bits(theirs[...]) == bits(zarrs_view(mine)[...])
+        out = np.empty(SHAPE, ">f4")
+        out[...] = shardcodec.open_array(stores[0])[...]
+        assert bits(out.astype("f4")) == bits(theirs[...])
