@@ -234,12 +234,15 @@ class World:
     def check_failure(self, operation: Operation, error: Exception) -> None:
         """Check that a write which has raised is not stored, as far as the writer could know."""
         is_stored = operation.changes and all(
-            operation.applied.get(key, {}).keys() >= changes.keys()
-            and operation.last_number.get(key) == self._n_changes[key]
+            operation.applied.get(key, {}).keys() >= changes.keys() and self.is_last(operation, key)
             for key, changes in operation.changes.items()
         )
         if is_stored and operation.is_looked_up and not operation.has_failed_looks:
             self.wrong.append(f"{operation} is stored, but was reported as failed: {error!r}")
+
+    def is_last(self, operation: Operation, key: str) -> bool:
+        """Return True if the last change of an object is that of an operation."""
+        return operation.last_number.get(key) == self._n_changes[key]
 
     def _states_since(self, key: str, begin: int) -> list[State]:
         """Return the states that an object has had since a step."""
