@@ -446,8 +446,8 @@ class Caller:
 
     def is_waiting(self) -> bool:
         """Return True if the caller still waits."""
-        frames = native.load().current_frames()
-        return self._frame in _outwards(frames.get(threading.main_thread().ident))
+        innermost = native.load().current_frames().get(threading.main_thread().ident)
+        return self._frame is not None and self._frame in _outwards(innermost)
 
 
 # After other tasks were seen on the event loop, it counts as shared for this many seconds.
