@@ -9,6 +9,7 @@ import random
 import shutil
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.crash_membership import permits
@@ -63,15 +64,19 @@ class Cut:
         ]
 
 
+def runs() -> list[Any]:
+    """Of btrfs a few cuts with a fixed seed: its model lacks some chains of renames (docs/testing.md, "Limitations")."""
+    few = [pytest.param(system, N_CUTS, "1", id=f"{system}-few") for system in SYSTEMS]
+    seed = os.environ.get("SEED", "2")
+    many = [
+        pytest.param(system, N_CUTS_AT_NIGHT, seed, marks=pytest.mark.nightly, id=f"{system}-many")
+        for system in ("ext4", "xfs")
+    ]
+    return [*few, *many]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize(
-    ("n_cuts", "seed"),
-    [
-        pytest.param(N_CUTS, "1", id="few"),
-        pytest.param(N_CUTS_AT_NIGHT, os.environ.get("SEED", "2"), marks=pytest.mark.nightly, id="many"),
-    ],
-)
+@pytest.mark.parametrize(("system", "n_cuts", "seed"), runs())
 def test_power_cut_leaves_what_the_model_permits(tmp_path: Path, system: str, n_cuts: int, seed: str) -> None:
     """The first models were contradicted: by a truncation after a direct write (all), and by names that btrfs logs before others."""
     image, folder = formatted(tmp_path, system)
