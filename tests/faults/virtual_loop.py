@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
@@ -33,7 +34,7 @@ from zarr.core import sync as zarr_sync
 from shardcodec import compat
 from shardcodec.access import buffer as buffers
 from shardcodec.access.buffer import group_writes
-from shardcodec.storage import locks, waiting
+from shardcodec.storage import conditions, locks, waiting
 from shardcodec.storage.runner import run_blocking
 
 __all__ = [
@@ -142,13 +143,14 @@ class Process:
         self.is_lost = False  # it runs nothing more
         self.is_gone = False  # its rest is cleaned up: its requests go nowhere
         self.parked: list[asyncio.Handle] = []
-        self._globals: tuple[Any, Any] = None, group_writes._Blocks()
+        # the lock of the probe, too: a process that is lost with it must not stop the others
+        self._globals: tuple[Any, ...] = None, group_writes._Blocks(), weakref.WeakKeyDictionary()
 
     def enter(self) -> None:
-        buffers._buffer, group_writes._blocks = self._globals
+        buffers._buffer, group_writes._blocks, conditions._probing = self._globals
 
     def leave(self) -> None:
-        self._globals = buffers._buffer, group_writes._blocks
+        self._globals = buffers._buffer, group_writes._blocks, conditions._probing
 
     @property
     def buffer(self) -> Any:
