@@ -11,6 +11,8 @@ After this call, zarr-python and the libraries that use it read and write arrays
 from __future__ import annotations
 
 import importlib
+import os
+from _thread import RLock
 from typing import TYPE_CHECKING, Any
 
 from . import public as _public
@@ -32,19 +34,36 @@ __version__ = "0.1.0"
 # Separate surfaces and the tools.
 _PACKAGES = ("kv", "tools", "transformer")
 
+# One thread imports: if two begin with different modules of zarr, each may wait for the other, and Python gives one an error or half a
+# module. Then a stand-in would take the place of the pipeline.
+_importing = RLock()
+
+
+def _renew_lock() -> None:
+    global _importing
+    _importing = RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name in _PACKAGES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _public.MODULES:
+    if name not in _PACKAGES and name not in _public.MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _importing:
+        if name in _PACKAGES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name not in globals():
+            globals()[name] = _first_use(name)
+    return globals()[name]
+
+
+def _first_use(name: str) -> Any:
     try:
-        value = getattr(importlib.import_module(_public.MODULES[name], __name__), name)
+        return getattr(importlib.import_module(_public.MODULES[name], __name__), name)
     except (ImportError, AttributeError) as error:
-        value = _stand_in(name, error)
-    globals()[name] = value
-    return value
+        return _stand_in(name, error)
 
 
 def _stand_in(name: str, misfit: Exception) -> Any:

@@ -127,6 +127,32 @@ def test_first_use_from_several_threads() -> None:
     run(FIRST_USE)
 
 
+SLOW = """
+import sys, threading, time
+class Slow:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "zarr.api":
+            time.sleep(0.5)
+sys.meta_path.insert(0, Slow)
+import shardcodec
+used = {}
+def use(name):
+    used[name] = getattr(shardcodec, name)
+first = threading.Thread(target=use, args=("enable",))
+first.start()
+time.sleep(0.2)
+use("ShardCodecPipeline")
+first.join()
+assert len(used) == 2 and "shardcodec.stand_in" not in sys.modules, used
+"""
+
+
+def test_first_uses_that_import_different_modules_of_zarr() -> None:
+    """One thread had begun to import zarr, and another one zarr.abc.codec: each waited for the other, and one got an error."""
+    run(SLOW)
+
+
 FORKED = """
 import os, pickle
 import numpy as np, zarr, shardcodec
