@@ -57,8 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def is_chosen(item: pytest.Item) -> bool:
         if any(item.path.is_relative_to(path) for path in whole):
             return True
-        if item.get_closest_marker("slow"):
-            return half == "second"
+        for marker, its_half in (("native", "first"), ("slow", "second")):
+            if item.get_closest_marker(marker):
+                return half == its_half
         return zlib.crc32(item.nodeid.encode()) % 2 == (half == "second")
 
     left_out = [item for item in items if not is_chosen(item)]
