@@ -31,6 +31,8 @@ NEEDS = {
     "choosing-shards.md": ("typer",),
     "plain-chunks.md": ("typer",),
 }
+# Jobs of several processes each, which take the time of ten other pages.
+LONG = ("plain-chunks.md", "slurm.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -53,7 +55,9 @@ def program(page: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.nightly) if page in LONG else page for page in PAGES]
+)
 def test_page_runs(page: str, tmp_path: Path) -> None:
     env = environment()
     for package in NEEDS.get(page, ()):

@@ -260,7 +260,7 @@ def wait_for_shards(job: Path, n: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_leads_to_exit_code_4_and_the_job_goes_on(source: Path, new: Path, job: Path) -> None:
     process = command("--shards", "16,16", "--job", str(job), "--dask", "local:2", source=source, new=new)
     wait_for_shards(job, 3, process)

@@ -112,6 +112,7 @@ def summary(found: Survey) -> tuple[Any, ...]:
     return found.findings, counts, found.places.tolist(), found.is_lost.tolist()
 
 
+@pytest.mark.nightly
 def test_engine_finds_in_a_file_what_is_found_in_memory(tmp_path: Path) -> None:
     """The engine computes checksums of files in one call; bytes in memory are checked one by one."""
     store, key, _ = object_at(tmp_path / "shard", None, None)
@@ -275,7 +276,7 @@ def test_damage_of_several_bytes_of_the_index_is_not_taken_for_a_cut(order: str,
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-@pytest.mark.parametrize("order", ["morton", "lexicographic"])
+@pytest.mark.parametrize("order", ["morton", pytest.param("lexicographic", marks=pytest.mark.nightly)])
 def test_cut_of_the_index_has_the_true_length(order: str, is_sparse: bool) -> None:
     shard, spec = compressed_shard(order=order, is_sparse=is_sparse)
     for n_cut in [*range(4, 40), 100, 104, 108, 500]:

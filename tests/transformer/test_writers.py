@@ -83,7 +83,16 @@ def test_concurrent_processes_lose_no_chunk(make: Callable[..., Make], strategy:
     assert len(asyncio.run(keys(LocalStore(tmp_path / "store")))) == 1
 
 
-@pytest.mark.parametrize("kind", ["memory", "local", "any", "conditional", "stack", "stack of any"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "memory",
+        "local",
+        "any",
+        "conditional",
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("stack", "stack of any")),
+    ],
+)
 def test_threads_with_own_event_loops_lose_no_chunk(kind: str, tmp_path: Path) -> None:
     inner = below(kind, tmp_path / "store")
     stores = [ShardingStorageTransformer(inner, (4, 4)) for _ in range(2)]

@@ -168,6 +168,7 @@ def test_progress_is_reported(tmp_path: Path) -> None:
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
+@pytest.mark.nightly
 def test_ten_thousand_shards_in_bounded_memory(tmp_path: Path) -> None:
     array = create(tmp_path / "a", shape=(100 * 32, 100 * 64), shards=(32, 64), chunks=(2, 2), dtype="int8")
     array[:2, :128] = 1

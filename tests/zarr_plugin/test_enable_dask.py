@@ -136,7 +136,7 @@ def written(folder: Path, way: str) -> int:
 WAYS = ("to_zarr", "store", "map_blocks")
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.nightly)])
 def test_schedulers_of_dask_lose_no_element(tmp_path: Path, scheduler: str) -> None:
     with shardcodec.enable(), dask.config.set(scheduler=scheduler, num_workers=4):
         assert {way: written(tmp_path, way) for way in WAYS} == dict.fromkeys(WAYS, 0)
