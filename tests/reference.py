@@ -149,7 +149,7 @@ def _bytes_decode(blob: bytes, codec: Mapping[str, Any]) -> bytes:
             return zlib.decompress(blob)
     try:
         return bytes(_of_numcodecs(codec).decode(blob))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, IndexError) as error:  # the last two: too short for a checksum
         raise MalformedShard(str(error)) from error
 
 
