@@ -85,7 +85,7 @@ struct sc_codec {
     bool fixed_size; /* encode() writes bound() bytes, whatever the data are */
 
     /* A checksum: a little-endian u4 beside the unchanged bytes, which the chain checks and adds without a copy. The
-     * second function copies in addition. NULL: this codec is no checksum. */
+     * second function also copies the bytes. NULL: this codec is no checksum. */
     uint32_t (*checksum)(const uint8_t *src, size_t nbytes);
     uint32_t (*copy_checksum)(const uint8_t *src, size_t nbytes, uint8_t *dst);
 

@@ -191,7 +191,7 @@ class World:
         self._n_changes[key] += 1
         self.states[key].append((self.loop.n_steps, new))
         if operation is None:
-            self.wrong.append(f"nobody has stored {key}: {old} became {new}")
+            self.wrong.append(f"{key} changed without a write: {old} became {new}")
         else:
             self._check_change(operation, key, old, new)
 

@@ -65,7 +65,7 @@ RECORD = np.dtype(
     ]
 )
 ROWS = 1 << 14  # of one file
-MOST = 2  # violations of one kind in one inner chunk that are told
+MAX_REPORTED = 2  # violations of one kind in one inner chunk
 
 
 # ---- what inner chunks contain
@@ -198,7 +198,7 @@ def load(folder: Path) -> Array:
 
 
 class Rules(NamedTuple):
-    """What is promised to readers.
+    """The promise to readers.
 
     Parameters
     ----------
@@ -305,16 +305,16 @@ class _Chunk:
     def violations(self) -> Iterator[tuple[str, Iterable[Any]]]:
         """Yield what is wrong, with the records that contradict one another."""
         mixed = self._reads["value"] == MIXTURE
-        for i in np.flatnonzero(mixed)[:MOST]:
+        for i in np.flatnonzero(mixed)[:MAX_REPORTED]:
             yield "a mixture", [self._reads[i]]
         begins, ends = self._write_times()
         nowhere = ~mixed & (begins > self._reads["end"])
-        for i in np.flatnonzero(nowhere)[:MOST]:
+        for i in np.flatnonzero(nowhere)[:MAX_REPORTED]:
             yield "a value from nowhere", [*self._writers(i), self._reads[i]]
         # the begin of the last write that was acknowledged before each read
         bounds = self._begins[np.searchsorted(self._ends, self._since) - 1]
         lost = ~mixed & ~nowhere & (ends < bounds) & (self._since > 0)
-        for i in np.flatnonzero(lost)[:MOST]:
+        for i in np.flatnonzero(lost)[:MAX_REPORTED]:
             later = self._writes[(self._writes["begin"] == bounds[i]) & (self._writes["acknowledged"] == 1)]
             yield "an acknowledged write was lost, or missed", [*self._writers(i), *later, self._reads[i]]
         good = ~(mixed | nowhere | lost)
@@ -350,7 +350,7 @@ class _Chunk:
             own = np.flatnonzero((self._reads["actor"] == actor) & is_unique)
             own = own[np.argsort(self._reads["end"][own])]
             newest = np.maximum.accumulate(begins[own])
-            for i in np.flatnonzero(ends[own] < newest)[:MOST]:
+            for i in np.flatnonzero(ends[own] < newest)[:MAX_REPORTED]:
                 newer = own[int(np.flatnonzero(begins[own] == newest[i])[0])]
                 records = [
                     *self._writers(newer),

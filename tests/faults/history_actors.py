@@ -1,6 +1,6 @@
 # history_actors.py - the processes of a recorded history: what they write, read, pack and erase
 # SPDX-License-Identifier: MIT
-"""Each actor is a forked process that does one job again and again, until a fault kills it or it is told to stop."""
+"""Each actor is a forked process that repeats one job until it is killed or stopped."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def make_array(site: Site) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What one actor has at hand."""
+    """The state of one actor."""
 
     site: Site
     recorder: Recorder

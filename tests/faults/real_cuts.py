@@ -269,7 +269,7 @@ class Calls:
         self._add(EXCHANGE, file=inode, other=other, at=source, to=target)
 
     def _prod(self) -> None:
-        """Let something reach the disk that nobody has asked for."""
+        """Write something to the disk without a sync of the record."""
         if self._chance.random() < 0.6:
             _, fd = self._file()
             at = ctypes.c_int64(PAGE * self._chance.randrange(3))

@@ -47,7 +47,7 @@ LAYOUTS = ["raw-end", "crc-end", "raw-start", "zstd-start"]
 # "pending": a writer in place was killed when it had overwritten some bytes. "stale": a journal without its marker, which a power cut may
 # leave. "link": the shard is a link to a file.
 STARTS = ["stored", "missing", "pending", "stale", "link"]
-# What the actor of each number writes; some write the same.
+# The value that each actor writes; some write the same.
 CHUNKS = [(0, 3), (0, 1), (2, 3), (0, 1, 3)]
 SHARD = "a/c/0/0"
 # The shard of the sweeper.
@@ -228,7 +228,7 @@ def twin(scene: Scene) -> State:
     return twins_state(scene.layout, blob)
 
 
-# What the twin, which is slow, has read, by layout and bytes.
+# Results of the twin, which is slow, by layout and bytes.
 _known: dict[tuple[int, bytes], State] = {}
 
 
