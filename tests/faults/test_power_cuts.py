@@ -8,7 +8,6 @@ journal. A write that has returned must be stored; a write in progress is stored
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import struct
@@ -20,23 +19,13 @@ import numpy as np
 import pytest
 import zarr
 from faults.loop_devices import formatted, mounted
+from faults.real_cuts import shut_down
 from helpers import ours, quiet, shard_path, zarrs_view
 from workers import forked
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
 from shardcodec.tools import compact, convert
-
-SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN
-WITHOUT_LOG_FLUSH = 2
-
-
-def switch_off(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.ioctl(fd, SHUTDOWN, struct.pack("=I", WITHOUT_LOG_FLUSH))
-    finally:
-        os.close(fd)
 
 
 def write_until_cut(folder: Path, strategy: str, first: int, report: int) -> None:
@@ -68,7 +57,7 @@ def cut_while_writing(folder: Path, strategy: str, first: int, seconds: float) -
     os.close(write_end)
     time.sleep(seconds)
     before = os.read(read_end, 1 << 20)
-    switch_off(folder)
+    shut_down(folder)
     with os.fdopen(read_end, "rb") as pipe:
         after = pipe.read()
     os.waitpid(pid, 0)
@@ -149,7 +138,7 @@ def test_power_cut_after_a_conversion_loses_nothing(tmp_path: Path, system: str)
             encoded = sharded | {"codecs": ["bytes", "crc32c"]}
             for only, more in (("moved", sharded), ("encoded", encoded), ("copied", {})):
                 convert(tmp_path / "old", folder / only, only=[only], **more)
-        switch_off(folder)
+        shut_down(folder)
 
     with mounted(image, folder):
         _, status = os.waitpid(forked(work), 0)
@@ -178,7 +167,7 @@ def test_power_cut_after_a_write_keeps_its_documents(tmp_path: Path, system: str
             old.attrs["units"] = "K"
             old.resize((65,))
             old[0] = 5
-        switch_off(folder)
+        shut_down(folder)
 
     with mounted(image, folder), quiet():
         zarr.create_array(folder / "old", shape=(64,), dtype="int32", zarr_format=zarr_format, **layout)[
@@ -209,7 +198,7 @@ def test_power_cut_after_a_compaction_in_place_loses_nothing(tmp_path: Path, ord
 
         def work() -> None:
             compact(folder / "a", order=order)
-            switch_off(folder)
+            shut_down(folder)
 
         _, status = os.waitpid(forked(work), 0)
         assert status == 0
