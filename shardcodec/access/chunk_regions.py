@@ -37,7 +37,7 @@ class Cuts:
         self.chunk_shape: tuple[int, ...] = tuple(chain.inner.shape if chain.is_shard else chain.shape)
         self._perm: tuple[int, ...] = chain.perm if chain.is_shard else tuple(range(rank))
         self._grid: tuple[int, ...] = chain.grid_shape if chain.is_shard else (1,) * rank
-        self._inverse = tuple(int(axis) for axis in np.argsort(self._perm))
+        self._inverse = tuple(sorted(range(rank), key=self._perm.__getitem__))
         self._extents = tuple(self.chunk_shape[axis] for axis in self._inverse)
         self._shape: tuple[int, ...] = tuple(chain.shape)
 

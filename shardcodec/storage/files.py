@@ -48,6 +48,10 @@ __all__ = [
 ]
 
 
+# New files of up to this many bytes are stored on an event loop itself, because a change of threads would cost more.
+INLINE_NBYTES = 1 << 20
+
+
 # ---------------------------------------------------------------- stores of objects in the memory of this process
 #
 # Objects that are buffers of this process. The engine reads them where they are, and returns new ones.
@@ -375,8 +379,9 @@ class FileStore(Store):
                 outcome = await maker.make(stored, runner)
                 appeared = outcome.appeared
                 if not outcome.is_stored:
-                    work = zip(files, outcome.objects, held, strict=False)
-                    appeared = await runner.call(_put_all, list(work), options, inline=False)
+                    work = list(zip(files, outcome.objects, held, strict=False))
+                    inline = self.is_prompt and _is_quick(work, options)
+                    appeared = await runner.call(_put_all, work, options, inline=inline)
                 file_systems.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
                     from .whole_file import sync_documents  # few programs need it
@@ -391,6 +396,14 @@ class FileStore(Store):
         contest.check_file(locked[appeared[0]].name)
         remaining = [*(locked[i] for i in appeared), *rest]
         return outcome._replace(objects=(), remaining=remaining, contended=locked[appeared[0]].name)
+
+
+def _is_quick(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options) -> bool:
+    """Return True if files are stored in less time than a change of threads takes: few bytes, which need not reach the disk now."""
+    if len(work) > locks.INLINE_LOCKS or options.durability != "rename":
+        return False
+    datas = [data for _, data, _ in work if data is not None and data is not UNCHANGED]
+    return sum(memoryview(data).nbytes for data in datas) <= INLINE_NBYTES
 
 
 def _put_all(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options) -> list[int]:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
 from shardcodec import UnsupportedError
+from shardcodec.access.staged.read import run_on_threads
 
 
 @pytest.fixture(params=KINDS_OF_STORE)
@@ -338,3 +341,39 @@ def test_strings_with_an_explicit_codec_are_read_and_written() -> None:
     array[2:5] = np.array(["a", "", "ccc"], dtype=object)
     assert [str(x) for x in array[:]] == ["", "", "a", "", "ccc", "", ""]
     assert [str(x) for x in zarrs_view(array)[:]] == [str(x) for x in array[:]]
+
+
+class Slow:
+    """Codecs of which each chunk takes some milliseconds; see `ChunkCodecs`."""
+
+    one_by_one = True
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.005, 4), (0.0, 1)])
+def test_slow_codecs_get_threads_for_small_chunks(seconds: float, most: int) -> None:
+    """Eight chunks of 8 KiB with bz2 took 1.5 times the time of zarr, because their bytes alone were not worth a thread."""
+    threads: set[int] = set()
+    done: list[int] = []
+
+    def work(begin: int, end: int) -> None:
+        threads.add(threading.get_ident())
+        done.extend(range(begin, end))
+        time.sleep(seconds)
+
+    codecs: Any = Slow()
+    run_on_threads(8, work, codecs, 8192, 1 << 20, 4, None)
+    assert sorted(done) == list(range(8))
+    assert (len(threads) > 1) == (most > 1) and len(threads) <= most
+
+
+def test_failure_of_the_first_of_small_chunks_is_raised() -> None:
+    done: list[int] = []
+
+    def work(begin: int, end: int) -> None:
+        done.append(begin)
+        raise ValueError(begin)
+
+    codecs: Any = Slow()
+    with pytest.raises(ValueError, match="0"):
+        run_on_threads(8, work, codecs, 8192, 1 << 20, 4, None)
+    assert done == [0]

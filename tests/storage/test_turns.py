@@ -288,6 +288,32 @@ def test_fallback_writes_do_not_access_slow_files_on_the_event_loop(
     assert slow_files["_put"] == 2
 
 
+def test_small_fallback_write_is_stored_without_a_change_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second change of threads, after that of zarr's own pipeline, made a small write take 1.3 times the time of zarr alone."""
+    array = on_pipeline(
+        create(tmp_path, shape=(64, 512, 512), shards=(32, 512, 512), chunks=(32, 512, 512), dtype="int8"),
+        strict=False,
+    )
+    pipeline_of(array)._kind = None
+    loops: list[Any] = []
+    put = files._put
+
+    def noted(*arguments: Any) -> Any:
+        loops.append(asyncio._get_running_loop())
+        return put(*arguments)
+
+    monkeypatch.setattr(files, "_put", noted)
+    array[0:32] = 5
+    with shardcodec.options(durability="fsync"):
+        array[0:32] = 6
+    small = on_pipeline(create(tmp_path / "small"), strict=False)
+    pipeline_of(small)._kind = None
+    small[0:4, 0:3] = 5
+    assert loops[:2] == [None, None] and loops[2] is not None
+
+
 def test_transformer_does_not_access_slow_files_on_the_event_loop(
     tmp_path: Path, slow_files: Counter[str]
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -61,8 +62,9 @@ Array = np.ndarray[Any, Any]
 # Maximum number of positions in one call; it bounds memory that is not counted in bytes.
 MAX_POSITIONS = 1 << 14
 
-# One more thread is used for each of this number of decoded bytes.
+# One more thread is used for each of this number of decoded bytes, or if the codecs need this time for the other chunks.
 NBYTES_PER_THREAD = 128 << 10
+SECONDS_PER_THREAD = 2e-3
 
 
 class ChunkCodecs(Protocol):
@@ -212,7 +214,15 @@ def run_on_threads(
             except BaseException as error:  # noqa: BLE001  # raised in the calling thread
                 failures[i] = error
 
-    n_threads = min(n_threads, n, at_once, 1 + n * chunk_nbytes // NBYTES_PER_THREAD)
+    n_threads = min(n_threads, n, at_once)
+    n_worth = 1 + n * chunk_nbytes // NBYTES_PER_THREAD
+    if n_worth == 1 < n_threads:
+        # few bytes: whether a thread is worth its start depends on the codecs, so the first chunk is timed
+        check_cancelled(cancel)
+        before = time.perf_counter()
+        work(next(numbers), 1)
+        n_worth += int((n - 1) * (time.perf_counter() - before) / SECONDS_PER_THREAD)
+    n_threads = min(n_threads, n_worth)
     if n_threads > 1:
         with WorkerThreads[None](n_threads - 1, "shardcodec") as threads:
             for _ in range(n_threads - 1):
