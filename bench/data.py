@@ -88,6 +88,15 @@ class Case:
         (path / "zarr.json").write_text(json.dumps(self.metadata()))
         return path
 
+    def make_field(self) -> Array:
+        """Return the values."""
+        return make_field(self.shape, np.dtype(self.dtype))
+
+    @property
+    def field_name(self) -> str:
+        """A name of the values."""
+        return f"{self.dtype}-{'x'.join(map(str, self.shape))}"
+
     def slug(self) -> str:
         shapes = "-".join("x".join(map(str, s)) for s in (self.shape, self.shard, self.inner))
         return f"{self.dtype}-{shapes}-{self.codec.replace(' ', '-')}"
@@ -126,18 +135,18 @@ def stored_nbytes(path: Path) -> int:
 
 def field_path(case: Case, folder: Path) -> Path:
     """Return the file in which `field` keeps the values of a case."""
-    return folder / f"field-{case.dtype}-{'x'.join(map(str, case.shape))}.npy"
+    return folder / f"field-{case.field_name}.npy"
 
 
 def field(case: Case, folder: Path) -> Array:
     """Return the values of a case; nowhere 0, the fill value, over a whole inner chunk."""
     path = field_path(case, folder)
     if not path.exists():
-        np.save(path, _make_field(case.shape, np.dtype(case.dtype)))
+        np.save(path, case.make_field())
     return np.asarray(np.load(path))
 
 
-def _make_field(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def make_field(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     # amplitude and noise: gzip 1 leaves about 0.6 of the uint16 field, as it does of many images
     amplitude, noise = (2000, 8) if dtype.itemsize > 1 else (40, 2)
     rng = np.random.default_rng(20261120)

@@ -112,6 +112,7 @@ class Zarr(Peer):
 
         with zarr.config.set(self.settings()), warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # zarrs warns if it falls back for a whole array
+            warnings.filterwarnings("ignore", message="Numcodecs codecs are not in the Zarr version 3")
             yield
 
     def open(self, path: Path, case: Case) -> Any:

@@ -2,7 +2,7 @@
 
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
-    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits v2 tools endtoend memory
+    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits v2 codecs tools endtoend memory
     python bench/run.py --groups index --rows mask,written --peers shardcodec,floor,tensorstore
 
 For each row the results of each peer are checked first. Then come the rounds; in each round each peer has one turn, in
@@ -50,6 +50,7 @@ GROUPS = (
         "kv",
         "limits",
         "v2",
+        "codecs",
         "tools",
         "endtoend",
         "memory",

@@ -42,7 +42,7 @@ class Context:
 
     def values(self, case: Case) -> Array:
         """Return the field of a case, read-only. Only the one used last stays in memory."""
-        key = f"{case.dtype}-{case.shape}"
+        key = case.field_name
         if key not in self.latest:
             self.latest.clear()
             self.latest[key] = data.field(case, self.folder)
@@ -349,6 +349,7 @@ QUICK = Sizes(128, 64, 10_000)
 def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
     """Return the rows of the groups named."""
     import suite_climate  # these build on this module
+    import suite_codecs
     import suite_dask
     import suite_gather
     import suite_index
@@ -370,6 +371,7 @@ def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
         "kv": lambda: suite_kv.rows(sizes),
         "limits": lambda: suite_limits.rows(sizes.edge),
         "v2": lambda: suite_v2.rows(sizes.edge),
+        "codecs": lambda: suite_codecs.rows(sizes),
         "tools": lambda: suite_tools.rows(sizes.edge),
         "endtoend": lambda: (
             suite_loader.crops(sizes)
