@@ -32,36 +32,13 @@ from typing import Any
 import numpy as np
 from golden.make_broken import FILL
 from golden.run_broken import boxes, is_text, key_of, load, metadata, spec_of, text
-from interop.peers import PEERS, US, Array, Box, Peer
+from interop.peers import PEERS, US, Box, Peer, Zarrista
 
 import shardcodec
 
 SECONDS = 20
 ROOM_NBYTES = 2 << 30
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Zarrista:
-    """Another binding of the Rust crate, without zarr."""
-
-    name: str = "zarrista"
-
-    def missing(self) -> str | None:
-        return None if importlib.util.find_spec("zarrista") else "zarrista is not installed"
-
-    @staticmethod
-    def _open(folder: Path) -> Any:
-        import zarrista
-        from zarrista.store import FilesystemStore
-
-        return zarrista.Array.open(FilesystemStore(folder))
-
-    def read(self, folder: Path, box: Box) -> Array:
-        return np.asarray(self._open(folder).retrieve_array_subset(box).to_numpy())
-
-    def write(self, folder: Path, box: Box, value: Array) -> None:
-        self._open(folder).store_array_subset(box, value)
 
 
 ALL: list[Peer] = [US, *PEERS, Zarrista()]

@@ -77,7 +77,7 @@ class Zarr:
 
 @dataclass(frozen=True)
 class TensorStore:
-    """TensorStore's zarr3 driver, without its cache."""
+    """TensorStore's drivers of Zarr, without their cache."""
 
     name: str = "tensorstore"
 
@@ -88,14 +88,38 @@ class TensorStore:
     def _open(folder: Path) -> Any:
         import tensorstore
 
+        driver = "zarr" if (folder / ".zarray").exists() else "zarr3"
         kvstore = {"driver": "file", "path": f"{folder}/"}
-        return tensorstore.open({"driver": "zarr3", "kvstore": kvstore, "recheck_cached_data": True}).result()
+        return tensorstore.open({"driver": driver, "kvstore": kvstore, "recheck_cached_data": True}).result()
 
     def read(self, folder: Path, box: Box) -> Array:
         return np.asarray(self._open(folder)[box].read().result())
 
     def write(self, folder: Path, box: Box, value: Array) -> None:
         self._open(folder)[box].write(value).result()
+
+
+@dataclass(frozen=True)
+class Zarrista:
+    """Another binding of the Rust crate, without zarr."""
+
+    name: str = "zarrista"
+
+    def missing(self) -> str | None:
+        return None if importlib.util.find_spec("zarrista") else "zarrista is not installed"
+
+    @staticmethod
+    def _open(folder: Path) -> Any:
+        import zarrista
+        from zarrista.store import FilesystemStore
+
+        return zarrista.Array.open(FilesystemStore(folder))
+
+    def read(self, folder: Path, box: Box) -> Array:
+        return np.asarray(self._open(folder).retrieve_array_subset(box).to_numpy())
+
+    def write(self, folder: Path, box: Box, value: Array) -> None:
+        self._open(folder).store_array_subset(box, value)
 
 
 # To test the tests, put zarr's own pipeline in the place of shardcodec's: they must pass too.
@@ -111,3 +135,5 @@ PEERS: list[Peer] = [
     Zarr("zarrs", "zarrs.ZarrsCodecPipeline", {"codec_pipeline.strict": True}),
     TensorStore(),
 ]
+# Those that only read what others have written.
+READERS: list[Peer] = [*PEERS, Zarrista()]
