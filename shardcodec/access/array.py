@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..arguments import checked
-from ..compat import default_spec, metadata_from, spec_with
+from ..compat import default_spec, spec_with
 from ..format.metadata import parse_document
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
@@ -21,7 +21,7 @@ from .array_io import Request
 from .array_reader import ArrayReader, Kind
 from .box_reader import Folder, folder_at
 from .buffer import flush_folder, store_elements, store_elements_blocking
-from .documents import Attributes, change_document, delete_objects
+from .documents import Attributes, change_document, delete_objects, type_for_zarr
 from .read import ObjectSelection
 from .regions import as_coordinates
 
@@ -154,6 +154,8 @@ def create_array(
         for keyword, value in (("shape", values.shape), ("dtype", values.dtype)):
             if keywords.setdefault(keyword, value) != value:
                 raise ValueError(f"{keyword}: expected {value}, that of `data`, got {keywords[keyword]}")
+    if "dtype" in keywords:
+        keywords["dtype"] = type_for_zarr(keywords["dtype"])
     trial = zarr.create_array({}, **{**keywords, "overwrite": False})
     document = trial.metadata.to_dict()
     Array(
@@ -449,7 +451,7 @@ class Array(ArrayReader):
             from .buffer.array_guard import ArrayGuard  # only blocks of `group_writes` need it
 
             folder = self._folder
-            self._guard = ArrayGuard(metadata_from(self._document), folder.store, folder.prefix.rstrip("/"))
+            self._guard = ArrayGuard.of_document(self._document, folder.store, folder.prefix.rstrip("/"))
         return self._guard
 
     def _change_shape(self, choose: Callable[[Ints], Ints]) -> Ints:

@@ -21,6 +21,7 @@ import numpy as np
 from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
 from ..format.metadata import key_encoding, parse_document
+from ..format.ml_types import COMPLEX_NBYTES, ML_NBYTES
 from ..format.spec import ChainSpec
 from ..native import require
 from ..option_sources import current_options
@@ -550,7 +551,10 @@ def _outline(array: ArrayReader) -> np.ndarray[Any, Any]:
 
 def _other_ways(error: UnsupportedError) -> str:
     """Return how to read an array that is not native. A copy has the same data type, so it may not be native either."""
-    copy = "" if "data_type" in error.context else ", or make a native copy with `shardcodec convert`"
+    name = error.context.get("data_type")
+    if name in ML_NBYTES or name in COMPLEX_NBYTES:
+        return "`shardcodec convert` moves its chunks without decoding them"
+    copy = "" if name is not None else ", or make a native copy with `shardcodec convert`"
     return f"open the array with zarr.open_array{copy}"
 
 

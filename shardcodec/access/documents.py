@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ..format.dtypes import as_dtype, fill_bytes, fill_from_document, fill_scalar, fill_to_json
 from ..format.metadata import json_object
+from ..format.ml_types import ML_NBYTES, ml_name
 from ..options import Options
 from ..storage.replace import replace
 from ..storage.runner import BLOCKING, Runner, run_blocking
 from ..storage.store import Outcome, StoredObject
 from .box_reader import Folder
 
-__all__ = ["Attributes", "change_document", "delete_objects"]
+__all__ = ["Attributes", "change_document", "delete_objects", "type_for_zarr"]
 
 Document = Mapping[str, Any]
 
@@ -179,3 +183,50 @@ class Attributes(MutableMapping[str, Any]):
             return {**document, "attributes": new}
 
         self._values = self._of(change_document(self._folder, self._name, changed, self._options))
+
+
+# ---------------------------------------------------------------- documents of new arrays, which zarr writes
+
+
+def type_for_zarr(value: Any) -> Any:
+    """Return a data type for `zarr.create_array`: `value`, but for those of `ml_dtypes` an object that writes their documents.
+
+    zarr does not have these types. The object lets it make a document, with zarr's defaults for integers of the same size; it
+    is not registered, so zarr still cannot open the array.
+    """
+    if not _is_ml(value):
+        return value
+    from zarr.dtype import UInt8, UInt16
+
+    dtype = as_dtype(value)
+    of_zarr: Any = UInt16 if dtype.itemsize == 2 else UInt8
+
+    class MLType(of_zarr):  # type: ignore[misc]
+        dtype_cls = type(dtype)
+        _zarr_v3_name = dtype.name
+
+        def to_native_dtype(self) -> Any:
+            return dtype
+
+        def to_json(self, zarr_format: int) -> Any:
+            return dtype.name if zarr_format == 3 else {"name": dtype.name, "object_codec_id": None}
+
+        def cast_scalar(self, data: object) -> Any:
+            return fill_scalar(dtype, fill_bytes(dtype, data))
+
+        def default_scalar(self) -> Any:
+            return fill_scalar(dtype, bytes(dtype.itemsize))
+
+        def to_json_scalar(self, data: object, *, zarr_format: int) -> Any:
+            return fill_to_json(dtype, fill_bytes(dtype, data))
+
+        def from_json_scalar(self, data: object, *, zarr_format: int) -> Any:
+            return fill_scalar(dtype, fill_from_document(dtype, data))
+
+    return MLType()
+
+
+def _is_ml(value: Any) -> bool:
+    if isinstance(value, np.dtype):
+        return ml_name(value) is not None
+    return value in ML_NBYTES if isinstance(value, str) else getattr(value, "__module__", "") == "ml_dtypes"

@@ -20,7 +20,7 @@ from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.waiting import Patience, retry
 from .inner_chunks import coordinates
-from .regions import PLAIN_KINDS, Box, Points, Selection, as_void, covers, n_touched
+from .regions import Box, Points, Selection, as_void, covers, has_buffer_format, n_touched
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -200,7 +200,7 @@ def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_arra
     of_array: folder and geometry of an array of local files (`_native.ArraySlices`); without them the reader gets paths of
     files. After an error of the reader call `read`, whose error names the object.
     """
-    if chain.stage is not None or dtype.kind not in PLAIN_KINDS:
+    if chain.stage is not None or not has_buffer_format(dtype):
         return None
     kept = indexes.shared(options.index_cache, options.open_files)
     how = {

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "PLAIN_KINDS",
     "Box",
     "Boxes",
     "Lists",
@@ -38,6 +37,7 @@ __all__ = [
     "box_rows",
     "covered",
     "covers",
+    "has_buffer_format",
     "is_empty",
     "is_filled",
     "n_touched",
@@ -48,9 +48,6 @@ __all__ = [
     "touched",
     "whole",
 ]
-
-# Kinds of elements that the buffer protocol has letters for.
-PLAIN_KINDS = "biufc"
 
 Ints = tuple[int, ...]
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
@@ -151,6 +148,11 @@ def whole(shape: Sequence[int]) -> Box:
     """Return the box of all elements of an object, at the origin of the array."""
     zeros = (0,) * len(shape)
     return Box(zeros, tuple(shape), None, zeros)
+
+
+def has_buffer_format(dtype: np.dtype[Any]) -> bool:
+    """Return True if the buffer protocol has a letter for such elements; it has none for those of `ml_dtypes`."""
+    return dtype.kind in "biufc" and dtype.type.__module__ == "numpy"
 
 
 def as_void(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

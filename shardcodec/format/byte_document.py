@@ -15,6 +15,7 @@ Source: zarr-extensions, ``data-types``; TensorStore, driver ``zarr3``; numcodec
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,25 +29,16 @@ from .checks import bounded_depth, parse_named, show
 from .codecs import COMPRESSORS
 from .dtypes import DType, fill_from_json, parse_data_type
 from .metadata import document_in_v3, has_text, parse_document
+from .ml_types import COMPLEX_NBYTES, ML_NBYTES, ml_dtype
 from .spec import ChainSpec
 
 __all__ = ["ByteDocument", "byte_document", "inner_codecs"]
 
 Document = Mapping[str, Any]
 
-# Bytes of an element of the types that the codec `bytes` stores, and numpy does not have.
-_SIZES = {
-    **dict.fromkeys(("int2", "int4", "uint2", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"), 1),
-    **dict.fromkeys(("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn"), 1),
-    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
-    **dict.fromkeys(("bfloat16", "complex_float4_e2m1fn", "complex_float6_e2m3fn"), 2),
-    **dict.fromkeys(("complex_float6_e3m2fn", "complex_float8_e3m4", "complex_float8_e4m3"), 2),
-    **dict.fromkeys(("complex_float8_e4m3b11fnuz", "complex_float8_e4m3fnuz", "complex_float8_e5m2"), 2),
-    **dict.fromkeys(("complex_float8_e5m2fnuz", "complex_float8_e8m0fnu"), 2),
-    **dict.fromkeys(("complex_bfloat16", "complex_float16"), 4),
-    **dict.fromkeys(("complex_float32",), 8),
-    **dict.fromkeys(("complex_float64",), 16),
-}
+# Bytes of an element of the types that the codec `bytes` stores, and numpy itself does not have. They are moved as bytes also if
+# `ml_dtypes` is installed, so that a tool does the same everywhere.
+_SIZES = ML_NBYTES | COMPLEX_NBYTES
 # Assumed bytes of an element of any other type, to estimate sizes in memory.
 _USUAL_NBYTES = 16
 
@@ -136,10 +128,8 @@ def byte_document(document: Document) -> ByteDocument:
         except UnsupportedError as error:
             return _grid_of_v2(document, error)
         stored = in_v3
-    try:
-        with_data_type = stored
-        parse_data_type(stored.get("data_type"))
-    except UnsupportedError:
+    with_data_type = stored
+    if _is_foreign(stored.get("data_type")):
         name = _name_of(stored.get("data_type"))
         itemsize = _SIZES.get(name)
         nbytes = itemsize or _USUAL_NBYTES
@@ -152,8 +142,6 @@ def byte_document(document: Document) -> ByteDocument:
                 stored, _with_any_size(with_data_type), name, _first_codec(stored), has_fill=False
             )
         has_fill = fill is not None
-    except ShardError:
-        pass  # the parser of the document says where
     parse_document(with_data_type)
     try:
         ChainSpec.from_metadata(with_data_type)
@@ -161,6 +149,19 @@ def byte_document(document: Document) -> ByteDocument:
         codec = str(error.codec or error.message)
         return ByteDocument(stored, _with_any_size(with_data_type), name, codec, has_fill)
     return ByteDocument(stored, with_data_type, name, has_fill=has_fill)
+
+
+def _is_foreign(data_type: Any) -> bool:
+    """Return True for a data type whose elements are bytes to the engine; False if it is malformed, which `parse_document` explains."""
+    if _name_of(data_type) in _SIZES:
+        return True
+    try:
+        parse_data_type(data_type)
+    except UnsupportedError:
+        return True
+    except ShardError:
+        pass
+    return False
 
 
 def _grid_of_v2(document: Document, error: UnsupportedError) -> ByteDocument:
@@ -179,7 +180,7 @@ def _grid_of_v2(document: Document, error: UnsupportedError) -> ByteDocument:
 def _fill(name: str, nbytes: int, value: object) -> bytes | None:
     """Return one element of a type that numpy does not have, in native byte order.
 
-    None for a nonzero number of fewer than 16 bits, whose bits are not known here.
+    None for a nonzero number of fewer than 16 bits if `ml_dtypes`, which knows its bits, is not installed.
     """
     if isinstance(value, str) and re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * nbytes}}}", value):
         return int(value, 16).to_bytes(nbytes, sys.byteorder)
@@ -193,6 +194,9 @@ def _fill(name: str, nbytes: int, value: object) -> bytes | None:
             return fill_from_json(np.dtype("uint16"), _bits_of_bfloat16(fill_from_json(_FLOAT32, value)))
         if name in ("float16", "float32", "float64"):
             return fill_from_json(np.dtype(name), value)
+        if name in ML_NBYTES:
+            with contextlib.suppress(UnsupportedError):
+                return fill_from_json(ml_dtype(name), value)
         return bytes(nbytes) if fill_from_json(_FLOAT32, value) == bytes(4) else None
     except ShardError:
         return None

@@ -26,6 +26,9 @@ MAX_NDIM = 32
 MAX_ITEMSIZE = 1 << 20
 MAX_OPS = 8
 
+# Floats whose NaNs the engine recognises.
+_FLOATS = ("float16", "float32", "float64")
+
 
 class LoweredIndex(TypedDict):
     """Layout of an index, ``struct sc_index_layout``."""
@@ -110,7 +113,7 @@ def _check_limit(value: int, limit: int, what: str) -> None:
 def _nan_order(chain: ChainSpec) -> str | None:
     """Return the byte order of stored floats if the fill value is NaN; None otherwise."""
     serializer = chain.serializer
-    if isinstance(serializer, Sharding) or chain.dtype.kind != "f" or not np.isnan(chain.fill_value):
+    if isinstance(serializer, Sharding) or chain.dtype.name not in _FLOATS or not np.isnan(chain.fill_value):
         return None
     return serializer.endian or sys.byteorder
 

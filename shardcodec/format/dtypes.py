@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from .checks import as_int, as_items, as_mapping, check_keys, parse_named, show, unsupported, within, wrong
+from .ml_types import COMPLEX_NBYTES, ML_NBYTES, element_kind, ml_dtype, ml_dtypes, ml_name, refuse_complex
 
 __all__ = [
     "SwapField",
@@ -40,6 +41,7 @@ __all__ = [
     "fill_scalar",
     "fill_to_json",
     "loose_base64",
+    "ml_name",
     "parse_data_type",
     "swap_fields",
 ]
@@ -59,6 +61,8 @@ _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as",
 _LENGTH_CODES = {"fixed_length_utf32": "U", "null_terminated_bytes": "S", "raw_bytes": "V"}
 _LENGTH_NAMES = {code: name for name, code in _LENGTH_CODES.items()}
 _MAX_LENGTH = 2**31 - 1  # numpy keeps an itemsize in a C int
+# Names that numpy does not know, or knows only after `ml_dtypes` has been imported.
+_ONLY_ZARR = frozenset({"string", "variable_length_bytes", *ML_NBYTES, *COMPLEX_NBYTES})
 
 
 def parse_data_type(data: object) -> DType:
@@ -69,10 +73,12 @@ def parse_data_type(data: object) -> DType:
     SpecError
         The configuration of a known type is invalid.
     UnsupportedError
-        The type is unknown, or its elements have no fixed size.
+        The type is unknown, its elements have no fixed size, or it needs the package `ml_dtypes`, which is not installed.
     """
     name, configuration = parse_named(data)
-    if name not in (*_CORE, *_LENGTH_CODES, *_TIME, *_STRUCT) and not _is_raw_bits(name):
+    if name in COMPLEX_NBYTES:
+        refuse_complex(name)
+    if name not in (*_CORE, *_LENGTH_CODES, *_TIME, *_STRUCT, *ML_NBYTES) and not _is_raw_bits(name):
         unsupported("", f"shardcodec does not implement data type {show(name)}", data_type=name)
     with within("configuration"):
         if name in _LENGTH_CODES:
@@ -82,6 +88,8 @@ def parse_data_type(data: object) -> DType:
         if name in _STRUCT:
             return _parse_struct(configuration)
         check_keys(configuration, "")
+    if name in ML_NBYTES:
+        return ml_dtype(name)
     return _raw_bits(name) if _is_raw_bits(name) else np.dtype(name)
 
 
@@ -151,7 +159,10 @@ def _parse_field(item: object) -> tuple[str, DType]:
     if not isinstance(name, str) or not name:
         wrong("name" if place == "data_type" else "[0]", f"expected a name, got {show(name)}", actual=name)
     with within(place):
-        return name, parse_data_type(data_type)
+        dtype = parse_data_type(data_type)
+        if ml_name(dtype) is not None:
+            unsupported("", f"shardcodec does not implement fields of type {dtype}", data_type=str(dtype))
+        return name, dtype
 
 
 def as_dtype(value: object) -> DType:
@@ -166,7 +177,7 @@ def as_dtype(value: object) -> DType:
     """
     if isinstance(value, Mapping) and "name" in value:
         return parse_data_type(value)
-    if isinstance(value, str) and (_is_raw_bits(value) or value in ("string", "variable_length_bytes")):
+    if isinstance(value, str) and (_is_raw_bits(value) or value in _ONLY_ZARR):
         return parse_data_type(value)
     if value is None:  # numpy.dtype(None) is float64
         wrong("", "expected a data type, got None", actual=value)
@@ -176,7 +187,8 @@ def as_dtype(value: object) -> DType:
         wrong("", f"expected a data type, got {show(value)}: {error}", actual=value)
     if dtype.subdtype is not None:
         unsupported("", f"expected the type of one element, got the array type {dtype}", data_type=str(dtype))
-    return _check_element(dtype).newbyteorder("=")
+    checked = dtype if ml_name(dtype) is not None else _check_element(dtype)
+    return checked.newbyteorder("=")
 
 
 def _check_element(dtype: DType) -> DType:
@@ -188,8 +200,8 @@ def _check_element(dtype: DType) -> DType:
             _check_element(dtype[name])
     elif dtype.kind not in "biufcmMSUV":
         unsupported("", f"expected elements of a fixed size, got {dtype}", data_type=str(dtype))
-    elif dtype.char in "gG" or (dtype.kind == "V" and dtype.type is not np.void):
-        # The format of long double depends on the platform; extension types such as bfloat16 report the kind of void.
+    elif dtype.char in "gG" or dtype.type.__module__ != "numpy":
+        # The format of long double depends on the platform; types of other packages may report the kind of any other type.
         unsupported("", f"shardcodec does not know the byte layout of {dtype}", data_type=str(dtype))
     if dtype.itemsize == 0:
         wrong("", f"expected elements of at least 1 byte, got {dtype} with 0 bytes", actual=0)
@@ -204,7 +216,7 @@ def dtype_to_json(dtype: DType) -> Any:
     UnsupportedError
         A struct has padding, titles or array fields. numpy and shards can hold them, Zarr metadata cannot.
     """
-    if dtype.name in _CORE:
+    if dtype.name in _CORE or ml_name(dtype) is not None:
         return dtype.name
     if dtype.kind in "mM":
         unit, scale = np.datetime_data(dtype)
@@ -234,7 +246,7 @@ def dtype_repr(dtype: DType) -> str:
     if dtype.names is not None:
         # descr represents padding as fields without a name, which numpy.dtype rejects
         return repr(dtype.descr) if _is_packed(dtype) else repr(dtype).replace("dtype(", "np.dtype(", 1)
-    if dtype.kind in "USV":
+    if element_kind(dtype) in "USV":
         return repr(dtype.str[1:])
     if dtype.kind in "mM":
         unit, scale = np.datetime_data(dtype)
@@ -275,7 +287,7 @@ def _unmerged_swap_fields(dtype: DType, base: int) -> list[SwapField]:
     if dtype.kind == "U":
         return [(base, 4, dtype.itemsize // 4)]
     unit = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
-    if dtype.kind in "SV" or unit == 1:
+    if element_kind(dtype) in "SV" or unit == 1:
         return []
     return [(base, unit, dtype.itemsize // unit)]
 
@@ -299,7 +311,7 @@ def fill_from_json(dtype: DType, value: object) -> bytes:
     """
     if dtype.names is not None:
         return _struct_bytes(dtype, value)
-    match dtype.kind:
+    match element_kind(dtype):
         case "b":
             if not isinstance(value, bool):
                 wrong("", f"expected true or false, got {show(value)}", actual=value)
@@ -307,7 +319,7 @@ def fill_from_json(dtype: DType, value: object) -> bytes:
         case "i" | "u":
             return _integer_bytes(dtype, value)
         case "f":
-            return _float_bytes(dtype.itemsize, value, "")
+            return _float_bytes(dtype, value, "")
         case "c":
             return _complex_bytes(dtype, value)
         case "m" | "M":
@@ -333,7 +345,7 @@ def fill_from_document(dtype: DType, value: object) -> bytes:
 
 def _canonical(dtype: DType, value: object) -> object:
     """Return the strict form of a loosely spelt fill value; return any other value unchanged."""
-    kind = dtype.kind if dtype.names is None else ""
+    kind = element_kind(dtype) if dtype.names is None else ""
     if kind == "b" and (value is None or isinstance(value, str | int | float)):
         return bool(value)
     if kind in ("i", "u", "f", "m", "M") and isinstance(value, bool):
@@ -379,14 +391,17 @@ def loose_base64(value: str, nbytes: int) -> str:
 def _integer_bytes(dtype: DType, value: object) -> bytes:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # writers often store 0.0 for 0, which is unambiguous
-    info = np.iinfo(dtype)
+    name = ml_name(dtype)
+    info = np.iinfo(dtype) if name is None else ml_dtypes(name).iinfo(dtype)
     number = as_int(value, "", minimum=int(info.min), maximum=int(info.max))
+    if name is not None:  # as in memory, where ml_dtypes decides about the bits above the number
+        return np.array(number).astype(dtype).tobytes()
     return number.to_bytes(dtype.itemsize, sys.byteorder, signed=dtype.kind == "i")
 
 
-def _float_bytes(itemsize: int, value: object, path: str) -> bytes:
+def _float_bytes(dtype: DType, value: object, path: str) -> bytes:
     if isinstance(value, str) and value not in _SPECIAL:
-        return _hex_float_bytes(itemsize, value, path)
+        return _hex_float_bytes(dtype.itemsize, value, path)
     if isinstance(value, str):
         value = _SPECIAL[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -395,11 +410,26 @@ def _float_bytes(itemsize: int, value: object, path: str) -> bytes:
         number = float(value)
     except OverflowError:
         wrong(path, f"cannot represent {show(value)} as a float", actual=value)
+    if number == 0 and dtype.name == "float8_e8m0fnu":
+        return b"\0"  # has no zero: TensorStore's default fill value, 0.0, is stored as its least number
     with np.errstate(over="ignore"):
-        stored = np.array(number, dtype=f"f{itemsize}")
-    if math.isfinite(number) and not np.isfinite(stored):
-        wrong(path, f"cannot represent {show(value)} as float{8 * itemsize}", actual=value)
+        stored = np.array(number).astype(dtype)
+    if not _is_near(number, stored):
+        wrong(path, f"cannot represent {show(value)} as {dtype}", actual=value)
     return stored.tobytes()
+
+
+def _is_near(number: float, stored: np.ndarray[Any, Any]) -> bool:
+    """Return False if a number became another kind of number in its data type: infinity or NaN, or one of these a finite number."""
+    as_stored = float(stored)
+    if not math.isfinite(number):
+        return as_stored == number or (math.isnan(number) and math.isnan(as_stored))
+    name = ml_name(stored.dtype)
+    if name is not None and name.startswith(
+        ("float4", "float6")
+    ):  # without infinity: a large number becomes the largest
+        return abs(number) <= float(ml_dtypes(name).finfo(stored.dtype).max)
+    return math.isfinite(as_stored)
 
 
 def _hex_float_bytes(itemsize: int, value: str, path: str) -> bytes:
@@ -416,7 +446,8 @@ def _complex_bytes(dtype: DType, value: object) -> bytes:
     if len(parts) != 2:
         reason = f"expected a real and an imaginary part, got {show(value)}"
         wrong("", reason, expected=2, actual=len(parts))
-    return b"".join(_float_bytes(dtype.itemsize // 2, part, f"[{i}]") for i, part in enumerate(parts))
+    half = np.dtype(f"f{dtype.itemsize // 2}")
+    return b"".join(_float_bytes(half, part, f"[{i}]") for i, part in enumerate(parts))
 
 
 def _text_bytes(dtype: DType, value: object) -> bytes:
@@ -499,17 +530,18 @@ def fill_bytes(dtype: DType, value: object) -> bytes:
     """
     if isinstance(value, np.generic | np.ndarray):
         return _numpy_bytes(dtype, value)
-    if isinstance(value, bytes | bytearray | memoryview) and dtype.kind in "SV":
+    kind = element_kind(dtype)
+    if isinstance(value, bytes | bytearray | memoryview) and kind in "SV":
         return _fit(dtype, bytes(value))
     if dtype.names is not None and isinstance(value, tuple):
         return _tuple_bytes(dtype, value)
-    if dtype.kind == "b" and type(value) is int and value in (0, 1):
+    if kind == "b" and type(value) is int and value in (0, 1):
         value = bool(value)
-    elif dtype.kind in "iuf" and isinstance(value, bool):
+    elif kind in "iuf" and isinstance(value, bool):
         value = int(value)
-    elif dtype.kind == "c" and isinstance(value, int | float | complex):
+    elif kind == "c" and isinstance(value, int | float | complex):
         value = (complex(value).real, complex(value).imag)
-    elif dtype.kind in "mM" and value is not None and not isinstance(value, bool | int | float):
+    elif kind in "mM" and value is not None and not isinstance(value, bool | int | float):
         return _time_bytes(dtype, value)
     return fill_from_json(dtype, value)
 
@@ -526,7 +558,7 @@ def _numpy_bytes(dtype: DType, value: np.generic | np.ndarray[Any, Any]) -> byte
             # `item` of nanoseconds is an integer, which the code below accepts
             wrong("", f"cannot represent {show(value)} as {dtype}", actual=value)
         return _time_bytes(dtype, value)
-    if array.dtype.kind == "V" and array.dtype.names is None:
+    if element_kind(array.dtype) == "V" and array.dtype.names is None:
         return _fit(dtype, array.tobytes())
     item = array.item()
     return fill_bytes(dtype, _from_long_double(dtype, item) if isinstance(item, np.generic) else item)
@@ -586,19 +618,20 @@ def fill_to_json(dtype: DType, fill: bytes) -> Any:
     """Return the JSON that `fill_from_json` converts to exactly ``fill``, as zarr-python 3.4 writes it."""
     if dtype.names is not None:
         return {name: fill_to_json(dtype[name], _field(dtype, fill, name)) for name in dtype.names}
-    match dtype.kind:
+    match element_kind(dtype):
         case "f":
-            return _float_to_json(dtype.itemsize, fill)
+            return _float_to_json(dtype, fill)
         case "c":
             half = dtype.itemsize // 2
-            return [_float_to_json(half, fill[:half]), _float_to_json(half, fill[half:])]
+            part = np.dtype(f"f{half}")
+            return [_float_to_json(part, fill[:half]), _float_to_json(part, fill[half:])]
         case "m" | "M":
             return int.from_bytes(fill, sys.byteorder, signed=True)
         case "S":
             return base64.b64encode(fill.rstrip(b"\0")).decode("ascii")
         case "V":
             return base64.b64encode(fill).decode("ascii")
-    return fill_scalar(dtype, fill).item()
+    return int(fill_scalar(dtype, fill)) if ml_name(dtype) is not None else fill_scalar(dtype, fill).item()
 
 
 def _field(dtype: DType, fill: bytes, name: str) -> bytes:
@@ -606,19 +639,19 @@ def _field(dtype: DType, fill: bytes, name: str) -> bytes:
     return fill[field[1] : field[1] + field[0].itemsize]
 
 
-def _float_to_json(itemsize: int, fill: bytes) -> float | str:
-    number = float(np.frombuffer(fill, dtype=f"f{itemsize}")[0])
+def _float_to_json(dtype: DType, fill: bytes) -> float | str:
+    number = float(np.frombuffer(fill, dtype=dtype)[0])
     name = next((name for name, value in _SPECIAL.items() if value == number), None)
     if name is None and math.isnan(number):
         name = "NaN"
     json = number if name is None else name
-    if _float_bytes(itemsize, json, "") == fill:
+    if _float_bytes(dtype, json, "") == fill:
         return json
-    return f"0x{int.from_bytes(fill, sys.byteorder):0{2 * itemsize}x}"
+    return f"0x{int.from_bytes(fill, sys.byteorder):0{2 * dtype.itemsize}x}"
 
 
 def fill_repr(dtype: DType, fill: bytes) -> str:
     """Return an expression that `fill_bytes` converts to exactly ``fill``."""
-    if dtype.names is not None or dtype.kind in "SV":
+    if dtype.names is not None or element_kind(dtype) in "SV":
         return repr(fill)
     return repr(fill_to_json(dtype, fill))

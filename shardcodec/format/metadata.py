@@ -53,6 +53,7 @@ from .dtypes import (
     loose_base64,
     parse_data_type,
 )
+from .ml_types import ML_NBYTES, element_kind, ml_dtype
 
 __all__ = [
     "ArrayLayout",
@@ -417,6 +418,8 @@ def _v2_transpose(order: object, ndim: int) -> list[Codec]:
 def _parse_v2_dtype(data: object) -> DType:
     """Return the dtype in its stored byte order; `data` is a name such as ``<i4``, or pairs of a field and its type."""
     if isinstance(data, str):
+        if data in ML_NBYTES:  # as TensorStore writes them, always little-endian
+            return ml_dtype(data).newbyteorder("<")
         if _V2_DTYPE.fullmatch(data) is None:
             unsupported("", f"shardcodec does not implement data type {show(data)}", data_type=data)
         return _v2_numpy_dtype(data, data)
@@ -455,7 +458,7 @@ def _v2_fill(value: object, stored: DType, dtype: DType) -> bytes:
     if value is None:
         return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
     if dtype.names is None:
-        if dtype.kind == "V" and isinstance(value, str):
+        if element_kind(dtype) == "V" and isinstance(value, str):
             value = loose_base64(value, dtype.itemsize)
         return fill_from_document(dtype, value)
     if not isinstance(value, str):

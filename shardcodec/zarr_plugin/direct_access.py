@@ -22,7 +22,7 @@ from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import active_buffer, store_elements_blocking
 from ..access.inner_chunks import memory_order
 from ..access.read import ObjectSelection
-from ..access.regions import PLAIN_KINDS, Box
+from ..access.regions import Box, has_buffer_format
 from ..access.selection import parse_selection
 from ..compat import (
     IN_MEMORY,
@@ -157,7 +157,7 @@ class DirectAccess:
         self._guard: ArrayGuard | None = None
         self._reads = fills_missing_chunks(config)
         self._empty = functools.partial(_empty, order)
-        if objects.dtype.kind in PLAIN_KINDS:
+        if has_buffer_format(objects.dtype):
             self._empty = functools.partial(np.empty, order=order)
         cache = indexes.shared(options.index_cache, options.open_files)
         self._reader = BoxReader(objects, options, cache, np.empty if order == "C" else self._empty)

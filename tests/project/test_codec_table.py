@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
 import codec_rows
 import numcodecs
 import numpy as np
+import pytest
+from helpers import ZARR_IS_31
 from spec_json import named
 
 from shardcodec import _native as native
@@ -51,7 +54,12 @@ def test_numcodecs_has_every_codec_of_v2() -> None:
 
 
 def test_page_has_the_present_table() -> None:
-    """`python scripts/codec_table.py` writes it."""
+    """`python scripts/codec_table.py` writes it. The words of what is not native are those of the newest zarr."""
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "codec_table.py"))
     page = script["PAGE"].read_text()
-    assert page == script["with_table"](page)
+    assert normal(page) == normal(script["with_table"](page))
+
+
+def normal(page: str) -> str:
+    return re.sub(r"some staged|staged|none", "-", page) if ZARR_IS_31 else page

@@ -5,17 +5,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Self, TypeAlias
+
+import numpy as np
 
 from ...compat import ArrayMetadata, chunk_shape_of, is_regular, metadata_from, stored_document
 from ...errors import ShardError
 from ...format.metadata import key_encoding
+from ...format.ml_types import ML_NBYTES
 from ...storage import budget
 from ...storage.store import Store
 
 __all__ = ["ArrayGuard"]
+
+# A data type and a fill value that zarr cannot read.
+Replaced: TypeAlias = tuple[str, str] | None
 
 # The members of a zarr.json and of a .zarray that say how elements become objects.
 _LAYOUT_V3 = ("data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs", "storage_transformers")
@@ -27,8 +33,17 @@ class ArrayGuard:
 
     def __init__(self, metadata: ArrayMetadata, store: Store, folder: str) -> None:
         self._metadata = metadata
+        self._replaced: Replaced = None
         self._store = store
         self._folder = folder
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any], store: Store, folder: str) -> Self:
+        """Return the guard of an array from its document."""
+        metadata, replaced = _parsed(document)
+        guard = cls(metadata, store, folder)
+        guard._replaced = replaced
+        return guard
 
     @property
     def name(self) -> str:
@@ -38,7 +53,7 @@ class ArrayGuard:
     @cached_property
     def identity(self) -> Hashable:
         """Equal for handles on one array with one layout."""
-        return self.name, self._layout
+        return self.name, self._layout, self._replaced
 
     @cached_property
     def _layout(self) -> str:
@@ -53,8 +68,8 @@ class ArrayGuard:
         document: Any = None if answer is None else json.loads(bytes(answer.data))
         if document is None or document.get("node_type", "array") != "array":
             return _always("the array has been deleted")
-        stored = metadata_from(document)
-        if not self._is_layout_of(stored):
+        stored, replaced = _parsed(document)
+        if replaced != self._replaced or not self._is_layout_of(stored):
             return _always("the array has been made anew, with another layout")
         return _Grid(stored).why_void
 
@@ -63,6 +78,24 @@ class ArrayGuard:
             return _layout_of(stored) == self._layout
         # a resize has changed the grid
         return _layout_of(stored, grid=False) == _layout_of(self._metadata, grid=False)
+
+
+def _parsed(document: Mapping[str, Any]) -> tuple[ArrayMetadata, Replaced]:
+    """Return the metadata of an array as zarr reads them.
+
+    If zarr does not have the data type, which is one of `ml_dtypes`, an integer of the same size replaces it; then the second
+    result is the data type and the fill value.
+    """
+    member = "dtype" if document.get("zarr_format") == 2 else "data_type"
+    name = document.get(member)
+    try:
+        return metadata_from(document), None
+    except ValueError:
+        if not isinstance(name, str) or name not in ML_NBYTES:
+            raise
+    integer = f"uint{8 * ML_NBYTES[name]}"
+    known = {**document, member: integer if member == "data_type" else np.dtype(integer).str, "fill_value": 0}
+    return metadata_from(known), (name, str(document.get("fill_value")))
 
 
 def _layout_of(metadata: ArrayMetadata, *, grid: bool = True) -> str:

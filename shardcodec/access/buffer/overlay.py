@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import native
-from ..regions import PLAIN_KINDS, Box, Boxes, Positions, pack_boxes
+from ..regions import Box, Boxes, Positions, has_buffer_format, pack_boxes
 
 if TYPE_CHECKING:
     from ..._native import Chain
@@ -72,7 +72,7 @@ class Overlay:
 
     def _new_slices(self, chain: Chain) -> Any:
         """Return the native copier of whole inner chunks; None if it cannot copy such elements."""
-        usual = chain.is_shard and chain.stage is None and self._array.dtype.kind in PLAIN_KINDS
+        usual = chain.is_shard and chain.stage is None and has_buffer_format(self._array.dtype)
         return native.load().ChunkSlices(chain) if usual else None
 
     # ---- what is buffered

@@ -21,10 +21,11 @@ import numpy as np
 from ...access.box_reader import Folder
 from ...errors import CodecError, ShardError
 from ...format.attributes import MASK, as_json_attributes, masked_attributes
-from ...format.byte_document import ByteDocument
-from ...format.codecs import Codec
-from ...format.dtypes import DType, as_dtype
+from ...format.byte_document import ByteDocument, byte_document
+from ...format.codecs import Bytes, Codec
+from ...format.dtypes import DType, as_dtype, ml_name, swap_fields
 from ...format.metadata import KeyEncoding, key_encoding
+from ...format.spec import ChainSpec
 from ...storage.files import open_file
 from ..other_objects import OtherObjects
 from ..report import LeftArray
@@ -365,6 +366,8 @@ class ObjectSource(SourceArray):
                 raise
             except Exception as error:
                 raise self.located(error, start, out.shape) from error
+        if ml_name(elements.dtype) is not None:
+            elements = elements.view(out.dtype)
         if elements.shape != out.shape:
             raise ValueError(
                 f"{self.place}: expected elements of shape {out.shape} for {box}, got {elements.shape}"
@@ -383,7 +386,20 @@ class ObjectSource(SourceArray):
 
 def object_source(values: Any) -> ObjectSource:
     """Return the source for an array-like object; raise `UnsupportedError` if shardcodec does not have the data type."""
-    return ObjectSource("", f"<{type(values).__name__}>", **fields_of(values))
+    fields = fields_of(values)
+    if ml_name(fields["dtype"]) is not None:
+        fields |= _raw_elements(fields)
+    return ObjectSource("", f"<{type(values).__name__}>", **fields)
+
+
+def _raw_elements(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a source with a data type of `ml_dtypes`, whose elements the tools treat as bytes."""
+    dtype, shape = fields["dtype"], fields["shape"]
+    endian = "little" if swap_fields(dtype) else None
+    stored = ChainSpec((1,) * len(shape), dtype, fields["fill_value"], [Bytes(endian)]).to_metadata(shape)
+    as_bytes = byte_document(stored)
+    chain = ChainSpec.from_metadata(as_bytes.document)
+    return {"dtype": chain.dtype, "fill_value": chain.fill_value, "bytes": as_bytes}
 
 
 def fields_of(values: Any, **known: Any) -> dict[str, Any]:
