@@ -62,7 +62,8 @@ def ml_dtype(name: str) -> DType:
     if scalar is None:
         reason = f"data type {name} needs a newer version of ml_dtypes than {module.__version__}"
         unsupported("", reason, data_type=name)
-    return np.dtype(scalar)
+    dtype: DType = np.dtype(scalar)
+    return dtype
 
 
 def ml_name(dtype: DType) -> str | None:

@@ -349,8 +349,10 @@ class Slow:
     one_by_one = True
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(0.005, 4), (0.0, 1)])
-def test_slow_codecs_get_threads_for_small_chunks(seconds: float, most: int) -> None:
+@pytest.mark.parametrize(("per_thread", "most"), [(2e-3, 4), (60.0, 1)])
+def test_slow_codecs_get_threads_for_small_chunks(
+    monkeypatch: pytest.MonkeyPatch, per_thread: float, most: int
+) -> None:
     """Eight chunks of 8 KiB with bz2 took 1.5 times the time of zarr, because their bytes alone were not worth a thread."""
     threads: set[int] = set()
     done: list[int] = []
@@ -358,8 +360,9 @@ def test_slow_codecs_get_threads_for_small_chunks(seconds: float, most: int) -> 
     def work(begin: int, end: int) -> None:
         threads.add(threading.get_ident())
         done.extend(range(begin, end))
-        time.sleep(seconds)
+        time.sleep(0.005)
 
+    monkeypatch.setattr("shardcodec.access.staged.read.SECONDS_PER_THREAD", per_thread)
     codecs: Any = Slow()
     run_on_threads(8, work, codecs, 8192, 1 << 20, 4, None)
     assert sorted(done) == list(range(8))

@@ -31,7 +31,7 @@ FILLS: dict[str, tuple[Any, ...]] = {
     "float8_e4m3fnuz": (0.0, "NaN", 1.5),
     "float8_e5m2": (0.0, "NaN", "-Infinity", 0.1, "0xfd"),
     "float8_e5m2fnuz": (0.0, "NaN", 1.5),
-    "float8_e8m0fnu": (0.0, "NaN", 2.0),
+    "float8_e8m0fnu": (0.0, "NaN"),  # TensorStore 0.1.86 reads the fill value 2.0 as 2**-63
 }
 CASES = [(name, fill) for name, fills in FILLS.items() for fill in fills]
 

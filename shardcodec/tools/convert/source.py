@@ -395,8 +395,8 @@ def object_source(values: Any) -> ObjectSource:
 def _raw_elements(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a source with a data type of `ml_dtypes`, whose elements the tools treat as bytes."""
     dtype, shape = fields["dtype"], fields["shape"]
-    endian = "little" if swap_fields(dtype) else None
-    stored = ChainSpec((1,) * len(shape), dtype, fields["fill_value"], [Bytes(endian)]).to_metadata(shape)
+    serializer = Bytes("little" if swap_fields(dtype) else None)
+    stored = ChainSpec((1,) * len(shape), dtype, fields["fill_value"], [serializer]).to_metadata(shape)
     as_bytes = byte_document(stored)
     chain = ChainSpec.from_metadata(as_bytes.document)
     return {"dtype": chain.dtype, "fill_value": chain.fill_value, "bytes": as_bytes}
