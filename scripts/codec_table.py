@@ -50,9 +50,8 @@ TEXT = {"string": "vlen-utf8", "variable_length_bytes": "vlen-bytes"}
 
 # Codecs that zarr has and the engine does not; it says so itself.
 OTHERS = {
-    **dict.fromkeys(("numcodecs.bz2", "numcodecs.lzma", "numcodecs.jenkins_lookup3"), "bytes -> bytes"),
+    **dict.fromkeys(("numcodecs.bz2", "numcodecs.lzma"), "bytes -> bytes"),
     **dict.fromkeys(("numcodecs.pcodec", "numcodecs.zfpy", "vlen-utf8", "vlen-bytes"), "array -> bytes"),
-    **dict.fromkeys(("scale_offset", "cast_value"), "array -> array"),
 }
 # Ways to store an array: of Zarr v3 with shards and without, and of Zarr v2.
 LAYOUTS = ("shards", "chunks", "v2")
@@ -82,6 +81,7 @@ def configuration_of(name: str, dtype: Any) -> dict[str, Any]:
         "numcodecs.delta": {"dtype": text},
         "numcodecs.fixedscaleoffset": {"offset": 0, "scale": 0.5, "dtype": text, "astype": "<i2"},
         "numcodecs.bitround": {"keepbits": 6},
+        "bitround": {"keepbits": 6},
         "numcodecs.quantize": {"digits": 1, "dtype": text},
         "numcodecs.astype": {"encode_dtype": "<i4", "decode_dtype": text},
         "transpose": {"order": [0]},

@@ -56,6 +56,8 @@ class ShardError(Exception):
         Two values that should be equal.
     codec : str
         Name of a codec, as in Zarr metadata.
+    element : int
+        The element that a codec cannot encode or decode, counted in the order in which the inner chunk stores its elements.
     path : str
         Place in the JSON metadata, such as ``codecs[0].configuration.chunk_shape[1]``.
     """
@@ -70,6 +72,7 @@ class ShardError(Exception):
     expected: Any = None
     actual: Any = None
     codec: str | None = None
+    element: int | None = None
     path: str | None = None
 
     def __init__(self, message: str = "", /, **context: Any) -> None:

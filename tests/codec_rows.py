@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from helpers import ZARR_IS_31
+
 __all__ = ["ROWS", "CodecRow"]
 
 
@@ -16,7 +18,7 @@ class CodecRow(NamedTuple):
     """A codec as numcodecs and zarr configure it.
 
     name: in Zarr v3. configurations: of Zarr v3; in v2 the same with `id`. dtypes: that it takes. is_exact: two encoders write the
-    same bytes.
+    same bytes. zarr_has_it: this zarr has it.
     """
 
     name: str
@@ -24,6 +26,7 @@ class CodecRow(NamedTuple):
     dtypes: tuple[str, ...] = ("int32", "uint8", "float64", "complex64", "bool", "int16")
     is_exact: bool = True
     in_v2: bool = True
+    zarr_has_it: bool = True
 
 
 ANY = ("int16", "bool")
@@ -48,7 +51,7 @@ ROWS: tuple[CodecRow, ...] = (
         is_exact=False,
     ),
     CodecRow("numcodecs.lz4", ({"acceleration": 1},), dtypes=ANY, is_exact=False),
-    CodecRow("numcodecs.crc32c", ({}, {"location": "end"})),
+    CodecRow("numcodecs.crc32c", ({}, {"location": "end"}, {"location": "start"})),
     CodecRow(
         "numcodecs.shuffle", ({"elementsize": 4}, {"elementsize": 1}, {"elementsize": 0}, {"elementsize": 12})
     ),
@@ -117,4 +120,41 @@ ROWS: tuple[CodecRow, ...] = (
         ("float64",),
     ),
     CodecRow("numcodecs.packbits", ({},), ("bool",)),
+    CodecRow("numcodecs.jenkins_lookup3", ({}, {"initval": 0}), ("uint8", "int16", "float64")),
+    CodecRow("bitround", ({"keepbits": 6},), ("float32",), in_v2=False, zarr_has_it=False),
+    CodecRow(
+        "scale_offset",
+        ({}, {"offset": 3}, {"offset": -3, "scale": 2}, {"scale": "0.5"}),
+        ("float32", "float64", "float16"),
+        in_v2=False,
+        zarr_has_it=not ZARR_IS_31,
+    ),
+    CodecRow(
+        "scale_offset",
+        ({"offset": 10, "scale": 3}, {"offset": -7}),
+        ("int16", "int32", "int64"),
+        in_v2=False,
+        zarr_has_it=not ZARR_IS_31,
+    ),
+    CodecRow(
+        "cast_value",
+        (
+            {"data_type": "int16"},
+            {"data_type": "uint8", "rounding": "towards-zero", "out_of_range": "clamp"},
+            {"data_type": "int8", "out_of_range": "wrap", "scalar_map": {"encode": [["NaN", -1]]}},
+            {"data_type": "uint16", "scalar_map": {"encode": [["NaN", 65535]], "decode": [[65535, "NaN"]]}},
+            {"data_type": "float16", "rounding": "nearest-away"},
+            {"data_type": "float64"},
+        ),
+        ("float32", "float64"),
+        in_v2=False,
+        zarr_has_it=not ZARR_IS_31,
+    ),
+    CodecRow(
+        "cast_value",
+        ({"data_type": "int8"}, {"data_type": "float32"}, {"data_type": "uint64", "out_of_range": "wrap"}),
+        ("int32", "uint16"),
+        in_v2=False,
+        zarr_has_it=not ZARR_IS_31,
+    ),
 )

@@ -6,7 +6,7 @@ void
 sc_where_clear(struct sc_where *where)
 {
     memset(where, 0, sizeof *where);
-    where->shard = where->entry = where->nested_entry = SC_NOWHERE;
+    where->shard = where->entry = where->nested_entry = where->element = SC_NOWHERE;
 }
 
 enum sc_status

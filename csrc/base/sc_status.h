@@ -48,6 +48,7 @@ struct sc_where {
     uint64_t limit;    /* what is true */
     uint64_t expected;
     uint64_t actual;
+    uint64_t element;  /* of the decoded or encoded array of a codec, in stored order */
     const char *codec; /* static string: name of the codec in Zarr metadata */
     const char *detail; /* static string: what a codec found wrong, may be NULL */
     int64_t library_code;

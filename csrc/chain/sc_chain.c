@@ -1,6 +1,6 @@
 /* sc_chain.c - prepare a chain: everything that does not depend on the data (see sc_chain.h)
  * SPDX-License-Identifier: MIT */
-#include "chain/sc_chain.h"
+#include "chain/sc_chain_impl.h"
 
 static bool
 prepare_shape(struct sc_chain *chain)
@@ -84,6 +84,25 @@ prepare_bounds(struct sc_chain *chain)
     }
 }
 
+/* True if there are numbers of at most 8 bytes before ops[i]. */
+static bool
+has_numbers(const struct sc_chain *chain, size_t i)
+{
+    return chain->bounds[i] && chain->bounds[i] % chain->n_items == 0 && chain->bounds[i] / chain->n_items <= 8;
+}
+
+/* Filters of single elements run on blocks that stay in the cache between them. */
+static void
+prepare_blockwise(struct sc_chain *chain)
+{
+    size_t n = 0;
+
+    while (n < chain->n_ops && has_numbers(chain, n) && has_numbers(chain, n + 1) &&
+           sc_codec_get(chain->ops[n].codec)->elementwise)
+        n++;
+    chain->n_blockwise = n > 1 && !chain->inner ? n : 0;
+}
+
 enum sc_status
 sc_chain_too_large(const struct sc_chain *chain, struct sc_where *where)
 {
@@ -116,6 +135,7 @@ sc_chain_prepare(struct sc_chain *chain)
             return SC_BAD_ARGUMENT;
     }
     prepare_bounds(chain);
+    prepare_blockwise(chain);
     return SC_OK;
 }
 
@@ -132,4 +152,60 @@ void
 sc_chain_fill(const struct sc_chain *chain, const uint64_t *count, uint8_t *dst, const int64_t *dst_strides)
 {
     sc_fill(dst, chain->ndim, count, dst_strides, chain->fill, chain->itemsize);
+}
+
+/* ---- filters of single elements */
+
+#define BLOCK_ITEMS 2048 /* two blocks of 8-byte elements in the first cache */
+
+/* The bytes of an element before ops[i], which is one of the first n_blockwise or the one behind them. */
+static size_t
+item_nbytes(const struct sc_chain *chain, size_t i)
+{
+    return chain->bounds[i] / (size_t)chain->n_items;
+}
+
+static enum sc_status
+run_block(const struct sc_chain *chain, struct sc_worker *worker, bool encode, const uint8_t *src, size_t count,
+          uint8_t *dst, struct sc_where *where)
+{
+    uint8_t blocks[2][8 * BLOCK_ITEMS];
+    const size_t last = chain->n_blockwise - 1;
+
+    for (size_t turn = 0; turn <= last; turn++) {
+        const size_t i = encode ? turn : last - turn;
+        const struct sc_codec *codec = sc_codec_get(chain->ops[i].codec);
+        const size_t n = count * item_nbytes(chain, encode ? i : i + 1);
+        const size_t room = count * item_nbytes(chain, encode ? i + 1 : i);
+        uint8_t *out = turn == last ? dst : blocks[turn & 1];
+        enum sc_status status;
+        size_t n_out;
+
+        status =
+            (encode ? codec->encode : codec->decode)(&chain->ops[i], worker->codecs, src, n, out, room, &n_out, where);
+        if (status)
+            return status;
+        src = out;
+    }
+    return SC_OK;
+}
+
+enum sc_status
+sc_chain_run_blockwise(const struct sc_chain *chain, struct sc_worker *worker, bool encode, const uint8_t *src,
+                       size_t n, uint8_t *dst, struct sc_where *where)
+{
+    const size_t before = item_nbytes(chain, encode ? 0 : chain->n_blockwise);
+    const size_t after = item_nbytes(chain, encode ? chain->n_blockwise : 0);
+
+    for (size_t begin = 0; begin < n / before; begin += BLOCK_ITEMS) {
+        const size_t count = (size_t)min_u64(n / before - begin, BLOCK_ITEMS);
+        enum sc_status status =
+            run_block(chain, worker, encode, src + begin * before, count, dst + begin * after, where);
+
+        if (status && where->element != SC_NOWHERE)
+            where->element += begin;
+        if (status)
+            return status;
+    }
+    return SC_OK;
 }

@@ -53,6 +53,7 @@ struct sc_chain {
 
     bool opaque; /* leaf: encoded by codecs outside of this library, to any size; never decoded or encoded here */
     size_t n_ops;
+    size_t n_blockwise; /* leaf: if not 0, blocks of elements pass the first ops together, at least two */
     struct sc_op ops[SC_MAX_OPS];
     /* bounds[i]: upper limit of the bytes before ops[i]; the last one: of the encoded bytes. 0: cannot be encoded
      * whole */

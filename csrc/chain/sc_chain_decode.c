@@ -240,7 +240,8 @@ leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_
               size_t n, const struct sc_box *box, uint8_t *direct, const uint8_t **elements, struct sc_where *where)
 {
     bool last_is_exact = chain->n_ops && !is_checksum(&chain->ops[0]);
-    enum sc_status status = undo_ops(chain, worker, level, last_is_exact, &src, &n, where);
+    size_t first = chain->n_blockwise ? chain->n_blockwise : last_is_exact;
+    enum sc_status status = undo_ops(chain, worker, level, first, &src, &n, where);
     size_t nbytes = (size_t)chain->nbytes, n_out;
     uint8_t *out;
 
@@ -253,12 +254,15 @@ leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_
     if (!direct && (status = sc_buffer_reserve(&level->chunk, nbytes)))
         return status;
     out = direct ? direct : level->chunk.data;
+    *elements = out;
+    if (chain->n_blockwise)
+        return n == chain->bounds[first] ? sc_chain_run_blockwise(chain, worker, false, src, n, out, where)
+                                         : bad_length(where, chain->bounds[first], n);
     status = undo_first_op(chain, worker, src, n, box, out, &n_out, where);
     if (status == SC_DST_TOO_SMALL)
         return bad_length(where, nbytes, SC_NOWHERE);
     if (status)
         return status;
-    *elements = out;
     return n_out == nbytes ? SC_OK : bad_length(where, nbytes, n_out);
 }
 

@@ -27,13 +27,15 @@ apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_leve
     unsigned stage = 0;
 
     for (size_t i = 0; i < chain->n_ops; i++) {
+        const bool is_blockwise = !i && chain->n_blockwise;
+        const size_t last = is_blockwise ? chain->n_blockwise - 1 : i;
         const struct sc_op *op = &chain->ops[i];
-        size_t bound = chain->bounds[i + 1];
+        size_t bound = chain->bounds[last + 1];
         bool to_dst = true;
         enum sc_status status;
         uint8_t *out;
 
-        for (size_t k = i + 1; k < chain->n_ops; k++)
+        for (size_t k = last + 1; k < chain->n_ops; k++)
             to_dst = to_dst && is_checksum(&chain->ops[k]);
         if (is_checksum(op) && bytes == dst) {
             add_checksum(op, dst, n);
@@ -44,8 +46,16 @@ apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_leve
             return status;
         out = to_dst ? dst : level->stage[stage].data;
         stage ^= !to_dst;
-        status = sc_codec_get(op->codec)->encode(op, worker->codecs, bytes, n, out, to_dst ? dst_capacity : bound, &n,
-                                                 where);
+        if (is_blockwise) {
+            if (to_dst && dst_capacity < bound)
+                return SC_DST_TOO_SMALL;
+            status = sc_chain_run_blockwise(chain, worker, true, bytes, n, out, where);
+            n = bound;
+            i = last;
+        } else {
+            status = sc_codec_get(op->codec)->encode(op, worker->codecs, bytes, n, out, to_dst ? dst_capacity : bound,
+                                                     &n, where);
+        }
         if (status)
             return status;
         bytes = out;

@@ -22,6 +22,11 @@ adds_only_checksums(const struct sc_chain *chain)
     return true;
 }
 
+/* Run the first n_blockwise ops, forwards or backwards, on blocks of elements. n: the bytes at src, which must be those of all
+ * elements. */
+enum sc_status sc_chain_run_blockwise(const struct sc_chain *chain, struct sc_worker *worker, bool encode,
+                                      const uint8_t *src, size_t n, uint8_t *dst, struct sc_where *where);
+
 /* Return the prepared copy of a box between the layout of the chunk and `strides` of the array: out of the array
  * with `gather`, else into it. It is prepared again only if the shape of the box differs from the last one. */
 const struct sc_copy *sc_chain_copy(struct sc_copy_cache *cache, const struct sc_chain *chain, bool gather,

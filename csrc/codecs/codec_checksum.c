@@ -1,4 +1,4 @@
-/* codec_checksum.c - the checksums: "crc32c", and "fletcher32", "crc32", "adler32" as numcodecs has them
+/* codec_checksum.c - the checksums: "crc32c", and "fletcher32", "crc32", "adler32", "jenkins_lookup3" as numcodecs has them
  *
  *     encoded = data, then the checksum as a little-endian u4          (op->at_start: the checksum, then the data)
  *
@@ -10,7 +10,7 @@
 
 #define NBYTES 4
 
-/* ---- the four functions */
+/* ---- the functions */
 
 static uint32_t
 crc32c(const uint8_t *src, size_t nbytes)
@@ -75,6 +75,53 @@ fletcher32(const uint8_t *src, size_t nbytes)
         weighted += sum;
     }
     return (uint32_t)(carried(weighted) << 16 | carried(sum));
+}
+
+/* As H5_checksum_lookup3, which is hashlittle() of Bob Jenkins' lookup3.c, with an initial value of 0. */
+
+#define ROTATED(x, k) ((x) << (k) | (x) >> (32 - (k)))
+
+#define MIX(x, y, z, k) \
+    x -= z;             \
+    x ^= ROTATED(z, k); \
+    z += y;
+
+#define FINISH(x, y, k) \
+    x ^= y;             \
+    x -= ROTATED(y, k);
+
+static uint32_t
+jenkins_lookup3(const uint8_t *src, size_t nbytes)
+{
+    uint32_t a, b, c;
+    uint8_t rest[12] = { 0 };
+
+    a = b = c = 0xdeadbeef + (uint32_t)nbytes;
+    if (!nbytes)
+        return c;
+    for (; nbytes > 12; nbytes -= 12, src += 12) {
+        a += load_le32(src);
+        b += load_le32(src + 4);
+        c += load_le32(src + 8);
+        MIX(a, b, c, 4)
+        MIX(b, c, a, 6)
+        MIX(c, a, b, 8)
+        MIX(a, b, c, 16)
+        MIX(b, c, a, 19)
+        MIX(c, a, b, 4)
+    }
+    memcpy(rest, src, nbytes);
+    a += load_le32(rest);
+    b += load_le32(rest + 4);
+    c += load_le32(rest + 8);
+    FINISH(c, b, 14)
+    FINISH(a, c, 11)
+    FINISH(b, a, 25)
+    FINISH(c, b, 16)
+    FINISH(a, c, 4)
+    FINISH(b, a, 14)
+    FINISH(c, b, 24)
+    return c;
 }
 
 /* ---- in place, for a chain */
@@ -165,3 +212,4 @@ ROW(crc32c, "crc32c", copy_crc32c);
 ROW(fletcher32, "fletcher32", NULL);
 ROW(crc32, "crc32", NULL);
 ROW(adler32, "adler32", NULL);
+ROW(jenkins_lookup3, "jenkins_lookup3", NULL);

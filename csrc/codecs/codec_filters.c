@@ -1,15 +1,15 @@
-/* codec_filters.c - the filters of numcodecs that change numbers: "delta", "fixedscaleoffset", "quantize", "astype",
- * "bitround", and "packbits"
+/* codec_filters.c - the filters of numcodecs that change numbers: "delta", "fixedscaleoffset", "quantize", "astype" and
+ * "bitround"
  *
  * A filter takes the elements of a chunk in native byte order, in the order in which they are stored. It has no framing:
  * the encoded size follows from the decoded one, and is compared with it. Results equal numcodecs' bit by bit.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
-#include "codecs/sc_items.h"
+#include "codecs/sc_reals.h"
 
 typedef void convert_items(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst);
 
-/* ---- sizes, for all filters but packbits */
+/* ---- sizes */
 
 /* The Python layer gives no other types to a filter. */
 static bool
@@ -26,7 +26,7 @@ takes_types(const struct sc_op *op)
         return are_floats;
     if (op->codec == SC_CODEC_BITROUND)
         return op->item == op->encoded_item && !sc_item_is_integer(op->item);
-    return op->item != SC_FLOAT16 && op->encoded_item != SC_FLOAT16;
+    return true;
 }
 
 static size_t
@@ -44,14 +44,14 @@ bound(const struct sc_op *op, size_t nbytes)
 static bool
 first_fits(const struct sc_op *op, const uint8_t *src)
 {
-    const bool was_signed = op->item <= SC_INT64, is_signed = op->encoded_item <= SC_INT64;
+    const bool was_signed = sc_item_is_signed(op->item), is_signed = sc_item_is_signed(op->encoded_item);
     uint64_t word, stored;
     uint8_t encoded[8];
 
     if (sc_item_is_float(op->item))
         return true;
     sc_items_to_words(op->item, src, 1, &word);
-    sc_items_from_words(op->encoded_item, false, &word, 1, encoded);
+    sc_items_from_words(op->encoded_item, &word, 1, encoded);
     sc_items_to_words(op->encoded_item, encoded, 1, &stored);
     return word == stored && (was_signed == is_signed || (int64_t)word >= 0);
 }
@@ -79,7 +79,16 @@ run(const struct sc_op *op, convert_items *convert, enum sc_status status, size_
     return SC_OK;
 }
 
-#define DEFINE(name, encode_items, decode_items)                                                                       \
+/* Convert blocks of at most SC_BLOCK_ITEMS items. */
+static void
+in_blocks(convert_items *convert, const struct sc_op *op, int from, int to, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS)
+        convert(op, src + begin * sc_item_nbytes(from), (size_t)min_u64(n - begin, SC_BLOCK_ITEMS),
+                dst + begin * sc_item_nbytes(to));
+}
+
+#define DEFINE(name, is_elementwise, encode_items, decode_items)                                                       \
     static enum sc_status encode_##name(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,      \
                                         size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,      \
                                         struct sc_where *where)                                                        \
@@ -97,7 +106,7 @@ run(const struct sc_op *op, convert_items *convert, enum sc_status status, size_
                    src_nbytes, dst, dst_capacity, dst_nbytes, where);                                                  \
     }                                                                                                                  \
     const struct sc_codec sc_codec_##name = {                                                                          \
-        #name, SIZE_MAX, true, NULL, NULL, bound, encode_##name, decode_##name, NULL,                                  \
+        #name, SIZE_MAX, true, is_elementwise, NULL, NULL, bound, encode_##name, decode_##name, NULL,                  \
     }
 
 /* ---- astype */
@@ -114,7 +123,7 @@ uncast(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
     sc_items_convert(op->encoded_item, op->item, src, n, dst);
 }
 
-DEFINE(astype, cast, uncast);
+DEFINE(astype, true, cast, uncast);
 
 /* ---- fixedscaleoffset: encoded = round((x - offset) * scale), decoded = encoded / scale + offset
  *
@@ -122,20 +131,13 @@ DEFINE(astype, cast, uncast);
  * minus a float is a double, and a quotient is one. */
 
 static void
-scale_floats(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+scale_singles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const float offset = (float)op->offset, scale = (float)op->scale;
+    float work[SC_BLOCK_ITEMS];
 
-    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
-        const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
-        float work[SC_BLOCK_ITEMS];
-
-        memcpy(work, src + begin * sizeof *work, count * sizeof *work);
-        for (size_t i = 0; i < count; i++)
-            work[i] = sc_roundf((work[i] - offset) * scale);
-        sc_items_convert(SC_FLOAT32, op->encoded_item, (const uint8_t *)work, count,
-                         dst + begin * sc_item_nbytes(op->encoded_item));
-    }
+    scale_floats(src, n, (float)op->offset, (float)op->scale, (uint8_t *)work);
+    round_floats(SC_NEAREST_EVEN, work, n);
+    sc_items_convert(SC_FLOAT32, op->encoded_item, (const uint8_t *)work, n, dst);
 }
 
 /* Integers of which an integer is subtracted: modulo the size of their type, so the result passes through memory. */
@@ -149,106 +151,112 @@ subtract_integers(const struct sc_op *op, const uint8_t *src, size_t count, uint
     sc_items_to_words(op->item, src, count, words);
     for (size_t i = 0; i < count; i++)
         words[i] = (words[i] - offset) * scale;
-    sc_items_from_words(op->item, false, words, count, integers);
+    sc_items_from_words(op->item, words, count, integers);
+}
+
+static void
+scale_block(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    const bool subtracts_integers = sc_item_is_integer(op->item) && op->offset_is_integer;
+    uint8_t integers[8 * SC_BLOCK_ITEMS];
+    double numbers[SC_BLOCK_ITEMS], work[SC_BLOCK_ITEMS];
+
+    if (subtracts_integers) {
+        subtract_integers(op, src, n, integers);
+        src = integers;
+        if (op->scale_is_integer) {
+            sc_items_convert(op->item, op->encoded_item, integers, n, dst);
+            return;
+        }
+    }
+    if (op->item == SC_FLOAT16) {
+        scale_halves(src, n, op->offset, op->scale, work);
+    } else {
+        sc_items_to_doubles(op->item, src, n, numbers);
+        scale_doubles((const uint8_t *)numbers, n, subtracts_integers ? 0 : op->offset, op->scale, (uint8_t *)work);
+    }
+    round_doubles(SC_NEAREST_EVEN, work, n);
+    sc_items_from_doubles(op->encoded_item, work, n, dst);
 }
 
 static void
 scale(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const bool subtracts_integers = sc_item_is_integer(op->item) && op->offset_is_integer;
-    const double offset = subtracts_integers ? 0 : op->offset;
-    const size_t from = sc_item_nbytes(op->item), to = sc_item_nbytes(op->encoded_item);
-
-    if (op->item == SC_FLOAT32) {
-        scale_floats(op, src, n, dst);
-        return;
-    }
-    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
-        const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
-        const uint8_t *items = src + begin * from;
-        uint8_t integers[8 * SC_BLOCK_ITEMS];
-        double work[SC_BLOCK_ITEMS];
-
-        if (subtracts_integers) {
-            subtract_integers(op, items, count, integers);
-            items = integers;
-            if (op->scale_is_integer) {
-                sc_items_convert(op->item, op->encoded_item, integers, count, dst + begin * to);
-                continue;
-            }
-        }
-        sc_items_to_doubles(op->item, items, count, work);
-        for (size_t i = 0; i < count; i++)
-            work[i] = sc_round((subtracts_integers ? work[i] : work[i] - offset) * op->scale);
-        sc_items_from_doubles(op->encoded_item, work, count, dst + begin * to);
-    }
+    in_blocks(op->item == SC_FLOAT32 ? scale_singles : scale_block, op, op->item, op->encoded_item, src, n, dst);
 }
 
 static void
-unscale_floats(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+unscale_block(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const float offset = (float)op->offset, scale = (float)op->scale;
+    double numbers[SC_BLOCK_ITEMS], work[SC_BLOCK_ITEMS];
 
-    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
-        const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
-        float work[SC_BLOCK_ITEMS];
-
-        memcpy(work, src + begin * sizeof *work, count * sizeof *work);
-        for (size_t i = 0; i < count; i++)
-            work[i] = work[i] / scale + offset;
-        sc_items_convert(SC_FLOAT32, op->item, (const uint8_t *)work, count, dst + begin * sc_item_nbytes(op->item));
+    if (op->encoded_item == SC_FLOAT16) {
+        unscale_halves(src, n, op->offset, op->scale, work);
+    } else {
+        sc_items_to_doubles(op->encoded_item, src, n, numbers);
+        unscale_doubles((const uint8_t *)numbers, n, op->offset, op->scale, (uint8_t *)work);
     }
+    sc_items_from_doubles(op->item, work, n, dst);
+}
+
+static void
+unscale_singles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    float work[SC_BLOCK_ITEMS];
+
+    unscale_floats(src, n, (float)op->offset, (float)op->scale, (uint8_t *)work);
+    sc_items_convert(SC_FLOAT32, op->item, (const uint8_t *)work, n, dst);
 }
 
 static void
 unscale(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const size_t from = sc_item_nbytes(op->encoded_item), to = sc_item_nbytes(op->item);
-
-    if (op->encoded_item == SC_FLOAT32) {
-        unscale_floats(op, src, n, dst);
-        return;
-    }
-    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
-        const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
-        double work[SC_BLOCK_ITEMS];
-
-        sc_items_to_doubles(op->encoded_item, src + begin * from, count, work);
-        for (size_t i = 0; i < count; i++)
-            work[i] = work[i] / op->scale + op->offset;
-        sc_items_from_doubles(op->item, work, count, dst + begin * to);
-    }
+    in_blocks(op->encoded_item == SC_FLOAT32 ? unscale_singles : unscale_block, op, op->encoded_item, op->item, src, n,
+              dst);
 }
 
-DEFINE(fixedscaleoffset, scale, unscale);
+DEFINE(fixedscaleoffset, true, scale, unscale);
 
 /* ---- quantize: encoded = round(scale * x) / scale, in the type of the elements */
 
 static void
-quantize(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+quantize_doubles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const float single = (float)op->scale;
-    const size_t from = sc_item_nbytes(op->item), to = sc_item_nbytes(op->encoded_item);
+    const bool is_half = op->item == SC_FLOAT16;
+    const double scale = is_half ? sc_nearest_half(op->scale) : op->scale;
+    double work[SC_BLOCK_ITEMS];
 
-    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
-        const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
-        union {
-            float floats[SC_BLOCK_ITEMS];
-            double doubles[SC_BLOCK_ITEMS];
-        } work;
-
-        memcpy(&work, src + begin * from, count * from);
-        if (op->item == SC_FLOAT32)
-            for (size_t i = 0; i < count; i++)
-                work.floats[i] = sc_roundf(single * work.floats[i]) / single;
-        else
-            for (size_t i = 0; i < count; i++)
-                work.doubles[i] = sc_round(op->scale * work.doubles[i]) / op->scale;
-        sc_items_convert(op->item, op->encoded_item, (const uint8_t *)&work, count, dst + begin * to);
-    }
+    sc_items_to_doubles(op->item, src, n, work);
+    for (size_t i = 0; i < n; i++)
+        work[i] *= scale;
+    if (is_half)
+        round_to_halves(work, n);
+    for (size_t i = 0; i < n; i++)
+        work[i] = sc_round(work[i]) / scale;
+    if (is_half)
+        round_to_halves(work, n);
+    sc_items_from_doubles(op->encoded_item, work, n, dst);
 }
 
-DEFINE(quantize, quantize, uncast);
+static void
+quantize_floats(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    const float scale = (float)op->scale;
+    float work[SC_BLOCK_ITEMS];
+
+    memcpy(work, src, n * sizeof *work);
+    for (size_t i = 0; i < n; i++)
+        work[i] = sc_roundf(scale * work[i]) / scale;
+    sc_items_convert(SC_FLOAT32, op->encoded_item, (const uint8_t *)work, n, dst);
+}
+
+static void
+quantize(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    in_blocks(op->item == SC_FLOAT32 ? quantize_floats : quantize_doubles, op, op->item, op->encoded_item, src, n, dst);
+}
+
+DEFINE(quantize, true, quantize, uncast);
 
 /* ---- bitround: round the mantissa to `level` bits, in the bits of the float. Decoding changes nothing. */
 
@@ -289,46 +297,106 @@ round_bits(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
         ROUND_BITS(uint64_t, 52u)
 }
 
-DEFINE(bitround, round_bits, copy_items);
+DEFINE(bitround, true, round_bits, copy_items);
 
 /* ---- delta: the first element, then the differences of neighbours, modulo the size of the elements */
 
+/* float16: the exact difference or sum of two is rounded once. */
 static void
-difference_floats(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+difference_halves(const uint8_t *src, size_t n, uint8_t *dst)
 {
-    double last = 0, item;
-    float last_single = 0, single;
+    uint16_t last = 0, item, result;
 
-    for (size_t i = 0; i < n; i++)
-        if (op->item == SC_FLOAT32) {
-            memcpy(&single, src + i * sizeof single, sizeof single);
-            last_single = i ? single - last_single : single;
-            memcpy(dst + i * sizeof single, &last_single, sizeof single);
-            last_single = single;
-        } else {
-            memcpy(&item, src + i * sizeof item, sizeof item);
-            last = i ? item - last : item;
-            memcpy(dst + i * sizeof item, &last, sizeof item);
-            last = item;
-        }
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&item, src + i * sizeof item, sizeof item);
+        result = i ? sc_half_of_double((double)sc_float_of_half(item) - (double)sc_float_of_half(last)) : item;
+        memcpy(dst + i * sizeof result, &result, sizeof result);
+        last = item;
+    }
 }
 
 static void
-sum_floats(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+sum_halves(const uint8_t *src, size_t n, uint8_t *dst)
 {
-    double sum = 0, item;
-    float sum_single = 0, single;
+    uint16_t sum = 0, item;
 
-    for (size_t i = 0; i < n; i++)
-        if (op->item == SC_FLOAT32) {
-            memcpy(&single, src + i * sizeof single, sizeof single);
-            sum_single = i ? sum_single + single : single;
-            memcpy(dst + i * sizeof single, &sum_single, sizeof single);
-        } else {
-            memcpy(&item, src + i * sizeof item, sizeof item);
-            sum = i ? sum + item : item;
-            memcpy(dst + i * sizeof item, &sum, sizeof item);
-        }
+    for (size_t i = 0; i < n; i++) {
+        memcpy(&item, src + i * sizeof item, sizeof item);
+        sum = i ? sc_half_of_double((double)sc_float_of_half(sum) + (double)sc_float_of_half(item)) : item;
+        memcpy(dst + i * sizeof sum, &sum, sizeof sum);
+    }
+}
+
+static void
+difference_reals(int type, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    if (type == SC_FLOAT16)
+        difference_halves(src, n, dst);
+    else if (type == SC_FLOAT32)
+        difference_floats(src, n, dst);
+    else
+        difference_doubles(src, n, dst);
+}
+
+static void
+sum_reals(int type, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    if (type == SC_FLOAT16)
+        sum_halves(src, n, dst);
+    else if (type == SC_FLOAT32)
+        sum_floats(src, n, dst);
+    else
+        sum_doubles(src, n, dst);
+}
+
+/* Integers that stay in their type, modulo its size. */
+#define DIFFERENCE(Bits)                                         \
+    memcpy(dst, src, n ? sizeof(Bits) : 0);                      \
+    for (size_t i = 1; i < n; i++) {                             \
+        Bits item, last;                                         \
+                                                                 \
+        memcpy(&item, src + i * sizeof item, sizeof item);       \
+        memcpy(&last, src + (i - 1) * sizeof last, sizeof last); \
+        item = (Bits)(item - last);                              \
+        memcpy(dst + i * sizeof item, &item, sizeof item);       \
+    }
+
+#define SUM(Bits)                                                 \
+    {                                                             \
+        Bits total = 0, item;                                     \
+                                                                  \
+        for (size_t i = 0; i < n; i++) {                          \
+            memcpy(&item, src + i * sizeof item, sizeof item);    \
+            total = (Bits)(total + item);                         \
+            memcpy(dst + i * sizeof total, &total, sizeof total); \
+        }                                                         \
+    }
+
+#define BY_SIZE(nbytes, LOOP) \
+    switch (nbytes) {         \
+    case 1:                   \
+        LOOP(uint8_t)         \
+        break;                \
+    case 2:                   \
+        LOOP(uint16_t)        \
+        break;                \
+    case 4:                   \
+        LOOP(uint32_t)        \
+        break;                \
+    default:                  \
+        LOOP(uint64_t)        \
+    }
+
+static void
+difference_in_type(size_t nbytes, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
+{
+    BY_SIZE(nbytes, DIFFERENCE)
+}
+
+static void
+sum_in_type(size_t nbytes, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
+{
+    BY_SIZE(nbytes, SUM)
 }
 
 static void
@@ -338,7 +406,11 @@ difference(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
     uint64_t last = 0;
 
     if (sc_item_is_float(op->item)) {
-        difference_floats(op, src, n, dst);
+        difference_reals(op->item, src, n, dst);
+        return;
+    }
+    if (from == to) {
+        difference_in_type(from, src, n, dst);
         return;
     }
     for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
@@ -352,7 +424,7 @@ difference(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
             differences[i] = words[i + 1] - words[i];
         last = words[count];
         /* a difference has the type of the elements before it becomes one of another type */
-        sc_items_from_words(op->item, false, differences, count, integers);
+        sc_items_from_words(op->item, differences, count, integers);
         sc_items_convert(op->item, op->encoded_item, integers, count, dst + begin * to);
     }
 }
@@ -364,7 +436,11 @@ sum(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
     uint64_t total = 0;
 
     if (sc_item_is_float(op->item)) {
-        sum_floats(op, src, n, dst);
+        sum_reals(op->item, src, n, dst);
+        return;
+    }
+    if (from == to) {
+        sum_in_type(from, src, n, dst);
         return;
     }
     for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
@@ -374,79 +450,8 @@ sum(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
         sc_items_to_words(op->encoded_item, src + begin * from, count, words);
         for (size_t i = 0; i < count; i++)
             words[i] = total += words[i];
-        sc_items_from_words(op->item, false, words, count, dst + begin * to);
+        sc_items_from_words(op->item, words, count, dst + begin * to);
     }
 }
 
-DEFINE(delta, difference, sum);
-
-/* ---- packbits: the number of unused bits of the last byte, then 8 elements to a byte, the first one the highest bit */
-
-static size_t
-packed_bound(const struct sc_op *op, size_t nbytes)
-{
-    (void)op;
-    return 1 + nbytes / 8 + (nbytes % 8 > 0);
-}
-
-static enum sc_status
-pack(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-     size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
-{
-    const size_t n_packed = packed_bound(op, src_nbytes), n_whole = src_nbytes / 8;
-
-    (void)state;
-    (void)where;
-    if (dst_capacity < n_packed)
-        return SC_DST_TOO_SMALL;
-    *dst++ = (uint8_t)((8 - src_nbytes % 8) % 8);
-    for (size_t i = 0; i < n_whole; i++) {
-        unsigned byte = 0;
-
-        for (unsigned k = 0; k < 8; k++)
-            byte |= (unsigned)(src[8 * i + k] != 0) << (7 - k);
-        dst[i] = (uint8_t)byte;
-    }
-    if (src_nbytes % 8) {
-        unsigned byte = 0;
-
-        for (size_t k = 0; k < src_nbytes % 8; k++)
-            byte |= (unsigned)(src[8 * n_whole + k] != 0) << (7 - k);
-        dst[n_whole] = (uint8_t)byte;
-    }
-    *dst_nbytes = n_packed;
-    return SC_OK;
-}
-
-static enum sc_status
-unpack(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
-{
-    size_t n;
-
-    (void)op;
-    (void)state;
-    if (!src_nbytes)
-        return sc_codec_failed(SC_CODEC_DATA, where, "packbits", "no number of unused bits", 0, src_nbytes);
-    if (src_nbytes - 1 > SIZE_MAX / 8 || src[0] > 8 * (src_nbytes - 1))
-        return sc_codec_failed(SC_CODEC_DATA, where, "packbits", "more unused bits than bits", src[0], src_nbytes);
-    n = 8 * (src_nbytes - 1) - src[0];
-    if (n > dst_capacity)
-        return SC_DST_TOO_SMALL;
-    for (size_t i = 0; i < n / 8; i++)
-        for (unsigned k = 0; k < 8; k++)
-            dst[8 * i + k] = src[1 + i] >> (7 - k) & 1;
-    for (size_t i = n / 8 * 8; i < n; i++)
-        dst[i] = src[1 + i / 8] >> (7 - i % 8) & 1;
-    *dst_nbytes = n;
-    return SC_OK;
-}
-
-const struct sc_codec sc_codec_packbits = {
-    .name = "packbits",
-    .max_nbytes = SIZE_MAX,
-    .fixed_size = true,
-    .bound = packed_bound,
-    .encode = pack,
-    .decode = unpack,
-};
+DEFINE(delta, false, difference, sum);

@@ -200,20 +200,6 @@ bound(const struct sc_op *op, size_t nbytes)
     return op->typesize > 1 && nbytes % op->typesize ? 0 : nbytes;
 }
 
-static enum sc_status
-run(const struct sc_op *op, transposition *f, const uint8_t *src, size_t nbytes, uint8_t *dst, size_t dst_capacity,
-    size_t *dst_nbytes)
-{
-    if (nbytes > dst_capacity)
-        return SC_DST_TOO_SMALL;
-    if (op->typesize > 1)
-        apply(f, 1, op->typesize, nbytes, src, dst);
-    else if (nbytes)
-        memcpy(dst, src, nbytes);
-    *dst_nbytes = nbytes;
-    return SC_OK;
-}
-
 /* True if the vector functions take these bytes: they count in 32 bits, and Blosc has no elements above 255 bytes. */
 static bool
 fits_linked(const struct sc_op *op, size_t nbytes)
@@ -222,15 +208,29 @@ fits_linked(const struct sc_op *op, size_t nbytes)
 }
 
 static enum sc_status
+run(const struct sc_op *op, enum sc_status status, transposition *linked, transposition *portable, const uint8_t *src,
+    size_t nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    if (op->typesize > 1 && nbytes % op->typesize)
+        return sc_codec_failed(status, where, op->codec == SC_CODEC_BYTESWAP ? "byteswap" : "shuffle",
+                               "no whole number of elements", op->typesize, nbytes);
+    if (nbytes > dst_capacity)
+        return SC_DST_TOO_SMALL;
+    if (op->typesize > 1)
+        apply(fits_linked(op, nbytes) ? linked : portable, 1, op->typesize, nbytes, src, dst);
+    else if (nbytes)
+        memcpy(dst, src, nbytes);
+    *dst_nbytes = nbytes;
+    return SC_OK;
+}
+
+static enum sc_status
 encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
        size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
 {
     (void)state;
-    if (op->typesize > 1 && src_nbytes % op->typesize)
-        return sc_codec_failed(SC_CODEC_ENCODE, where, "shuffle", "no whole number of elements", op->typesize,
-                               src_nbytes);
-    return run(op, fits_linked(op, src_nbytes) ? linked_shuffle : portable_shuffle, src, src_nbytes, dst, dst_capacity,
-               dst_nbytes);
+    return run(op, SC_CODEC_ENCODE, linked_shuffle, portable_shuffle, src, src_nbytes, dst, dst_capacity, dst_nbytes,
+               where);
 }
 
 static enum sc_status
@@ -238,11 +238,8 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
        size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
 {
     (void)state;
-    if (op->typesize > 1 && src_nbytes % op->typesize)
-        return sc_codec_failed(SC_CODEC_DATA, where, "shuffle", "no whole number of elements", op->typesize,
-                               src_nbytes);
-    return run(op, fits_linked(op, src_nbytes) ? linked_unshuffle : portable_unshuffle, src, src_nbytes, dst,
-               dst_capacity, dst_nbytes);
+    return run(op, SC_CODEC_DATA, linked_unshuffle, portable_unshuffle, src, src_nbytes, dst, dst_capacity, dst_nbytes,
+               where);
 }
 
 const struct sc_codec sc_codec_shuffle = {
@@ -252,6 +249,54 @@ const struct sc_codec sc_codec_shuffle = {
     .bound = bound,
     .encode = encode,
     .decode = decode,
+};
+
+/* ---- the swap of the byte order of elements of 2, 4 or 8 bytes behind filters; the codec "bytes" has it elsewhere */
+
+#define SWAP(Bits, swapped)                                \
+    for (size_t i = 0; i < n; i++) {                       \
+        Bits item;                                         \
+                                                           \
+        memcpy(&item, src + i * sizeof item, sizeof item); \
+        item = swapped(item);                              \
+        memcpy(dst + i * sizeof item, &item, sizeof item); \
+    }
+
+static void
+swap_bytes(size_t typesize, size_t n, const uint8_t *restrict src, uint8_t *restrict dst)
+{
+    if (typesize == 2)
+        SWAP(uint16_t, __builtin_bswap16)
+    else if (typesize == 4)
+        SWAP(uint32_t, __builtin_bswap32)
+    else
+        SWAP(uint64_t, __builtin_bswap64)
+}
+
+static size_t
+swapped_bound(const struct sc_op *op, size_t nbytes)
+{
+    return op->typesize == 2 || op->typesize == 4 || op->typesize == 8 ? bound(op, nbytes) : 0;
+}
+
+static enum sc_status
+swap(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+     size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    (void)state;
+    if (!swapped_bound(op, 8))
+        return SC_BAD_ARGUMENT;
+    return run(op, SC_CODEC_DATA, swap_bytes, swap_bytes, src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
+}
+
+const struct sc_codec sc_codec_byteswap = {
+    .name = "byteswap",
+    .max_nbytes = SIZE_MAX,
+    .fixed_size = true,
+    .elementwise = true,
+    .bound = swapped_bound,
+    .encode = swap,
+    .decode = swap,
 };
 
 /* ---- self-test */

@@ -24,7 +24,11 @@
     ROW(BITROUND, bitround)                 \
     ROW(QUANTIZE, quantize)                 \
     ROW(ASTYPE, astype)                     \
-    ROW(PACKBITS, packbits)
+    ROW(PACKBITS, packbits)                 \
+    ROW(SCALE_OFFSET, scale_offset)         \
+    ROW(CAST_VALUE, cast_value)             \
+    ROW(BYTESWAP, byteswap)                 \
+    ROW(JENKINS_LOOKUP3, jenkins_lookup3)
 
 #define SC_CODEC_NUMBER(ID, name) SC_CODEC_##ID,
 enum sc_codec_id { SC_CODECS(SC_CODEC_NUMBER) SC_N_CODECS };
@@ -40,6 +44,13 @@ enum sc_blosc_compressor {
 
 enum sc_blosc_shuffle { SC_BLOSC_NOSHUFFLE = 0, SC_BLOSC_SHUFFLE = 1, SC_BLOSC_BITSHUFFLE = 2 };
 
+/* cast_value: an entry of scalar_map. The bits of an item, and of what it becomes. */
+struct sc_mapped {
+    uint64_t from, to;
+};
+
+#define SC_MAX_MAPPED 256
+
 /* One codec of a chain as configured: immutable while a plan runs, shared by all workers. */
 struct sc_op {
     enum sc_codec_id codec;
@@ -47,12 +58,16 @@ struct sc_op {
     bool checksum;  /* zstd: frame checksum */
     int compressor; /* blosc: enum sc_blosc_compressor */
     int shuffle;    /* blosc: enum sc_blosc_shuffle */
-    uint32_t typesize;  /* blosc: 1..255; shuffle: at least 1 */
+    uint32_t typesize;  /* blosc: 1..255; shuffle: at least 1; byteswap: 2, 4 or 8 */
     uint32_t blocksize; /* blosc: 0 = automatic, as c-blosc 1.21 chooses it */
     bool at_start; /* checksums: in front of the bytes, not behind them */
     int item, encoded_item; /* filters: enum sc_item_type (sc_items.h) of the elements, before and after encoding */
-    double offset, scale;   /* fixedscaleoffset; quantize */
+    double offset, scale;   /* fixedscaleoffset; quantize; scale_offset */
     bool offset_is_integer, scale_is_integer; /* it is given as an integer, of at most 2^53 */
+    uint64_t offset_word, scale_word; /* scale_offset of integers: the same as integers of any size, modulo 2^64 */
+    int rounding, out_of_range;       /* cast_value: enum sc_rounding, enum sc_out_of_range (sc_items.h) */
+    const struct sc_mapped *mapped[2]; /* cast_value: scalar_map of encoding and of decoding, n_mapped entries */
+    size_t n_mapped[2];
 };
 
 /* Library contexts and small scratch of one worker; made once, reused for every chunk; grow-only. Not for two threads at once. */
@@ -83,6 +98,8 @@ struct sc_codec {
     size_t max_nbytes; /* most bytes that encode() takes; SIZE_MAX: as many as there are */
 
     bool fixed_size; /* encode() writes bound() bytes, whatever the data are */
+
+    bool elementwise; /* each element alone: the encoded blocks of an array are its encoded form */
 
     /* A checksum: a little-endian u4 beside the unchanged bytes, which the chain checks and adds without a copy. The
      * second function also copies the bytes. NULL: this codec is no checksum. */

@@ -18,6 +18,12 @@ to_int32(double x)
     return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;
 }
 
+static inline int32_t
+single_to_int32(float x)
+{
+    return x >= -0x1p31f && x < 0x1p31f ? (int32_t)x : INT32_MIN;
+}
+
 static inline int64_t
 to_int64(double x)
 {
@@ -36,165 +42,123 @@ to_uint64(double x)
     return x >= 0x1p63 ? (uint64_t)to_int64(x - 0x1p63) ^ (uint64_t)1 << 63 : (uint64_t)to_int64(x);
 }
 
-/* ---- one loop for each type */
+/* ---- one loop for each pair of types that has one; the others pass through doubles, which hold them exactly */
 
-#define LOAD(Item, Work)                                   \
-    for (size_t i = 0; i < n; i++) {                       \
-        Item item;                                         \
-                                                           \
-        memcpy(&item, src + i * sizeof item, sizeof item); \
-        work[i] = (Work)item;                              \
+#define LOOP(From, To, value)                                    \
+    for (size_t i = 0; i < n; i++) {                             \
+        From item;                                               \
+        To result;                                               \
+                                                                 \
+        memcpy(&item, src + i * sizeof item, sizeof item);       \
+        result = (To)(value);                                    \
+        memcpy(dst + i * sizeof result, &result, sizeof result); \
     }
 
-#define STORE(Item, value)                                 \
-    for (size_t i = 0; i < n; i++) {                       \
-        Item item = (Item)(value);                         \
-                                                           \
-        memcpy(dst + i * sizeof item, &item, sizeof item); \
-    }
+#define INTEGERS(ROW)        \
+    ROW(SC_INT8, int8_t)     \
+    ROW(SC_INT16, int16_t)   \
+    ROW(SC_INT32, int32_t)   \
+    ROW(SC_INT64, int64_t)   \
+    ROW(SC_UINT8, uint8_t)   \
+    ROW(SC_UINT16, uint16_t) \
+    ROW(SC_UINT32, uint32_t) \
+    ROW(SC_UINT64, uint64_t)
 
-void
-sc_items_to_doubles(int type, const uint8_t *src, size_t n, double *work)
+#define FROM_INTEGER(ID, Item)            \
+    case ID:                              \
+        if (to == SC_FLOAT32)             \
+            LOOP(Item, float, item)       \
+        else if (to == SC_FLOAT64)        \
+            LOOP(Item, double, item)      \
+        else if (sc_item_nbytes(to) == 1) \
+            LOOP(Item, uint8_t, item)     \
+        else if (sc_item_nbytes(to) == 2) \
+            LOOP(Item, uint16_t, item)    \
+        else if (sc_item_nbytes(to) == 4) \
+            LOOP(Item, uint32_t, item)    \
+        else                              \
+            LOOP(Item, uint64_t, item)    \
+        break;
+
+static void
+from_integers(int from, int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
-    switch (type) {
+    switch (from) {
+        INTEGERS(FROM_INTEGER)
+    }
+}
+
+static void
+from_doubles(int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
+{
+    switch (to) {
     case SC_INT8:
-        LOAD(int8_t, double)
+    case SC_UINT8:
+        LOOP(double, uint8_t, to_int32(item))
         break;
     case SC_INT16:
-        LOAD(int16_t, double)
+    case SC_UINT16:
+        LOOP(double, uint16_t, to_int32(item))
         break;
     case SC_INT32:
-        LOAD(int32_t, double)
-        break;
-    case SC_INT64:
-        LOAD(int64_t, double)
-        break;
-    case SC_UINT8:
-        LOAD(uint8_t, double)
-        break;
-    case SC_UINT16:
-        LOAD(uint16_t, double)
+        LOOP(double, int32_t, to_int32(item))
         break;
     case SC_UINT32:
-        LOAD(uint32_t, double)
+        LOOP(double, uint32_t, to_uint32(item))
+        break;
+    case SC_INT64:
+        LOOP(double, int64_t, to_int64(item))
         break;
     case SC_UINT64:
-        LOAD(uint64_t, double)
+        LOOP(double, uint64_t, to_uint64(item))
+        break;
+    case SC_FLOAT16:
+        LOOP(double, uint16_t, sc_half_of_double(item))
         break;
     case SC_FLOAT32:
-        LOAD(float, double)
-        break;
-    case SC_FLOAT64:
-        LOAD(double, double)
+        LOOP(double, float, item)
         break;
     }
 }
 
-void
-sc_items_from_doubles(int type, const double *work, size_t n, uint8_t *dst)
+/* False: the type has no loop of floats. */
+static bool
+from_floats(int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
-    switch (type) {
-    case SC_INT8:
-        STORE(int8_t, to_int32(work[i]))
-        break;
-    case SC_INT16:
-        STORE(int16_t, to_int32(work[i]))
-        break;
-    case SC_INT32:
-        STORE(int32_t, to_int32(work[i]))
-        break;
-    case SC_INT64:
-        STORE(int64_t, to_int64(work[i]))
-        break;
-    case SC_UINT8:
-        STORE(uint8_t, to_int32(work[i]))
-        break;
-    case SC_UINT16:
-        STORE(uint16_t, to_int32(work[i]))
-        break;
-    case SC_UINT32:
-        STORE(uint32_t, to_uint32(work[i]))
-        break;
-    case SC_UINT64:
-        STORE(uint64_t, to_uint64(work[i]))
-        break;
-    case SC_FLOAT32:
-        STORE(float, work[i])
-        break;
-    case SC_FLOAT64:
-        STORE(double, work[i])
-        break;
-    }
+    if (to == SC_FLOAT64)
+        LOOP(float, double, item)
+    else if (to == SC_INT32)
+        LOOP(float, int32_t, single_to_int32(item))
+    else if (sc_item_is_integer(to) && sc_item_nbytes(to) == 2)
+        LOOP(float, uint16_t, single_to_int32(item))
+    else if (sc_item_is_integer(to) && sc_item_nbytes(to) == 1)
+        LOOP(float, uint8_t, single_to_int32(item))
+    else
+        return false;
+    return true;
 }
 
-void
-sc_items_to_words(int type, const uint8_t *src, size_t n, uint64_t *work)
+/* False: there is no loop for this pair. */
+static bool
+convert_directly(int from, int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
-    switch (type) {
-    case SC_INT8:
-        LOAD(int8_t, uint64_t)
-        break;
-    case SC_INT16:
-        LOAD(int16_t, uint64_t)
-        break;
-    case SC_INT32:
-        LOAD(int32_t, uint64_t)
-        break;
-    case SC_INT64:
-        LOAD(int64_t, uint64_t)
-        break;
-    case SC_UINT8:
-        LOAD(uint8_t, uint64_t)
-        break;
-    case SC_UINT16:
-        LOAD(uint16_t, uint64_t)
-        break;
-    case SC_UINT32:
-        LOAD(uint32_t, uint64_t)
-        break;
-    case SC_UINT64:
-        LOAD(uint64_t, uint64_t)
-        break;
-    }
+    if (sc_item_is_integer(from) && to != SC_FLOAT16)
+        from_integers(from, to, src, n, dst);
+    else if (from == SC_FLOAT64)
+        from_doubles(to, src, n, dst);
+    else if (from == SC_FLOAT32)
+        return from_floats(to, src, n, dst);
+    else if (from == SC_FLOAT16 && to == SC_FLOAT32)
+        LOOP(uint16_t, float, sc_float_of_half(item))
+    else if (from == SC_FLOAT16 && to == SC_FLOAT64)
+        LOOP(uint16_t, double, sc_float_of_half(item))
+    else
+        return false;
+    return true;
 }
 
 void
-sc_items_from_words(int type, bool is_unsigned, const uint64_t *work, size_t n, uint8_t *dst)
-{
-    switch (type) {
-    case SC_INT8:
-    case SC_UINT8:
-        STORE(uint8_t, work[i])
-        break;
-    case SC_INT16:
-    case SC_UINT16:
-        STORE(uint16_t, work[i])
-        break;
-    case SC_INT32:
-    case SC_UINT32:
-        STORE(uint32_t, work[i])
-        break;
-    case SC_INT64:
-    case SC_UINT64:
-        STORE(uint64_t, work[i])
-        break;
-    case SC_FLOAT32:
-        if (is_unsigned)
-            STORE(float, work[i])
-        else
-            STORE(float, (int64_t)work[i])
-        break;
-    case SC_FLOAT64:
-        if (is_unsigned)
-            STORE(double, work[i])
-        else
-            STORE(double, (int64_t)work[i])
-        break;
-    }
-}
-
-void
-sc_items_convert(int from, int to, const uint8_t *src, size_t n, uint8_t *dst)
+sc_items_convert(int from, int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
     const size_t from_nbytes = sc_item_nbytes(from), to_nbytes = sc_item_nbytes(to);
 
@@ -203,19 +167,13 @@ sc_items_convert(int from, int to, const uint8_t *src, size_t n, uint8_t *dst)
             memcpy(dst, src, n * from_nbytes);
         return;
     }
+    if (convert_directly(from, to, src, n, dst))
+        return;
     for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
         const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
+        double work[SC_BLOCK_ITEMS];
 
-        if (sc_item_is_float(from)) {
-            double work[SC_BLOCK_ITEMS];
-
-            sc_items_to_doubles(from, src + begin * from_nbytes, count, work);
-            sc_items_from_doubles(to, work, count, dst + begin * to_nbytes);
-        } else {
-            uint64_t work[SC_BLOCK_ITEMS];
-
-            sc_items_to_words(from, src + begin * from_nbytes, count, work);
-            sc_items_from_words(to, from == SC_UINT64, work, count, dst + begin * to_nbytes);
-        }
+        (void)convert_directly(from, SC_FLOAT64, src + begin * from_nbytes, count, (uint8_t *)work);
+        from_doubles(to, (const uint8_t *)work, count, dst + begin * to_nbytes);
     }
 }

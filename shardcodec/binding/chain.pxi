@@ -5,12 +5,15 @@ CODECS = {text(sc_codec_names[number]): number for number in range(SC_N_CODECS)}
 COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 ITEM_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+ROUNDINGS = ("nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away")
+OUT_OF_RANGE = (None, "clamp", "wrap")
 
 
 cdef int read_op(sc_op *op, str name, dict params) except -1:
+    """Fill `op`, which refers to the bytes of ``mapped``: the caller keeps `params`."""
     cdef dict known_params = {"level": 1, "checksum": False, "compressor": "lz4", "shuffle": "noshuffle", "typesize": 1,
                               "blocksize": 0, "at_start": False, "item": "uint8", "encoded_item": "uint8", "offset": 0,
-                              "scale": 1}
+                              "scale": 1, "rounding": "nearest-even", "out_of_range": None, "mapped": (b"", b"")}
     unknown = set(params) - set(known_params)
     if name not in CODECS or unknown:
         raise ValueError(f"codec {name!r}: expected parameters among {sorted(known_params)}, got {sorted(unknown)}"
@@ -29,6 +32,14 @@ cdef int read_op(sc_op *op, str name, dict params) except -1:
     op.encoded_item = ITEM_TYPES.index(known_params["encoded_item"])
     op.offset, op.offset_is_integer = known_params["offset"], isinstance(known_params["offset"], int)
     op.scale, op.scale_is_integer = known_params["scale"], isinstance(known_params["scale"], int)
+    op.offset_word = known_params["offset"] & 0xffffffffffffffff if op.offset_is_integer else 0
+    op.scale_word = known_params["scale"] & 0xffffffffffffffff if op.scale_is_integer else 0
+    op.rounding = ROUNDINGS.index(known_params["rounding"])
+    op.out_of_range = OUT_OF_RANGE.index(known_params["out_of_range"])
+    for direction in range(2):
+        pairs = known_params["mapped"][direction]
+        op.mapped[direction] = <const sc_mapped *><const void *>PyBytes_AsString(pairs)
+        op.n_mapped[direction] = <size_t>len(pairs) // sizeof(sc_mapped)
     return 0
 
 
@@ -93,6 +104,7 @@ cdef class Chain:
     cdef readonly tuple perm
     cdef readonly tuple grid_shape  # inner chunks along each stored axis; empty for a leaf
     cdef readonly object stage
+    cdef object ops  # their parameters have memory that `chain` refers to
 
     def __cinit__(self, *, shape, size_t itemsize, swap, perm, bytes fill, ops, inner=None, index=None,
                   bint opaque=False, stage=None, nan=None):
@@ -117,6 +129,7 @@ cdef class Chain:
         if len(ops) > SC_MAX_OPS:
             raise ValueError(f"expected at most {SC_MAX_OPS} bytes -> bytes codecs, got {len(ops)}")
         c.n_ops = len(ops)
+        self.ops = tuple(ops)
         c.opaque = opaque
         self.stage = stage
         for i in range(c.n_ops):

@@ -69,6 +69,10 @@ cdef object codec_error(sc_status status, const sc_where *at):
             f"{place(at)}{codec}: cannot encode {at.nbytes} bytes, expected at most {at.limit}; choose smaller inner "
             f"chunks or another codec",
             entry=known(at.entry), codec=codec, nbytes=at.nbytes, limit=at.limit, level=at.level)
+    if at.element != SC_NOWHERE:
+        return CodecError(
+            f"{place(at)}{codec}: element {at.element}: {text(at.detail)}",
+            entry=known(at.entry), codec=codec, nbytes=at.nbytes, element=at.element, level=at.level)
     cdef str detail = text(at.detail) or ("cannot encode" if status == SC_CODEC_ENCODE else "malformed data")
     return CodecError(
         f"{place(at)}{codec}: {detail} ({at.nbytes} bytes, library code {at.library_code})",

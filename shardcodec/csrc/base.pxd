@@ -46,6 +46,7 @@ cdef extern from "base/sc_status.h" nogil:
         uint64_t limit
         uint64_t expected
         uint64_t actual
+        uint64_t element
         const char *codec
         const char *detail
         int64_t library_code

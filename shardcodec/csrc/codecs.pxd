@@ -1,7 +1,7 @@
 # codecs.pxd - the C interface of csrc/codecs: the table of codecs
 # SPDX-License-Identifier: MIT
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from shardcodec.csrc.base cimport sc_status, sc_where
 
@@ -9,6 +9,10 @@ from shardcodec.csrc.base cimport sc_status, sc_where
 cdef extern from "codecs/sc_codec.h" nogil:
     enum sc_codec_id:
         SC_N_CODECS
+
+    struct sc_mapped:
+        uint64_t source "from"
+        uint64_t to
 
     struct sc_op:
         sc_codec_id codec
@@ -25,6 +29,12 @@ cdef extern from "codecs/sc_codec.h" nogil:
         double scale
         bint offset_is_integer
         bint scale_is_integer
+        uint64_t offset_word
+        uint64_t scale_word
+        int rounding
+        int out_of_range
+        const sc_mapped *mapped[2]
+        size_t n_mapped[2]
 
     struct sc_codec_state
     sc_codec_state *sc_codec_state_new()

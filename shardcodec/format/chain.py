@@ -82,7 +82,7 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bo
     chain = spec.chain if isinstance(spec, ShardSpec) else spec
     _check_limit(chain.ndim, MAX_NDIM, "axes")
     _check_limit(chain.dtype.itemsize, MAX_ITEMSIZE, "bytes in an element")
-    operations = [*_filters(chain), *chain.bytes_codecs]
+    operations = _operations(chain)
     _check_limit(len(operations), MAX_OPS, "filters and bytes -> bytes codecs in a chain")
     inner = chain.inner
     lowered = LoweredChain(
@@ -91,7 +91,7 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bo
         swap=_lower_swap(chain, native_order),
         perm=chain.perm,
         fill=chain.fill if native_order else _swapped(chain.fill, chain.swap),
-        ops=tuple(codec.native() for codec in operations),
+        ops=operations,
         inner=None if inner is None else lower(inner, native_order=native_order, any_nan=any_nan),
         index=None if chain.sharding is None else _lower_index(chain.sharding),
     )
@@ -102,6 +102,18 @@ def lower(spec: ChainSpec | ShardSpec, *, native_order: bool = True, any_nan: bo
 
 def _filters(chain: ChainSpec) -> list[Filter]:
     return [codec for codec in chain.codecs if isinstance(codec, Filter)]
+
+
+def _operations(chain: ChainSpec) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return what the engine does to elements and to bytes; filters store elements in native order, so another one is a step."""
+    filters, dtype = _filters(chain), chain.dtype
+    for codec in filters:
+        _, dtype = codec.output(chain.shape, dtype)
+    operations = [codec.native() for codec in filters]
+    serializer = chain.serializer
+    if filters and isinstance(serializer, Bytes) and serializer.endian not in (None, sys.byteorder):
+        operations.append(("byteswap", {"typesize": dtype.itemsize}))
+    return (*operations, *(codec.native() for codec in chain.bytes_codecs))
 
 
 def _check_limit(value: int, limit: int, what: str) -> None:
@@ -115,7 +127,7 @@ def _nan_order(chain: ChainSpec) -> str | None:
     serializer = chain.serializer
     if isinstance(serializer, Sharding) or chain.dtype.name not in _FLOATS or not np.isnan(chain.fill_value):
         return None
-    return serializer.endian or sys.byteorder
+    return sys.byteorder if _filters(chain) else serializer.endian or sys.byteorder
 
 
 def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:

@@ -28,9 +28,11 @@ __all__ = [
     "CodecLike",
     "Crc32",
     "Crc32c",
+    "Crc32cAtStart",
     "Endian",
     "Fletcher32",
     "Gzip",
+    "JenkinsLookup3",
     "Lz4",
     "Shape",
     "Shuffle",
@@ -200,6 +202,21 @@ class Adler32(_PlacedChecksum):
     """The checksum of zlib."""
 
     json_name: ClassVar[str] = "numcodecs.adler32"
+
+
+@dataclass(frozen=True)
+class Crc32cAtStart(Checksum):
+    """CRC-32C in front of the data, which only numcodecs has."""
+
+    json_name: ClassVar[str] = "numcodecs.crc32c"
+    location: Literal["start"] = "start"
+
+
+@dataclass(frozen=True)
+class JenkinsLookup3(Checksum):
+    """The checksum of HDF5's metadata after the data."""
+
+    json_name: ClassVar[str] = "numcodecs.jenkins_lookup3"
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,11 @@ from .codec_classes import (
     CodecLike,
     Crc32,
     Crc32c,
+    Crc32cAtStart,
     Endian,
     Fletcher32,
     Gzip,
+    JenkinsLookup3,
     Lz4,
     Shape,
     Shuffle,
@@ -39,7 +41,18 @@ from .codec_classes import (
     Zstd,
 )
 from .dtypes import DType
-from .filters import AsType, BitRound, Delta, Filter, FixedScaleOffset, PackBits, Quantize
+from .filters import (
+    AsType,
+    BitRound,
+    CastValue,
+    Delta,
+    Filter,
+    FixedScaleOffset,
+    PackBits,
+    Quantize,
+    RegistryBitRound,
+    ScaleOffset,
+)
 
 __all__ = [
     "BLOSC_COMPRESSORS",
@@ -52,20 +65,25 @@ __all__ = [
     "BitRound",
     "Blosc",
     "Bytes",
+    "CastValue",
     "Checksum",
     "Codec",
     "CodecLike",
     "Crc32",
     "Crc32c",
+    "Crc32cAtStart",
     "Delta",
     "Endian",
     "Filter",
     "FixedScaleOffset",
     "Fletcher32",
     "Gzip",
+    "JenkinsLookup3",
     "Lz4",
     "PackBits",
     "Quantize",
+    "RegistryBitRound",
+    "ScaleOffset",
     "Shape",
     "Sharding",
     "Shuffle",
@@ -73,6 +91,8 @@ __all__ = [
     "Zlib",
     "Zstd",
     "allow_clipping",
+    "check_fill",
+    "check_filters",
     "compose_transposes",
     "parse_codecs",
     "parse_sharding",
@@ -236,7 +256,13 @@ def _parse_index_codecs(data: object) -> tuple[Codec, ...]:
     items = as_items(data, "index_codecs")
     for i, item in enumerate(items):
         _check_index_codec(item, f"index_codecs[{i}]")
-    return parse_codecs(items, "index_codecs")
+    codecs = parse_codecs(items, "index_codecs")
+    for i, codec in enumerate(codecs):
+        if isinstance(codec, Crc32cAtStart):
+            unsupported(
+                f"index_codecs[{i}]", "expected the checksum of an index behind it", codec=codec.json_name
+            )
+    return codecs
 
 
 def _check_index_codec(item: object, path: str) -> None:
@@ -259,14 +285,12 @@ def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: st
     A codec gets the shape and the data type that the codecs before it return. A byte order is removed if the elements have none. Errors
     (`SpecError`, `UnsupportedError`) name the codec as ``path[i]``.
     """
-    resolved = []
+    resolved: list[Codec] = []
     nbytes: int | None = math.prod(shape) * dtype.itemsize
-    before: Codec | None = None
     for i, codec in enumerate(codecs):
+        check_filters(resolved, codec, f"{path}[{i}].configuration")
         with within(f"{path}[{i}].configuration"):
-            if isinstance(before, Filter):
-                before.check_next(codec)
-            codec = before = codec.resolve(shape, dtype)
+            codec = codec.resolve(shape, dtype)
             if isinstance(codec, Shuffle):
                 codec.check_input(nbytes)
         if isinstance(codec, Transpose):
@@ -276,6 +300,29 @@ def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: st
         nbytes = None if nbytes is None else codec.encoded_nbytes(nbytes)
         resolved.append(codec)
     return tuple(resolved)
+
+
+def check_filters(before: Iterable[Codec], codec: Codec, path: str) -> None:
+    """Refuse a codec of arrays that one of the filters before it does not permit; the byte order is that of the last one."""
+    filters = [earlier for earlier in before if isinstance(earlier, Filter)]
+    for earlier in filters[-1:] if isinstance(codec, Bytes) else filters:
+        if codec.kind != "bytes -> bytes":
+            with within(path):
+                earlier.check_follower(codec)
+
+
+def check_fill(codecs: Iterable[Codec], fill: bytes, path: str) -> None:
+    """Refuse a fill value that a filter cannot encode; `codecs` are resolved, `fill` is an element in native byte order."""
+    for i, codec in enumerate(codecs):
+        if isinstance(codec, Sharding):
+            check_fill(codec.codecs, fill, f"{path}[{i}].configuration.codecs")
+        if not isinstance(codec, Filter):
+            continue
+        with within(f"{path}[{i}]"):
+            encoded = codec.encoded_fill(fill)
+        if encoded is None:
+            return
+        fill = encoded
 
 
 def compose_transposes(codecs: Sequence[Codec], ndim: int) -> Shape:
@@ -331,11 +378,16 @@ def _numcodecs_blosc(cname: str, clevel: int, shuffle: int, blocksize: int, type
 
 
 def _numcodecs_crc32c(location: str) -> Codec:
-    if location == "start":
-        unsupported("location", "expected end, got start, which is not supported", codec="numcodecs.crc32c")
-    if location != "end":
+    if location not in ("start", "end"):
         wrong("location", f"expected start or end, got {show(location)}", actual=location)
-    return Crc32c()
+    return Crc32cAtStart() if location == "start" else Crc32c()
+
+
+def _jenkins(initval: int, prefix: object) -> Codec:
+    if initval or prefix:
+        key = "initval" if initval else "prefix"
+        unsupported(key, "expected none, the default", codec=JenkinsLookup3.json_name)
+    return JenkinsLookup3()
 
 
 def parse_sharding(configuration: Mapping[str, Any], lenient: bool) -> Sharding:
@@ -401,14 +453,18 @@ ROWS: tuple[Row, ...] = (
     _numcodecs_row(Fletcher32, "fletcher32"),
     _numcodecs_row(Crc32, "crc32", location="start"),
     _numcodecs_row(Adler32, "adler32", location="start"),
+    _numcodecs_row(JenkinsLookup3, "jenkins_lookup3", _jenkins, initval=0, prefix=None),
     _numcodecs_row(Delta, "delta", dtype=None, astype=None),
     _numcodecs_row(
         FixedScaleOffset, "fixedscaleoffset", required=("offset", "scale"), dtype=None, astype=None
     ),
     _numcodecs_row(BitRound, "bitround", required=("keepbits",)),
+    Row(RegistryBitRound, _plain(RegistryBitRound, required=("keepbits",))),
     _numcodecs_row(Quantize, "quantize", required=("digits",), dtype=None, astype=None),
     _numcodecs_row(AsType, "astype", required=("encode_dtype",), decode_dtype=None),
     _numcodecs_row(PackBits, "packbits"),
+    Row(ScaleOffset, _plain(ScaleOffset, "offset", "scale")),
+    Row(CastValue, _plain(CastValue, "rounding", "out_of_range", "scalar_map", required=("data_type",))),
 )
 
 # Names of the codecs whose encoded chunks have any size.

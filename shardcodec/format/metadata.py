@@ -10,7 +10,7 @@ A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of 
     fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
     dimension_separator                 chunk key encoding `v2` with that separator
 
-Other filters, filters of big-endian elements, and Python objects raise `UnsupportedError`. `document_in_v3`
+Other filters and Python objects raise `UnsupportedError`. `document_in_v3`
 describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
 
 Source: Zarr v3 core specification 3.1, "Array metadata" and "Chunk key encoding"; zarr-extensions,
@@ -476,8 +476,11 @@ def _with_bytes(codecs: Iterable[Codec], endian: Any) -> list[Codec]:
             unsupported(
                 "filters", f"expected {codec.json_name} before codecs of bytes", codec=codec.json_name
             )
-    if n_filters and endian != "little":
-        unsupported("filters", "expected little-endian elements for filters", codec=codecs[0].json_name)
+    for i, codec in enumerate(codecs[:n_filters]):
+        assert isinstance(codec, Filter)
+        with within(f"filters[{i}]"):
+            in_native_order, endian = codec.from_order(endian)
+        codecs[i] = codec if i else in_native_order  # a further one gets what the filter before it names
     return [*codecs[:n_filters], Bytes(endian), *codecs[n_filters:]]
 
 

@@ -44,6 +44,8 @@ from .codecs import (
     Shape,
     Sharding,
     allow_clipping,
+    check_fill,
+    check_filters,
     compose_transposes,
     parse_codecs,
     parse_sharding,
@@ -136,6 +138,7 @@ class ChainSpec:
         dtype, fill = element(dtype, fill_value)
         shape = as_chunk_shape(shape, dtype.itemsize, "shape")
         codecs = resolve_codecs(parse_codecs(codecs, "codecs"), shape, dtype, "codecs")
+        check_fill(codecs, fill, "codecs")
         assign(self, shape=shape, dtype=dtype, codecs=codecs, fill=fill)
         assign(self, fill_value=fill_scalar(dtype, fill))
 
@@ -456,9 +459,11 @@ class ShardSpec:
         parsed = parse_codecs((*as_items(before, "before"), sharding, *as_items(after, "after")), "codecs")
         place = parsed.index(sharding)
         before = resolve_codecs(parsed[:place], shape, dtype, "before")
+        check_filters(before, sharding, "before")
         after = resolve_codecs(parsed[place + 1 :], shape, dtype, "after")
         perm = compose_transposes(before, len(shape))
         sharding = sharding.resolve(tuple(shape[axis] for axis in perm), dtype)
+        check_fill(sharding.codecs, fill, "codecs")
         assign(self, shard_shape=shape, dtype=dtype, fill_value=fill_scalar(dtype, fill), fill=fill)
         assign(self, before=before, after=after, **_sharding_options(sharding))
 

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardcodec
 from shardcodec import _native as native
 from shardcodec.errors import CodecError, UnsupportedError
 from shardcodec.format import codecs as codec_module
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-FLOATS = ["float32", "float64"]
+FLOATS = ["float16", "float32", "float64"]
 NUMBERS = INTEGERS + FLOATS
 IS_X86 = platform.machine() == "x86_64"
 BOUNDARIES = [
@@ -51,19 +52,33 @@ seeds = st.integers(0, 2**32 - 1)
 kinds = st.sampled_from(KINDS)
 
 
+def without_payloads(data: bytes, dtype: Any, inexact: bool) -> bytes:
+    """Return the elements with one NaN: numpy keeps signalling ones of float16, on some processors."""
+    elements = np.frombuffer(data, dtype)
+    if not inexact or elements.dtype.kind != "f":
+        return data
+    return np.where(np.isnan(elements), np.array(np.nan, dtype), elements).tobytes()
+
+
 def agrees(codec: Any, name: str, array: np.ndarray[Any, Any], **params: Any) -> None:
     """Check both directions against numcodecs."""
     with np.errstate(all="ignore"):
         try:
-            encoded = np.asarray(codec.encode(array)).tobytes()
-            decoded = np.asarray(codec.decode(codec.encode(array))).tobytes()
+            theirs = np.asarray(codec.encode(array)), np.asarray(codec.decode(codec.encode(array)))
+            encoded, decoded = (result.tobytes() for result in theirs)
+            dtypes = [result.dtype for result in theirs]
         except OverflowError:  # numpy refuses the first element of `delta`
             with pytest.raises(CodecError, match="first element"):
                 native.codec_encode(name, array, **params)
             return
-    assert native.codec_decode(name, encoded, array.nbytes, **params) == decoded
+    has_halves = np.dtype("float16") in (array.dtype, *dtypes) and name != "bitround"
+    mine = native.codec_decode(name, encoded, array.nbytes, **params)
+    assert without_payloads(mine, dtypes[1], has_halves) == without_payloads(decoded, dtypes[1], has_halves)
     try:
-        assert native.codec_encode(name, array, **params) == encoded
+        mine = native.codec_encode(name, array, **params)
+        assert without_payloads(mine, dtypes[0], has_halves) == without_payloads(
+            encoded, dtypes[0], has_halves
+        )
     except CodecError as error:  # numpy stores the first element modulo 2^n
         assert "first element" in str(error)  # noqa: PT017
     for cut in (1, len(encoded) - 1):
@@ -140,7 +155,7 @@ def test_malformed_bits_are_refused(stream: bytes) -> None:
         (codec_module.Delta("<u4"), "int32", "int32, the type of the elements, got <u4"),
         (codec_module.Delta("<i8", "<u8"), "int64", "another data type than uint64"),
         (codec_module.Delta("<f4", "<f8"), "float32", "an integer for integers"),
-        (codec_module.Delta(), "float16", "got float16"),
+        (codec_module.Delta(), "complex64", "got complex64"),
         (
             codec_module.FixedScaleOffset(0, 1000, "<f4", "|i1"),
             "float32",
@@ -157,6 +172,30 @@ def test_what_numcodecs_reinterprets_is_left_to_zarr(codec: Any, dtype: str, wha
         codec.resolve((4,), np.dtype(dtype))
 
 
-def test_big_endian_type_is_left_to_zarr() -> None:
-    with pytest.raises(UnsupportedError, match=r"little-endian, got .>i4"):
-        codec_module.Delta(">i4")
+def test_elements_that_numcodecs_swaps_are_left_to_zarr() -> None:
+    with pytest.raises(UnsupportedError, match="int32, the type of the elements, got >i4"):
+        codec_module.Delta(">i4").resolve((4,), np.dtype("i4"))
+    big = {"name": "bytes", "configuration": {"endian": "big"}}
+    with pytest.raises(UnsupportedError, match=r"little-endian bytes after numcodecs\.delta"):
+        codec_module.resolve_codecs(
+            codec_module.parse_codecs([codec_module.Delta("<i4"), big], "codecs"),
+            (4,),
+            np.dtype("i4"),
+            "codecs",
+        )
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.25])
+def test_integers_and_floats_in_a_configuration_have_their_own_chains(scale: float) -> None:
+    """1 == 1.0: the array that was opened second computed with the numbers of the first one."""
+    values = np.array([0, 3, 200, 255], "u1")
+    offsets = (1, 1.0) if scale == 0.5 else (1.0, 1)
+    for offset in offsets:
+        config = {"offset": offset, "scale": scale, "dtype": "|u1", "astype": "<f4"}
+        codecs = [
+            {"name": "numcodecs.fixedscaleoffset", "configuration": config},
+            codec_module.Bytes("little"),
+        ]
+        blob = bytes(shardcodec.encode(values, shardcodec.ShardSpec((4,), (4,), "uint8", 0, codecs)))
+        with np.errstate(all="ignore"):
+            assert blob[:16] == np.asarray(numcodecs.FixedScaleOffset(**config).encode(values)).tobytes()

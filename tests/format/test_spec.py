@@ -149,12 +149,16 @@ def test_wrong_codec_is_refused(data: Any, path: str, words: str) -> None:
     ("data", "place", "codec"),
     [
         (named("numcodecs.bz2", level=1), "", "numcodecs.bz2"),
-        (named("scale_offset"), "", "scale_offset"),
+        (named("numcodecs.lzma"), "", "numcodecs.lzma"),
         ("vlen-utf8", "", "vlen-utf8"),
         (named("x" * 1000), "", "x" * 1000),
         (named("blosc", cname="snappy"), ".configuration.cname", "blosc"),
         (named("numcodecs.blosc", cname="snappy"), ".configuration.cname", "blosc"),
-        (named("numcodecs.crc32c", location="start"), ".configuration.location", "numcodecs.crc32c"),
+        (
+            named("numcodecs.jenkins_lookup3", initval=1),
+            ".configuration.initval",
+            "numcodecs.jenkins_lookup3",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

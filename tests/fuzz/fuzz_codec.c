@@ -45,6 +45,8 @@ state(void)
     return shared;
 }
 
+static struct sc_mapped mapped[2][2];
+
 static struct sc_op
 choose(const uint8_t *head)
 {
@@ -63,6 +65,21 @@ choose(const uint8_t *head)
     op.scale = 1 + head[6];
     op.offset_is_integer = head[2] & 8;
     op.scale_is_integer = head[2] & 16;
+    op.offset_word = head[5];
+    op.scale_word = head[2] & 32 ? UINT64_MAX : 1u + head[6];
+    op.scale = head[2] & 32 ? -1 : op.scale;
+    op.rounding = head[1] % 5;
+    op.out_of_range = head[6] % 3;
+    for (int k = 0; k < 2; k++) { /* the map has the entries in the head itself */
+        mapped[k][0] = (struct sc_mapped){ load_le64(head), head[7] };
+        mapped[k][1] = (struct sc_mapped){ 0, load_le64(head + 8) };
+        op.mapped[k] = mapped[k];
+        op.n_mapped[k] = head[7] % 3;
+    }
+    if (op.codec == SC_CODEC_BYTESWAP)
+        op.typesize = 2u << head[5] % 3;
+    if (op.codec == SC_CODEC_SCALE_OFFSET)
+        op.encoded_item = op.item;
     return op;
 }
 
@@ -75,12 +92,22 @@ is_lossless(const struct sc_op *op)
     case SC_CODEC_QUANTIZE:
     case SC_CODEC_ASTYPE:
     case SC_CODEC_PACKBITS:
+    case SC_CODEC_CAST_VALUE:
         return false;
+    case SC_CODEC_SCALE_OFFSET:
+        return sc_item_is_integer(op->item);
     case SC_CODEC_DELTA:
         return op->item == op->encoded_item && sc_item_is_integer(op->item);
     default:
         return true;
     }
+}
+
+/* True if the codec refuses numbers that have no place in its other data type. */
+static bool
+may_refuse(const struct sc_op *op)
+{
+    return op->codec == SC_CODEC_DELTA || op->codec == SC_CODEC_CAST_VALUE || op->codec == SC_CODEC_SCALE_OFFSET;
 }
 
 /* A stream that can be decoded whole can be decoded in part; the wanted bytes must be equal. */
@@ -138,13 +165,20 @@ round_trip(const struct sc_op *op, const uint8_t *data, size_t n, const uint8_t 
     encoded = allocate(bound);
     decoded = allocate(n);
     status = codec->encode(op, state(), data, n, encoded, bound, &n_encoded, &where);
-    if (op->codec == SC_CODEC_DELTA && status == SC_CODEC_ENCODE) { /* the first element does not fit */
+    if (may_refuse(op) && status == SC_CODEC_ENCODE) {
+        require(op->codec == SC_CODEC_DELTA || where.element < n / sc_item_nbytes(op->item));
         free(encoded);
         free(decoded);
         return;
     }
     require(status == SC_OK && n_encoded <= bound);
-    require(codec->decode(op, state(), encoded, n_encoded, decoded, n, &n_decoded, &where) == SC_OK);
+    status = codec->decode(op, state(), encoded, n_encoded, decoded, n, &n_decoded, &where);
+    if (op->codec == SC_CODEC_CAST_VALUE && status == SC_CODEC_DATA) { /* a number changed, by a rule or the map */
+        free(encoded);
+        free(decoded);
+        return;
+    }
+    require(status == SC_OK);
     require(n_decoded == n && (n == 0 || !is_lossless(op) || memcmp(decoded, data, n) == 0));
     decode_some(op, encoded, n_encoded, n, data, n);
 

@@ -17,7 +17,9 @@ from spec_json import named
 
 from shardcodec import _native as native
 from shardcodec.format import codecs as codec_module
+from shardcodec.format.chain import lower
 from shardcodec.format.codecs import NUMCODECS, ROWS, parse_codecs, resolve_codecs
+from shardcodec.format.spec import ChainSpec
 
 EVERYWHERE = {"bytes", "transpose", "sharding_indexed"}
 
@@ -41,6 +43,8 @@ def test_python_and_c_have_the_same_codecs() -> None:
             parsed = parse_codecs(codecs if kind == "array -> array" else codecs[::-1], "codecs")
             resolved = resolve_codecs(parsed, (4, 6), np.dtype(row.dtypes[0]), "codecs")
             lowered |= {codec.native()[0] for codec in resolved if codec.json_name not in EVERYWHERE}
+    big = named("cast_value", data_type="int16"), named("bytes", endian="big")
+    lowered |= {name for name, _ in lower(ChainSpec((4, 6), "int32", 0, big))["ops"]}
     assert lowered == set(native.CODECS)
 
 

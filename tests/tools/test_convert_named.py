@@ -40,15 +40,27 @@ def test_codecs_that_are_not_kept_are_named(tmp_path: Path) -> None:
     codecs = pytest.importorskip("zarr.codecs")
     if not hasattr(codecs, "CastValue"):
         pytest.skip("this zarr has no cast_value")
-    filters = [codecs.ScaleOffset(offset=5.0, scale=10.0), codecs.CastValue(data_type="int16")]
-    with quiet():
-        array = zarr.create_array(tmp_path / "old", shape=(10,), chunks=(5,), dtype="f8", filters=filters)
-        array[...] = np.arange(10) / 10 + 5
-    (one,) = convert(tmp_path / "old", tmp_path / "new").arrays
-    assert one.notes == (
-        "codecs of the source that are not kept: scale_offset, cast_value; elements are stored as float64 with bytes, zstd",
-    )
-    same(tmp_path / "new", np.asarray(array[...]))
+    many = {"encode": [(float(i), i) for i in range(1000, 1257)]}  # the engine has up to 256
+    for name, scalar_map, lost in (
+        ("native", None, ()),
+        (
+            "many",
+            many,
+            (
+                "codecs of the source that are not kept: scale_offset, cast_value; elements are stored as float64 with bytes, zstd",
+            ),
+        ),
+    ):
+        filters = [
+            codecs.ScaleOffset(offset=5.0, scale=10.0),
+            codecs.CastValue(data_type="int16", scalar_map=scalar_map),
+        ]
+        with quiet():
+            array = zarr.create_array(tmp_path / name, shape=(10,), chunks=(5,), dtype="f8", filters=filters)
+            array[...] = np.arange(10) / 10 + 5
+        (one,) = convert(tmp_path / name, tmp_path / f"{name}-new").arrays
+        assert one.notes == lost
+        same(tmp_path / f"{name}-new", np.asarray(array[...]))
 
 
 def test_rectilinear_grid_is_said(tmp_path: Path) -> None:

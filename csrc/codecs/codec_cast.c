@@ -1,0 +1,526 @@
+/* codec_cast.c - the codec "cast_value": numbers in another data type, rounded and brought into its range by rules
+ *
+ * Each number passes the same steps, a block at once: scalar_map; rounding to the numbers of the other type, as if it had no
+ * limits; the rule for numbers out of range. Decoding is the same with the types exchanged. Integers become other integers
+ * directly. All else computes in double, which holds every number but some of 64 bits, or in float, where that suffices.
+ * SPDX-License-Identifier: MIT */
+#include "codecs/codec_impl.h"
+#include "codecs/sc_reals.h"
+
+/* One direction of a codec. */
+struct cast {
+    int from, to;
+    enum sc_rounding rounding;
+    enum sc_out_of_range out_of_range;
+    const struct sc_mapped *map;
+    size_t n_mapped;
+};
+
+/* ---- the ranges of integers */
+
+static unsigned
+n_bits(int type)
+{
+    return 8 * (unsigned)sc_item_nbytes(type);
+}
+
+static int64_t
+least_of(int type)
+{
+    return sc_item_is_signed(type) ? INT64_MIN >> (64 - n_bits(type)) : 0;
+}
+
+static uint64_t
+most_of(int type)
+{
+    return UINT64_MAX >> (64 - n_bits(type) + sc_item_is_signed(type));
+}
+
+/* The least number above the range; every float type has it. */
+static double
+above(int type)
+{
+    return 2 * (double)(UINT64_C(1) << (n_bits(type) - 1 - sc_item_is_signed(type)));
+}
+
+/* ---- integers to integers */
+
+#define INTEGERS(ROW)        \
+    ROW(SC_INT8, int8_t)     \
+    ROW(SC_INT16, int16_t)   \
+    ROW(SC_INT32, int32_t)   \
+    ROW(SC_INT64, int64_t)   \
+    ROW(SC_UINT8, uint8_t)   \
+    ROW(SC_UINT16, uint16_t) \
+    ROW(SC_UINT32, uint32_t) \
+    ROW(SC_UINT64, uint64_t)
+
+#define FIT(ID, Item)                                          \
+    case ID: {                                                 \
+        const Item least = (Item)low, most = (Item)high;       \
+        Item bad = 0;                                          \
+                                                               \
+        for (size_t i = 0; i < n; i++) {                       \
+            Item item;                                         \
+                                                               \
+            memcpy(&item, src + i * sizeof item, sizeof item); \
+            bad |= item < least || item > most ? 1 : 0;        \
+        }                                                      \
+        return !bad;                                           \
+    }
+
+#define CLAMP(ID, Item)                                            \
+    case ID: {                                                     \
+        const Item least = (Item)low, most = (Item)high;           \
+                                                                   \
+        for (size_t i = 0; i < n; i++) {                           \
+            Item item;                                             \
+                                                                   \
+            memcpy(&item, src + i * sizeof item, sizeof item);     \
+            item = item < least ? least : item;                    \
+            item = item > most ? most : item;                      \
+            memcpy(clamped + i * sizeof item, &item, sizeof item); \
+        }                                                          \
+        break;                                                     \
+    }
+
+/* True if all integers are in [low, high], which are numbers of their type. */
+static bool
+integers_fit(int type, const uint8_t *src, size_t n, int64_t low, uint64_t high)
+{
+    switch (type) {
+        INTEGERS(FIT)
+    }
+    return false;
+}
+
+static void
+clamp_integers(int type, const uint8_t *src, size_t n, int64_t low, uint64_t high, uint8_t *clamped)
+{
+    switch (type) {
+        INTEGERS(CLAMP)
+    }
+}
+
+static bool
+cast_integers(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    const int64_t a = least_of(cast->from), b = least_of(cast->to), low = a > b ? a : b;
+    const uint64_t high = min_u64(most_of(cast->from), most_of(cast->to));
+    uint8_t clamped[8 * SC_BLOCK_ITEMS];
+
+    if (cast->out_of_range != SC_WRAP && !integers_fit(cast->from, src, n, low, high)) {
+        if (cast->out_of_range == SC_REFUSE)
+            return false;
+        clamp_integers(cast->from, src, n, low, high, clamped);
+        src = clamped;
+    }
+    sc_items_convert(cast->from, cast->to, src, n, dst);
+    return true;
+}
+
+/* ---- floats to integers */
+
+static inline bool
+is_finite(double x)
+{
+    return x - x == 0;
+}
+
+/* An integer in a double, modulo 2^64. */
+static uint64_t
+wrap(double x)
+{
+    uint64_t bits, word;
+    unsigned shift;
+
+    if (x > -0x1p63 && x < 0x1p63)
+        return (uint64_t)(int64_t)x;
+    memcpy(&bits, &x, sizeof bits);
+    shift = (unsigned)(bits >> 52 & 0x7ff) - 1075; /* a mantissa of 53 bits times 2^shift */
+    word = shift < 64 ? ((bits & 0xfffffffffffff) | UINT64_C(1) << 52) << shift : 0;
+    return x < 0 ? 0 - word : word;
+}
+
+/* Integers in doubles of which some are out of range. */
+static bool
+bring_into_range(const struct cast *cast, const double *work, size_t n, uint8_t *dst)
+{
+    const double least = (double)least_of(cast->to), limit = above(cast->to);
+    uint64_t words[SC_BLOCK_ITEMS];
+
+    for (size_t i = 0; i < n; i++) {
+        if (!is_finite(work[i]) || cast->out_of_range == SC_REFUSE)
+            return false;
+        if (cast->out_of_range == SC_WRAP)
+            words[i] = wrap(work[i]);
+        else
+            words[i] = work[i] < least    ? (uint64_t)least_of(cast->to)
+                       : work[i] >= limit ? most_of(cast->to)
+                                          : wrap(work[i]);
+    }
+    sc_items_from_words(cast->to, words, n, dst);
+    return true;
+}
+
+static bool
+cast_doubles_to_integers(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    double work[SC_BLOCK_ITEMS];
+
+    sc_items_to_doubles(cast->from, src, n, work);
+    round_doubles(cast->rounding, work, n);
+    if (!fit_doubles(work, n, (double)least_of(cast->to), above(cast->to)))
+        return bring_into_range(cast, work, n, dst);
+    sc_items_from_doubles(cast->to, work, n, dst);
+    return true;
+}
+
+#define STORE(Item)                                        \
+    for (size_t i = 0; i < n; i++) {                       \
+        const Item item = (Item)(int32_t)work[i];          \
+                                                           \
+        memcpy(dst + i * sizeof item, &item, sizeof item); \
+    }
+
+/* Integers of 8 or 16 bits: the limits are floats, too. */
+static bool
+cast_floats_to_integers(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *restrict dst)
+{
+    const float least = (float)least_of(cast->to), most = (float)most_of(cast->to);
+    float work[SC_BLOCK_ITEMS];
+
+    sc_items_convert(cast->from, SC_FLOAT32, src, n, (uint8_t *)work);
+    round_floats(cast->rounding, work, n);
+    if (!fit_floats(work, n, least, most + 1)) {
+        if (cast->out_of_range != SC_CLAMP)
+            return cast_doubles_to_integers(cast, src, n, dst);
+        if (!fit_floats(work, n, -0x1.fffffep127f, __builtin_inff()))
+            return false;
+        clamp_floats(work, n, least, most);
+    }
+    if (sc_item_nbytes(cast->to) == 1)
+        STORE(uint8_t)
+    else
+        STORE(uint16_t)
+    return true;
+}
+
+/* ---- to floats */
+
+static unsigned
+mantissa_of(int type)
+{
+    return type == SC_FLOAT16 ? 10 : type == SC_FLOAT32 ? 23 : 52;
+}
+
+/* Twice the greatest power of two. */
+static double
+limit_of(int type)
+{
+    return type == SC_FLOAT16 ? 0x1p16 : type == SC_FLOAT32 ? 0x1p128 : __builtin_inf();
+}
+
+/* Round to numbers of 1 + `mantissa` bits, and to multiples of the least number of a float type. Numbers that are too large become
+ * `limit`. */
+#define ROUND_LOOP(result)                                                                   \
+    for (size_t i = 0; i < n; i++) {                                                         \
+        const double x = work[i], any = __builtin_fabs(x), size = any < limit ? any : limit; \
+        double power, unit, sum, near, less;                                                 \
+        uint64_t bits;                                                                       \
+                                                                                             \
+        memcpy(&bits, &size, sizeof bits);                                                   \
+        bits &= 0x7ff0000000000000;                                                          \
+        memcpy(&power, &bits, sizeof power);                                                 \
+        unit = (power > least_power ? power : least_power) * last_place;                     \
+        sum = unit * 0x1p52;                                                                 \
+        near = (size + sum) - sum;                                                           \
+        less = near - (near > size ? unit : 0);                                              \
+        work[i] = x - x == 0 ? __builtin_copysign(result, x) : x;                            \
+        (void)less;                                                                          \
+    }
+
+static void
+round_to_type(int type, enum sc_rounding mode, double *work, size_t n)
+{
+    const double limit = limit_of(type), least_power = type == SC_FLOAT16 ? 0x1p-14 : 0x1p-126;
+    const double last_place = type == SC_FLOAT16 ? 0x1p-10 : 0x1p-23;
+
+    switch (mode) {
+    case SC_NEAREST_EVEN:
+        ROUND_LOOP(near)
+        break;
+    case SC_TOWARDS_ZERO:
+        ROUND_LOOP(less)
+        break;
+    case SC_TOWARDS_POSITIVE:
+        ROUND_LOOP(less + ((less < size) & (x > 0) ? unit : 0))
+        break;
+    case SC_TOWARDS_NEGATIVE:
+        ROUND_LOOP(less + ((less < size) & (x < 0) ? unit : 0))
+        break;
+    case SC_NEAREST_AWAY:
+        ROUND_LOOP(less + (size - less >= unit * 0.5 ? unit : 0))
+        break;
+    }
+}
+
+/* Round an integer of more than 53 bits to one of 1 + `mantissa` bits. */
+static double
+round_word(uint64_t size, bool is_negative, unsigned mantissa, enum sc_rounding mode)
+{
+    const unsigned dropped = 63 - (unsigned)__builtin_clzll(size) - mantissa;
+    const uint64_t rest = size & ((UINT64_C(1) << dropped) - 1), half = UINT64_C(1) << (dropped - 1);
+    uint64_t kept = size >> dropped;
+    double rounded;
+
+    if (mode == SC_NEAREST_EVEN)
+        kept += rest > half || (rest == half && kept & 1);
+    else if (mode == SC_NEAREST_AWAY)
+        kept += rest >= half;
+    else if (mode == (is_negative ? SC_TOWARDS_NEGATIVE : SC_TOWARDS_POSITIVE))
+        kept += rest > 0;
+    rounded = (double)kept * (double)(UINT64_C(1) << dropped);
+    return is_negative ? -rounded : rounded;
+}
+
+/* Integers of 64 bits: those that a double cannot hold are rounded here. */
+static void
+load_words(const struct cast *cast, const uint8_t *src, size_t n, double *work)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t word, size;
+        bool is_negative;
+
+        memcpy(&word, src + i * sizeof word, sizeof word);
+        is_negative = cast->from == SC_INT64 && (int64_t)word < 0;
+        size = is_negative ? 0 - word : word;
+        if (size > UINT64_C(1) << 53)
+            work[i] = round_word(size, is_negative, mantissa_of(cast->to), cast->rounding);
+        else
+            work[i] = is_negative ? -(double)(int64_t)size : (double)(int64_t)size;
+    }
+}
+
+/* True if the other type has every number of this one. */
+static bool
+is_exact(int from, int to)
+{
+    if (sc_item_is_float(from))
+        return from < to;
+    return n_bits(from) - sc_item_is_signed(from) <= mantissa_of(to) + 1;
+}
+
+static bool
+cast_to_floats(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    const double limit = limit_of(cast->to);
+    double work[SC_BLOCK_ITEMS];
+    int64_t too_large = 0;
+
+    if (is_exact(cast->from, cast->to)) {
+        sc_items_convert(cast->from, cast->to, src, n, dst);
+        return true;
+    }
+    if (cast->from == SC_INT64 || cast->from == SC_UINT64)
+        load_words(cast, src, n, work);
+    else
+        sc_items_to_doubles(cast->from, src, n, work);
+    if (cast->to != SC_FLOAT64)
+        round_to_type(cast->to, cast->rounding, work, n);
+    for (size_t i = 0; i < n; i++)
+        too_large |= __builtin_fabs(work[i]) == limit && limit < __builtin_inf() ? 1 : 0;
+    if (too_large && cast->out_of_range != SC_CLAMP)
+        return false;
+    if (too_large) /* become infinite */
+        for (size_t i = 0; i < n; i++)
+            work[i] = __builtin_fabs(work[i]) == limit ? __builtin_copysign(__builtin_inf(), work[i]) : work[i];
+    sc_items_from_doubles(cast->to, work, n, dst);
+    return true;
+}
+
+/* ---- scalar_map: a number that is mapped passes the other steps as zero */
+
+/* Numbers are equal if `==` says so; all NaN are equal. Later entries first: of equal keys the first one counts. */
+#define MATCH(Bits)                                                                        \
+    for (size_t i = 0; i < n; i++) {                                                       \
+        Bits item;                                                                         \
+                                                                                           \
+        memcpy(&item, src + i * sizeof item, sizeof item);                                 \
+        item &= (Bits)mask;                                                                \
+        hits[i] = (is_nan ? item > (Bits)key : item == (Bits)key) ? (uint16_t)k : hits[i]; \
+    }
+
+static void
+find_mapped(const struct cast *cast, const uint8_t *src, size_t n, uint16_t *hits)
+{
+    const unsigned bits = n_bits(cast->from);
+    const uint64_t sign = UINT64_C(1) << (bits - 1), all = UINT64_MAX >> (64 - bits);
+
+    memset(hits, 0, n * sizeof *hits);
+    for (size_t k = cast->n_mapped; k > 0; k--) {
+        const uint64_t infinity =
+            (sign - 1) & ~((UINT64_C(1) << (sc_item_is_float(cast->from) ? mantissa_of(cast->from) : 0)) - 1);
+        uint64_t key = cast->map[k - 1].from, mask = all;
+        bool is_nan = false;
+
+        if (sc_item_is_float(cast->from)) {
+            is_nan = (key & (sign - 1)) > infinity;
+            if (is_nan || !(key & (sign - 1)))
+                mask = sign - 1;
+            key = is_nan ? infinity : key & mask;
+        }
+        switch (bits) {
+        case 8:
+            MATCH(uint8_t)
+            break;
+        case 16:
+            MATCH(uint16_t)
+            break;
+        case 32:
+            MATCH(uint32_t)
+            break;
+        default:
+            MATCH(uint64_t)
+        }
+    }
+}
+
+static void
+put_item(uint8_t *item, size_t nbytes, uint64_t bits)
+{
+    for (size_t b = 0; b < nbytes; b++)
+        item[SC_IS_BIG_ENDIAN ? nbytes - 1 - b : b] = (uint8_t)(bits >> 8 * b);
+}
+
+/* ---- a block, and all of them */
+
+/* False: an item cannot be cast. */
+static bool
+cast_unmapped(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    if (cast->from == cast->to)
+        memcpy(dst, src, n * sc_item_nbytes(cast->to));
+    else if (sc_item_is_float(cast->to))
+        return cast_to_floats(cast, src, n, dst);
+    else if (sc_item_is_integer(cast->from))
+        return cast_integers(cast, src, n, dst);
+    else if (sc_item_nbytes(cast->to) <= 2 && cast->from != SC_FLOAT64)
+        return cast_floats_to_integers(cast, src, n, dst);
+    else
+        return cast_doubles_to_integers(cast, src, n, dst);
+    return true;
+}
+
+static bool
+cast_block(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    const size_t from = sc_item_nbytes(cast->from), to = sc_item_nbytes(cast->to);
+    uint16_t hits[SC_BLOCK_ITEMS];
+    uint8_t others[8 * SC_BLOCK_ITEMS];
+
+    if (!cast->n_mapped)
+        return cast_unmapped(cast, src, n, dst);
+    find_mapped(cast, src, n, hits);
+    memcpy(others, src, n * from);
+    for (size_t i = 0; i < n; i++)
+        if (hits[i])
+            memset(others + i * from, 0, from);
+    if (!cast_unmapped(cast, others, n, dst))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (hits[i])
+            put_item(dst + i * to, to, cast->map[hits[i] - 1].to);
+    return true;
+}
+
+static bool
+takes_types(const struct sc_op *op)
+{
+    return sc_item_nbytes(op->item) && sc_item_nbytes(op->encoded_item) && op->n_mapped[0] <= SC_MAX_MAPPED &&
+           op->n_mapped[1] <= SC_MAX_MAPPED;
+}
+
+static size_t
+bound(const struct sc_op *op, size_t nbytes)
+{
+    size_t from = sc_item_nbytes(op->item), to = sc_item_nbytes(op->encoded_item);
+
+    return !takes_types(op) || nbytes % from || nbytes / from > PTRDIFF_MAX / to ? 0 : nbytes / from * to;
+}
+
+/* Name the first item of the block that cannot be cast. */
+static enum sc_status
+refuse(const struct cast *cast, enum sc_status status, const uint8_t *src, size_t begin, size_t n, size_t nbytes,
+       struct sc_where *where)
+{
+    const size_t from = sc_item_nbytes(cast->from);
+    uint8_t result[8];
+    double x;
+    size_t i = begin;
+
+    while (i + 1 < begin + n && cast_block(cast, src + i * from, 1, result))
+        i++;
+    sc_items_to_doubles(cast->from, src + i * from, 1, &x);
+    where->element = i;
+    return sc_codec_failed(status, where, "cast_value",
+                           is_finite(x) ? "the number is outside of the range of the other data type"
+                                        : "an integer cannot be NaN or infinite",
+                           0, nbytes);
+}
+
+static enum sc_status
+run(const struct cast *cast, enum sc_status status, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+    size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    const size_t from = sc_item_nbytes(cast->from), to = sc_item_nbytes(cast->to), n = src_nbytes / from;
+
+    if (src_nbytes % from)
+        return sc_codec_failed(status, where, "cast_value", "no whole number of elements", (int64_t)from, src_nbytes);
+    if (n > dst_capacity / to)
+        return SC_DST_TOO_SMALL;
+    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
+        const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
+
+        if (!cast_block(cast, src + begin * from, count, dst + begin * to))
+            return refuse(cast, status, src, begin, count, src_nbytes, where);
+    }
+    *dst_nbytes = n * to;
+    return SC_OK;
+}
+
+static enum sc_status
+encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    const struct cast cast = { op->item,         op->encoded_item, op->rounding,
+                               op->out_of_range, op->mapped[0],    op->n_mapped[0] };
+
+    (void)state;
+    if (!takes_types(op))
+        return SC_BAD_ARGUMENT;
+    return run(&cast, SC_CODEC_ENCODE, src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
+}
+
+static enum sc_status
+decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    const struct cast cast = { op->encoded_item, op->item,      op->rounding,
+                               op->out_of_range, op->mapped[1], op->n_mapped[1] };
+
+    (void)state;
+    if (!takes_types(op))
+        return SC_BAD_ARGUMENT;
+    return run(&cast, SC_CODEC_DATA, src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
+}
+
+const struct sc_codec sc_codec_cast_value = {
+    .name = "cast_value",
+    .max_nbytes = SIZE_MAX,
+    .fixed_size = true,
+    .elementwise = true,
+    .bound = bound,
+    .encode = encode,
+    .decode = decode,
+};

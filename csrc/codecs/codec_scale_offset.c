@@ -1,0 +1,240 @@
+/* codec_scale_offset.c - the codec "scale_offset", and the swap of bytes behind filters
+ *
+ * encoded = (x - offset) * scale, decoded = encoded / scale + offset, in the data type of the elements. An integer that does not
+ * fit at any step is an error, and so is a quotient that is no integer; floats become infinite.
+ * SPDX-License-Identifier: MIT */
+#include "codecs/codec_impl.h"
+#include "codecs/sc_reals.h"
+
+/* Change n items, at most SC_BLOCK_ITEMS. False: one of them has no result. */
+typedef bool change_items(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst);
+
+/* ---- floats */
+
+static bool
+scale_reals(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    double work[SC_BLOCK_ITEMS];
+
+    if (op->item == SC_FLOAT32) {
+        scale_floats(src, n, (float)op->offset, (float)op->scale, dst);
+    } else if (op->item == SC_FLOAT64) {
+        scale_doubles(src, n, op->offset, op->scale, dst);
+    } else {
+        scale_halves(src, n, op->offset, op->scale, work);
+        sc_items_from_doubles(SC_FLOAT16, work, n, dst);
+    }
+    return true;
+}
+
+static bool
+unscale_reals(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    double work[SC_BLOCK_ITEMS];
+
+    if (op->item == SC_FLOAT32) {
+        unscale_floats(src, n, (float)op->offset, (float)op->scale, dst);
+    } else if (op->item == SC_FLOAT64) {
+        unscale_doubles(src, n, op->offset, op->scale, dst);
+    } else {
+        unscale_halves(src, n, op->offset, op->scale, work);
+        sc_items_from_doubles(SC_FLOAT16, work, n, dst);
+    }
+    return true;
+}
+
+/* ---- integers of up to 32 bits, as doubles. A product that is not exact is far out of range. */
+
+struct range {
+    double least, most;
+};
+
+static struct range
+range_of(int type)
+{
+    const int bits = 8 * (int)sc_item_nbytes(type) - sc_item_is_signed(type);
+    const double limit = (double)(UINT64_C(1) << bits);
+
+    return (struct range){ sc_item_is_signed(type) ? -limit : 0, limit - 1 };
+}
+
+static bool
+scale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    const struct range range = range_of(op->item);
+    double work[SC_BLOCK_ITEMS];
+    int64_t bad = 0;
+
+    sc_items_to_doubles(op->item, src, n, work);
+    for (size_t i = 0; i < n; i++) {
+        const double difference = work[i] - op->offset, product = difference * op->scale;
+
+        bad |= difference >= range.least && difference <= range.most ? 0 : 1;
+        bad |= product >= range.least && product <= range.most ? 0 : 1;
+        work[i] = product;
+    }
+    if (!bad)
+        sc_items_from_doubles(op->item, work, n, dst);
+    return !bad;
+}
+
+static bool
+unscale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    const struct range range = range_of(op->item);
+    double work[SC_BLOCK_ITEMS];
+    int64_t bad = 0;
+
+    sc_items_to_doubles(op->item, src, n, work);
+    for (size_t i = 0; i < n; i++) {
+        const double quotient = sc_round(work[i] / op->scale), sum = quotient + op->offset;
+
+        bad |= quotient * op->scale == work[i] && quotient <= range.most ? 0 : 1;
+        bad |= sum >= range.least && sum <= range.most ? 0 : 1;
+        work[i] = sum;
+    }
+    if (!bad)
+        sc_items_from_doubles(op->item, work, n, dst);
+    return !bad;
+}
+
+/* ---- integers of 64 bits */
+
+#define SCALE_WORDS(Word)                                                        \
+    for (size_t i = 0; i < n; i++) {                                             \
+        const Word offset = (Word)op->offset_word, scale = (Word)op->scale_word; \
+        Word item;                                                               \
+                                                                                 \
+        memcpy(&item, src + i * sizeof item, sizeof item);                       \
+        bad |= __builtin_sub_overflow(item, offset, &item);                      \
+        bad |= __builtin_mul_overflow(item, scale, &item);                       \
+        memcpy(dst + i * sizeof item, &item, sizeof item);                       \
+    }
+
+#define UNSCALE_WORDS(Word)                                                            \
+    for (size_t i = 0; i < n; i++) {                                                   \
+        const Word offset = (Word)op->offset_word, scale = (Word)op->scale_word;       \
+        Word item, quotient;                                                           \
+                                                                                       \
+        memcpy(&item, src + i * sizeof item, sizeof item);                             \
+        quotient = divide_##Word(item, scale);                                         \
+        bad |= __builtin_mul_overflow(quotient, scale, &quotient) || quotient != item; \
+        bad |= __builtin_add_overflow(divide_##Word(item, scale), offset, &item);      \
+        memcpy(dst + i * sizeof item, &item, sizeof item);                             \
+    }
+
+/* The one quotient of int64 that is none becomes 0, which the product shows. */
+static inline int64_t
+divide_int64_t(int64_t a, int64_t b)
+{
+    return b == 1 ? a : b == -1 && a == INT64_MIN ? 0 : a / b;
+}
+
+static inline uint64_t
+divide_uint64_t(uint64_t a, uint64_t b)
+{
+    return b == 1 ? a : a / b;
+}
+
+static bool
+scale_words(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    bool bad = false;
+
+    if (op->item == SC_INT64)
+        SCALE_WORDS(int64_t)
+    else
+        SCALE_WORDS(uint64_t)
+    return !bad;
+}
+
+static bool
+unscale_words(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
+{
+    bool bad = false;
+
+    if (op->item == SC_INT64)
+        UNSCALE_WORDS(int64_t)
+    else
+        UNSCALE_WORDS(uint64_t)
+    return !bad;
+}
+
+/* ---- all blocks */
+
+/* The Python layer gives no other op: an integer scale is not 0. */
+static bool
+is_valid(const struct sc_op *op)
+{
+    return sc_item_nbytes(op->item) && op->item == op->encoded_item &&
+           (sc_item_is_float(op->item) || (op->scale_word && op->scale != 0));
+}
+
+static size_t
+bound(const struct sc_op *op, size_t nbytes)
+{
+    return is_valid(op) && nbytes % sc_item_nbytes(op->item) == 0 ? nbytes : 0;
+}
+
+static enum sc_status
+run(const struct sc_op *op, change_items *change, enum sc_status status, const char *detail, const uint8_t *src,
+    size_t nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    const size_t size = sc_item_nbytes(op->item);
+
+    if (!is_valid(op))
+        return SC_BAD_ARGUMENT;
+    if (nbytes % size)
+        return sc_codec_failed(status, where, "scale_offset", "no whole number of elements", (int64_t)size, nbytes);
+    if (nbytes > dst_capacity)
+        return SC_DST_TOO_SMALL;
+    for (size_t begin = 0; begin < nbytes; begin += size * SC_BLOCK_ITEMS) {
+        size_t at = begin;
+
+        if (change(op, src + begin, (size_t)min_u64(nbytes - begin, size * SC_BLOCK_ITEMS) / size, dst + begin))
+            continue;
+        while (change(op, src + at, 1, dst + at))
+            at += size;
+        where->element = at / size;
+        return sc_codec_failed(status, where, "scale_offset", detail, 0, nbytes);
+    }
+    *dst_nbytes = nbytes;
+    return SC_OK;
+}
+
+static enum sc_status
+encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    change_items *change = sc_item_is_float(op->item)      ? scale_reals
+                           : sc_item_nbytes(op->item) == 8 ? scale_words
+                                                           : scale_integers;
+
+    (void)state;
+    return run(op, change, SC_CODEC_ENCODE, "the number minus offset, times scale, does not fit the data type", src,
+               src_nbytes, dst, dst_capacity, dst_nbytes, where);
+}
+
+static enum sc_status
+decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
+       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+{
+    change_items *change = sc_item_is_float(op->item)      ? unscale_reals
+                           : sc_item_nbytes(op->item) == 8 ? unscale_words
+                                                           : unscale_integers;
+
+    (void)state;
+    return run(op, change, SC_CODEC_DATA,
+               "the number is no multiple of scale, or with offset does not fit the data type", src, src_nbytes, dst,
+               dst_capacity, dst_nbytes, where);
+}
+
+const struct sc_codec sc_codec_scale_offset = {
+    .name = "scale_offset",
+    .max_nbytes = SIZE_MAX,
+    .fixed_size = true,
+    .elementwise = true,
+    .bound = bound,
+    .encode = encode,
+    .decode = decode,
+};
