@@ -17,6 +17,9 @@ import shardcodec
 from shardcodec.errors import SpecError, UnsupportedError
 from shardcodec.zarr_plugin.array_codecs import NativeKind, StagedKind
 
+pytestmark = pytest.mark.skipif(
+    ZARR_IS_31, reason="the table is of the newest zarr; 3.1 cannot open all of its arrays"
+)
 pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "codec_table.py"))
 KINDS: dict[str, str] = SCRIPT["kinds"]()
@@ -108,8 +111,7 @@ def test_array_of_each_cell_takes_the_way_that_the_table_says(name: str, tmp_pat
                     continue
                 place = SCRIPT["stored"](document, tmp_path / f"{n_opened}-{layout}")
                 word = CELLS[name][heading]
-                if word != "native" and (ZARR_IS_31 or word == "some staged"):
-                    # zarr 3.1 does not have all of these
+                if word != "native" and word == "some staged":
                     word = "staged" if SCRIPT["zarr_has"](name, KINDS[name], dtype, layout) else "none"
                 check(name, word, dtype, layout, place)
                 n_opened += 1
