@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from shardcodec import UnsupportedError
+from shardcodec import SpecError, UnsupportedError
 from shardcodec.compat import data_type_of
 from shardcodec.format.codecs import ROWS
 from shardcodec.format.dtypes import as_dtype, swap_fields
 from shardcodec.format.ml_types import ML_NBYTES
 from shardcodec.format.spec import ChainSpec
+from shardcodec.format.text import text_array
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- codecs: scripts/codec_table.py -->\n", "<!-- end of codecs -->\n"
@@ -143,8 +144,10 @@ def document_of(name: str, kind: str, dtype: Any, layout: str) -> dict[str, Any]
 def _document_of_v2(name: str, kind: str, dtype: Any) -> dict[str, Any] | None:
     ids = {name: name for name in TEXT.values()} | {"bytes": None}
     codec_id = name.removeprefix("numcodecs.") if name.startswith("numcodecs.") else ids.get(name, "")
-    # in Zarr v2 the filter of text is the first, so another filter gets bytes
+    # in Zarr v2 the filter of text is the first, so another filter gets bytes; it also says which of the two types the elements have
     if codec_id == "" or (is_text(dtype) and (name == "bytes" or kind == "array -> array")):
+        return None
+    if is_text(dtype) and name in TEXT.values() and name != TEXT[dtype]:
         return None
     if is_text(dtype):
         stored: Any = "|O"
@@ -205,13 +208,15 @@ def stored(document: Mapping[str, Any], folder: Path) -> Path:
 
 def is_native(name: str, kind: str, dtype: Any) -> bool:
     """Return True if the engine encodes chunks of this data type with this codec."""
-    if is_text(dtype):
-        fill: Any = "" if dtype == "string" else b""
-    else:
-        fill = 0 if is_ml(dtype) else np.zeros((), dtype)[()]
     try:
+        if is_text(dtype):
+            array = text_array(document_of(name, kind, dtype, "chunks") or {})
+            assert array is not None
+            array.spec()
+            return True
+        fill = 0 if is_ml(dtype) else np.zeros((), dtype)[()]
         ChainSpec.from_json(chain_of(name, kind, dtype), shape=(4,), dtype=dtype, fill_value=fill)
-    except UnsupportedError:
+    except (SpecError, UnsupportedError):  # filters refuse the byte in place of a text with either
         return False
     return True
 

@@ -23,7 +23,7 @@ from cpython.ref cimport Py_INCREF
 from cpython.slice cimport PySlice_AdjustIndices, PySlice_Unpack
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memcpy, memset, strlen
+from libc.string cimport memcmp, memcpy, memset, strlen
 
 from shardcodec.csrc.base cimport *
 from shardcodec.csrc.chain cimport *
@@ -69,6 +69,7 @@ include "binding/slices.pxi"
 include "binding/present.pxi"
 include "binding/open_shard.pxi"
 include "binding/write.pxi"
+include "binding/text.pxi"
 include "binding/files.pxi"
 include "binding/lock_table.pxi"
 include "binding/faults.pxi"

@@ -41,6 +41,7 @@ sc_status_name(enum sc_status status)
         NAME(SC_CHUNK_CHECKSUM);
         NAME(SC_CODEC_DATA);
         NAME(SC_CODEC_ENCODE);
+        NAME(SC_VLEN);
         NAME(SC_IO);
         NAME(SC_NOT_A_FILE);
         NAME(SC_CANCELLED);

@@ -28,6 +28,7 @@ enum sc_status {
     /* a codec rejects its input; .codec and .library_code say more */
     SC_CODEC_DATA = 30,   /* malformed or truncated stream of .nbytes bytes */
     SC_CODEC_ENCODE = 31, /* the library failed to encode */
+    SC_VLEN = 32, /* elements of any length: .expected of .detail, but there are .actual; .offset is the element */
 
     /* a system call failed: .sys_errno and .call */
     SC_IO = 40,

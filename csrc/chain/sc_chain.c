@@ -59,9 +59,8 @@ prepare_grid(struct sc_chain *chain)
     return true;
 }
 
-/* bounds[0] is 0 when a shard is too large to be held in memory whole; only nested shards need to be. */
-static void
-prepare_bounds(struct sc_chain *chain)
+void
+sc_chain_bounds(struct sc_chain *chain)
 {
     uint64_t bound = chain->nbytes;
 
@@ -134,7 +133,7 @@ sc_chain_prepare(struct sc_chain *chain)
         if (chain->depth >= SC_MAX_DEPTH)
             return SC_BAD_ARGUMENT;
     }
-    prepare_bounds(chain);
+    sc_chain_bounds(chain);
     prepare_blockwise(chain);
     return SC_OK;
 }

@@ -104,23 +104,19 @@ sc_chain_check_nbytes(const struct sc_chain *chain, uint64_t nbytes, struct sc_w
     return least <= nbytes && nbytes <= most ? SC_OK : bad_length(where, sc_chain_bound(chain), nbytes);
 }
 
-/* Decode one codec into a buffer. The decoded size is not known; it should be near `bound`. */
-static enum sc_status
-decode_stage(const struct sc_op *op, struct sc_worker *worker, const uint8_t *src, size_t n, size_t bound,
-             struct sc_buffer *buffer, size_t *n_out, struct sc_where *where)
+enum sc_status
+sc_decode_stage(const struct sc_op *op, struct sc_worker *worker, const uint8_t *src, size_t n, size_t capacity,
+                size_t limit, struct sc_buffer *buffer, size_t *n_out, struct sc_where *where)
 {
-    size_t limit = plausible_nbytes(bound), capacity = bound ? bound : SLACK_NBYTES;
-
+    capacity = capacity < limit ? capacity : limit;
     for (;;) {
         enum sc_status status = sc_buffer_reserve(buffer, capacity);
 
         if (status)
             return status;
         status = sc_codec_get(op->codec)->decode(op, worker->codecs, src, n, buffer->data, capacity, n_out, where);
-        if (status != SC_DST_TOO_SMALL)
+        if (status != SC_DST_TOO_SMALL || capacity >= limit)
             return status;
-        if (capacity >= limit)
-            return bad_length(where, bound, SC_NOWHERE);
         capacity = capacity > limit / 2 ? limit : capacity * 2;
     }
 }
@@ -140,8 +136,12 @@ undo_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level
             status = sc_checksum_check(op, bytes, n, where);
         } else {
             struct sc_buffer *buffer = &level->stage[stage];
+            size_t bound = chain->bounds[i]; /* the decoded size is not known; it should be near */
 
-            status = decode_stage(op, worker, *bytes, *n, chain->bounds[i], buffer, n, where);
+            status = sc_decode_stage(op, worker, *bytes, *n, bound ? bound : SLACK_NBYTES, plausible_nbytes(bound),
+                                     buffer, n, where);
+            if (status == SC_DST_TOO_SMALL)
+                return bad_length(where, bound, SC_NOWHERE);
             *bytes = buffer->data;
             stage ^= 1;
         }

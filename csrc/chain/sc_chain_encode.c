@@ -18,11 +18,9 @@ add_checksum(const struct sc_op *op, uint8_t *bytes, size_t n)
     store_le32(op->at_start ? bytes : bytes + n, sum);
 }
 
-/* Apply ops to the n bytes at `bytes`, which are in `owner` (it can grow) or, if owner is NULL, in the memory of the
- * caller or in dst. The result is in dst. */
-static enum sc_status
-apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *bytes,
-          size_t n, uint8_t *dst, size_t dst_capacity, uint64_t *n_out, struct sc_where *where)
+enum sc_status
+sc_chain_apply_ops(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *bytes,
+                   size_t n, uint8_t *dst, size_t dst_capacity, uint64_t *n_out, struct sc_where *where)
 {
     unsigned stage = 0;
 
@@ -101,7 +99,7 @@ encode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_le
         *n = SC_ABSENT;
         return SC_OK;
     }
-    return apply_ops(chain, worker, level, elements, (size_t)chain->nbytes, dst, dst_capacity, n, where);
+    return sc_chain_apply_ops(chain, worker, level, elements, (size_t)chain->nbytes, dst, dst_capacity, n, where);
 }
 
 /* Write the inner chunks of a shard and its index to `out`. *n = SC_ABSENT if no inner chunk is present. */
@@ -178,7 +176,7 @@ encode_shard(const struct sc_chain *chain, struct sc_worker *worker, unsigned de
     status = encode_shard_bytes(chain, worker, depth, src, src_strides, rules, out, n, where);
     if (status || *n == SC_ABSENT)
         return status;
-    return apply_ops(chain, worker, level, out, (size_t)*n, dst, dst_capacity, n, where);
+    return sc_chain_apply_ops(chain, worker, level, out, (size_t)*n, dst, dst_capacity, n, where);
 }
 
 enum sc_status

@@ -175,11 +175,18 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return decode_some(op, state, src, src_nbytes, NULL, dst, dst_capacity, dst_nbytes, where);
 }
 
+static uint64_t
+claimed_nbytes(const uint8_t *src, size_t src_nbytes)
+{
+    return src_nbytes < HEADER_NBYTES ? 0 : load_le32(src + 4);
+}
+
 const struct sc_codec sc_codec_blosc = {
     .name = "blosc",
     .max_nbytes = MAX_NBYTES,
     .bound = sc_blosc_bound,
     .encode = sc_blosc_encode,
     .decode = decode,
+    .claimed_nbytes = claimed_nbytes,
     .decode_some = decode_some,
 };

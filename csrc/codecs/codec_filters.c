@@ -106,7 +106,7 @@ in_blocks(convert_items *convert, const struct sc_op *op, int from, int to, cons
                    src_nbytes, dst, dst_capacity, dst_nbytes, where);                                                  \
     }                                                                                                                  \
     const struct sc_codec sc_codec_##name = {                                                                          \
-        #name, SIZE_MAX, true, is_elementwise, NULL, NULL, bound, encode_##name, decode_##name, NULL,                  \
+        #name, SIZE_MAX, true, is_elementwise, NULL, NULL, bound, encode_##name, decode_##name, NULL, NULL,            \
     }
 
 /* ---- astype */

@@ -326,8 +326,16 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return sc_inflate(state, wrap_of(op), src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
 }
 
+/* That of the last member, modulo 2^32. */
+static uint64_t
+claimed_by_gzip(const uint8_t *src, size_t src_nbytes)
+{
+    return src_nbytes < GZIP_TRAILER ? 0 : load_le32(src + src_nbytes - 4);
+}
+
 const struct sc_codec sc_codec_gzip = {
     .name = "gzip",
+    .claimed_nbytes = claimed_by_gzip,
     .max_nbytes = SIZE_MAX,
     .bound = bound,
     .encode = encode,

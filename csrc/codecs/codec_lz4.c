@@ -142,10 +142,17 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return status;
 }
 
+static uint64_t
+claimed_nbytes(const uint8_t *src, size_t src_nbytes)
+{
+    return src_nbytes < 4 ? 0 : load_le32(src);
+}
+
 const struct sc_codec sc_codec_lz4 = {
     .name = "lz4",
     .max_nbytes = MAX_INPUT_NBYTES,
     .bound = bound,
     .encode = encode,
     .decode = decode,
+    .claimed_nbytes = claimed_nbytes,
 };

@@ -180,10 +180,20 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return sc_zstd_decode(state, src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
 }
 
+/* That of the first frame. */
+static uint64_t
+claimed_nbytes(const uint8_t *src, size_t src_nbytes)
+{
+    unsigned long long n = ZSTD_getFrameContentSize(src, src_nbytes);
+
+    return n >= ZSTD_CONTENTSIZE_ERROR ? 0 : n;
+}
+
 const struct sc_codec sc_codec_zstd = {
     .name = "zstd",
     .max_nbytes = SIZE_MAX,
     .bound = bound,
     .encode = encode,
     .decode = decode,
+    .claimed_nbytes = claimed_nbytes,
 };

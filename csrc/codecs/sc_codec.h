@@ -122,6 +122,9 @@ struct sc_codec {
                              size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,
                              struct sc_where *where);
 
+    /* Return the decoded size that a stream claims, which may be wrong; 0: it claims none. NULL: no stream does. */
+    uint64_t (*claimed_nbytes)(const uint8_t *src, size_t src_nbytes);
+
     /* Decode only the bytes of the comb; the bytes between its teeth are undefined, and of their encoded form only
      * the framing is checked. NULL: this codec cannot skip anything. */
     enum sc_status (*decode_some)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,

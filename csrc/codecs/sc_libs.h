@@ -51,11 +51,14 @@ size_t ZSTD_compress2(ZSTD_CCtx *cctx, void *dst, size_t dst_capacity, const voi
 size_t ZSTD_compressBound(size_t src_nbytes);
 ZSTD_DCtx *ZSTD_createDCtx(void);
 size_t ZSTD_freeDCtx(ZSTD_DCtx *dctx);
+unsigned long long ZSTD_getFrameContentSize(const void *src, size_t src_nbytes);
 size_t ZSTD_decompressDCtx(ZSTD_DCtx *dctx, void *dst, size_t dst_capacity, const void *src, size_t src_nbytes);
 unsigned ZSTD_isError(size_t code);
 ZSTD_ErrorCode ZSTD_getErrorCode(size_t code);
 const char *ZSTD_getErrorName(size_t code);
 const char *ZSTD_versionString(void);
+
+#define ZSTD_CONTENTSIZE_ERROR (0ULL - 2)
 
 /* ---- lz4 1.10: stable API, but for the two _fastReset functions, which lz4 keeps for static linking */
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..arguments import checked
 from ..compat import default_spec, spec_with
-from ..format.metadata import parse_document
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
@@ -462,13 +461,13 @@ class Array(ArrayReader):
                 raise FileNotFoundError(
                     f"array {self._folder!r}: expected its metadata, but they have been deleted"
                 )
-            return {**document, "shape": list(choose(parse_document(document).shape))}
+            return {**document, "shape": list(choose(self._layout(document).shape))}
 
         name = ".zarray" if self._is_v2 else "zarr.json"
         with self._alone():
             document = change_document(self._folder, name, changed, self._options)
             self._prepare(document)
-        return parse_document(document).shape  # another thread may have changed that of the handle by now
+        return self._layout(document).shape  # another thread may have changed that of the handle by now
 
     def _names_outside(self, shape: Ints) -> list[str]:
         """Return the names of the stored objects that have no element within a shape."""

@@ -14,15 +14,17 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
-from ..format.metadata import key_encoding, parse_document
+from ..format.metadata import ArrayLayout, key_encoding, parse_document
 from ..format.ml_types import COMPLEX_NBYTES, ML_NBYTES
 from ..format.spec import ChainSpec
+from ..format.text import text_array
 from ..native import require
 from ..option_sources import current_options
 from ..options import check
@@ -37,6 +39,7 @@ from .inner_chunks import compiled, output_array
 from .read import ObjectSelection
 from .regions import Boxes, as_coordinates, box_rows
 from .selection import KINDS, ArraySelection
+from .text_chunks import PLACE, TextCodecs, text_chain
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -94,26 +97,36 @@ class ArrayReader:
     def _prepare(self, document: Mapping[str, Any]) -> None:
         """Take over the metadata of the array."""
         try:
-            layout = parse_document(document)
+            self._text = text_array(document)
+            layout = self._layout(document)
             if any(len(edges) != 1 for edges in layout.edges):
                 raise UnsupportedError("expected chunks of one shape, got a rectilinear grid")
-            spec = ChainSpec.from_metadata(document, clip=self._clip)
             keys = key_encoding(document)
-            chain = compiled(spec)
+            if self._text is None:
+                spec = ChainSpec.from_metadata(document, clip=self._clip)
+                chain, dtype, fill = compiled(spec), spec.dtype, spec.fill_value
+            else:
+                spec, dtype, fill = self._text.spec(self._clip), self._text.dtype, self._text.fill_value
+                chain = text_chain(spec, TextCodecs.of(self._text, spec))
         except UnsupportedError as error:
             raise UnsupportedError(f"{error.message}; {_other_ways(error)}", **error.context) from error
         self.shape: Ints = layout.shape
         self.ndim = len(layout.shape)
-        self.dtype = spec.dtype
-        self.fill_value = spec.fill_value
+        self.dtype = dtype
+        self.fill_value = fill
         self.shards: Ints | None = spec.shape if chain.is_shard else None
         self.chunks: Ints = _inner_shape(chain) if chain.is_shard else spec.shape
         self._document = document
         self._chain = chain
         self._spec = spec
         self._extents: Ints = spec.shape
-        self._objects = ArrayObjects(self._folder, keys, layout.shape, chain, spec.dtype)
+        self._objects = ArrayObjects(self._folder, keys, layout.shape, chain, dtype)
         self._boxes = BoxReader(self._objects, self._options, self._index_cache)
+
+    def _layout(self, document: Mapping[str, Any]) -> ArrayLayout:
+        """Return the layout of the array after a change of its shape."""
+        shape = {"shape": document["shape"]} if "shape" in document else {}
+        return parse_document(document if self._text is None else {**self._text.document, **shape})
 
     # ---- properties
 
@@ -221,6 +234,52 @@ class ArrayReader:
             `out` has another type or shape, or `kind` is another word.
         """
         return self._get(kind, selection, out)
+
+    def read_arrow(
+        self, selection: Any = ..., *, kind: Kind = "brackets"
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Read text or bytes in the memory layout of Apache Arrow, without an object for each element.
+
+        Parameters
+        ----------
+        selection, kind
+            As for `get_selection`; by default the whole array.
+
+        Returns
+        -------
+        offsets : ndarray of int64, shape (n + 1,)
+            Where each of the n selected elements begins, in C order, and where the last one ends.
+        data : ndarray of uint8
+            The bytes of all elements, one behind the other; those of text are UTF-8.
+
+        Raises
+        ------
+        UnsupportedError
+            The elements of the array have a fixed size.
+        IndexError, ShardFormatError, ChecksumError, CodecError
+            As for ``array[selection]``.
+        ValueError
+            `kind` is another word.
+
+        Examples
+        --------
+        >>> offsets, data = array.read_arrow()  # doctest: +SKIP
+        >>> pyarrow.LargeStringArray.from_buffers(
+        ...     len(offsets) - 1, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)
+        ... )  # doctest: +SKIP
+        """
+        if self._text is None:
+            raise UnsupportedError(f"expected text or bytes of any length, got elements of type {self.dtype}")
+        chosen = self._locate(kind, selection)
+        codecs = TextCodecs.of_places(self._text, self._spec)
+        objects = replace(self._objects, chain=text_chain(self._spec, codecs), dtype=PLACE)
+        places = np.empty(chosen.shape, PLACE)
+        if chosen.parts:
+            items = objects.items_of(chosen.parts)
+            if is_any_buffered():
+                self._flush(items)
+            BoxReader(objects, self._options, None).read(items, places, chosen.axes)
+        return codecs.joined(places)
 
     async def read(
         self, selection: Any = ..., *, kind: Kind = "brackets", out: Destination | None = None
@@ -337,7 +396,7 @@ class ArrayReader:
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; ``.shard`` and ``.chunk_coords`` say where.
         """
-        if self._chain.stage is not None:
+        if self._spec.is_clipped:
             raise UnsupportedError(
                 "expected a regular grid of inner chunks, but they are clipped to their shards; use `read_boxes`"
             )

@@ -23,6 +23,8 @@ __all__ = ["Cuts", "cuts_of"]
 
 Index = tuple[Any, ...]
 Array = np.ndarray[Any, Any]
+# A view of the array with the axes of an inner chunk, the first element of the box in the chunk, and its steps.
+ArrayBox = tuple[Array, list[int], list[int]]
 
 
 class Cuts:
@@ -63,9 +65,25 @@ class Cuts:
         """Copy the selected elements of a decoded inner chunk to their places in the array."""
         raise NotImplementedError
 
+    def boxes(self, position: int, array: Array) -> list[ArrayBox] | None:
+        """Return the selected elements of an inner chunk as boxes, with their places in the array; None if they are no boxes."""
+        return None
+
     def gather(self, position: int, array: Array, chunk: Array) -> None:
         """Copy elements of the array to their places in a decoded inner chunk."""
         raise NotImplementedError
+
+    def whole_view(self, position: int, array: Array) -> Array | None:
+        """Return the elements of an inner chunk that is written whole as a view of the array; None for another selection.
+
+        The view is read-only if the array lacks axes of the chunk, along which its elements are repeated.
+        """
+        boxes = self.boxes(position, array) if self.is_whole(position) else None
+        if not boxes or len(boxes) != 1:
+            return None
+        shape = self.shape_at(position)
+        view = boxes[0][0]
+        return view if view.shape == shape else np.broadcast_to(view, shape)
 
     def fill(self, position: int | None, array: Array, value: Array) -> None:
         """Set the elements of the array that belong to an inner chunk to a value; position None stands for all of them."""
@@ -134,6 +152,17 @@ class _AxisCuts(Cuts):
         values = chunk.transpose(self._inverse)[_index([part.chunk for part in parts])]
         values = values[(*(0 if target < 0 else slice(None) for target in self._axes), ...)]
         array[self._target([part.array for part in parts])] = values.transpose(np.argsort(self._kept))
+
+    def boxes(self, position: int, array: Array) -> list[ArrayBox] | None:
+        parts = self._parts(position)
+        if array.ndim != self._ndim or not all(
+            isinstance(place, slice) for part in parts for place in part[:2]
+        ):
+            return None
+        view = array[self._target([part.array for part in parts])].transpose(self._kept)
+        view = view[(*(None if target < 0 else slice(None) for target in self._axes), ...)]
+        stored = [parts[axis].chunk for axis in self._perm]
+        return [(view.transpose(self._perm), [s.start for s in stored], [s.step or 1 for s in stored])]
 
     def gather(self, position: int, array: Array, chunk: Array) -> None:
         parts = self._parts(position)
@@ -273,6 +302,11 @@ class _ManyCuts(Cuts):
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
         for cuts, view in self._views(position, array):
             cuts.scatter(position, chunk, view)
+
+    def boxes(self, position: int, array: Array) -> list[ArrayBox] | None:
+        answers = [cuts.boxes(position, view) for cuts, view in self._views(position, array)]
+        boxes = [box for answer in answers if answer is not None for box in answer]
+        return boxes if None not in answers else None
 
     def gather(self, position: int, array: Array, chunk: Array) -> None:
         for cuts, view in self._views(position, array):

@@ -104,6 +104,10 @@ def staged_shard(spec: ChainSpec | ShardSpec, stage: Any) -> Chain:
 
     lowered: dict[str, Any] = {**lower(spec)}
     lowered["inner"] = {**lowered["inner"], "opaque": True}
+    nbytes = lowered["itemsize"] if stage is None else stage.fill.dtype.itemsize
+    if nbytes != lowered["itemsize"]:  # the spec of texts has one byte in place of each element
+        element = {"itemsize": nbytes, "fill": bytes(nbytes)}
+        lowered = {**lowered, **element, "inner": {**lowered["inner"], **element}}
     chain: Chain = native.load().Chain(**lowered, stage=stage)
     return chain
 

@@ -79,6 +79,16 @@ cdef object codec_error(sc_status status, const sc_where *at):
         entry=known(at.entry), codec=codec, nbytes=at.nbytes, library_code=at.library_code, level=at.level)
 
 
+cdef object vlen_error(const sc_where *at):
+    cdef str codec = text(at.codec) or "vlen"
+    element = known(at.offset)
+    where = "" if element is None else f"element {element}: "
+    return CodecError(
+        f"{place(at)}{codec}: {where}expected {at.expected} {text(at.detail)}, got "
+        f"{'more' if at.actual == SC_NOWHERE else at.actual}",
+        entry=known(at.entry), codec=codec, element=element, expected=at.expected, actual=known(at.actual), level=at.level)
+
+
 cdef object path_of(const sc_where *at, object paths):
     """Return the path of the file of an error, also for a file given by its descriptor; None if it is unknown."""
     if paths is None or at.shard == SC_NOWHERE:
@@ -110,6 +120,8 @@ cdef int raise_status(sc_status status, const sc_where *at, object paths=None) e
         error = checksum_error(status, at)
     elif status in (SC_CODEC_DATA, SC_CODEC_ENCODE):
         error = codec_error(status, at)
+    elif status == SC_VLEN:
+        error = vlen_error(at)
     elif status == SC_NOT_A_FILE:
         path = path_of(at, paths)
         error = ShardFileError(f"expected a regular file, got a {text(at.detail)}: {path!r}", kind=text(at.detail))

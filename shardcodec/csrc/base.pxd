@@ -1,7 +1,7 @@
 # base.pxd - the C interface of csrc/base: status codes, processor features, facts of the build, the thread pool, cancellation
 # SPDX-License-Identifier: MIT
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef extern from "base/sc_common.h" nogil:
@@ -32,6 +32,7 @@ cdef extern from "base/sc_status.h" nogil:
         SC_CHUNK_CHECKSUM
         SC_CODEC_DATA
         SC_CODEC_ENCODE
+        SC_VLEN
         SC_IO
         SC_NOT_A_FILE
         SC_CANCELLED
@@ -57,6 +58,15 @@ cdef extern from "base/sc_status.h" nogil:
     uint64_t SC_NOWHERE
     void sc_where_clear(sc_where *where)
     const char *sc_status_name(sc_status status)
+
+
+cdef extern from "base/sc_buffer.h" nogil:
+    struct sc_buffer:
+        uint8_t *data
+        size_t capacity
+
+    sc_status sc_buffer_grow(sc_buffer *buffer, size_t used, size_t n)
+    void sc_buffer_free(sc_buffer *buffer)
 
 
 cdef extern from "base/sc_cpu.h" nogil:

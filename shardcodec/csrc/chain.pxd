@@ -63,8 +63,17 @@ cdef extern from "chain/sc_chain.h" nogil:
 
 
 cdef extern from "chain/sc_worker.h" nogil:
+    struct sc_worker
+
     sc_status sc_worker_init()
+    sc_worker *sc_worker_take()
+    void sc_worker_put(sc_worker *worker)
     void sc_worker_drop_free()
+
+
+cdef extern from "chain/sc_texts.h" nogil:
+    sc_status sc_texts_encode(const sc_chain *chain, sc_worker *worker, const uint8_t *data, size_t n, uint8_t **encoded,
+                              size_t *encoded_nbytes, sc_where *where)
 
 
 cdef extern from "chain/sc_walk.h" nogil:

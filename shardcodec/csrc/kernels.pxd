@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from shardcodec.csrc.base cimport sc_status, sc_where
+from shardcodec.csrc.base cimport sc_buffer, sc_status, sc_where
 
 
 cdef extern from "kernels/sc_crc32c.h" nogil:
@@ -100,3 +100,8 @@ cdef extern from "kernels/sc_strided.h" nogil:
                  size_t itemsize)
     bint sc_all_equal(const uint8_t *p, size_t n_items, const uint8_t *fill, size_t itemsize)
     void sc_swap_items(uint8_t *p, size_t n_items, size_t itemsize, const sc_swap *swap)
+
+
+cdef extern from "kernels/sc_vlen.h" nogil:
+    void sc_vlen_begin(sc_buffer *buffer, size_t *used, uint32_t n)
+    sc_status sc_vlen_add(sc_buffer *buffer, size_t *used, const uint8_t *bytes, size_t nbytes)

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from shardcodec.csrc.base cimport sc_cancel, sc_status, sc_where
+from shardcodec.csrc.base cimport c_bool, sc_cancel, sc_status, sc_where
 from shardcodec.csrc.kernels cimport sc_carry, sc_entry, sc_index_extent
 from shardcodec.csrc.chain cimport sc_box, sc_chain, sc_selection, sc_write_rules
 from shardcodec.csrc.io cimport sc_append_way, sc_device_hint, sc_file_id, sc_file_version
@@ -231,3 +231,46 @@ cdef extern from "plan/sc_scan.h" nogil:
         uint64_t *sizes
 
     sc_status sc_scan(sc_scan_plan *scan, sc_where *where)
+
+
+cdef extern from "plan/sc_text_read.h" nogil:
+    struct sc_text_sink:
+        void (*begin)(sc_text_sink *sink, void *owner) noexcept nogil
+        c_bool (*put)(sc_text_sink *sink, void *element, const uint8_t *data, size_t nbytes) noexcept nogil
+        void (*end)(sc_text_sink *sink) noexcept nogil
+
+    struct sc_text_box:
+        sc_box part
+        uint8_t *first
+        int64_t strides[32]
+        void *owner
+
+    struct sc_text_chunk:
+        const uint8_t *src
+        size_t nbytes
+        uint64_t shape[32]
+        const sc_text_box *boxes
+        size_t n_boxes
+
+    struct sc_text_plan:
+        const sc_chain *chain
+        bint is_text
+        const sc_text_chunk *chunks
+        size_t n_chunks
+        sc_text_sink *sink
+        unsigned n_threads
+        sc_cancel *cancel
+
+    sc_status sc_text_read(const sc_text_plan *plan, sc_where *where)
+
+    struct sc_text_place:
+        uint64_t address
+        uint64_t nbytes
+
+    struct sc_text_arena:
+        sc_text_sink sink
+
+    void sc_text_arena_begin(sc_text_arena *arena)
+    void sc_text_arena_free(sc_text_arena *arena)
+    void sc_text_offsets(const sc_text_place *places, size_t n, int64_t *offsets)
+    void sc_text_join(const sc_text_place *places, size_t n, uint8_t *dst)

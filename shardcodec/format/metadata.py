@@ -56,6 +56,7 @@ from .dtypes import (
 from .ml_types import ML_NBYTES, element_kind, ml_dtype
 
 __all__ = [
+    "TEXT_CODECS",
     "ArrayLayout",
     "KeyEncoding",
     "document_in_v3",
@@ -270,8 +271,8 @@ class KeyEncoding:
 # ---------------------------------------------------------------- documents of Zarr v2
 
 _ZARRAY_REQUIRED = ("shape", "chunks", "dtype", "fill_value", "order")
-# Filters of columns of text, and the data types whose codecs of the same name store the same bytes.
-_TEXT_FILTERS = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+# Codecs of text and bytes of any length, and their data types. The filters of Zarr v2 with these names store the same bytes.
+TEXT_CODECS = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
 _BYTE: DType = np.dtype("uint8")
 _TIME_UNIT = r"(\[\d*(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
 _V2_DTYPE = re.compile(
@@ -348,7 +349,7 @@ def _text_filter(document: Mapping[str, Any]) -> str | None:
     filters = as_items(document.get("filters") or (), "filters")
     first = filters[0] if filters and isinstance(filters[0], Mapping) else {}
     name = str(first.get("id"))
-    return name if document.get("dtype") == "|O" and name in _TEXT_FILTERS else None
+    return name if document.get("dtype") == "|O" and name in TEXT_CODECS else None
 
 
 def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any] | None:
@@ -382,7 +383,7 @@ def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dic
         fill = fill or ""  # null, and the 0 of zarr-python 2, read as empty
         if not isinstance(fill, str):
             unsupported("fill_value", f"expected a string, got {show(fill)}", actual=fill)
-        itemsize, data_type, serializer = 1, _TEXT_FILTERS[name], {"name": name}
+        itemsize, data_type, serializer = 1, TEXT_CODECS[name], {"name": name}
         others = {**document, "filters": document["filters"][1:]}
     bytes_codecs = resolve_codecs(tuple(_v2_codecs(others, itemsize)), (1,), _BYTE, "codecs")
     return {

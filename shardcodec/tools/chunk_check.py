@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 from collections.abc import Callable, Mapping
@@ -15,11 +16,13 @@ from .. import native
 from ..access.array_reader import ArrayReader
 from ..access.inner_chunks import compiled, coordinates, decode_chunks
 from ..access.opened_shard import OpenedShard, read_runs
+from ..access.text_chunks import TextCodecs
 from ..compat import StorePath, inner_codecs_of, open_with_any_grid
-from ..errors import ChecksumError, ShardError, UnsupportedError
+from ..errors import ChecksumError, ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument
 from ..format.codecs import Crc32c, Gzip, Zlib
 from ..format.spec import ChainSpec, ShardSpec
+from ..format.text import text_array
 from ..options import Options
 from ..zarr_plugin.array_codecs import ZarrCodecs
 from .damage.index_layout import CHECKSUM_NBYTES
@@ -282,11 +285,11 @@ def _wrong_checksum(stored: int, computed: int) -> Problem:
     return Problem(FindingKind.BAD_INNER_CHECKSUM, detail)
 
 
-# ---------------------------------------------------------------- `ForeignChunks`: zarr decodes what the engine cannot
+# ---------------------------------------------------------------- `ForeignChunks`: chunks that a native chain does not decode
 
 
 class ForeignChunks:
-    """Zarr's codecs of the inner chunks of an array; of the innermost ones if inner chunks are shards.
+    """The codecs of the inner chunks of an array; of the innermost ones if inner chunks are shards. Those of text are native, others zarr's.
 
     Attributes
     ----------
@@ -296,12 +299,16 @@ class ForeignChunks:
         The fill value, an array of rank 0 with the dtype of decoded chunks.
     """
 
-    def __init__(self, codecs: ZarrCodecs, shape: tuple[int, ...]) -> None:
+    def __init__(self, codecs: ZarrCodecs | TextCodecs, shape: tuple[int, ...]) -> None:
         self._codecs, self.shape, self.fill = codecs, shape, codecs.fill
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self | None:
         """Return the codecs of a ``zarr.json``; None if this version of zarr lacks the data type or a codec."""
+        with contextlib.suppress(SpecError, UnsupportedError):
+            if (array := text_array(document)) is not None:
+                spec = array.spec()
+                return cls(TextCodecs.of(array, spec), (spec.inner or spec).shape)
         inner = inner_codecs_of(document)
         if inner is None:
             return None
@@ -320,7 +327,7 @@ class ForeignChunks:
         if self._codecs.is_fill(chunk):
             return None
         (data,) = self._codecs.encode([chunk], False)
-        return None if data is None else data.tobytes()
+        return None if data is None else bytes(data)
 
 
 def opened_by_zarr(array: ArrayTarget) -> Any:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """`kind_of`: whether an array is native, staged, or left to zarr.
 
-`NativeKind`: every codec has native code. `StagedKind`: a sharded array with other codecs. Its shard part is native
-if possible:
+`NativeKind`: every codec has native code. `TextKind`: the same for elements of any length. `StagedKind`: a sharded array with
+other codecs. Its shard part is native if possible:
 
     codecs within the shards        inner chunks are fetched natively and decoded by zarr's codec objects, one by one
     codecs around the sharding      the object is one chunk; our `ShardingCodec` decodes the shard between them
@@ -13,6 +13,7 @@ The chunks of a rectilinear grid have several shapes. Each shape has its own cha
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
@@ -56,6 +57,7 @@ __all__ = [
     "Kind",
     "NativeKind",
     "StagedKind",
+    "TextKind",
     "ZarrCodecs",
     "kind_of",
 ]
@@ -223,6 +225,32 @@ class NativeKind(Kind):
         return compiled(spec, native_order, any_nan=True)
 
 
+class TextKind(Kind):
+    """An array of text or bytes of any length, sharded or not, whose codecs all have native code."""
+
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        from ..access.text_chunks import TextCodecs
+        from ..format.text import text_array
+
+        super().__init__(dtype_of(metadata))
+        array = text_array(metadata.to_dict())
+        if array is None:
+            raise UnsupportedError(f"expected text or bytes of any length, got {self.dtype}")
+        fill = array.fill_value if metadata.fill_value is None else metadata.fill_value
+        self._spec = array.spec()
+        self._codecs = TextCodecs(
+            self._spec.inner or self._spec,
+            array.is_text,
+            _element(self.dtype, fill),
+            skips_fill=metadata.fill_value is not None,
+        )
+
+    def _make_chain(self, shape: tuple[int, ...], native_order: bool) -> Chain:
+        from ..access.text_chunks import text_chain
+
+        return text_chain(self._spec.with_shape(shape), self._codecs)
+
+
 class StagedKind(Kind):
     """A sharded array with codecs that have no native code."""
 
@@ -308,6 +336,9 @@ def kind_of(metadata: ArrayMetadata) -> Kind:
             return NativeKind(metadata)
         except (SpecError, UnsupportedError) as error:
             reason = str(error)
+        if dtype_of(metadata).kind in "OT":
+            with contextlib.suppress(SpecError, UnsupportedError):
+                return TextKind(metadata)
     if not any(is_sharding(codec) for codec in codecs):
         raise Refusal(reason)
     try:

@@ -22,6 +22,7 @@ FOLDER = ROOT / "docs" / "how-to"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
 NEEDS = {
     "start.md": ("xarray",),
+    "text.md": ("pyarrow",),
     "xarray.md": ("xarray", "dask"),
     "dask.md": ("distributed",),
     "mpi.md": ("mpi4py",),

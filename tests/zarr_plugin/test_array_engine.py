@@ -21,6 +21,7 @@ from engine_protocol import EngineArray
 from helpers import ZARR_IS_31, bits, quiet, random_array, store_of, zarrs_view
 from zarr.abc.buffer import Buffer
 from zarr.buffer import cpu
+from zarr.codecs import numcodecs as of_numcodecs
 from zarr.core.buffer import BufferPrototype, NDBuffer
 from zarr.storage import LocalStore, MemoryStore
 
@@ -430,7 +431,9 @@ def test_read_only_store(tmp_path: Path) -> None:
 
 def test_arrays_that_the_engine_does_not_support(tmp_path: Path) -> None:
     with quiet():
-        array = zarr.create_array(LocalStore(tmp_path), shape=(4,), chunks=(2,), dtype=str)
+        array = zarr.create_array(
+            LocalStore(tmp_path), shape=(4,), chunks=(2,), dtype="i4", compressors=[of_numcodecs.BZ2()]
+        )
     with pytest.raises(shardcodec.UnsupportedError, match=r"zarr\.open_array"):
         HierarchyEngine(array.store).array_engine("", array.metadata)
     with pytest.raises(FileNotFoundError):

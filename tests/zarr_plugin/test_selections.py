@@ -242,7 +242,7 @@ def test_third_party_codec_falls_back_to_zarr() -> None:
         assert shardcodec.attach(array, strict=True)[3, 3] == 8
 
 
-def test_texts_of_any_length_fall_back_to_zarr() -> None:
+def test_texts_of_any_length() -> None:
     with quiet():
         array = create({}, own=True, dtype=str, fill_value="")
         attached = shardcodec.attach(array)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -389,11 +390,14 @@ def test_copy_that_the_refusal_names_is_native(tmp_path: Path) -> None:
     assert (shardcodec.open_array(tmp_path / "new.zarr")[...] == values).all()
 
 
-def test_array_of_objects_is_left_to_zarr(tmp_path: Path) -> None:
+def test_array_of_objects_is_native_only_with_a_codec_of_text_or_bytes(tmp_path: Path) -> None:
     with quiet(), shardcodec.enable():
         array = zarr.create_array(tmp_path, shape=(4,), chunks=(2,), dtype="str", zarr_format=2)
         array[...] = ["a", "bc", "", "ä"]
         assert list(array[...]) == list(zarr.open_array(tmp_path)[...]) == ["a", "bc", "", "ä"]
+    assert list(shardcodec.open_array(tmp_path)[...]) == ["a", "bc", "", "ä"]
+    document = json.loads((tmp_path / ".zarray").read_bytes())
+    (tmp_path / ".zarray").write_text(json.dumps({**document, "filters": [{"id": "json2"}]}))
     with pytest.raises(shardcodec.UnsupportedError, match=r"\|O.*zarr\.open_array$"):
         shardcodec.open_array(tmp_path)
 

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,6 +31,7 @@ __all__ = [
     "MAX_POSITIONS",
     "Array",
     "ChunkCodecs",
+    "ManyChunkCodecs",
     "Piece",
     "check_cancelled",
     "codec_error",
@@ -92,6 +93,14 @@ class ChunkCodecs(Protocol):
 
     def is_fill(self, chunk: Array) -> bool:
         """Return True if all elements of a chunk equal the fill value."""
+
+
+@runtime_checkable
+class ManyChunkCodecs(ChunkCodecs, Protocol):
+    """Codecs that decode many chunks at the same time, directly into an array."""
+
+    def decode_to(self, pieces: Sequence[Piece], out: Array, n_threads: int, cancel: Any) -> None:
+        """Decode pieces and put their selected elements into the array; errors name the piece, as those of `decode_pieces`."""
 
 
 # ---- chunks
@@ -374,6 +383,9 @@ class _Reader:
         if not pieces:
             return
         codecs = pieces[0].codecs
+        if isinstance(codecs, ManyChunkCodecs):
+            codecs.decode_to(pieces, self.out, self.n_threads, self.cancel)
+            return
         nbytes = decoded_nbytes(pieces[0].cuts.chunk_shape, codecs)
 
         def decode_run(begin: int, end: int) -> None:

@@ -20,6 +20,7 @@ from .read import (
     MAX_POSITIONS,
     Array,
     ChunkCodecs,
+    ManyChunkCodecs,
     Piece,
     codec_error,
     decode_pieces,
@@ -269,9 +270,12 @@ class _StagedWrite:
 
         Old elements stay in the byte order in which the codecs return them: filters of numcodecs reinterpret memory.
         """
+        makes_copies = not isinstance(codecs, ManyChunkCodecs)
+        if not makes_copies and (view := job.cuts.whole_view(job.position or 0, self.value)) is not None:
+            return view
         if job.old is not None:
             (old,) = decode_pieces([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)
-            chunk = old.copy()
+            chunk = old.copy() if makes_copies else old
         else:
             chunk = np.empty(job.cuts.shape_at(job.position), dtype=codecs.input_dtype)
             if not job.cuts.is_whole(job.position or 0):

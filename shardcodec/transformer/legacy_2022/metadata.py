@@ -43,6 +43,7 @@ from ...format.checks import (
 )
 from ...format.codecs import Blosc, Gzip, Zstd
 from ...format.dtypes import fill_from_json
+from ...format.metadata import TEXT_CODECS
 from ...storage.files import check_name
 
 __all__ = [
@@ -430,8 +431,6 @@ PARAMETERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "lzma": (("format",), ("check", "preset", "filters")),
     "blosc": (("cname", "clevel", "shuffle"), ("blocksize", "typesize")),
 }
-OBJECT_CODECS = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
-
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
@@ -503,7 +502,7 @@ def _dimension_names(attributes: Mapping[str, Any], ndim: int) -> list[str] | No
 def _data_type(array: LegacyArray) -> tuple[Any, Any]:
     if array.dtype.hasobject:
         codec = array.filters[0]["id"]
-        if codec not in OBJECT_CODECS:
+        if codec not in TEXT_CODECS:
             unsupported(
                 "attributes.filters[0].id", f"{show(codec)} has no counterpart in Zarr v3", codec=codec
             )
