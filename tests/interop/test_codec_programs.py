@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import zarr
-from codec_rows import ROWS, CodecRow
+from codec_rows import ROWS as ALL_ROWS
+from codec_rows import CodecRow
 from helpers import ZARR_IS_31, bits, on_pipeline, quiet
 from spec_json import CRC, LITTLE, Json, named, sharding, transpose, zstd
+from zarr.registry import get_codec_class
 
 import shardcodec
 from shardcodec.format import codecs as codec_module
@@ -33,6 +35,18 @@ KINDS = {name: entry.codec.kind for entry in codec_module.ROWS for name in entry
 N_PROGRAMS, N_TOGETHER = 4000, 100
 # Readers that find other elements than the twin's, by name, with the condition and the reason.
 WRONG: dict[str, tuple[Any, str]] = {}
+
+
+def is_known(name: str) -> bool:
+    """Return True if zarr has a codec of this name; zarr must read every array."""
+    try:
+        get_codec_class(name)
+    except Exception:
+        return False
+    return True
+
+
+ROWS = [row for row in ALL_ROWS if is_known(row.name)]
 
 
 class Program(NamedTuple):
@@ -198,8 +212,10 @@ def read_by_others(seed: int, made: Program, folder: Path, twin: Array) -> colle
         try:
             with quiet():
                 got = reader.read(folder, tuple(slice(0, n) for n in twin.shape))
-        except Exception:  # it does not have the codec, the data type or the format
-            continue
+        except BaseException as error:  # it does not have the codec, the data type or the format
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            continue  # a panic of a reader in Rust is no Exception
         condition, _ = WRONG.get(reader.name, (lambda made: False, ""))
         if condition(made):
             continue
