@@ -45,16 +45,6 @@ above(int type)
 
 /* ---- integers to integers */
 
-#define INTEGERS(ROW)        \
-    ROW(SC_INT8, int8_t)     \
-    ROW(SC_INT16, int16_t)   \
-    ROW(SC_INT32, int32_t)   \
-    ROW(SC_INT64, int64_t)   \
-    ROW(SC_UINT8, uint8_t)   \
-    ROW(SC_UINT16, uint16_t) \
-    ROW(SC_UINT32, uint32_t) \
-    ROW(SC_UINT64, uint64_t)
-
 #define FIT(ID, Item)                                          \
     case ID: {                                                 \
         const Item least = (Item)low, most = (Item)high;       \
@@ -89,7 +79,7 @@ static bool
 integers_fit(int type, const uint8_t *src, size_t n, int64_t low, uint64_t high)
 {
     switch (type) {
-        INTEGERS(FIT)
+        SC_INTEGERS(FIT)
     }
     return false;
 }
@@ -98,7 +88,7 @@ static void
 clamp_integers(int type, const uint8_t *src, size_t n, int64_t low, uint64_t high, uint8_t *clamped)
 {
     switch (type) {
-        INTEGERS(CLAMP)
+        SC_INTEGERS(CLAMP)
     }
 }
 

@@ -1,12 +1,12 @@
 /* codec_scale_offset.c - the codec "scale_offset", and the swap of bytes behind filters
  *
- * encoded = (x - offset) * scale, decoded = encoded / scale + offset, in the data type of the elements. An integer that does not
- * fit at any step is an error, and so is a quotient that is no integer; floats become infinite.
+ * encoded = (x - offset) * scale, decoded = encoded / scale + offset, in the data type of the elements. For integers, a
+ * result that the type cannot hold is an error at each step, and so is a division with a remainder. Floats become infinite.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
 #include "codecs/sc_reals.h"
 
-/* Change n items, at most SC_BLOCK_ITEMS. False: one of them has no result. */
+/* Change n items, at most SC_BLOCK_ITEMS. Return false if one of them has no result. */
 typedef bool change_items(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst);
 
 /* ---- floats */
@@ -224,9 +224,10 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                                                            : unscale_integers;
 
     (void)state;
-    return run(op, change, SC_CODEC_DATA,
-               "the number is no multiple of scale, or with offset does not fit the data type", src, src_nbytes, dst,
-               dst_capacity, dst_nbytes, where);
+    return run(
+        op, change, SC_CODEC_DATA,
+        "the number cannot be divided by scale without remainder, or its sum with offset does not fit the data type",
+        src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
 }
 
 const struct sc_codec sc_codec_scale_offset = {

@@ -102,7 +102,7 @@ struct sc_codec {
     bool elementwise; /* each element alone: the encoded blocks of an array are its encoded form */
 
     /* A checksum: a little-endian u4 beside the unchanged bytes, which the chain checks and adds without a copy. The
-     * second function also copies the bytes. NULL: this codec is no checksum. */
+     * second function also copies the bytes. NULL if this codec is not a checksum. */
     uint32_t (*checksum)(const uint8_t *src, size_t nbytes);
     uint32_t (*copy_checksum)(const uint8_t *src, size_t nbytes, uint8_t *dst);
 

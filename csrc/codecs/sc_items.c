@@ -54,16 +54,6 @@ to_uint64(double x)
         memcpy(dst + i * sizeof result, &result, sizeof result); \
     }
 
-#define INTEGERS(ROW)        \
-    ROW(SC_INT8, int8_t)     \
-    ROW(SC_INT16, int16_t)   \
-    ROW(SC_INT32, int32_t)   \
-    ROW(SC_INT64, int64_t)   \
-    ROW(SC_UINT8, uint8_t)   \
-    ROW(SC_UINT16, uint16_t) \
-    ROW(SC_UINT32, uint32_t) \
-    ROW(SC_UINT64, uint64_t)
-
 #define FROM_INTEGER(ID, Item)            \
     case ID:                              \
         if (to == SC_FLOAT32)             \
@@ -84,7 +74,7 @@ static void
 from_integers(int from, int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
     switch (from) {
-        INTEGERS(FROM_INTEGER)
+        SC_INTEGERS(FROM_INTEGER)
     }
 }
 
@@ -138,7 +128,7 @@ from_floats(int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst
     return true;
 }
 
-/* False: there is no loop for this pair. */
+/* Return false if this pair of types has no loop. */
 static bool
 convert_directly(int from, int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {

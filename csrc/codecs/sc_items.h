@@ -53,6 +53,17 @@ sc_item_is_signed(int type)
     return type >= SC_INT8 && type <= SC_INT64;
 }
 
+/* The integer types: ROW(ID, C type). */
+#define SC_INTEGERS(ROW)     \
+    ROW(SC_INT8, int8_t)     \
+    ROW(SC_INT16, int16_t)   \
+    ROW(SC_INT32, int32_t)   \
+    ROW(SC_INT64, int64_t)   \
+    ROW(SC_UINT8, uint8_t)   \
+    ROW(SC_UINT16, uint16_t) \
+    ROW(SC_UINT32, uint32_t) \
+    ROW(SC_UINT64, uint64_t)
+
 /* Convert n items of any number; the types may be equal. Integers become other integers modulo their size; a number that a
  * float cannot hold becomes the nearest one. src and dst do not overlap. */
 void sc_items_convert(int from, int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst);

@@ -193,7 +193,10 @@ class Delta(_Typed):
         encoded = resolved.output(shape, dtype)[1]  # type: ignore[attr-defined]
         if encoded.name != dtype.name and (encoded.kind == "f" or dtype.kind == "f"):
             self._refuse("astype", f"an integer for integers, or {dtype}, got {encoded}")
-        if encoded.name == "uint64" and dtype.kind == "i":  # numpy adds these as floats
+        if "uint64" in (encoded.name, dtype.name) and "i" in (
+            encoded.kind,
+            dtype.kind,
+        ):  # numpy adds these as floats
             self._refuse("astype", f"another data type than {encoded} for {dtype}")
         return resolved
 

@@ -105,6 +105,15 @@ def test_delta_equals_numcodecs(decoded: str, encoded: str, seed: int, kind: str
     agrees(numcodecs.Delta(decoded, encoded), "delta", elements(decoded, seed, kind), **params)
 
 
+@pytest.mark.parametrize(
+    ("decoded", "encoded"), [("<u8", "<i8"), ("<u8", "<i1"), ("<i8", "<u8"), ("<i2", "<u8")]
+)
+def test_sums_that_numpy_makes_as_floats_are_left_to_zarr(decoded: str, encoded: str) -> None:
+    """numpy decodes 2**64 - 1 after other numbers from int64 as a rounded number; the engine would give the exact one."""
+    with pytest.raises(UnsupportedError, match="another data type"):
+        codec_module.Delta(decoded, encoded).resolve((N,), np.dtype(decoded))
+
+
 NUMBER = st.sampled_from([0, 1, -1, 3, 100, 0.5, 2.0, -1.25, 10.0, 1e-3])
 
 

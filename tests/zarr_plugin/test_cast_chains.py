@@ -231,7 +231,7 @@ def test_what_the_engine_does_not_have_goes_to_zarr(tmp_path: Path) -> None:
     ids=str,
 )
 def test_big_endian_filters_of_zarr_v2(dtype: str, filters: list[Any], order: str, tmp_path: Path) -> None:
-    """What HDF5 and netCDF 3 have through kerchunk; each pipeline reads what the other one wrote."""
+    """Files of HDF5 and netCDF 3 have such filters. Each pipeline reads what the other one wrote."""
     values = np.random.default_rng(1).integers(0, 90, SHAPE).astype(dtype)
     arrays = []
     for name in ("mine", "theirs"):
