@@ -31,6 +31,7 @@ from reference import crc32c
 from spec_json import CRC, LITTLE
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from zarr.registry import get_codec_class
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
@@ -428,3 +429,12 @@ def _wait_for(pid: int, read_end: int, seconds: float = 60.0) -> str:
     os.close(read_end)
     _, status = os.waitpid(pid, 0)
     return told or ("" if status == 0 else f"the child ended with status {status}")
+
+
+def zarr_has_codec(name: str) -> bool:
+    """Return True if zarr has a codec of this name."""
+    try:
+        get_codec_class(name)
+    except Exception:  # KeyError, or an error of zarr's own in newer versions
+        return False
+    return True
