@@ -36,6 +36,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# pandas imports pyarrow where it is installed. Its allocator takes dozens of locks at a fork, and ThreadSanitizer ends a process
+# in which one thread has 64.
+if os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread":
+    sys.modules["pyarrow"] = None  # type: ignore[assignment]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
