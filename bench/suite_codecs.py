@@ -52,7 +52,7 @@ CHAINS: dict[str, tuple[str, list[Json]]] = {
 
 def metadata(case: Case, codecs: list[Json], **members: Any) -> Json:
     """Return the zarr.json of an array with these codecs, sharded if an inner chunk is smaller than a shard."""
-    stored = Case.metadata(case) | members
+    stored = Case.metadata(replace(case, codec="raw")) | members
     if case.inner == case.shard:
         return stored | {"codecs": codecs}
     configuration = stored["codecs"][0]["configuration"] | {"codecs": codecs}
