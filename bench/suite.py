@@ -52,7 +52,7 @@ class Context:
         """Return an array that holds the field of a case. It is made once and then stays in the page cache."""
         slug = case.slug()
         if slug not in self.sources:
-            path = case.create(self.folder / f"source-{slug}")
+            path = case.create(emptied(self.folder / f"source-{slug}"))
             with self.writer.turn():
                 self.writer.write(self.writer.open(path, case), case.whole, self.values(case))
             self.sources[slug] = path
@@ -66,6 +66,12 @@ class Context:
     def read_back(self, path: Path, case: Case) -> Array:
         with self.checker.turn():
             return self.checker.read(self.checker.open(path, case), case.whole)
+
+
+def emptied(path: Path) -> Path:
+    """Return the path after what a peer that failed has left there is removed."""
+    shutil.rmtree(path, ignore_errors=True)
+    return path
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ class Write(Row):
         return {"stored_nbytes": stored}
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
-        path = self.case.create(context.folder / f"written-{peer.name.replace(' ', '-')}")
+        path = self.case.create(emptied(context.folder / f"written-{peer.name.replace(' ', '-')}"))
         return path, peer.open(path, self.case), context.values(self.case)
 
     def operate(self, peer: Peer, prepared: Any) -> Any:
