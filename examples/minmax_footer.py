@@ -7,7 +7,7 @@ every column is in the inner chunk of the same place:
 
     time          float64, sorted: the column that is searched
     level         float32
-    station       text of any length (vlen-utf8)
+    station       text of any length (vlen-utf8); also read as Arrow has it in memory
     hits/ends     a ragged column, any number of values in a row: where in hits/values the values of each row end
     hits/values   the values of all rows, one after the other, with shards of its own
 
@@ -23,6 +23,7 @@ explains; this program makes a table, asks it something, changes it, and checks 
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import tempfile
 from pathlib import Path
@@ -104,6 +105,22 @@ def read_rows(group: zarr.Group, rows: slice) -> dict[str, Any]:
     return found | {"hits": read_ragged(group["hits"], rows)}
 
 
+def read_stations(folder: Path, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Return the column of text as Arrow has it in memory: where each element begins, and the bytes of all."""
+    return shardcodec.open_array(folder / "station").read_arrow(rows)
+
+
+def assert_same_in_arrow(offsets: np.ndarray, data: np.ndarray, expected: np.ndarray) -> None:
+    """Compare a column of text with numpy's; with pyarrow, which takes it without a copy, if it is installed."""
+    assert data.tobytes() == "".join(expected).encode() and len(offsets) == len(expected) + 1
+    if importlib.util.find_spec("pyarrow"):
+        import pyarrow as pa
+
+        buffers = pa.py_buffer(offsets), pa.py_buffer(data)
+        column = pa.LargeStringArray.from_buffers(len(expected), *buffers)
+        assert column.to_pylist() == expected.tolist()
+
+
 def write_ragged(group: zarr.Group, rows: list[np.ndarray]) -> None:
     """Write a ragged column: the ends like any other column, the values as one long array."""
     values = np.concatenate(rows)
@@ -149,6 +166,7 @@ def main(folder: Path) -> None:
         assert np.array_equal(found["time"], times[expected])
         assert np.array_equal(found["level"], levels[expected])
         assert np.array_equal(found["station"], stations[expected])
+        assert_same_in_arrow(*read_stations(folder, rows), stations[expected])
         assert list(map(list, found["hits"])) == [list(hits[row]) for row in expected]
         n_hits = sum(map(len, found["hits"]))
         print(

@@ -327,7 +327,9 @@ class Array(ArrayReader):
         if self.ndim == 0:
             self[()] = values[-1]
             return
-        request = self._request_of(self._box_items(begin, count), tuple(range(1, self.ndim + 1)), values)
+        request = self._request_of(
+            self._objects.items_of_boxes(begin, count), tuple(range(1, self.ndim + 1)), values
+        )
         store_elements_blocking(request, self._options, self._layout_guard)
 
     def resize(self, shape: Sequence[int]) -> None:

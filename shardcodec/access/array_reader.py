@@ -9,7 +9,6 @@ arithmetic and one native call, for any number of boxes and shards.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +36,7 @@ from .buffer import flush_names, is_any_buffered
 from .index_scan import map_of_array
 from .inner_chunks import compiled, output_array
 from .read import ObjectSelection
-from .regions import Boxes, as_coordinates, box_rows
+from .regions import as_coordinates
 from .selection import KINDS, ArraySelection
 from .text_chunks import PLACE, TextCodecs, text_chain
 
@@ -268,17 +267,69 @@ class ArrayReader:
         ...     len(offsets) - 1, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)
         ... )  # doctest: +SKIP
         """
+        self._check_text()
+        chosen = self._locate(kind, selection)
+        return self._read_places(
+            lambda objects: objects.items_of(chosen.parts) if chosen.parts else [],
+            np.empty(chosen.shape, PLACE),
+            chosen.axes,
+        )
+
+    def read_arrow_boxes(
+        self, starts: Any, shape: Sequence[int]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Read boxes of text or bytes of one shape in the memory layout of Apache Arrow, in one native call.
+
+        Parameters
+        ----------
+        starts, shape
+            As for `read_boxes`.
+
+        Returns
+        -------
+        offsets : ndarray of int64, shape (n * size + 1,)
+            Where each element of the n boxes begins, box after box and each in C order, and where the last one ends; `size` is
+            the number of elements of a box.
+        data : ndarray of uint8
+            The bytes of all elements, one behind the other; those of text are UTF-8.
+
+        Raises
+        ------
+        UnsupportedError
+            The elements of the array have a fixed size.
+        IndexError, TypeError, ValueError, ShardFormatError, ChecksumError, CodecError
+            As for `read_boxes`.
+        """
+        self._check_text()
+        begin, count = self._checked_boxes(starts, shape)
+        if self.ndim == 0:  # one object, of one element
+            offsets, data = self.read_arrow()
+            return np.arange(len(begin) + 1) * offsets[-1], np.tile(data, len(begin))
+        places = np.empty((len(begin), *count.tolist()), PLACE)
+        return self._read_places(
+            lambda objects: objects.items_of_boxes(begin, count) if places.size else [],
+            places,
+            tuple(range(1, self.ndim + 1)),
+        )
+
+    def _check_text(self) -> None:
         if self._text is None:
             raise UnsupportedError(f"expected text or bytes of any length, got elements of type {self.dtype}")
-        chosen = self._locate(kind, selection)
+
+    def _read_places(
+        self,
+        items_of: Callable[[ArrayObjects], list[ObjectSelection]],
+        places: np.ndarray[Any, Any],
+        axes: Ints,
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return offsets and bytes of the elements whose places the items fill in."""
+        assert self._text is not None
         codecs = TextCodecs.of_places(self._text, self._spec)
         objects = replace(self._objects, chain=text_chain(self._spec, codecs), dtype=PLACE)
-        places = np.empty(chosen.shape, PLACE)
-        if chosen.parts:
-            items = objects.items_of(chosen.parts)
+        if items := items_of(objects):
             if is_any_buffered():
                 self._flush(items)
-            BoxReader(objects, self._options, None).read(items, places, chosen.axes)
+            BoxReader(objects, self._options, None).read(items, places, axes)
         return codecs.joined(places)
 
     async def read(
@@ -363,12 +414,7 @@ class ArrayReader:
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; ``.shard`` and ``.chunk_coords`` say where.
         """
-        count = np.array([int(extent) for extent in shape], dtype=np.int64)
-        begin = as_coordinates(starts, self.ndim, "starts")
-        if len(count) != self.ndim or (count < 0).any():
-            raise ValueError(f"shape: expected {self.ndim} numbers that are not negative, got {tuple(shape)}")
-        self._check_boxes(begin, count)
-        return self._read_boxes(begin, count, out)
+        return self._read_boxes(*self._checked_boxes(starts, shape), out)
 
     def read_chunks(self, coords: Any, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Read whole chunks (inner chunks of a sharded array), in one native call.
@@ -452,6 +498,16 @@ class ArrayReader:
     def _is_v2(self) -> bool:
         return self._document.get("zarr_format") == 2
 
+    def _checked_boxes(
+        self, starts: Any, shape: Sequence[int]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        count = np.array([int(extent) for extent in shape], dtype=np.int64)
+        begin = as_coordinates(starts, self.ndim, "starts")
+        if len(count) != self.ndim or (count < 0).any():
+            raise ValueError(f"shape: expected {self.ndim} numbers that are not negative, got {tuple(shape)}")
+        self._check_boxes(begin, count)
+        return begin, count
+
     def _check_boxes(self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]) -> None:
         limit = np.array(self.shape, dtype=np.int64) - count
         wrong = ((begin < 0) | (begin > limit)).any(axis=1)
@@ -461,18 +517,6 @@ class ArrayReader:
                 f"starts: expected boxes inside the array of shape {self.shape}, but box {n} at "
                 f"{tuple(begin[n].tolist())} of shape {tuple(count.tolist())} reaches outside"
             )
-
-    def _box_items(self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]) -> list[ObjectSelection]:
-        """Return the items of boxes of one shape; the boxes are counted by the first axis of the caller's array."""
-        coords, rows = box_rows(begin, count, np.array(self._extents, dtype=np.int64))
-        number = rows[:, 3 * self.ndim]
-        order = np.lexsort((number, *coords.T[::-1]))  # of boxes that overlap, a write stores the last
-        coords, rows = coords[order], rows[order]
-        first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
-        return [
-            self._objects.item(tuple(coords[a].tolist()), Boxes(rows[a:b]))
-            for a, b in itertools.pairwise([*first, len(rows)])
-        ]
 
     def _read_boxes(
         self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None
@@ -486,7 +530,7 @@ class ArrayReader:
         if self.ndim == 0:  # one object, of one element
             out[...] = self[()]
             return out
-        self._read(self._box_items(begin, count), out, tuple(range(1, self.ndim + 1)))
+        self._read(self._objects.items_of_boxes(begin, count), out, tuple(range(1, self.ndim + 1)))
         return out
 
     def _read(

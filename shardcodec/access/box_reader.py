@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, orig
 from ..storage.store import Store
 from ..storage.waiting import Patience, from_zarrs_loop, in_thread
 from .read import ObjectSelection, read, slice_reader
-from .regions import Box, Selection, as_void, object_boxes, whole
+from .regions import Box, Boxes, Selection, as_void, box_rows, object_boxes, whole
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -142,6 +143,20 @@ class ArrayObjects:
         return [
             ObjectSelection(key, self.chain, elements, None, drops_rest and self._has_all(coords, elements))
             for key, (coords, elements) in zip(keys, parts, strict=True)
+        ]
+
+    def items_of_boxes(
+        self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]
+    ) -> list[ObjectSelection]:
+        """Return the items of boxes of one shape; the boxes are counted by the first axis of the caller's array."""
+        extents = self.chain.shape
+        coords, rows = box_rows(begin, count, np.array(extents, dtype=np.int64))
+        number = rows[:, 3 * len(extents)]
+        order = np.lexsort((number, *coords.T[::-1]))  # of boxes that overlap, a write stores the last
+        coords, rows = coords[order], rows[order]
+        first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
+        return [
+            self.item(tuple(coords[a].tolist()), Boxes(rows[a:b])) for a, b in pairwise([*first, len(rows)])
         ]
 
     @property

@@ -56,7 +56,7 @@ def equal(a: Array, b: Array) -> bool:
 
 
 def backend() -> Any:
-    """Return zarr's helper, if it is there and not one of the versions with wrong results."""
+    """Return zarr's helper, if it is there; the test extra asks for a version without wrong results."""
     module = pytest.importorskip("cast_value_rs")
     return module.cast_array
 

@@ -484,15 +484,27 @@ def test_read_arrow(kind: str, name: str) -> None:
         expected = handle.get_selection(selection, kind=way)
         offsets, data = handle.read_arrow(selection, kind=way)
         assert offsets.dtype == np.int64 and data.dtype == np.uint8 and offsets[0] == 0
-        flat = expected.astype(object).ravel().tolist()
-        assert texts_of(offsets, data) == [text.encode() if kind == "string" else text for text in flat]
+        assert texts_of(offsets, data) == stored_texts(expected)
+    size = [min(3, n) for n in array.shape]
+    starts = [[n - k for n, k in zip(array.shape, size, strict=True)], [0] * array.ndim] * 2
+    offsets, data = handle.read_arrow_boxes(starts, size)  # boxes overlap
+    assert texts_of(offsets, data) == stored_texts(handle.read_boxes(starts, size))
+    offsets, data = handle.read_arrow_boxes(starts[:0], size)
+    assert offsets.tolist() == [0] and data.shape == (0,)
+
+
+def stored_texts(values: Any) -> list[bytes]:
+    flat = values.astype(object).ravel().tolist()
+    return [text.encode() if isinstance(text, str) else text for text in flat]
 
 
 def test_read_arrow_refuses_numbers() -> None:
     store = MemoryStore()
     zarr.create_array(store, shape=(4,), chunks=(2,), dtype="i4")
-    with pytest.raises(shardcodec.UnsupportedError, match="any length"):
-        open_array(store).read_arrow()
+    handle = open_array(store)
+    for read in (handle.read_arrow, lambda: handle.read_arrow_boxes([[0]], (2,))):
+        with pytest.raises(shardcodec.UnsupportedError, match="any length"):
+            read()
 
 
 # ---- handles
