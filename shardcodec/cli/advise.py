@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from typer import Argument, BadParameter, Option
 from ..tools.advise import AdviseReport, Bounds, Proposal, Trial, parse_access, try_proposal
 from ..tools.advise import advise as propose
 from ..tools.inspect import chunk_shape_of_shards
+from ..tools.related_nodes import ZarrNodes
 from ..tools.report import format_count, format_nbytes, parse_nbytes
 from ..tools.targets import ArrayTarget, find_arrays
 from ..tools.work import Monitor
@@ -41,7 +42,7 @@ def advise(
         Option(
             "--access",
             metavar="BOX[@WEIGHT]",
-            help="A box that is read, such as '1,:,:' or '1,64,64@10'; may be repeated.",
+            help="A box that is read, such as '1,:,:', '1,64,64@10' or time=1; may be repeated.",
         ),
     ],
     path: Annotated[
@@ -109,16 +110,19 @@ def advise(
         )
         if path is None:
             sizes, kind, target, present = _shape(shape or ""), _dtype(dtype), None, None
+            names: Sequence[str | None] = ()
         else:
             target = _one_array(path, array, storage_option)
             assert target.layout is not None
             sizes, kind = target.layout.shape, target.layout.dtype
+            facts = ZarrNodes(target.folder).array("")
+            names = () if facts is None else facts.names
             present = (
                 (chunk_shape_of_shards(target.spec), target.spec.shard_shape)
                 if target.spec is not None
                 else None
             )
-        accesses = [parse_access(text, sizes) for text in access]
+        accesses = [parse_access(text, sizes, names) for text in access]
         report = propose(sizes, kind, accesses, bounds, present=present)
         if measure and target is not None:
             trials = [

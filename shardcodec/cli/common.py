@@ -36,6 +36,7 @@ __all__ = [
     "ArrayOption",
     "DaskOption",
     "DryRunOption",
+    "ExactlyOption",
     "ExitCode",
     "JsonLinesOption",
     "JsonOption",
@@ -157,6 +158,9 @@ PathArgument = Annotated[
 ]
 ArrayOption = Annotated[
     str | None, Option("--array", metavar="NAME", help="Only this array of the group, by its path.")
+]
+ExactlyOption = Annotated[
+    bool, Option("--exactly", help="Copy only arrays that are named, without the coordinates that they need.")
 ]
 MetadataOption = Annotated[
     str | None,

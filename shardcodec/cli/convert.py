@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from ..tools.convert.choices import parse_rules
 from ..tools.convert.convert import convert as convert_arrays
 from ..tools.convert.convert import plan_convert
-from ..tools.convert.layout import parse_codec_list, parse_shape, parse_shards
+from ..tools.convert.layout import parse_codec_list
 from ..tools.convert.plan import Prices
-from ..tools.convert.report import ConvertedArray, ConvertReport, Cost
+from ..tools.convert.report import ConvertedArray, ConvertReport, Cost, table_lines
 from ..tools.jobs.run_part import StatusReport
 from ..tools.jobs.run_part import run_part as run_one_part
 from ..tools.jobs.run_part import status as job_status
@@ -27,6 +28,7 @@ from .common import (
     ArrayOption,
     DaskOption,
     DryRunOption,
+    ExactlyOption,
     ExitCode,
     JsonLinesOption,
     JsonOption,
@@ -76,11 +78,29 @@ DestinationArgument = Annotated[
     str, Argument(metavar="DST", help="The new hierarchy: a path or a URL; nothing may be there.")
 ]
 ChunksOption = Annotated[
-    str | None, Option("--chunks", metavar="SHAPE", help="Shape of an inner chunk, such as 64,64,64.")
+    list[str] | None,
+    Option(
+        "--chunks",
+        metavar="[ARRAY:]SHAPE",
+        help="Inner chunks: a shape such as 64,64,64; sizes by names of axes such as time=24,lat=90; or auto, for --access. ARRAY is "
+        "a path or a pattern; may be repeated.",
+    ),
 ]
 ShardsOption = Annotated[
-    str | None,
-    Option("--shards", metavar="SIZE|SHAPE", help="Largest shard, decoded, such as 512MiB; or its shape."),
+    list[str] | None,
+    Option(
+        "--shards",
+        metavar="[ARRAY:]SIZE|SHAPE",
+        help="Largest shard, decoded, such as 512MiB; or as --chunks, such as time=240.",
+    ),
+]
+AccessOption = Annotated[
+    list[str] | None,
+    Option(
+        "--access",
+        metavar="BOX[@WEIGHT]",
+        help="A box that is read, such as '1,:,:' or time=1, for --chunks auto and --shards auto; may be repeated.",
+    ),
 ]
 CodecsOption = Annotated[
     str | None,
@@ -91,7 +111,15 @@ LikeOption = Annotated[
 ]
 OnlyOption = Annotated[
     list[str] | None,
-    Option("--only", metavar="PATTERN", help="Only arrays with such a path, such as 'a/*'; may be repeated."),
+    Option(
+        "--only",
+        metavar="PATTERN",
+        help="Only arrays with such a path, such as 'a/*', and the coordinates that they need; may be repeated.",
+    ),
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    Option("--exclude", metavar="PATTERN", help="Leave out such arrays and groups; may be repeated."),
 ]
 VerifyOption = Annotated[
     Verify, Option("--verify", help="Read new shards again: their checksums, or all of them.")
@@ -103,9 +131,12 @@ def convert(
     destination: DestinationArgument,
     chunks: ChunksOption = None,
     shards: ShardsOption = None,
+    access: AccessOption = None,
     codecs: CodecsOption = None,
     like: LikeOption = None,
     only: OnlyOption = None,
+    exclude: ExcludeOption = None,
+    exactly: ExactlyOption = False,
     only_arrays: OnlyArraysOption = False,
     verify: VerifyOption = Verify.NONE,
     temp: Annotated[
@@ -158,8 +189,10 @@ def convert(
         shardcodec convert images.zarr copy.zarr --dask local:2
     """
     output = Output(as_json=as_json, as_lines=jsonl)
+    arrays: list[ConvertedArray] = []
 
     def on_array(done: ConvertedArray) -> None:
+        arrays.append(done)
         output.part(done)
         output.text(_array_lines(done))
 
@@ -170,8 +203,8 @@ def convert(
         report = convert_arrays(
             source,
             destination,
-            **_layout(chunks, shards, codecs, like, only, array),
-            array=array,
+            **_layout(chunks, shards, access, codecs, like),
+            **_chosen(only, exclude, array, exactly=exactly),
             only_arrays=only_arrays,
             verify=verify.value,
             memory=memory,
@@ -187,6 +220,7 @@ def convert(
             monitor=monitor,
             on_array=None if output.keeps_parts else on_array,
         )
+        output.text(_table(arrays))
         output.text(convert_lines(report))
         output.end(report)
         if dry_run or report.is_complete:
@@ -204,9 +238,12 @@ def plan(
     parts: Annotated[int, Option("--parts", metavar="N", min=1, help="Number of parts.")] = 1,
     chunks: ChunksOption = None,
     shards: ShardsOption = None,
+    access: AccessOption = None,
     codecs: CodecsOption = None,
     like: LikeOption = None,
     only: OnlyOption = None,
+    exclude: ExcludeOption = None,
+    exactly: ExactlyOption = False,
     only_arrays: OnlyArraysOption = False,
     verify: VerifyOption = Verify.NONE,
     array: ArrayOption = None,
@@ -231,8 +268,8 @@ def plan(
             destination,
             file,
             n_parts=parts,
-            **_layout(chunks, shards, codecs, like, only, array),
-            array=array,
+            **_layout(chunks, shards, access, codecs, like),
+            **_chosen(only, exclude, array, exactly=exactly),
             only_arrays=only_arrays,
             verify=verify.value,
             memory=memory,
@@ -240,6 +277,7 @@ def plan(
             storage_options=storage_options_from(storage_option),
         )
         output.text(line for array in report.arrays for line in _array_lines(array))
+        output.text(_table(report.arrays))
         output.text(_left_lines(report))
         output.text(other_lines(report.others, would=True))
         output.text([f"{format_count(report.n_shards, 'shard')} in {format_count(parts, 'part')}: {file}"])
@@ -250,23 +288,29 @@ def plan(
 
 
 def _layout(
-    chunks: str | None,
-    shards: str | None,
+    chunks: list[str] | None,
+    shards: list[str] | None,
+    access: list[str] | None,
     codecs: str | None,
     like: str | None,
-    only: list[str] | None,
-    array: str | None,
 ) -> dict[str, Any]:
     """Return the arguments of `convert` that describe the new arrays."""
-    if only and array is not None:
-        raise ValueError("expected one of --array and --only, got both")
     return {
-        "chunks": None if chunks is None else parse_shape(chunks),
-        "shards": None if shards is None else parse_shards(shards),
+        "chunks": parse_rules("chunks", chunks or ()),
+        "shards": parse_rules("shards", shards or ()),
+        "access": tuple(access or ()),
         "codecs": None if codecs is None else parse_codec_list(codecs),
         "like": like,
-        "only": tuple(only or ()),
     }
+
+
+def _chosen(
+    only: list[str] | None, exclude: list[str] | None, array: str | None, *, exactly: bool
+) -> dict[str, Any]:
+    """Return the arguments of `convert` that choose arrays."""
+    if only and array is not None:
+        raise ValueError("expected one of --array and --only, got both")
+    return {"only": tuple(only or ()), "exclude": tuple(exclude or ()), "array": array, "exactly": exactly}
 
 
 # ---- text
@@ -293,6 +337,12 @@ def _array_lines(array: ConvertedArray) -> Iterator[str]:
         yield from _cost_lines(array.cost)
     for note in array.notes:
         yield f"  note          {note}"
+
+
+def _table(arrays: Sequence[ConvertedArray]) -> Iterator[str]:
+    """Yield the table of several arrays, between empty lines."""
+    if len(arrays) > 1:
+        yield from ("", *table_lines(arrays), "")
 
 
 def _cost_lines(cost: Cost) -> Iterator[str]:

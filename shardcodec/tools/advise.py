@@ -18,7 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,6 +49,7 @@ __all__ = [
     "Trial",
     "TrialAccess",
     "advise",
+    "fitting_access",
     "parse_access",
     "try_proposal",
 ]
@@ -288,15 +289,17 @@ class AccessPattern(Record):
 
 
 @checked
-def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
-    """Parse a pattern such as ``1,:,:`` or ``1,64,64@3``: for each axis a number of elements or all, then a weight.
+def parse_access(text: str, shape: Sequence[int], names: Sequence[str | None] = ()) -> AccessPattern:
+    """Parse a pattern such as ``1,:,:``, ``1,64,64@3`` or ``time=1``: numbers of elements or all, then a weight.
 
     Parameters
     ----------
     text : str
-        The pattern.
+        The pattern: a number of elements or a colon, which means all, for each axis; or for axes by name, and all of the others.
     shape : sequence of int
         Shape of the array, in elements.
+    names : sequence of str, optional
+        Names of its axes.
 
     Returns
     -------
@@ -305,14 +308,16 @@ def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
     Raises
     ------
     ValueError
-        The text is malformed, or it does not fit the shape.
+        The text is malformed, or it does not fit the shape or the names.
     """
     if shape and min(shape) < 1:
         raise ValueError(f"access: expected an array with elements, got shape {tuple(shape)}")
     body, _, weight = text.partition("@")
-    extents = [word.strip() for word in body.split(",")] if shape else []
-    if len(extents) != len(shape):
-        raise ValueError(f"access: expected {len(shape)} numbers or colons, one for each axis, got {text!r}")
+    extents = _extents(body, names) if shape else []
+    if extents is None or len(extents) != len(shape):
+        raise ValueError(
+            f"access: expected {len(shape)} numbers or colons, one for each axis, or names of axes, such as time=1, got {text!r}"
+        )
     box = []
     for axis, (word, n) in enumerate(zip(extents, shape, strict=True)):
         extent = n if word == ":" else int(word) if re.fullmatch(r"[0-9]+", word) else 0
@@ -328,6 +333,30 @@ def parse_access(text: str, shape: Sequence[int]) -> AccessPattern:
     if not 0 < number < math.inf:
         raise ValueError(f"access: expected a positive weight after '@', got {weight!r} in {text!r}")
     return AccessPattern(text, tuple(box), number)
+
+
+def _extents(body: str, names: Sequence[str | None]) -> list[str] | None:
+    """Return the word of each axis; None if the text names another axis."""
+    words = [word.strip() for word in body.split(",")]
+    if "=" not in body:
+        return words
+    by_name = {name.strip(): extent.strip() for name, _, extent in (word.partition("=") for word in words)}
+    if len(by_name) < len(words) or not by_name.keys() <= set(names):
+        return None
+    return [":" if name is None else by_name.get(name, ":") for name in names]
+
+
+def fitting_access(text: str, shape: Ints, names: Sequence[str | None]) -> AccessPattern | None:
+    """Parse a pattern for one of many arrays: None if it has other axes; a box that is larger than the array is cut to it."""
+    body, at, weight = text.partition("@")
+    extents = _extents(body, names)
+    if extents is None or len(extents) != len(shape):
+        return None
+    cut = (
+        str(min(int(word), n)) if word.isdecimal() and int(word) else word
+        for word, n in zip(extents, shape, strict=True)
+    )
+    return replace(parse_access(f"{','.join(cut)}{at}{weight}", shape), text=text)
 
 
 # ---------------------------------------------------------------- proposals
@@ -348,6 +377,7 @@ def advise(
     bounds: Bounds | None = None,
     *,
     present: tuple[Ints, Ints] | None = None,
+    chunk_shape: Sequence[int] | None = None,
 ) -> AdviseReport:
     """Propose shapes of shards and inner chunks.
 
@@ -363,6 +393,8 @@ def advise(
         Target sizes and limits.
     present : tuple of two tuples of int, optional
         Shapes of the inner chunks and of the shards that the array has now, for comparison.
+    chunk_shape : sequence of int, optional
+        Shape of an inner chunk that is given; only the shards are proposed.
 
     Returns
     -------
@@ -384,7 +416,8 @@ def advise(
     _check_bounds(shape, itemsize, bounds)
     proposals: list[Proposal] = []
     costs: set[float] = set()
-    for chunk in _chunk_shapes(shape, itemsize, accesses, bounds):
+    chunks = _chunk_shapes(shape, itemsize, accesses, bounds) if chunk_shape is None else [tuple(chunk_shape)]
+    for chunk in chunks:
         shard = _shard_shape(shape, chunk, itemsize, accesses, bounds)
         if shard is None:
             continue

@@ -28,6 +28,7 @@ from .convert.open_source import open_foreign
 from .convert.source import SourceArray, SourceTree
 from .documents import DOCUMENTS
 from .other_objects import OtherObject, objects_to_compare
+from .related_nodes import Selection
 from .report import Finding, FindingKind
 from .targets import ArrayTarget, ShardTarget, find_arrays
 from .work import Monitor, in_order
@@ -91,7 +92,7 @@ class Comparison:
         """Return the comparison with an array, or with the array of the same name in a group; any source of `convert`."""
         if array.layout is None:
             raise ValueError("against: expected a shard inside of its array, got one without an array")
-        tree = open_foreign(against, current_options(), lambda name: name == array.name)
+        tree = open_foreign(against, current_options(), Selection(nodes=frozenset({array.name})))
         if tree is not None:
             return cls(array, _named(tree, array.name))
         arrays = find_arrays(against, array=array.name or None, storage_options=storage_options)
@@ -191,7 +192,7 @@ def compared_objects(
     Nothing is compared if `against` is a single shard or not a hierarchy of zarr. Only objects in the folder of `array` count
     if it is not None. Yields the path of each object below the root, and the difference or None.
     """
-    if open_foreign(against, current_options(), lambda name: False) is not None:
+    if open_foreign(against, current_options(), Selection(nodes=frozenset())) is not None:
         return
     others = objects_to_compare(against, storage_options, array=array)
     if others is None:

@@ -342,6 +342,7 @@ def compact(
     to: Any = None,
     dry_run: bool = False,
     array: str | None = None,
+    exactly: bool = False,
     only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
@@ -372,7 +373,9 @@ def compact(
     dry_run : bool
         Change nothing, and report what would be packed.
     array : str, optional
-        Only this array, by its path in the group.
+        Only this array, by its path in the group. `to` also gets the arrays that it needs, such as coordinates, see `convert`.
+    exactly : bool
+        Copy only this array to `to`.
     only_arrays : bool
         Do not copy objects that belong to no array to `to`. By default all objects of the hierarchy are copied as they are, such
         as tables and hidden files; with `array` those in its folder.
@@ -415,7 +418,7 @@ def compact(
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")
     to = absolute_place(to)
-    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec)
+    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec, exactly)
     request.check()
     if index_crc and to is None and not dry_run:
         raise ValueError(

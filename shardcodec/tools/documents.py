@@ -32,6 +32,7 @@ __all__ = [
     "is_own_name",
     "node_path",
     "object_name",
+    "parsed",
     "with_consolidated",
 ]
 
@@ -139,15 +140,15 @@ def with_consolidated(node: str, nodes: Mapping[str, StoredDocuments]) -> dict[s
     is not JSON, stays as it is.
     """
     documents = dict(nodes[node])
-    own = _parsed(documents.get("zarr.json"))
+    own = parsed(documents.get("zarr.json"))
     if own is not None and isinstance(own.get("consolidated_metadata"), Mapping):
-        of_nodes = {path: _parsed(nodes[path].get("zarr.json")) for path in nodes}
+        of_nodes = {path: parsed(nodes[path].get("zarr.json")) for path in nodes}
         below = _below_v3(
             node, {path: document for path, document in of_nodes.items() if document is not None}
         )
         new = {**own["consolidated_metadata"], "metadata": below}
         documents["zarr.json"] = encoded_document({**own, "consolidated_metadata": new})
-    stored = _parsed(documents.get(".zmetadata"))
+    stored = parsed(documents.get(".zmetadata"))
     if stored is not None:
         documents[".zmetadata"] = encoded_document({**stored, "metadata": _below_v2(node, nodes)})
     return documents
@@ -170,7 +171,7 @@ def _below_v2(node: str, nodes: Mapping[str, StoredDocuments]) -> dict[str, Any]
     below = {}
     for path in sorted(nodes):
         for name in (".zattrs", ".zgroup", ".zarray"):
-            document = _parsed(nodes[path].get(name)) if _is_below(path, node) else None
+            document = parsed(nodes[path].get(name)) if _is_below(path, node) else None
             if document is not None:
                 below[name if path == node else f"{_relative(path, node)}/{name}"] = document
     return below
@@ -185,7 +186,7 @@ def _relative(path: str, node: str) -> str:
     return path.removeprefix(f"{node}/") if node else path
 
 
-def _parsed(stored: bytes | None) -> dict[str, Any] | None:
+def parsed(stored: bytes | None) -> dict[str, Any] | None:
     """Return a JSON object; None if there is none."""
     try:
         document = None if stored is None else json.loads(stored)

@@ -27,6 +27,7 @@ from .backup import copy_stored, holds_whole, same_bytes
 from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
 from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
 from .other_objects import ObjectCounts, OtherObjects
+from .related_nodes import mended_documents
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor
 
@@ -226,11 +227,15 @@ class HierarchyCopy:
         if node_path(name) not in self._documents:
             self._documents[name] = _stored_documents(folder)
 
-    def finish(self, groups: Iterable[tuple[str, Folder]]) -> None:
-        """Write the documents, also of groups without arrays. Consolidated metadata become those of the new nodes."""
+    def finish(self, groups: Iterable[tuple[str, Folder]], *, is_part: bool = False) -> None:
+        """Write the documents, also of groups without arrays. Consolidated metadata become those of the new nodes.
+
+        With `is_part` groups name only the new nodes, too.
+        """
         for name, folder in groups:
             self.add_group(name, folder)
-        documents = {node: with_consolidated(node, self._documents) for node in self._documents}
+        nodes = mended_documents(self._documents) if is_part else self._documents
+        documents = {node: with_consolidated(node, nodes) for node in nodes}
         if documents:
             self.place.hierarchy.write_documents(documents, may_replace=False)
         if self.place.job is not None:

@@ -101,13 +101,15 @@ class OtherObjects:
     documents : mapping
         From the path of each node to the names of its metadata that the tool writes itself.
     chosen : collection of str or None
-        Only objects in the folders of these arrays; None for all.
+        Only objects in the folders of these nodes; None for all.
     whole : collection of str
         Arrays all of whose objects the tool copies.
     new_keys : KeyEncoding or None
         Of the chunks of all new arrays; None if they stay as they are.
     checks_names : bool
         False if nothing is written.
+    left : collection of str
+        Nodes that are left out, with all that is in their folders.
     """
 
     root: Folder
@@ -117,6 +119,7 @@ class OtherObjects:
     whole: Collection[str] = ()
     new_keys: KeyEncoding | None = None
     checks_names: bool = True
+    left: Collection[str] = ()
 
     @property
     def store(self) -> Store:
@@ -143,6 +146,8 @@ class OtherObjects:
         if array is not None and (array.name in self.whole or array.is_chunk(key)):
             return None
         folder, _, last = name.rpartition("/")
+        if self.is_left(name):
+            return None
         if folder in self.documents:
             if last in self.documents[folder]:
                 return None
@@ -158,6 +163,12 @@ class OtherObjects:
                 "rename it, or leave out what is not of an array (--only-arrays, in Python only_arrays)"
             )
         return OtherObject(key, object_name(name) if self.checks_names else name)
+
+    def is_left(self, name: str) -> bool:
+        """Return True for an object in the folder of a node that is left out."""
+        return bool(self.left) and any(
+            name[:end] in self.left for end in range(len(name)) if name[end] == "/"
+        )
 
     def is_no_object(self, key: str, name: str) -> bool:
         """Return True for the mark of a folder, a key with a slash at its end, and for shardcodec's own files."""

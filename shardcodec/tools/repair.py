@@ -227,6 +227,7 @@ def repair(
     order: Order | None = None,
     dry_run: bool = False,
     array: str | None = None,
+    exactly: bool = False,
     only_arrays: bool = False,
     spec: ShardSpec | None = None,
     threads: int | None = None,
@@ -261,7 +262,9 @@ def repair(
     dry_run : bool
         Change nothing, and report what a repair would do. `to` and `backup` are not needed then.
     array : str, optional
-        Only this array, by its path in the group.
+        Only this array, by its path in the group. `to` also gets the arrays that it needs, such as coordinates, see `convert`.
+    exactly : bool
+        Copy only this array to `to`.
     only_arrays : bool
         Do not copy objects that belong to no array to `to`. By default all objects of the hierarchy are copied as they are, such
         as tables and hidden files; with `array` those in its folder.
@@ -307,7 +310,7 @@ def repair(
     storage_options = placed_options(storage_options, target, copy, to)
     run = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
     pool = ShardPool(target, spec, run, to=to, copy=copy)
-    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec)
+    request = RewriteRequest(target, to, dry_run, array, only_arrays, spec, exactly)
     request.check()
     _check_arguments(target, to, backup, dry_run)
     if dask and backup is not None:

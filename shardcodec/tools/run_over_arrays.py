@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -15,8 +15,9 @@ from .hierarchy_copy import HierarchyCopy
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
 from .other_objects import NO_OBJECTS, ObjectCounts, OtherObjects, count_objects, other_objects
+from .related_nodes import ZarrNodes, with_needed
 from .report import LeftArray, Report
-from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups
+from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups, find_hierarchy
 from .work import Stopped
 
 __all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays"]
@@ -56,9 +57,12 @@ class RewriteRequest(NamedTuple):
     array: str | None
     only_arrays: bool
     spec: ShardSpec | None
+    exactly: bool = False
 
     def check(self) -> None:
-        """Raise `ValueError` for `only_arrays` without `to`. The tools check their own options."""
+        """Raise `ValueError` for `only_arrays` or `exactly` without `to`. The tools check their own options."""
+        if self.exactly and (self.to is None or self.array is None):
+            raise ValueError("exactly: expected `to` (--to) and `array` (--array), the array that is copied")
         if self.only_arrays and self.to is None:
             raise ValueError(
                 "only_arrays: expected `to` (--to), a new place, because nothing is copied in place"
@@ -112,9 +116,10 @@ class RunOverArrays(ABC, Generic[R, S]):
                 raise
         is_complete = self._to is None or self._has_all_shards
         if self._to is not None and is_complete:
-            has_groups = self._request.array is None and self._request.spec is None
+            is_part = self._request.array is not None
+            has_groups = not is_part and self._request.spec is None
             target, options = self._request.target, self._pool.run.storage_options
-            self._to.finish(find_groups(target, options) if has_groups else ())
+            self._to.finish(find_groups(target, options) if has_groups else (), is_part=is_part)
         return self._report(is_complete=is_complete)
 
     def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
@@ -126,6 +131,8 @@ class RunOverArrays(ABC, Generic[R, S]):
         if request.to is None:
             return self._checked(arrays), None
         arrays = list(arrays)
+        if request.array is not None and not request.exactly:
+            arrays += self._needed(arrays[0])
         others = other_objects(
             request.target,
             arrays,
@@ -135,6 +142,14 @@ class RunOverArrays(ABC, Generic[R, S]):
         )
         self._others = count_objects(others, self._monitor, self._pool.options.threads)
         return arrays, others
+
+    def _needed(self, array: ArrayTarget) -> Iterator[ArrayTarget]:
+        """Yield the arrays that programs need beside the one that the caller has named, such as coordinates."""
+        root, options = self._request.target, self._pool.run.storage_options
+        folder = find_hierarchy(root, options)
+        if folder is not None:
+            for name in sorted(with_needed({array.name}, ZarrNodes(folder)) - {array.name}):
+                yield from find_arrays(root, array=name, storage_options=options)
 
     def _begin(self) -> None:
         """Begin the new hierarchy, if there is one; a dry run only checks its place."""

@@ -23,7 +23,7 @@ from shardcodec.options import resolve
 from shardcodec.storage import file_systems
 from shardcodec.tools import Prices, convert
 from shardcodec.tools.convert import plan as intermediate_shape
-from shardcodec.tools.convert.layout import Choices
+from shardcodec.tools.convert.choices import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
 from shardcodec.tools.convert.work import ArrayConversion

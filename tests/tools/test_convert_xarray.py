@@ -322,3 +322,84 @@ def test_nan_in_attributes_of_v2_is_text_of_json(tmp_path: Path) -> None:
     assert documents["a"]["attributes"]["limit"] == "NaN"
     assert "attribute 'limit'" in report.notes[0]
     assert "attribute 'limit'" in report.arrays[0].notes[0]
+
+
+# ---- whole data sets
+
+
+def cmip_like() -> tuple[Any, dict[str, Any]]:
+    """Return a data set as CMIP has them, with bounds, a grid mapping and a scalar coordinate, and its encoding."""
+    days = xarray.date_range("2000-01-01", periods=400, freq="D", use_cftime=False)
+    heat = np.random.default_rng(0).random((400, 18, 36), "f4")
+    bounds = np.stack([np.arange(18) * 10.0 - 90, np.arange(18) * 10.0 - 80], axis=1)
+    data = xarray.Dataset(
+        {
+            "tas": (("time", "lat", "lon"), heat, {"units": "K", "cell_methods": "time: mean"}),
+            "pr": (("time", "lat", "lon"), heat / 86400, {"units": "kg m-2 s-1"}),
+            "orog": (("lat", "lon"), heat[0]),
+            "time_bnds": (("time", "bnds"), np.stack([days, days], axis=1)),
+            "lat_bnds": (("lat", "bnds"), bounds),
+            "crs": ((), 0, {"grid_mapping_name": "latitude_longitude"}),
+        },
+        coords={
+            "time": ("time", days, {"bounds": "time_bnds", "standard_name": "time"}),
+            "lat": ("lat", bounds.mean(axis=1), {"bounds": "lat_bnds"}),
+            "lon": ("lon", np.arange(36) * 10.0),
+            "height": ((), 2.0, {"units": "m"}),
+            "station": ("station", ["a", "b"]),
+        },
+        attrs={"Conventions": "CF-1.10", "variant": "r1i1p1f1"},
+    )
+    for name in ("tas", "pr"):
+        data[name].attrs["grid_mapping"] = "crs"
+    return data, {name: {"chunks": (50, 18, 36)} for name in ("tas", "pr")}
+
+
+def era5_like() -> tuple[Any, dict[str, Any]]:
+    """Return a data set as ERA5 has them, packed in 16 bits, with a mask, and its encoding."""
+    hours = xarray.date_range("2020-01-01", periods=480, freq="h", use_cftime=False)
+    values = np.random.default_rng(1).integers(-300, 300, (480, 31, 60)) / 10
+    values[3, :5] = np.nan
+    data = xarray.Dataset(
+        {
+            name: (("valid_time", "latitude", "longitude"), values + n, {"units": "m s**-1"})
+            for n, name in enumerate("uv")
+        },
+        coords={
+            "valid_time": ("valid_time", hours),
+            "latitude": ("latitude", np.linspace(75, -75, 31)),
+            "longitude": ("longitude", np.arange(60) * 6.0),
+            "number": ((), 0),
+            "expver": ("valid_time", np.where(np.arange(480) < 400, "0001", "0005")),
+        },
+    )
+    packed = {
+        "dtype": "i2",
+        "scale_factor": 0.1,
+        "add_offset": 0.0,
+        "_FillValue": -32768,
+        "chunks": (24, 31, 60),
+    }
+    return data, {"u": packed, "v": packed, "valid_time": {"units": "hours since 1900-01-01"}}
+
+
+@pytest.mark.parametrize("made", [cmip_like, era5_like])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_data_set_is_identical(made: Any, zarr_format: int, tmp_path: Path) -> None:
+    """All variables, coordinates and attributes, also those that `decode_coords="all"` looks for."""
+    data, encoding = made()
+    with quiet():
+        data.to_zarr(tmp_path / "old", encoding=encoding, zarr_format=zarr_format, consolidated=True)
+    axis = "time" if "time" in data.dims else "valid_time"
+    report = convert(tmp_path / "old", tmp_path / "new", shards={axis: len(data[axis])})
+    name = next(iter(encoding))
+    assert {one.name: one.n_shards for one in report.arrays if one.shard_shape}[name] == 1
+    chosen = convert(tmp_path / "old", tmp_path / "part", only=name)
+    arrays = {one.name for one in chosen.arrays}
+    for how in ({}, {"decode_coords": "all"}, {"decode_cf": False}):
+        with quiet():
+            old, new, part = (xarray.open_zarr(tmp_path / place, **how) for place in ("old", "new", "part"))
+            xarray.testing.assert_identical(new.load(), old.load())
+            left = set(old.variables) - arrays
+            xarray.testing.assert_identical(part.load(), old.drop_vars(left))
+    assert left == ({"pr", "orog", "station"} if name == "tas" else {"v"})

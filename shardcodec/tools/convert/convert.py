@@ -7,14 +7,11 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ...arguments import checked
 from ...errors import ConflictError
@@ -28,9 +25,9 @@ from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim
 from ..other_objects import ObjectCounts, count_objects
 from ..targets import ArrayTarget, find_arrays
 from ..work import Incomplete, Monitor, Stopped
+from .choices import Choices, rules_of
 from .execute import Execution, Intermediate, run_report
-from .layout import Choices
-from .open_source import open_source, whole_source
+from .open_source import open_source, selection_of, whole_source
 from .plan import ConvertPlan, Prices, VerifyLevel, array_reports, make_plan
 from .report import ConvertedArray, ConvertReport
 from .source import SourceTree
@@ -110,11 +107,14 @@ def convert(
     source: Any,
     destination: Any,
     *,
-    chunks: Sequence[int] | None = None,
-    shards: int | Sequence[int] | None = None,
+    chunks: Sequence[int] | Mapping[str, Any] | str | None = None,
+    shards: int | Sequence[int] | Mapping[str, Any] | str | None = None,
+    access: str | Sequence[str] = (),
     codecs: Sequence[CodecLike] | None = None,
     like: Any = None,
     only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    exactly: bool = False,
     array: str | None = None,
     only_arrays: bool = False,
     verify: VerifyLevel = "none",
@@ -144,18 +144,31 @@ def convert(
         one (``data.h5/images``); any object with shape, dtype and ``__getitem__``.
     destination : path-like, URL or zarr store
         The new hierarchy; nothing may be there.
-    chunks : tuple of int, optional
-        Shape of an inner chunk. Default: that of the chunks of the source.
-    shards : int or tuple of int, optional
-        Shape of a shard, or its largest size in bytes, decoded. Default: 512 MiB.
+    chunks : tuple of int, mapping or "auto", optional
+        Shape of an inner chunk, for the arrays with so many axes. Or sizes by names of axes, such as ``{"time": 24}``, for the
+        arrays that have them; along other axes the chunk is that of the source. Or shapes, sizes by names or ``"auto"`` by
+        patterns of paths of arrays, such as ``{"t2m": (1, 64, 64)}``; ``"*"`` is for all others. ``"auto"`` takes the proposal of
+        `advise` for `access`. Default: the chunks of the source.
+    shards : int, tuple of int, mapping or "auto", optional
+        The same for shards; a number is the largest size of a shard in bytes, decoded. Default: 512 MiB. An array that no rule
+        for chunks or shards is for keeps its layout, and one of less than 1 MiB, or of one inner chunk, beside larger ones has
+        no shards; the report says why.
+    access : str or sequence of str
+        How programs read the arrays, as for `parse_access`; arrays with other axes ignore it.
     codecs : sequence of codecs, optional
         Codecs of an inner chunk, as names or JSON objects. Default: those of the source.
     like : path-like, URL or zarr store, optional
         An array whose shapes and codecs are taken.
     only : str or sequence of str
-        Only arrays whose path matches this pattern, or one of these, such as ``a/*``.
+        Only arrays whose path, or a group that they are in, matches this pattern, or one of these, such as ``a/*``; and those that
+        xarray or AnnData need with them: coordinates, bounds, grid mappings, the index of a data frame. Metadata of groups
+        (levels of OME-Zarr, labels, plates, columns of AnnData) then name only what is copied.
+    exclude : str or sequence of str
+        Leave out such arrays and groups.
+    exactly : bool
+        Take only the arrays that `only` or `array` name.
     array : str, optional
-        Only this array of a group, by its path.
+        Only this array of a group, by its path, and those that are needed with it, as for `only`.
     only_arrays : bool
         Leave out objects that belong to no array. By default all objects of the hierarchy are copied as they are, such as tables
         and hidden files; with `array` or `only` those in the folders of the chosen arrays.
@@ -234,14 +247,14 @@ def convert(
         tree = open_source(
             source,
             options,
+            selection=selection_of(only, exclude, exactly=exactly, array=array),
             array=array,
-            only=only,
             others="none" if only_arrays else None,
             storage_options=_options_for(source, storage_options),
         )
         check_apart(whole_source(source), destination, storage_options)
         new = NewHierarchy(destination, storage_options)
-        choices = _choices(chunks, shards, codecs, like, storage_options)
+        choices = _choices(chunks, shards, access, codecs, like, storage_options)
         plan = make_plan(
             tree,
             new,
@@ -365,11 +378,14 @@ def plan_convert(
     file: str | os.PathLike[str],
     *,
     n_parts: int,
-    chunks: Sequence[int] | None = None,
-    shards: int | Sequence[int] | None = None,
+    chunks: Sequence[int] | Mapping[str, Any] | str | None = None,
+    shards: int | Sequence[int] | Mapping[str, Any] | str | None = None,
+    access: str | Sequence[str] = (),
     codecs: Sequence[CodecLike] | None = None,
     like: Any = None,
     only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    exactly: bool = False,
     array: str | None = None,
     only_arrays: bool = False,
     verify: VerifyLevel = "none",
@@ -387,7 +403,7 @@ def plan_convert(
         The new file of the plan. All workers must reach it, the source and the destination under the same paths.
     n_parts : int
         Number of parts.
-    chunks, shards, codecs, like, only, array, only_arrays, verify, memory, threads, storage_options
+    chunks, shards, access, codecs, like, only, exclude, exactly, array, only_arrays, verify, memory, threads, storage_options
         As for `convert`; memory and threads of one worker.
 
     Returns
@@ -410,15 +426,15 @@ def plan_convert(
     tree = open_source(
         source,
         options,
+        selection=selection_of(only, exclude, exactly=exactly, array=array),
         array=array,
-        only=only,
         others="none" if only_arrays else None,
         storage_options=_options_for(source, storage_options),
     )
     check_apart(whole_source(source), destination, storage_options)
     new = NewHierarchy(destination, storage_options)
     new.check_free()
-    choices = _choices(chunks, shards, codecs, like, storage_options)
+    choices = _choices(chunks, shards, access, codecs, like, storage_options)
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
     _plan_file(plan, file, source, destination, storage_options, n_parts).write()
@@ -429,24 +445,18 @@ def plan_convert(
 
 
 def _choices(
-    chunks: Sequence[int] | None,
-    shards: int | Sequence[int] | None,
+    chunks: Any,
+    shards: Any,
+    access: str | Sequence[str],
     codecs: Sequence[CodecLike] | None,
     like: Any,
     storage_options: Mapping[str, Any] | None,
 ) -> Choices:
-    """Return the choices with shapes of Python's own numbers, which are written to plans."""
-    if isinstance(shards, int | np.integer):
-        shards = int(shards)
-        if shards < 1:
-            raise ValueError(f"shards: expected a positive number of bytes or a shape, got {shards}")
-    elif shards is not None:
-        shards = tuple(operator.index(n) for n in shards)
     return Choices(
-        None if chunks is None else tuple(operator.index(n) for n in chunks),
-        shards,
-        None if codecs is None else tuple(codecs),
-        _like(like, storage_options),
+        codecs=None if codecs is None else tuple(codecs),
+        like=_like(like, storage_options),
+        rules=(*rules_of("chunks", chunks), *rules_of("shards", shards)),
+        accesses=(access,) if isinstance(access, str) else tuple(access),
     )
 
 

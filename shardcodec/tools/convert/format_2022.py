@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...access.box_reader import folder_at
@@ -37,6 +38,7 @@ from ...transformer.legacy_2022.open import legacy_store, open_2022, open_conver
 from ..documents import DOCUMENTS, encoded_document, is_own_name, node_path, object_name
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
 from ..other_objects import LeftObject, ObjectCounts, OtherObject, OtherObjects, count_objects
+from ..related_nodes import ArrayFacts, KnownNodes, Selection
 from ..report import format_count
 from ..rewrite import copy_chunks, stored_runs
 from ..work import MemoryBudget, MemoryShare, Monitor, in_order
@@ -185,20 +187,22 @@ def _is_2022(document: str) -> bool:
     return isinstance(hierarchy, dict) and isinstance(hierarchy.get("zarr_format"), str)
 
 
-def legacy_tree(root: Any, path: str, options: Options, is_chosen: Callable[[str], bool]) -> SourceTree:
-    """Open an array or a group of the 2022 format; `is_chosen` says which arrays of a group."""
+def legacy_tree(root: Any, path: str, options: Options, selection: Selection) -> SourceTree:
+    """Open an array or a group of the 2022 format, with the chosen arrays."""
     source = Source2022(root, path)
     view, prefix = legacy_store(root, read_only=True)
     arrays: list[SourceArray] = []
-    groups = {}
+    groups: dict[str, dict[str, Any]] = {}
     notes: list[str] = []
+    facts: dict[str, Callable[[], ArrayFacts]] = {}
     for node, is_array in source.nodes():
-        if not is_array:
-            groups[node], more = as_json_attributes(source.attributes(node))
-            notes += group_notes(node, more)
+        if is_array:
+            facts[node] = partial(_facts, source, node)
             continue
-        if not is_chosen(node):
-            continue
+        groups[node], more = as_json_attributes(source.attributes(node))
+        notes += group_notes(node, more)
+    chosen = selection.arrays(facts, KnownNodes(facts, groups))
+    for node in (node for node in facts if not node or node in chosen):
         at = "/".join(filter(None, (path, node)))
         folder = folder_at(view, "/".join(filter(None, (prefix, at))))
         new = source.plan(node, True).document
@@ -213,7 +217,15 @@ def legacy_tree(root: Any, path: str, options: Options, is_chosen: Callable[[str
         except UnsupportedError:  # zarr may have the codecs
             arrays.append(decoded_source(open_2022(root, at, mode="r"), node, folder, **known))
     place = f"{root}/{path}".rstrip("/")
-    return SourceTree(place, tuple(arrays), groups, others=source.others(), notes=tuple(notes))
+    unchosen = tuple(node for node in facts if node not in chosen)
+    return SourceTree(
+        place, tuple(arrays), groups, others=source.others(), notes=tuple(notes), unchosen=unchosen
+    )
+
+
+def _facts(source: Source2022, node: str) -> ArrayFacts:
+    document = source.plan(node, True).document
+    return ArrayFacts(document.get("dimension_names") or (), document.get("attributes") or {})
 
 
 @dataclass(frozen=True)
@@ -234,7 +246,12 @@ class _LegacyObjects(OtherObjects):
         chunks = {node: self.legacy.keys_of(node) for node, is_array in self.legacy.nodes() if is_array}
         for key in self.store.keys(self.root.prefix):
             name = self._name(key)
-            if name is None or self.is_no_object(key, name) or not self._is_chosen(name):
+            if (
+                name is None
+                or self.is_no_object(key, name)
+                or not self._is_chosen(name)
+                or self.is_left(name)
+            ):
                 continue
             entry = self._below(key, name, chunks)
             if entry is not None:

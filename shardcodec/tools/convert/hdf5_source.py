@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ...format.attributes import as_json_attributes
 from ...format.byte_document import byte_document
 from ...format.dtypes import DType, as_dtype, parse_data_type
 from ...storage.kinds import file_above
+from ..related_nodes import ArrayFacts, KnownNodes, Selection
 from .source import (
     Ints,
     ObjectSource,
@@ -152,7 +154,7 @@ def _is_hdf5(path: str) -> bool:
     return False
 
 
-def hdf5_tree(file: str, path: str, is_chosen: Callable[[str], bool]) -> SourceTree:
+def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
     """Open a dataset, or the chosen datasets of a group. Each link to a dataset becomes an array.
 
     A link to a group that leads to the link again is left out; one that leads to nothing is an error.
@@ -172,17 +174,25 @@ def hdf5_tree(file: str, path: str, is_chosen: Callable[[str], bool]) -> SourceT
         return SourceTree(place, (_dataset(root, "", axes),))
     if not isinstance(root, h5py.Group):
         raise UnsupportedError(f"{place}: expected a dataset or a group, got a named type")
-    arrays: list[SourceArray] = []
+    datasets: dict[str, Any] = {}
     groups = {}
     notes: list[str] = []
-    for name, node in _nodes(root, "", (), is_chosen):
+    for name, node in _nodes(root, "", (), selection.matches):
         if isinstance(node, h5py.Group):
             given, lost = _attributes_of_hdf5(node)
             groups[name], more = as_json_attributes(given)
             notes += group_notes(name, [*lost, *more])
-        elif isinstance(node, h5py.Dataset) and is_chosen(name) and not _is_dimension_only(node):
-            arrays.append(_dataset(node, name, axes))  # a named type has no elements
-    return SourceTree(place, tuple(arrays), groups, notes=tuple(notes))
+        elif isinstance(node, h5py.Dataset) and not _is_dimension_only(node):
+            datasets[name] = node  # a named type has no elements
+    facts = {name: partial(_facts, node, axes) for name, node in datasets.items()}
+    chosen = selection.arrays(datasets, KnownNodes(facts, groups))
+    arrays = tuple(_dataset(node, name, axes) for name, node in datasets.items() if name in chosen)
+    unchosen = tuple(name for name in datasets if name not in chosen)
+    return SourceTree(place, arrays, groups, notes=tuple(notes), unchosen=unchosen)
+
+
+def _facts(values: Any, axes: _Axes) -> ArrayFacts:
+    return ArrayFacts(axes.names(values) or (), as_json_attributes(_attributes_of_hdf5(values)[0])[0])
 
 
 def _nodes(

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The layout and the codecs of the new array, and whether its chunks are moved or encoded again.
 
-`Choices`: what the user wants of new arrays. `new_layout` completes it for one array: metadata, and whether chunks move.
+`new_layout` completes the `Choices` for one array: metadata, and whether chunks move.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes, parse_
 from ...format.dtypes import swap_fields
 from ...format.spec import ChainSpec, ShardSpec
 from ..chunk_check import ForeignChunks
-from ..report import parse_nbytes
-from ..targets import ArrayTarget
+from .choices import Choices, chunks_of_source
 from .source import Coords, EncodedChunks, Ints, SourceArray
 
 __all__ = [
-    "Choices",
     "NewLayout",
     "RecodedChunks",
     "chunks_of",
@@ -35,38 +33,12 @@ __all__ = [
     "codec_notes",
     "has_shards",
     "kept_layout",
-    "misfit",
     "new_layout",
     "parse_codec_list",
-    "parse_shape",
-    "parse_shards",
 ]
 
-# Default size of a shard, decoded, and of an inner chunk of a source without chunks.
+# Default size of a shard, decoded.
 SHARD_NBYTES = 512 << 20
-CHUNK_NBYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The choices of the user for the new arrays; None means that convert chooses.
-
-    Attributes
-    ----------
-    chunks : tuple of int or None
-        Shape of an inner chunk. By default that of the source, so that encoded chunks can be moved.
-    shards : int, tuple of int, or None
-        Shape of a shard, or its largest size in bytes, decoded.
-    codecs : sequence of Codec or None
-        Codecs of an inner chunk. By default those of the source.
-    like : ArrayTarget or None
-        An array whose shapes and codecs are taken, as far as the others are not given.
-    """
-
-    chunks: Ints | None = None
-    shards: int | Ints | None = None
-    codecs: tuple[CodecLike, ...] | None = None
-    like: ArrayTarget | None = None
 
 
 @dataclass(frozen=True)
@@ -92,23 +64,6 @@ class NewLayout:
     kept: str = ""
 
 
-def parse_shape(text: str) -> Ints:
-    """Return a shape from a text such as ``64,64,64``; raise `ValueError` for any other text."""
-    try:
-        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise ValueError(f"expected a shape such as 64,64,64, got {text!r}")
-    return shape
-
-
-def parse_shards(text: str) -> int | Ints:
-    """Return a shape such as ``512,512,512``, or a number of bytes such as ``512MiB``."""
-    is_size = "," not in text and any(unit.isalpha() and unit != "x" for unit in text)
-    return parse_nbytes(text) if is_size else parse_shape(text)
-
-
 def parse_codec_list(text: str) -> tuple[CodecLike, ...]:
     """Return codecs from a JSON list, or from names such as ``zstd,crc32c``; the codec `bytes` is added later if it is missing."""
     if not text.lstrip().startswith("["):
@@ -130,43 +85,26 @@ def new_layout(source: SourceArray, choices: Choices) -> NewLayout:
         raise type(error)(f"array {source.place}: {error.message}", **error.context) from error
 
 
-def misfit(source: SourceArray, choices: Choices) -> str:
-    """Return why the shapes that the user wants cannot be those of an array with other axes; empty if they can."""
-    ndim = len(source.shape)
-    like = choices.like.layout if choices.like is not None else None
-    shapes = {
-        "chunks": choices.chunks,
-        "shards": choices.shards,
-        "like": None if like is None else like.shape,
-    }
-    if not ndim:  # such an array has no shards, whatever the user wants
-        shapes = {"like": shapes["like"]}
-    for name, shape in shapes.items():
-        if isinstance(shape, tuple) and len(shape) != ndim:
-            return f"{name} of {shape}: expected {ndim} axes, got {len(shape)}"
-    return ""
-
-
 def kept_layout(source: SourceArray, kept: str) -> NewLayout:
     """Return the encoding of a new array that has chunks, shards and codecs of its source; `kept` says why."""
-    return replace(_layout_of_source(source), kept=kept)
+    shards = source.shard_shape if source.encoding is not None else None
+    choices = Choices(shards=shards, has_shards=shards is not None)
+    return replace(new_layout(source, choices), kept=kept)
 
 
-def _layout_of_source(source: SourceArray) -> NewLayout:
-    encoding, objects = source.encoding, source.objects_shape
-    if encoding is not None and objects is not None and objects != source.chunks:
-        return new_layout(source, Choices(shards=objects))
-    reason = "the array has no shards"
+def _without_shards(source: SourceArray, choices: Choices) -> NewLayout:
+    chunks, reason = choices.chunks or chunks_of_source(source), "the array has no shards"
     if source.bytes is not None:
-        codecs: Sequence[CodecLike] = _opaque_codecs(source)
-        chain = ChainSpec(_chunks(source), source.dtype, source.fill_value, codecs)
-        return _completed(source, Choices(), None, chain, reason if encoding is None else "")
-    codecs = _with_bytes(("zstd",), source) if encoding is None else encoding.codecs
-    chain = ChainSpec(_chunks(source), source.dtype, source.fill_value, codecs)
+        chain = ChainSpec(chunks, source.dtype, source.fill_value, _opaque_codecs(source))
+        can_move = source.encoding is not None and source.chunks == chunks
+        return _completed(source, choices, None, chain, "" if can_move else reason)
+    chain = ChainSpec(chunks, source.dtype, source.fill_value, _codecs(source, choices, None))
     return NewLayout(_document(source, chain), "encode", reason)
 
 
 def _layout(source: SourceArray, choices: Choices) -> NewLayout:
+    if not choices.has_shards and source.shape:
+        return _without_shards(source, choices)
     like = _like(choices, source)
     before = _before(source, choices, like)
     is_opaque = source.bytes is not None and source.bytes.codec is not None
@@ -176,7 +114,9 @@ def _layout(source: SourceArray, choices: Choices) -> NewLayout:
         if source.bytes is not None and source.encoding is not None:
             return _completed(source, Choices(), None, chain, "")
         return _completed(source, choices, like, chain, "an array without axes has no shards")
-    chunks = _fitting(choices.chunks, "chunks", source) or (like and chunks_of(like)) or _chunks(source)
+    chunks = (
+        _fitting(choices.chunks, "chunks", source) or (like and chunks_of(like)) or chunks_of_source(source)
+    )
     shards = _shards(source, choices, like, chunks)
     perm = compose_transposes(before, len(chunks))
     stored = tuple(chunks[axis] for axis in perm)
@@ -254,17 +194,6 @@ def chunks_of(chain: ChainSpec) -> Ints:
     shape = [0] * chain.ndim
     for stored, axis in enumerate(chain.perm):
         shape[axis] = chain.inner.shape[stored]
-    return tuple(shape)
-
-
-def _chunks(source: SourceArray) -> Ints:
-    """Return the chunks of the source; without chunks, compact ones of about 1 MiB."""
-    if source.chunks is not None:
-        return source.chunks
-    shape = [max(1, n) for n in source.shape]
-    while math.prod(shape) * source.dtype.itemsize > CHUNK_NBYTES and max(shape) > 1:
-        axis = shape.index(max(shape))
-        shape[axis] = -(-shape[axis] // 2)
     return tuple(shape)
 
 

@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import fnmatch
-import functools
 import glob
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import NoneType
@@ -25,6 +23,7 @@ from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
 from ..documents import document_of, group_documents, inner_path
 from ..other_objects import OtherObjects, written_documents
+from ..related_nodes import KnownNodes, Selection, ZarrNodes, is_below, mended, with_needed
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
 from .format_2022 import legacy_hierarchy, legacy_tree
@@ -44,55 +43,99 @@ from .zarr_source import zarr_source
 __all__ = [
     "open_foreign",
     "open_source",
+    "selection_of",
     "whole_source",
 ]
 
 
 # ---------------------------------------------------------------- from what the user names to the arrays that are converted
 
-# Says for the path of an array whether it is converted.
-IsChosen = Callable[[str], bool]
+# All nodes of a hierarchy.
+_ALL = Selection()
+
+
+def selection_of(
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    *,
+    exactly: bool = False,
+    array: str | None = None,
+) -> Selection:
+    """Return the nodes that the arguments of `convert` choose."""
+    chosen, left = ((given,) if isinstance(given, str) else tuple(given) for given in (only, exclude))
+    if array is not None:
+        chosen = (*chosen, glob.escape(inner_path(array, "array")))
+    if exactly and not chosen:
+        raise ValueError("exactly: expected `only` (--only) or `array` (--array), the arrays that are chosen")
+    return Selection(chosen, left, exactly)
 
 
 def open_source(
     source: Any,
     options: Options,
     *,
+    selection: Selection = _ALL,
     array: str | None = None,
-    only: str | Sequence[str] = (),
     others: str | None = None,
+    folders: Collection[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SourceTree:
-    """Open what is to be converted; the sources, `array`, `only` and the errors are those of `convert`.
+    """Open what is to be converted; the sources, `array` and the errors are those of `convert`. `selection` has the array, too.
 
-    `others` says which objects that belong to no array are copied too: "all", those in the folders of "chosen" arrays, or "none"; by default
-    all, or with `array` or `only` those of chosen arrays.
+    `others` says which objects that belong to no array are copied too: "all", those in the folders of "chosen" nodes, or "none"; by default
+    all, or with an array or patterns of arrays those of chosen nodes. `folders` are these folders, of a stored plan.
     """
-    patterns = [
-        *([only] if isinstance(only, str) else only),
-        *([] if array is None else [glob.escape(inner_path(array, "array"))]),
-    ]
-    is_chosen = functools.partial(_matches, patterns=patterns)
-    tree = open_foreign(source, options, is_chosen)
+    tree = open_foreign(source, options, selection)
     if tree is None:  # an array that was asked for by its name is not left out
-        tree = _zarr_tree(source, options, is_chosen, array, storage_options, may_leave=not patterns)
+        tree = _zarr_tree(source, options, selection, array, storage_options)
     if others is None:
-        others = "chosen" if patterns else "all"
+        others = "chosen" if selection.only else "all"
     if others == "none":
         tree = replace(tree, others=None)
-    if not patterns:
+    if not selection.is_part and not tree.left:
         return tree
-    names = [*tree.verbatim, *(found.name for found in tree.arrays)]
-    if not names:
-        raise FileNotFoundError(f"{tree.place}: expected an array that matches {patterns}, but there is none")
-    groups = {
-        path: attributes
-        for path, attributes in tree.groups.items()
-        if not path or any(name.startswith(f"{path}/") for name in names)
-    }
-    if tree.others is not None and others == "chosen":
-        tree = replace(tree, others=replace(tree.others, chosen=tuple(sorted(names))))
-    return replace(tree, groups=groups, consolidated=[path for path in tree.consolidated if path in groups])
+    names = {*tree.verbatim, *(source_array.name for source_array in tree.arrays)}
+    arrays = {*names, *tree.unchosen, *(left.name for left in tree.left)}
+    kept = selection.groups(tree.groups, arrays, names) if selection.is_part else set(tree.groups)
+    if folders is None:
+        groups = () if selection.nodes is not None else filter(selection.matches, filter(None, kept))
+        folders = _outermost({*names, *groups})
+    if not names and not folders and (selection.only or selection.exclude):
+        but = f" and not {list(selection.exclude)}" if selection.exclude else ""
+        raise FileNotFoundError(
+            f"{tree.place}: expected an array that matches {list(selection.only) or '*'}{but}, but there is none"
+        )
+    left = frozenset({*tree.unchosen, *tree.groups} - kept - names)
+    tree = _with_groups(tree, kept, names)
+    if tree.others is None:
+        return tree
+    return replace(
+        tree, others=replace(tree.others, left=left, chosen=folders if others == "chosen" else None)
+    )
+
+
+def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]) -> SourceTree:
+    """Return a tree with some of its groups, whose attributes name only nodes that the new hierarchy gets."""
+    groups, notes = {}, list(tree.notes)
+    for path in (path for path in tree.groups if path in kept):
+        given = tree.groups[path]
+        groups[path] = mended(path, given, lambda node: node in kept or node in names)
+        changed = sorted(name for name in given if groups[path].get(name) != given[name])
+        if changed:
+            notes += group_notes(path, [f"{', '.join(changed)}: only what the copy has is named"])
+    return replace(
+        tree,
+        groups=groups,
+        consolidated=[path for path in tree.consolidated if path in kept],
+        notes=tuple(notes),
+    )
+
+
+def _outermost(paths: Collection[str]) -> tuple[str, ...]:
+    """Return the paths that are in none of the others."""
+    return tuple(
+        sorted(path for path in paths if not any(is_below(path, other) for other in paths if other != path))
+    )
 
 
 def whole_source(source: Any) -> Any:
@@ -101,17 +144,13 @@ def whole_source(source: Any) -> Any:
     return source if legacy is None else legacy[0]
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def open_foreign(source: Any, options: Options, is_chosen: IsChosen) -> SourceTree | None:
+def open_foreign(source: Any, options: Options, selection: Selection) -> SourceTree | None:
     """Open an HDF5 file, a hierarchy of 2022 or an array-like object; None for anything else. The errors are those of `open_source`."""
     is_path = isinstance(source, str | os.PathLike) and not is_url(source)
     if is_path and (inside := split_hdf5(os.path.abspath(os.fspath(source)))) is not None:
-        return hdf5_tree(*inside, is_chosen)
+        return hdf5_tree(*inside, selection)
     if (legacy := legacy_hierarchy(source)) is not None:
-        return legacy_tree(*legacy, options, is_chosen)
+        return legacy_tree(*legacy, options, selection)
     if not isinstance(source, str | os.PathLike | StorePath) and not is_zarr_store(source):
         if not is_array_like(source):
             raise TypeError(
@@ -129,26 +168,25 @@ def open_foreign(source: Any, options: Options, is_chosen: IsChosen) -> SourceTr
 def _zarr_tree(
     source: Any,
     options: Options,
-    is_chosen: IsChosen,
+    selection: Selection,
     array: str | None,
     storage_options: Mapping[str, Any] | None,
-    *,
-    may_leave: bool,
 ) -> SourceTree:
     with _named(str(source)):
-        targets = list(find_arrays(source, array=array, storage_options=storage_options))
-    if targets and targets[0].only is not None:
-        raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
+        targets, root = _targets(source, selection, array, storage_options)
+    nodes = KnownNodes({}, {}) if root is None else ZarrNodes(root)
+    chosen = selection.arrays([target.name for target in targets], nodes)
     arrays: list[SourceArray] = []
     verbatim: dict[str, ArrayTarget] = {}
     unsupported: list[LeftArray] = []
     for target in targets:
-        if target.name and not is_chosen(target.name):
+        if target.name and target.name not in chosen:
             continue
+        is_named = selection.nodes is not None or (selection.only and selection.matches(target.name))
         try:
             opened = _open(target, options)
         except UnsupportedError as error:
-            if not may_leave or not target.name or not has_objects(target.document):
+            if is_named or not target.name or not has_objects(target.document):
                 raise
             unsupported.append(LeftArray(target.name, error.message, is_unreadable=False))
             continue
@@ -156,9 +194,6 @@ def _zarr_tree(
             verbatim[target.name] = opened
         else:
             arrays.append(opened)
-    root = next(
-        (folder for _, folder in find_groups(source, storage_options)), None
-    )  # the group itself comes first
     documents = {target.name: written_documents(target.document) for target in targets}
     if root is None:
         others = _others(targets[0].folder, targets, documents, verbatim)
@@ -189,7 +224,25 @@ def _zarr_tree(
         others,
         notes=tuple(notes),
         left=tuple(unsupported),
+        unchosen=tuple(target.name for target in targets if target.name not in chosen),
     )
+
+
+def _targets(
+    source: Any, selection: Selection, array: str | None, storage_options: Mapping[str, Any] | None
+) -> tuple[list[ArrayTarget], Folder | None]:
+    """Return the arrays of a source, or one of them and those that it needs, and the folder of a group."""
+    targets = list(find_arrays(source, array=array, storage_options=storage_options))
+    if targets and targets[0].only is not None:
+        raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
+    # the group itself comes first
+    root = next((folder for _, folder in find_groups(source, storage_options)), None)
+    if array is not None and root is not None and not selection.exactly:
+        own = targets[0].name
+        for name in sorted(with_needed({own}, ZarrNodes(root)) - {own}):
+            targets += find_arrays(source, array=name, storage_options=storage_options)
+        targets.sort(key=lambda target: target.name.split("/"))  # as a listing has them
+    return targets, root
 
 
 def _others(

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import itertools
 import json
@@ -21,9 +22,11 @@ from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..documents import consolidated, node_path
 from ..new_hierarchy import NewHierarchy
+from ..targets import ArrayTarget
+from .choices import Choices, choices_of_arrays
 from .destination import NewArray
 from .grouping import Geometry, Grouping, encode_grouping, move_grouping, parts_of_axis
-from .layout import Choices, NewLayout, codec_notes, has_shards, kept_layout, misfit, new_layout
+from .layout import NewLayout, codec_notes, has_shards, kept_layout, new_layout
 from .report import ConvertedArray, Cost
 from .source import Ints, ObjectSource, SourceArray, SourceTree
 from .zarr_source import ZarrSource
@@ -216,6 +219,8 @@ class ConvertPlan:
         Identifies source, destination and options.
     others : str
         Which objects that belong to no array are copied, as for `open_source`.
+    folders : tuple of str
+        The nodes in whose folders these objects are, if not all are copied.
     """
 
     source: str
@@ -228,6 +233,7 @@ class ConvertPlan:
     verify: str
     fingerprint: str
     others: str = "none"
+    folders: tuple[str, ...] = ()
 
     @property
     def n_units(self) -> int:
@@ -276,7 +282,8 @@ class ConvertPlan:
                 PlannedArray.from_json(array, documents[array["name"]]) for array in data["arrays"]
             )
             rest = {name: value for name, value in data.items() if name != "arrays"}
-            return cls(**{**rest, "arrays": arrays, "verbatim": tuple(data["verbatim"])})
+            texts = {name: tuple(data.get(name, ())) for name in ("verbatim", "folders")}
+            return cls(**{**rest, **texts, "arrays": arrays})
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected a plan of shardcodec convert: {error}") from error
 
@@ -318,10 +325,13 @@ def make_plan(
     memory = default_memory() if memory is None else memory
     documents: dict[str, Any] = {}
     arrays = []
-    misfits = _misfits(tree, choices)
+    of_arrays = choices_of_arrays(tree, choices)
     for source in tree.arrays:
-        kept = misfits.get(source.name, "")
-        layout = kept_layout(source, kept) if kept else new_layout(source, choices)
+        of_array, kept = of_arrays[source.name]
+        if kept and of_array.has_shards:
+            layout = kept_layout(source, kept)
+        else:
+            layout = replace(new_layout(source, of_array), kept=kept)
         documents[source.name] = layout.document
         new = NewArray(destination, source.name, layout.document, options)
         geometry = _geometry(source, new, verify, options.threads, n_workers)
@@ -352,29 +362,31 @@ def make_plan(
         verify,
         fingerprint(tree, destination, documents, verify),
         tree.scope,
+        () if tree.others is None else tuple(tree.others.chosen or ()),
     )
-
-
-def _misfits(tree: SourceTree, choices: Choices) -> dict[str, str]:
-    """Return the arrays of a group that keep their layout, because the wanted shapes have other axes, and why.
-
-    Coordinates beside variables are such arrays. If no array has these axes, the shapes are wrong, and none is returned.
-    """
-    reasons = {array.name: misfit(array, choices) for array in tree.arrays}
-    if all(reasons[array.name] for array in tree.arrays if array.shape):
-        return {}
-    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _check_verbatim(tree: SourceTree, choices: Choices) -> None:
     """Raise `UnsupportedError` for arrays that keep their old layout, though the user wants another one."""
     for name, array in tree.verbatim.items():
-        if choices != Choices():
+        if _is_meant(array, choices):
             raise UnsupportedError(
                 f"array {name or array.place}: expected chunks that can be moved or decoded for the new layout, got "
                 f"{array.document.get('data_type')} ({array.problem or 'neither shardcodec nor zarr has its codecs'}). Choose other "
                 "arrays with --only, or convert this one without a layout, which copies it as it is"
             )
+
+
+def _is_meant(array: ArrayTarget, choices: Choices) -> bool:
+    """Return True unless the choices are rules for other arrays only."""
+    if replace(choices, rules=(), accesses=()) != Choices():
+        return True
+    axes = set(array.document.get("dimension_names") or ())
+    return any(
+        fnmatch.fnmatchcase(array.name, rule.arrays)
+        and not (isinstance(rule.value, Mapping) and axes.isdisjoint(rule.value))
+        for rule in choices.rules
+    )
 
 
 def _geometry(source: SourceArray, new: NewArray, verify: str, n_threads: int, n_workers: int) -> Geometry:
@@ -524,7 +536,11 @@ def array_reports(
         shape = () if copied.layout is None else copied.layout.shape
         dtype = shortened(str(copied.document.get("data_type")))
         reason = copied.problem or "shardcodec does not have the data type"
-        reports.append(ConvertedArray(name, "copy", reason, shape, dtype, (), (), 0, False))
+        reports.append(
+            ConvertedArray(
+                name, "copy", reason, shape, dtype, (), (), 0, False, kept="it is copied object by object"
+            )
+        )
     return reports
 
 
@@ -544,4 +560,7 @@ def _array_report(source: SourceArray, array: PlannedArray, cost: Cost | None) -
         None if array.via is None else array.via.chunk,
         cost,
         (*kept, *source.notes, *codec_notes(source, layout.document)),
+        source.chunks,
+        source.shard_shape,
+        layout.kept,
     )

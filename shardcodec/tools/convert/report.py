@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ __all__ = [
     "Cost",
     "ShardFailure",
     "ShardRecord",
+    "table_lines",
 ]
 
 
@@ -94,6 +95,28 @@ class ShardFailure(Record):
     detail: str
 
 
+def table_lines(arrays: Sequence[ConvertedArray]) -> Iterator[str]:
+    """Yield a table of arrays: their shapes, the chunks and shards before and after, and why an array keeps its layout."""
+    rows = [("array", "shape", "before", "after", "why it keeps its layout")]
+    for array in arrays:
+        before = _layout_text(array.old_chunk_shape, array.old_shard_shape)
+        after = before if array.method == "copy" else _layout_text(array.chunk_shape, array.shard_shape)
+        rows.append((array.name or "/", _shape_text(array.shape), before, after, array.kept))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _layout_text(chunks: Ints | None, shards: Ints | None) -> str:
+    if not chunks:
+        return "-"
+    return f"{_shape_text(chunks)} in {_shape_text(shards)}" if shards else _shape_text(chunks)
+
+
+def _shape_text(shape: Ints) -> str:
+    return "x".join(map(str, shape)) or "-"
+
+
 # ---------------------------------------------------------------- the results of convert
 
 
@@ -151,6 +174,10 @@ class ConvertedArray(Report):
         Only in a dry run.
     notes : tuple of str
         What the new array does not have as the source has it, and what other programs cannot read.
+    old_chunk_shape, old_shard_shape : tuple of int or None
+        Shapes of the inner chunks, or of the chunks, and of the shards of the source; None if it has none.
+    kept : str
+        Why the array keeps its layout, or has no shards; empty if it has the layout that was chosen.
     """
 
     schema: ClassVar[str] = "shardcodec.convert.array"
@@ -168,6 +195,9 @@ class ConvertedArray(Report):
     via_chunk_shape: Ints | None = None
     cost: Cost | None = None
     notes: tuple[str, ...] = ()
+    old_chunk_shape: Ints | None = None
+    old_shard_shape: Ints | None = None
+    kept: str = ""
 
 
 @dataclass(frozen=True)

@@ -285,6 +285,11 @@ class SourceArray(ABC):
         """Shape of the elements of one stored object; None if the array is not stored in objects."""
         return self.chunks
 
+    @property
+    def shard_shape(self) -> Ints | None:
+        """Shape of a shard; None if the array has no shards."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class SourceTree:
@@ -307,6 +312,8 @@ class SourceTree:
         Sentences on what the new groups do not have as those of the source.
     left : tuple of LeftArray
         Arrays that no array of Zarr v3 can hold: they are left out.
+    unchosen : collection of str
+        Arrays that the user has not chosen.
     """
 
     place: str
@@ -317,6 +324,7 @@ class SourceTree:
     others: OtherObjects | None = None
     notes: tuple[str, ...] = ()
     left: tuple[LeftArray, ...] = ()
+    unchosen: Collection[str] = ()
 
     @property
     def scope(self) -> str:
@@ -522,6 +530,10 @@ class DecodedSource(ObjectSource):
         assert self.object_shape is not None
         sizes = zip(coords, self.object_shape, self.shape, strict=True)
         return tuple(slice(at * n, min((at + 1) * n, limit)) for at, n, limit in sizes)
+
+    @property
+    def shard_shape(self) -> Ints | None:
+        return getattr(self.values, "shards", None)
 
     @property
     def object_shape(self) -> Ints | None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import socket
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from ..jobs.job_files import Ledger, LedgerLines, PlanFile, read_ledgers
 from ..jobs.shard_work import ShardTask, TaskPlace
 from ..new_hierarchy import NewHierarchy, guard
 from ..other_objects import NO_OBJECTS, ObjectCounts
+from ..related_nodes import Selection
 from ..work import MemoryBudget, Monitor, Stopped, in_order
 from .open_source import open_source
 from .plan import ConvertPlan, Unit, check_same_source
@@ -193,12 +193,12 @@ def open_plan(file: PlanFile, options: Options) -> tuple[SourceTree, NewHierarch
         The source or the destination cannot be opened.
     """
     plan = file.plan
-    names = [glob.escape(name) for name in (*(one.name for one in plan.arrays), *plan.verbatim)]
     tree = open_source(
         file.source,
         options,
-        only=names if names != [""] else (),
+        selection=Selection(nodes=frozenset(plan.documents)),
         others=plan.others,
+        folders=plan.folders or None,
         storage_options=file.storage_options if is_url(file.source) else None,
     )
     new = NewHierarchy(file.destination, file.storage_options)

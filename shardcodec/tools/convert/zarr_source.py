@@ -86,6 +86,10 @@ class ZarrSource(SourceArray):
     def objects_shape(self) -> Ints:
         return self.chain.shape
 
+    @property
+    def shard_shape(self) -> Ints | None:
+        return None if self.chain.sharding is None else self.chain.shape
+
     def state(self, start: Ints, stop: Ints) -> str | None:
         """Return a hash of size and time of the files that store a box."""
         if self.folder.store.path("") is None:

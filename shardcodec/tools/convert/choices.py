@@ -1,0 +1,403 @@
+# choices.py - what the user wants of new arrays, and what that means for each of them
+# SPDX-License-Identifier: MIT
+"""`Choices`: shapes and codecs of new arrays, for one array or as rules for many. `choices_of_arrays`: the choices for each array.
+
+A rule has a shape, sizes of some axes by name, a size in bytes, or leaves the shapes to `advise`. It is for all arrays, or for those that
+a pattern names.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ...format.codecs import CodecLike
+from ..advise import AccessPattern, Proposal, advise, fitting_access
+from ..related_nodes import axes_of_levels
+from ..report import format_nbytes, parse_nbytes
+from ..targets import ArrayTarget
+from .source import Ints, SourceArray, SourceTree
+
+__all__ = [
+    "ArrayChoices",
+    "Choices",
+    "LayoutRule",
+    "choices_of_arrays",
+    "chunks_of_source",
+    "parse_rules",
+    "parse_shape",
+    "parse_shards",
+    "rules_of",
+]
+
+# Size of an inner chunk of a source without chunks.
+CHUNK_NBYTES = 1 << 20
+# Arrays of a group that are smaller have no shards, unless all are.
+SMALL_NBYTES = 1 << 20
+
+Kind = Literal["chunks", "shards"]
+Axes = tuple[str | None, ...]
+AUTO = "auto"
+# The pattern of a rule for all arrays.
+ALL = "*"
+
+
+@dataclass(frozen=True)
+class LayoutRule:
+    """A rule for the inner chunks or the shards of arrays.
+
+    Attributes
+    ----------
+    kind : {"chunks", "shards"}
+    value : tuple of int, mapping, int or "auto"
+        A shape; sizes by names of axes; of shards also a size in bytes; or the shape that `advise` proposes.
+    arrays : str
+        Pattern of the paths of its arrays; `ALL` for a rule that arrays need not fit.
+    """
+
+    kind: Kind
+    value: Ints | Mapping[str, int] | int | str
+    arrays: str = ALL
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices of the user for the new arrays; None means that convert chooses.
+
+    Attributes
+    ----------
+    chunks : tuple of int or None
+        Shape of an inner chunk. By default that of the source, so that encoded chunks can be moved.
+    shards : int, tuple of int, or None
+        Shape of a shard, or its largest size in bytes, decoded.
+    codecs : sequence of Codec or None
+        Codecs of an inner chunk. By default those of the source.
+    like : ArrayTarget or None
+        An array whose shapes and codecs are taken, as far as the others are not given.
+    rules : tuple of LayoutRule
+        Shapes for some of the arrays; those of one array have none.
+    accesses : tuple of str
+        How programs read the arrays, for shapes that `advise` proposes.
+    has_shards : bool
+        False for an array without shards.
+    """
+
+    chunks: Ints | None = None
+    shards: int | Ints | None = None
+    codecs: tuple[CodecLike, ...] | None = None
+    like: ArrayTarget | None = None
+    rules: tuple[LayoutRule, ...] = ()
+    accesses: tuple[str, ...] = ()
+    has_shards: bool = True
+
+    def of_kind(self, kind: Kind) -> list[LayoutRule]:
+        """Return the rules for chunks or for shards, that of all arrays first."""
+        value = self.chunks if kind == "chunks" else self.shards
+        general = [] if value is None else [LayoutRule(kind, value)]
+        return [*general, *(rule for rule in self.rules if rule.kind == kind)]
+
+
+# ---------------------------------------------------------------- texts of the command, and values of Python
+
+
+def parse_shape(text: str) -> Ints:
+    """Return a shape from a text such as ``64,64,64``; raise `ValueError` for any other text."""
+    try:
+        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ValueError(f"expected a shape such as 64,64,64, got {text!r}")
+    return shape
+
+
+def parse_shards(text: str) -> int | Ints:
+    """Return a shape such as ``512,512,512``, or a number of bytes such as ``512MiB``."""
+    is_size = "," not in text and any(unit.isalpha() and unit != "x" for unit in text)
+    return parse_nbytes(text) if is_size else parse_shape(text)
+
+
+def parse_rules(kind: Kind, texts: Sequence[str]) -> Any:
+    """Return the argument of `convert` from texts such as ``64,64,64``, ``time=24,lat=90``, ``auto`` or ``ARRAY:1,64,64``."""
+    rules: dict[str, Any] = {}
+    for text in texts:
+        arrays, _, rest = text.rpartition(":")
+        value = _parse_value(kind, rest)
+        given = value if isinstance(value, dict) and not arrays else {arrays or ALL: value}
+        if twice := rules.keys() & given.keys():
+            raise ValueError(f"{kind}: expected one rule for {min(twice)!r}, got two")
+        rules.update(given)
+    return rules[ALL] if list(rules) == [ALL] else rules or None
+
+
+def _parse_value(kind: Kind, text: str) -> Any:
+    if text.strip() == AUTO:
+        return AUTO
+    if "=" not in text:
+        try:
+            return parse_shards(text) if kind == "shards" else parse_shape(text)
+        except ValueError as error:
+            raise ValueError(f"{kind}: {error}") from None
+    sizes = {}
+    for part in text.split(","):
+        name, _, size = (word.strip() for word in part.partition("="))
+        if not name or not size.isdecimal() or int(size) < 1 or name in sizes:
+            raise ValueError(f"{kind}: expected sizes of axes such as time=24,lat=90, got {text!r}")
+        sizes[name] = int(size)
+    return sizes
+
+
+def rules_of(kind: Kind, given: Any) -> tuple[LayoutRule, ...]:
+    """Return the rules of the argument `chunks` or `shards` of `convert`; raise `ValueError` or `TypeError` for no rule."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        return (LayoutRule(kind, _value(kind, given)),)
+    axes = {name: size for name, size in given.items() if _is_whole(size)}
+    rules = [LayoutRule(kind, _value(kind, axes))] if axes else []
+    rules += [
+        LayoutRule(kind, _value(kind, value), str(name)) for name, value in given.items() if name not in axes
+    ]
+    if not rules or (axes and ALL in given):
+        raise ValueError(
+            f"{kind}: expected sizes by names of axes, or shapes by paths of arrays, got {dict(given)}"
+        )
+    return tuple(sorted(rules, key=lambda rule: rule.arrays != ALL))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _value(kind: Kind, given: Any) -> Any:
+    """Return the value of a rule, with Python's own numbers, which are written to plans."""
+    if isinstance(given, str):
+        return _parse_value(kind, given)
+    if isinstance(given, Mapping):
+        if all(_is_whole(size) and size > 0 for size in given.values()) and given:
+            return {str(name): int(size) for name, size in given.items()}
+        raise ValueError(f"{kind}: expected positive sizes by names of axes, got {dict(given)}")
+    if _is_whole(given) and kind == "shards":
+        if given < 1:
+            raise ValueError(f"shards: expected a positive number of bytes or a shape, got {given}")
+        return int(given)
+    try:
+        return tuple(operator.index(size) for size in given)
+    except TypeError:
+        raise TypeError(f"{kind}: expected a shape, sizes of axes or 'auto', got {given!r}") from None
+
+
+# ---------------------------------------------------------------- the choices for each array
+
+
+class ArrayChoices(NamedTuple):
+    """The choices for one array, and why it keeps its layout; that is empty if it does not."""
+
+    choices: Choices
+    kept: str = ""
+
+
+def choices_of_arrays(tree: SourceTree, choices: Choices) -> dict[str, ArrayChoices]:
+    """Return what the rules mean for each array; raise `ValueError` for a name of an axis or an array that fits nothing."""
+    rules = _Rules(tree, choices)
+    rules.check()
+    resolved = {source.name: rules.of(source) for source in tree.arrays}
+    small = {source.name: _is_small(source, resolved[source.name].choices) for source in tree.arrays}
+    if not all(small.values()):  # a group of small arrays only is a sample, or a test
+        for source in filter(rules.may_lose_shards, tree.arrays):
+            if small[source.name] and not resolved[source.name].kept:
+                size = format_nbytes(math.prod(source.shape) * source.dtype.itemsize)
+                resolved[source.name] = ArrayChoices(rules.plain(has_shards=False), f"it is small, {size}")
+    return resolved
+
+
+def chunks_of_source(source: SourceArray) -> Ints:
+    """Return the chunks of the source; without chunks, compact ones of about 1 MiB."""
+    if source.chunks is not None:
+        return source.chunks
+    shape = [max(1, n) for n in source.shape]
+    while math.prod(shape) * source.dtype.itemsize > CHUNK_NBYTES and max(shape) > 1:
+        axis = shape.index(max(shape))
+        shape[axis] = -(-shape[axis] // 2)
+    return tuple(shape)
+
+
+def _is_index(source: SourceArray, axes: Axes) -> bool:
+    """Return True for the coordinate of an axis, which has the name of the axis."""
+    return len(source.shape) == 1 and axes == (source.name.rpartition("/")[2],)
+
+
+def _is_small(source: SourceArray, choices: Choices) -> bool:
+    """Return True for an array that shards do not help: it has few bytes, or a single inner chunk."""
+    chunks = choices.chunks or chunks_of_source(source)
+    is_one_chunk = len(chunks) == len(source.shape) and all(map(operator.ge, chunks, source.shape))
+    return is_one_chunk or math.prod(source.shape) * source.dtype.itemsize < SMALL_NBYTES
+
+
+class _Rules:
+    """The rules, and the arrays for which they are."""
+
+    def __init__(self, tree: SourceTree, choices: Choices) -> None:
+        self._arrays, self._choices = [source for source in tree.arrays if source.shape], choices
+        self._names = [*(source.name for source in tree.arrays), *tree.verbatim]
+        levels = axes_of_levels(tree.groups)
+        self._axes: dict[str, Axes] = {}
+        for source in self._arrays:
+            names = tuple(source.dimension_names or ())
+            if not any(names):
+                names = levels.get(source.name, ())
+            self._axes[source.name] = names if len(names) == len(source.shape) else ()
+        self._rules = {kind: choices.of_kind(kind) for kind in ("chunks", "shards")}
+        self._like = choices.like.layout if choices.like is not None else None
+
+    # ---- names that fit nothing
+
+    def check(self) -> None:
+        """Raise `ValueError` for a rule whose names no array has."""
+        for rule in (*self._rules["chunks"], *self._rules["shards"]):
+            if rule.arrays != ALL and not fnmatch.filter(self._names, rule.arrays):
+                raise ValueError(
+                    f"{rule.kind}: expected the path of an array, or a pattern of paths, got {rule.arrays!r}; there are "
+                    f"{', '.join(sorted(self._names))}"
+                )
+            if isinstance(rule.value, Mapping):
+                self._check_axes(rule, rule.value)
+            if rule.value == AUTO and not any(map(self._accesses, self._arrays)):
+                raise ValueError(
+                    f"{rule.kind} of 'auto': expected an access (--access) that fits the axes of an array, got "
+                    f"{list(self._choices.accesses)}"
+                )
+
+    def _check_axes(self, rule: LayoutRule, sizes: Mapping[str, int]) -> None:
+        names = [name for name in self._axes if fnmatch.fnmatchcase(name, rule.arrays)]
+        known = {axis for name in names for axis in self._axes[name] if axis is not None}
+        if unknown := sorted(sizes.keys() - known):
+            there = f"there are {', '.join(sorted(known))}" if known else "no axis has a name"
+            raise ValueError(f"{rule.kind}: expected the name of an axis, got {unknown[0]!r}; {there}")
+
+    # ---- which rule is for an array
+
+    def _rule(self, kind: Kind, source: SourceArray) -> tuple[LayoutRule | None, str]:
+        """Return the rule for an array, and why there is none."""
+        fitting = [rule for rule in self._rules[kind] if fnmatch.fnmatchcase(source.name, rule.arrays)]
+        if not fitting:
+            return None, f"no rule for {kind} names it" if self._rules[kind] else ""
+        rule = fitting[-1]
+        why = self._obstacle(rule, source)
+        if rule.arrays == ALL:
+            if why and all(self._obstacle(rule, other) for other in self._arrays):
+                why = ""  # the shape is wrong, and the layout says so
+            elif not why and not isinstance(rule.value, int) and self._is_left_index(rule, source):
+                why = "it is the coordinate of its axis"
+        elif rule.arrays == source.name and isinstance(rule.value, tuple):
+            why = ""
+        return (None, why) if why else (rule, "")
+
+    def _obstacle(self, rule: LayoutRule, source: SourceArray) -> str:
+        """Return why a rule is not for an array; empty if it is."""
+        value, ndim = rule.value, len(source.shape)
+        if isinstance(value, tuple) and len(value) != ndim:
+            return f"{rule.kind} of {value}: expected {ndim} axes, got {len(value)}"
+        if isinstance(value, Mapping) and not value.keys() & set(self._axes[source.name]):
+            return f"it has no axis {' or '.join(value)}"
+        if value == AUTO and not self._accesses(source):
+            return "no access fits its axes and elements"
+        return ""
+
+    def _is_left_index(self, rule: LayoutRule, source: SourceArray) -> bool:
+        """Return True for the coordinate of an axis, if the rule is for other arrays, too."""
+        if not _is_index(source, self._axes[source.name]):
+            return False
+        return any(
+            not self._obstacle(rule, other) and not _is_index(other, self._axes[other.name])
+            for other in self._arrays
+        )
+
+    def _accesses(self, source: SourceArray) -> list[AccessPattern]:
+        if source.bytes is not None or min(source.shape, default=0) < 1:
+            return []
+        axes = self._axes[source.name]
+        given = (fitting_access(text, source.shape, axes) for text in self._choices.accesses)
+        return [access for access in given if access is not None]
+
+    # ---- its shapes
+
+    def plain(self, **changes: Any) -> Choices:
+        """Return the choices without shapes."""
+        return replace(self._choices, chunks=None, shards=None, rules=(), accesses=(), **changes)
+
+    def may_lose_shards(self, source: SourceArray) -> bool:
+        """Return True for an array without shards that no rule names."""
+        rules = [rule for kind in ("chunks", "shards") for rule in self._rules[kind] if rule.arrays != ALL]
+        is_named = any(fnmatch.fnmatchcase(source.name, rule.arrays) for rule in rules)
+        return bool(source.shape) and source.shard_shape is None and not is_named
+
+    def of(self, source: SourceArray) -> ArrayChoices:
+        """Return the choices for one array, as if it were not small."""
+        misfit = self._misfit_of_like(source)
+        plain = self.plain(like=None) if misfit else self.plain()
+        if not source.shape:
+            return ArrayChoices(plain, misfit)
+        chunks, no_chunks = self._rule("chunks", source)
+        shards, no_shards = self._rule("shards", source)
+        if no_chunks and shards is not None and isinstance(shards.value, int):
+            shards = None  # a size fits all arrays, also those that the rules for chunks leave
+        why = no_chunks or no_shards or misfit
+        if why and chunks is None and shards is None and plain.like is None:
+            return ArrayChoices(plain, why)
+        return ArrayChoices(self._shapes(plain, source, chunks, shards))
+
+    def _misfit_of_like(self, source: SourceArray) -> str:
+        if self._like is None or len(self._like.shape) == len(source.shape):
+            return ""
+        if all(len(self._like.shape) != len(other.shape) for other in self._arrays):
+            return ""  # the other array is wrong, and the layout says so
+        return f"like of {self._like.shape}: expected {len(source.shape)} axes, got {len(self._like.shape)}"
+
+    def _shapes(
+        self, plain: Choices, source: SourceArray, chunks: LayoutRule | None, shards: LayoutRule | None
+    ) -> Choices:
+        base = chunks_of_source(source)
+        proposal: Proposal | None = None
+        new = plain
+        if chunks is not None and chunks.value == AUTO:
+            proposal = self._proposal(source, None)
+            new = replace(new, chunks=proposal.chunk_shape)
+        elif chunks is not None:
+            new = replace(new, chunks=self._sides(source, chunks.value, base))
+        inner = new.chunks or base
+        if shards is None:
+            if not self._rules["shards"]:
+                return new
+            old = source.shard_shape
+            is_fit = old is not None and not any(n % size for n, size in zip(old, inner, strict=True))
+            return replace(new, shards=old) if is_fit else replace(new, has_shards=False)
+        if shards.value == AUTO:
+            proposal = proposal or self._proposal(source, inner)
+            return replace(new, shards=proposal.shard_shape)
+        if isinstance(shards.value, Mapping):
+            old = source.shard_shape or inner
+            sides = tuple(n if n % size == 0 else size for n, size in zip(old, inner, strict=True))
+            return replace(new, shards=self._sides(source, shards.value, sides))
+        assert not isinstance(shards.value, str)
+        return replace(new, shards=shards.value)
+
+    def _sides(self, source: SourceArray, value: Any, base: Ints) -> Ints:
+        """Return a shape; the sides that a rule does not name are those of `base`."""
+        if not isinstance(value, Mapping):
+            return tuple(value)
+        axes = self._axes[source.name]
+        return tuple(value.get(axis, n) for axis, n in zip(axes, base, strict=True))
+
+    def _proposal(self, source: SourceArray, chunk: Ints | None) -> Proposal:
+        try:
+            report = advise(source.shape, source.dtype, self._accesses(source), chunk_shape=chunk)
+        except ValueError as error:
+            raise ValueError(f"array {source.place}: {error}") from error
+        return report.proposals[0]

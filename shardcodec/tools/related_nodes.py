@@ -1,0 +1,413 @@
+# related_nodes.py - nodes of a hierarchy that programs need together, and metadata that name them
+# SPDX-License-Identifier: MIT
+"""The nodes that a user chooses of a hierarchy (`Selection`), what programs need beside them, and group metadata that name other nodes.
+
+The conventions are those of xarray and CF (coordinates, bounds, grid mappings), OME-Zarr 0.4 and 0.5 (levels, labels, plates, wells),
+AnnData (elements of several arrays, the index of a data frame) and SpatialData.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..access.box_reader import Folder
+from ..errors import SpecError
+from ..format.attributes import DIMENSIONS
+from .documents import (
+    Document,
+    StoredDocuments,
+    array_documents,
+    document_of,
+    encoded_document,
+    is_group,
+    parsed,
+)
+
+__all__ = [
+    "ArrayFacts",
+    "KnownNodes",
+    "Nodes",
+    "Selection",
+    "ZarrNodes",
+    "axes_of_levels",
+    "mended",
+    "mended_documents",
+    "with_needed",
+]
+
+Attributes = Mapping[str, Any]
+
+
+# ---------------------------------------------------------------- the nodes of a hierarchy, looked up by path
+
+
+class ArrayFacts(NamedTuple):
+    """What the conventions read of an array: the names of its axes, empty without names, and its attributes."""
+
+    names: Sequence[str | None]
+    attributes: Attributes
+
+
+class Nodes(ABC):
+    """The arrays and groups of a hierarchy, by path."""
+
+    @abstractmethod
+    def array(self, path: str) -> ArrayFacts | None:
+        """Return the facts of an array; None if there is none at this path."""
+
+    @abstractmethod
+    def group(self, path: str) -> Attributes:
+        """Return the attributes of a group; empty if there is none at this path."""
+
+    @abstractmethod
+    def arrays_below(self, path: str) -> Iterable[str]:
+        """Return the paths of all arrays in a group."""
+
+
+class KnownNodes(Nodes):
+    """Nodes of a hierarchy that has been listed; the facts of an array are looked up when they are needed."""
+
+    def __init__(
+        self, arrays: Mapping[str, Callable[[], ArrayFacts]], groups: Mapping[str, Attributes]
+    ) -> None:
+        self._arrays, self._groups = arrays, groups
+
+    def array(self, path: str) -> ArrayFacts | None:
+        facts = self._arrays.get(path)
+        return None if facts is None else facts()
+
+    def group(self, path: str) -> Attributes:
+        return self._groups.get(path, {})
+
+    def arrays_below(self, path: str) -> Iterable[str]:
+        return [name for name in self._arrays if is_below(name, path)]
+
+
+class ZarrNodes(Nodes):
+    """Nodes of a hierarchy of Zarr v2 or v3; each document is read when it is needed."""
+
+    def __init__(self, root: Folder) -> None:
+        self._root = root
+        self._known: dict[str, tuple[Document | None, Attributes]] = {}
+
+    def _folder(self, path: str) -> Folder:
+        return replace(self._root, prefix=f"{self._root.prefix}{path}/") if path else self._root
+
+    def _node(self, path: str) -> tuple[Document | None, Attributes]:
+        if path not in self._known:
+            try:
+                self._known[path] = _read(self._folder(path))
+            except (SpecError, OSError):  # the copy of this node itself raises the error
+                self._known[path] = None, {}
+        return self._known[path]
+
+    def array(self, path: str) -> ArrayFacts | None:
+        document, attributes = self._node(path)
+        if document is None or is_group(document):
+            return None
+        names = document.get("dimension_names", attributes.get(DIMENSIONS))
+        return ArrayFacts(names if isinstance(names, list) else (), attributes)
+
+    def group(self, path: str) -> Attributes:
+        document, attributes = self._node(path)
+        return attributes if document is not None and is_group(document) else {}
+
+    def arrays_below(self, path: str) -> Iterable[str]:
+        document, _ = self._node(path)
+        if document is None or not is_group(document):
+            return ()
+        return [name for name, _, _ in array_documents(self._folder(path), document, path)]
+
+
+def _read(folder: Folder) -> tuple[Document | None, Attributes]:
+    document = document_of(folder)
+    if document is None:
+        return None, {}
+    given = document.get("attributes") if document.get("zarr_format") == 3 else folder.document(".zattrs")
+    return document, given if isinstance(given, Mapping) else {}
+
+
+def is_below(path: str, group: str) -> bool:
+    """Return True for a node in a group, at any depth."""
+    return not group or path.startswith(f"{group}/")
+
+
+def _groups_above(path: str) -> Iterator[str]:
+    """Yield the groups that a node is in, the innermost first."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _inside(group: str, name: str) -> str:
+    """Return the path of a node that the metadata of a group name."""
+    return posixpath.normpath(f"{group}/{name}").strip("/")
+
+
+# ---------------------------------------------------------------- the nodes that a user chooses
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The nodes of a hierarchy that the user chooses.
+
+    Attributes
+    ----------
+    only, exclude : tuple of str
+        Patterns of paths; that of a group stands for all that is in it. Without `only` all nodes are chosen.
+    exactly : bool
+        Leave out what programs need beside the arrays of `only`.
+    nodes : frozenset of str or None
+        These nodes and no others, as a stored plan names them.
+    """
+
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    exactly: bool = False
+    nodes: frozenset[str] | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """True if nodes may be left out."""
+        return bool(self.only or self.exclude or self.nodes is not None)
+
+    def matches(self, path: str) -> bool:
+        """Return True for a node that the user names."""
+        if self.nodes is not None:
+            return path in self.nodes
+        return (not self.only or _matches(path, self.only)) and not _matches(path, self.exclude)
+
+    def arrays(self, names: Collection[str], nodes: Nodes) -> set[str]:
+        """Return the arrays that are chosen, with those that programs need beside them."""
+        chosen = set(filter(self.matches, names))
+        if self.nodes is None and self.only and not self.exactly:
+            needed = with_needed(chosen, nodes)
+            chosen.update(name for name in names if name in needed and not _matches(name, self.exclude))
+        return chosen
+
+    def groups(self, groups: Iterable[str], arrays: Collection[str], chosen: Collection[str]) -> set[str]:
+        """Return the groups that stay: those of chosen arrays, and those without arrays that are chosen themselves."""
+        if self.nodes is not None:
+            return {path for path in groups if path in self.nodes}
+        kept = {
+            path
+            for path in groups
+            if self.matches(path) and (not _any_below(arrays, path) or _any_below(chosen, path))
+        }
+        above = {group for path in (*kept, *chosen) for group in _groups_above(path)}
+        return {path for path in groups if not path or path in kept or path in above}
+
+
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    """Return True if a pattern fits a path, or a group that it is in."""
+    paths = (path, *_groups_above(path)) if path else ()
+    return any(fnmatch.fnmatchcase(each, pattern) for each in paths if each for pattern in patterns)
+
+
+def _any_below(paths: Iterable[str], group: str) -> bool:
+    return any(is_below(path, group) for path in paths)
+
+
+# ---------------------------------------------------------------- what programs need beside an array
+
+# Attributes of CF with names of variables: those of xarray's `decode_coords="all"`, and further ones.
+_NAMES_OF_CF = (
+    "coordinates",
+    "bounds",
+    "climatology",
+    "grid_mapping",
+    "cell_measures",
+    "ancillary_variables",
+    "formula_terms",
+    "geometry",
+    "node_coordinates",
+    "node_count",
+    "part_node_count",
+    "interior_ring",
+)
+# Encodings of groups of AnnData that are read member by member. A group with any other one is read as a whole.
+_MEMBERWISE = frozenset({"anndata", "raw", "dict", "dataframe", "MuData"})
+# The data frames whose index names the axes.
+_FRAMES = {"anndata": ("obs", "var"), "raw": ("var",), "MuData": ("obs", "var")}
+
+
+def with_needed(names: Iterable[str], nodes: Nodes) -> set[str]:
+    """Return arrays, and all others without which xarray or AnnData cannot read them, or not with their coordinates."""
+    named = set(names)
+    needed = set(named)
+    fresh = sorted(named)
+    while fresh:
+        more = {other for path in fresh for other in _needs(path, nodes)}
+        if not more - needed:
+            more = _coordinates_of_groups(named, nodes)
+        fresh = sorted(more - needed)
+        needed.update(fresh)
+    return needed
+
+
+def _needs(path: str, nodes: Nodes) -> Iterator[str]:
+    facts = nodes.array(path)
+    if facts is not None:
+        words = dict.fromkeys((*filter(None, facts.names), *_words(facts.attributes)))
+        for word in words:
+            variable = _variable(word, path, nodes)
+            if variable is not None:
+                yield variable
+    for group in _groups_above(path):
+        yield from _members(group, nodes)
+
+
+def _words(attributes: Attributes) -> Iterator[str]:
+    """Yield the names of variables in attributes, such as ``lat lon``, ``area: areacella`` or ``crs: x y``."""
+    for name in _NAMES_OF_CF:
+        given = attributes.get(name)
+        for word in given.split() if isinstance(given, str) else ():
+            if not word.endswith(":"):
+                yield word
+            elif name == "grid_mapping":  # the other attributes have a kind before the colon
+                yield word.removesuffix(":")
+
+
+def _variable(word: str, path: str, nodes: Nodes) -> str | None:
+    """Return the array that a word of an array means: in its group, or in a group above."""
+    for group in _groups_above(path):
+        other = _inside("" if word.startswith("/") else group, word)
+        if other and not other.startswith("..") and nodes.array(other) is not None:
+            return other
+    return None
+
+
+def _members(group: str, nodes: Nodes) -> Iterator[str]:
+    """Yield the arrays of a group that AnnData reads together with any of them."""
+    attributes = nodes.group(group)
+    kind = attributes.get("encoding-type")
+    if not isinstance(kind, str):
+        return
+    if kind not in _MEMBERWISE:
+        yield from nodes.arrays_below(group)
+    frames = [group] if kind == "dataframe" else [_inside(group, name) for name in _FRAMES.get(kind, ())]
+    for frame in frames:
+        index = nodes.group(frame).get("_index")
+        if isinstance(index, str):
+            column = _inside(frame, index)
+            yield from (column,) if nodes.array(column) is not None else nodes.arrays_below(column)
+
+
+def _coordinates_of_groups(names: Iterable[str], nodes: Nodes) -> set[str]:
+    """Return the coordinates that xarray names in the attributes of a group, as far as arrays there have their axes."""
+    axes: dict[str, set[str | None]] = {}
+    for path in names:
+        facts = nodes.array(path)
+        if facts is not None:
+            axes.setdefault(path.rpartition("/")[0], set()).update(facts.names)
+    coordinates = set()
+    for group, own in axes.items():
+        given = nodes.group(group).get("coordinates")
+        for word in given.split() if isinstance(given, str) else ():
+            facts = nodes.array(path := _inside(group, word))
+            if facts is not None and own.issuperset(facts.names):
+                coordinates.add(path)
+    return coordinates
+
+
+# ---------------------------------------------------------------- metadata of groups that name nodes
+
+IsThere = Callable[[str], bool]
+
+
+def axes_of_levels(groups: Mapping[str, Attributes]) -> dict[str, tuple[str | None, ...]]:
+    """Return the names of the axes of the arrays that are levels of an image of OME-Zarr, by path."""
+    axes = {}
+    for group, attributes in groups.items():
+        for scales in _multiscales(attributes):
+            given = scales.get("axes")
+            if not isinstance(given, list):
+                continue
+            names = [axis.get("name") if isinstance(axis, Mapping) else axis for axis in given]
+            for level in _entries(scales, "datasets"):
+                axes[_inside(group, level["path"])] = tuple(
+                    name if isinstance(name, str) else None for name in names
+                )
+    return axes
+
+
+def _multiscales(attributes: Attributes) -> Iterator[Attributes]:
+    for place in (attributes.get("ome"), attributes):
+        given = place.get("multiscales") if isinstance(place, Mapping) else None
+        yield from (scales for scales in given or () if isinstance(scales, Mapping))
+
+
+def _entries(place: Attributes, name: str) -> list[Attributes]:
+    """Return the objects of a list that have a path."""
+    given = place.get(name)
+    entries = given if isinstance(given, list) else []
+    return [entry for entry in entries if isinstance(entry, Mapping) and isinstance(entry.get("path"), str)]
+
+
+def mended(group: str, attributes: Attributes, is_there: IsThere) -> dict[str, Any]:
+    """Return the attributes of a group, in which only nodes are named that are there: levels, labels, wells, images, columns."""
+    new = _mended_image(group, attributes, is_there)
+    if isinstance(ome := new.get("ome"), Mapping):
+        new["ome"] = _mended_image(group, ome, is_there)
+    columns = new.get("column-order")
+    if new.get("encoding-type") == "dataframe" and isinstance(columns, list):
+        new["column-order"] = [name for name in columns if is_there(_inside(group, str(name)))]
+    return new
+
+
+def _mended_image(group: str, attributes: Attributes, is_there: IsThere) -> dict[str, Any]:
+    """Return metadata of OME-Zarr, in 0.4 all attributes of a group, in 0.5 those below ``ome``."""
+    new = dict(attributes)
+
+    def present(place: Attributes, name: str) -> list[Any]:
+        lost = [entry for entry in _entries(place, name) if not is_there(_inside(group, entry["path"]))]
+        return [entry for entry in place[name] if entry not in lost]
+
+    if isinstance(new.get("multiscales"), list):
+        scales = [
+            {**entry, "datasets": present(entry, "datasets")}
+            if isinstance(entry, Mapping) and isinstance(entry.get("datasets"), list)
+            else entry
+            for entry in new["multiscales"]
+        ]
+        new["multiscales"] = [
+            entry for entry in scales if not isinstance(entry, Mapping) or entry.get("datasets") != []
+        ]
+        if not new["multiscales"]:  # `omero` says how its channels are shown
+            new = {name: value for name, value in new.items() if name not in ("multiscales", "omero")}
+    for name, entries in (("plate", "wells"), ("well", "images")):
+        if isinstance(new.get(name), Mapping) and isinstance(new[name].get(entries), list):
+            new[name] = {**new[name], entries: present(new[name], entries)}
+    folder = group.rpartition("/")[2]
+    for name, place in (("labels", group), ("tables", group), ("series", posixpath.dirname(group))):
+        is_list = isinstance(new.get(name), list)
+        if is_list and folder == ("OME" if name == "series" else name):
+            new[name] = [each for each in new[name] if is_there(_inside(place, str(each)))]
+    return new
+
+
+def mended_documents(nodes: Mapping[str, StoredDocuments]) -> dict[str, dict[str, bytes]]:
+    """Return the documents of nodes, by path and name; those of groups name only these nodes."""
+    return {path: _mended_node(path, documents, nodes) for path, documents in nodes.items()}
+
+
+def _mended_node(
+    path: str, documents: StoredDocuments, nodes: Mapping[str, StoredDocuments]
+) -> dict[str, bytes]:
+    new = dict(documents)
+    own = parsed(documents.get("zarr.json"))
+    if own is not None and is_group(own) and isinstance(own.get("attributes"), dict):
+        attributes = mended(path, own["attributes"], nodes.__contains__)
+        if attributes != own["attributes"]:
+            new["zarr.json"] = encoded_document({**own, "attributes": attributes})
+    own = parsed(documents.get(".zattrs"))
+    if own is not None and ".zgroup" in documents:
+        attributes = mended(path, own, nodes.__contains__)
+        if attributes != own:
+            new[".zattrs"] = encoded_document(attributes)
+    return new

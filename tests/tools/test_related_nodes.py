@@ -1,0 +1,354 @@
+# test_related_nodes.py - parts of data sets: what comes along, and metadata that name what is there
+# SPDX-License-Identifier: MIT
+"""A part of a data set is a data set: xarray finds its coordinates, and metadata of OME-Zarr and AnnData name nodes that are there.
+
+`convert --only t2m` made a copy without coordinates, and `--array s0` one whose multiscales named levels that were not there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from data_sets import (
+    NEEDED_BY_TAS,
+    add,
+    array_names,
+    attributes_of,
+    check_consolidated,
+    climate,
+    image,
+    members,
+    of_ome,
+    plate,
+    same_files,
+)
+from helpers import bits, bytes_of_files, quiet
+from spec_json import array_2022, hierarchy_2022
+
+from shardcodec.cli.app import run
+from shardcodec.tools import compact, convert, plan_convert, repair, run_part
+from shardcodec.tools.related_nodes import ArrayFacts, KnownNodes, Selection, mended, with_needed
+
+VERSIONS = ["0.4", "0.5"]
+
+
+def paths(entries: Any) -> list[str]:
+    return [entry["path"] for entry in entries]
+
+
+# ---- coordinates
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_only_takes_coordinates_along(zarr_format: int, tmp_path: Path) -> None:
+    climate(tmp_path / "old", zarr_format)
+    convert(tmp_path / "old", tmp_path / "only", only="tas")
+    convert(tmp_path / "old", tmp_path / "array", array="tas")
+    convert(tmp_path / "old", tmp_path / "exactly", only=["tas", "lat"], exactly=True)
+    assert array_names(tmp_path / "only") == array_names(tmp_path / "array") == NEEDED_BY_TAS
+    assert array_names(tmp_path / "exactly") == ["lat", "tas"]
+    for name in ("only", "array", "exactly"):
+        check_consolidated(tmp_path / name)
+
+
+def test_coordinates_may_be_left_out_and_may_be_in_a_group_above(tmp_path: Path) -> None:
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+        below = group.create_group("run/day")
+    add(group, "x", np.arange(4), ("x",))
+    add(group, "y", np.arange(3), ("y",))
+    add(group, "cells", np.arange(4), ("x",))
+    add(
+        below,
+        "v",
+        np.ones((3, 4)),
+        ("y", "x"),
+        cell_measures="area: /cells",
+        ancillary_variables="flag ../other",
+    )
+    add(below, "flag", np.ones((3, 4)), ("y", "x"))
+    add(below, "y", np.arange(3), ("y",))
+    convert(tmp_path / "old", tmp_path / "new", only="run/day/v")
+    assert array_names(tmp_path / "new") == ["cells", "run/day/flag", "run/day/v", "run/day/y", "x"]
+    convert(tmp_path / "old", tmp_path / "less", only="run", exclude=["x", "*/flag"])
+    assert array_names(tmp_path / "less") == ["cells", "run/day/v", "run/day/y"]
+
+
+def test_words_of_cf() -> None:
+    """A kind before a colon is no variable, except in the longer form of a grid mapping."""
+    texts = {
+        "grid_mapping": "crs: x y other: lat lon",
+        "cell_measures": "area: cells volume: depths",
+        "formula_terms": "a: ap ps: ps",
+        "coordinates": 5,
+        "bounds": "v_bnds",
+    }
+    names = [
+        "v",
+        "crs",
+        "other",
+        "x",
+        "y",
+        "lat",
+        "lon",
+        "area",
+        "cells",
+        "ap",
+        "a",
+        "ps",
+        "v_bnds",
+        "volume",
+    ]
+    facts: Any = {name: lambda: ArrayFacts((), {}) for name in names}
+    facts["v"] = lambda: ArrayFacts(("t", None), texts)
+    found = with_needed({"v"}, KnownNodes(facts, {}))
+    assert found == {"v", "crs", "other", "x", "y", "lat", "lon", "cells", "ap", "ps", "v_bnds"}
+
+
+def test_coordinates_of_other_formats_come_along(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("x", "t"):
+            file.create_dataset(name, data=np.arange(3.0)).make_scale(name)
+        for name in ("v", "w"):
+            made = file.create_dataset(name, data=np.ones(3))
+            made.dims[0].attach_scale(file["x"])
+        file["v"].attrs["grid_mapping"] = "crs"
+        file["crs"] = 1
+        file["broken"] = h5py.SoftLink("/nowhere")
+    convert(tmp_path / "a.h5", tmp_path / "new", only="v")
+    assert array_names(tmp_path / "new") == ["crs", "v", "x"]
+    convert(tmp_path / "a.h5", tmp_path / "alone", only="v", exactly=True)
+    assert array_names(tmp_path / "alone") == ["v"]
+    convert(tmp_path / "a.h5", tmp_path / "rest", exclude=["broken", "w"])
+    assert array_names(tmp_path / "rest") == ["crs", "t", "v", "x"]
+    (tmp_path / "old/meta/root").mkdir(parents=True)
+    (tmp_path / "old/zarr.json").write_text(json.dumps(hierarchy_2022()))
+    (tmp_path / "old/meta/root.group.json").write_text('{"attributes": {}}')
+    axes: dict[str, Any] = {"attributes": {"_ARRAY_DIMENSIONS": ["y", "x"], "coordinates": "a b"}}
+    for name in "abc":
+        (tmp_path / f"old/meta/root/{name}.array.json").write_text(json.dumps(array_2022() | axes))
+        axes = {"attributes": {}}
+    convert(tmp_path / "old", tmp_path / "from-2022", only="a")
+    assert array_names(tmp_path / "from-2022") == ["a", "b"]
+
+
+# ---- OME-Zarr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "how", [{"only": "s1"}, {"array": "s1"}, {"exclude": ["s0", "s2", "labels", "tables"]}], ids=str
+)
+def test_metadata_name_the_levels_that_are_there(how: dict[str, Any], version: str, tmp_path: Path) -> None:
+    image(tmp_path / "old", version)
+    report = convert(tmp_path / "old", tmp_path / "new", **how)
+    assert sorted(members(tmp_path / "new")) == ["s1"]
+    old, new = attributes_of(tmp_path / "old"), attributes_of(tmp_path / "new")
+    assert new["multiscales"][0]["datasets"] == [old["multiscales"][0]["datasets"][1]]  # with its scale
+    assert new["omero"] == old["omero"]
+    assert new["multiscales"][0]["axes"] == old["multiscales"][0]["axes"]
+    check_consolidated(tmp_path / "new")
+    assert any("only what the copy has is named" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_labels_that_are_left_out_are_not_named(version: str, tmp_path: Path) -> None:
+    image(tmp_path / "old", version)
+    convert(tmp_path / "old", tmp_path / "new", exclude=["labels/cells", "labels/*/s1", "tables/other"])
+    assert attributes_of(tmp_path / "new", "labels")["labels"] == ["nuclei"]
+    assert attributes_of(tmp_path / "new", "tables")["tables"] == ["counts"]
+    scales = attributes_of(tmp_path / "new", "labels/nuclei")["multiscales"]
+    assert paths(scales[0]["datasets"]) == ["s0"]
+    assert attributes_of(tmp_path / "new") == attributes_of(tmp_path / "old")
+    convert(tmp_path / "old", tmp_path / "labels", only="labels/nuclei")
+    assert sorted(members(tmp_path / "labels")) == [
+        "labels",
+        "labels/nuclei",
+        "labels/nuclei/s0",
+        "labels/nuclei/s1",
+    ]
+    assert {"multiscales", "omero"}.isdisjoint(attributes_of(tmp_path / "labels"))
+    for name in ("new", "labels"):
+        check_consolidated(tmp_path / name)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_wells_and_images_that_are_left_out_are_not_named(version: str, tmp_path: Path) -> None:
+    plate(tmp_path / "old", version)
+    convert(tmp_path / "old", tmp_path / "new", only="A/2/1")
+    assert paths(attributes_of(tmp_path / "new")["plate"]["wells"]) == ["A/2"]
+    assert paths(attributes_of(tmp_path / "new", "A/2")["well"]["images"]) == ["1"]
+    assert array_names(tmp_path / "new") == ["A/2/1/s0"]
+    assert attributes_of(tmp_path / "new", "A/2/1") == attributes_of(tmp_path / "old", "A/2/1")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whole_copy_has_the_same_metadata(version: str, tmp_path: Path) -> None:
+    """Names that lead to nothing in the source stay, too: nothing was left out."""
+    image(tmp_path / "old", version)
+    with quiet():
+        group = zarr.open_group(tmp_path / "old/labels", mode="r+", use_consolidated=False)
+        group.attrs.update(of_ome(version, {"labels": ["cells", "nuclei", "not there"]}))
+    convert(tmp_path / "old", tmp_path / "new", chunks={"z": 1})
+    for name, node in members(tmp_path / "old").items():
+        if isinstance(node, zarr.Group):
+            assert attributes_of(tmp_path / "old", name) == attributes_of(tmp_path / "new", name)
+    assert members(tmp_path / "old").keys() == members(tmp_path / "new").keys()
+
+
+def test_metadata_of_other_forms_stay() -> None:
+    """Names are only removed where the convention has them; anything else is data of the user."""
+    odd: dict[str, Any] = {
+        "multiscales": [5, {"datasets": "x"}, {"axes": []}],
+        "labels": ["a"],
+        "plate": {"wells": "none"},
+        "well": 3,
+        "series": ["0"],
+        "ome": {"labels": "x"},
+        "column-order": ["a"],
+    }
+    assert mended("", odd, lambda path: False) == odd
+    assert mended("OME", {"series": ["0", "1"]}, {"0"}.__contains__) == {"series": ["0"]}
+    assert mended("a/labels", odd, lambda path: False)["labels"] == []
+
+
+# ---- AnnData
+
+
+def test_elements_of_anndata_stay_whole(tmp_path: Path) -> None:
+    """A part of a sparse matrix, or of a column of categories, cannot be read; each frame needs its index."""
+    image(tmp_path / "old")
+    table = tmp_path / "old/tables/counts"
+    convert(table, tmp_path / "x", only="X/data")
+    index = ["obs/_index", "var/_index"]
+    assert array_names(tmp_path / "x") == ["X/data", "X/indices", "X/indptr", *index]
+    assert attributes_of(tmp_path / "x", "obs")["column-order"] == []
+    convert(tmp_path / "old", tmp_path / "kind", only="tables/counts/obs/kind/codes")
+    assert array_names(tmp_path / "kind") == [
+        f"tables/counts/{name}"
+        for name in ("obs/_index", "obs/kind/categories", "obs/kind/codes", "var/_index")
+    ]
+    assert attributes_of(tmp_path / "kind", "tables/counts/obs")["column-order"] == ["kind"]
+    assert attributes_of(tmp_path / "kind", "tables")["tables"] == ["counts"]
+    convert(table, tmp_path / "frame", exclude="obs/kind")
+    assert attributes_of(tmp_path / "frame", "obs")["column-order"] == ["size"]
+
+
+# ---- objects that belong to no array, and plans
+
+
+def test_objects_of_nodes_that_are_left_out_are_not_copied(tmp_path: Path) -> None:
+    """SpatialData has tables as parquet files in groups without arrays, which a pattern names, too."""
+    image(tmp_path / "old")
+    names = [
+        "shapes/outer/shapes.parquet",
+        "shapes/inner/shapes.parquet",
+        "labels/cells/note.txt",
+        "s0/note.txt",
+        "top.txt",
+    ]
+    for name in names:
+        (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "old" / name).write_text(name)
+    with quiet():
+        for name in ("shapes", "shapes/outer", "shapes/inner"):
+            zarr.create_group(tmp_path / "old", path=name)
+
+    def others(new: str, **how: Any) -> list[str]:
+        plan_convert(tmp_path / "old", tmp_path / f"{new}-part", tmp_path / f"{new}.json", n_parts=1, **how)
+        run_part(tmp_path / f"{new}.json", 0)
+        convert(tmp_path / "old", tmp_path / new, **how)
+        same_files(tmp_path / new, tmp_path / f"{new}-part")
+        found = (path.relative_to(tmp_path / new).as_posix() for path in (tmp_path / new).rglob("*"))
+        return sorted(name for name in found if name.endswith((".txt", ".parquet")))
+
+    assert others("less", exclude=["s0", "labels", "shapes/outer"]) == [
+        "shapes/inner/shapes.parquet",
+        "top.txt",
+    ]
+    assert "shapes/outer" not in members(tmp_path / "less")
+    assert others("part", only=["s0", "shapes/inner"]) == ["s0/note.txt", "shapes/inner/shapes.parquet"]
+    assert sorted(members(tmp_path / "part")) == ["s0", "shapes", "shapes/inner"]
+    assert others("alone", only="labels/cells") == ["labels/cells/note.txt"]
+
+
+@pytest.mark.parametrize(
+    "how", [{"only": "nothing"}, {"exclude": "*"}, {"only": "s*", "exclude": "s*"}], ids=str
+)
+def test_selection_of_nothing_is_refused(how: dict[str, Any], tmp_path: Path) -> None:
+    image(tmp_path / "old")
+    with pytest.raises(FileNotFoundError, match="expected an array that matches"):
+        convert(tmp_path / "old", tmp_path / "new", **how)
+    assert not (tmp_path / "new").exists()
+
+
+def test_groups_that_lose_all_arrays_are_left_out() -> None:
+    """A group that never had an array stays, and so do the groups that it is in."""
+    chosen = Selection(exclude=("a/x", "b"))
+    groups = ["", "a", "a/empty", "b", "b/c", "d"]
+    assert chosen.groups(groups, ["a/x", "b/c/y", "d/z"], ["d/z"]) == {"", "a", "a/empty", "d"}
+    assert Selection(exclude=("d/z",)).groups(groups, ["d/z"], []) == {"", "a", "a/empty", "b", "b/c"}
+
+
+# ---- repair and compact
+
+
+@pytest.mark.parametrize("tool", [repair, compact])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_part_that_is_repaired_or_packed_is_consistent(tool: Any, zarr_format: int, tmp_path: Path) -> None:
+    climate(tmp_path / "year", zarr_format)
+    image(tmp_path / "image", "0.4" if zarr_format == 2 else "0.5")
+    tool(tmp_path / "year", to=tmp_path / "tas", array="tas")
+    assert array_names(tmp_path / "tas") == NEEDED_BY_TAS
+    tool(tmp_path / "year", to=tmp_path / "alone", array="tas", exactly=True)
+    assert array_names(tmp_path / "alone") == ["tas"]
+    with pytest.raises(ValueError, match="exactly: expected"):
+        tool(tmp_path / "year", to=tmp_path / "all", exactly=True)
+    tool(tmp_path / "image", to=tmp_path / "s1", array="s1")
+    assert sorted(members(tmp_path / "s1")) == ["s1"]
+    scales = attributes_of(tmp_path / "s1")["multiscales"]
+    assert paths(scales[0]["datasets"]) == ["s1"]
+    tool(tmp_path / "image", to=tmp_path / "cells", array="labels/cells/s0")
+    assert attributes_of(tmp_path / "cells", "labels")["labels"] == ["cells"]
+    for name in ("tas", "s1", "cells"):
+        check_consolidated(tmp_path / name)
+    tool(tmp_path / "image", to=tmp_path / "whole")
+    old, new = (bytes_of_files(tmp_path / name) for name in ("image", "whole"))
+    assert old.keys() == new.keys()
+    assert {name for name in old if old[name] != new[name]} <= {"zarr.json", ".zmetadata"}  # other spaces
+    assert attributes_of(tmp_path / "image") == attributes_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("tool", [repair, compact])
+def test_sharded_coordinates_come_along_too(tool: Any, tmp_path: Path) -> None:
+    climate(tmp_path / "year")
+    convert(tmp_path / "year", tmp_path / "old", shards={"time": 365, "lat": (36,)})
+    report = tool(tmp_path / "old", to=tmp_path / "new", array="tas")
+    assert report.n_shards == 2
+    assert array_names(tmp_path / "new") == NEEDED_BY_TAS
+    with quiet():
+        old, new = zarr.open_group(tmp_path / "old", mode="r"), zarr.open_group(tmp_path / "new", mode="r")
+        for name in NEEDED_BY_TAS:
+            assert bits(old[name][...]) == bits(new[name][...])
+
+
+def test_command_takes_and_leaves_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    climate(tmp_path / "old")
+    words = ["convert", str(tmp_path / "old")]
+    assert (
+        run([*words, str(tmp_path / "a"), "--only", "tas", "--exclude", "areacella", "--exclude", "*_bnds"])
+        == 0
+    )
+    assert array_names(tmp_path / "a") == ["crs", "height", "lat", "lon", "run", "tas", "time"]
+    assert run([*words, str(tmp_path / "b"), "--array", "tas", "--exactly"]) == 0
+    assert array_names(tmp_path / "b") == ["tas"]
+    plan = ["plan", *words, str(tmp_path / "c"), "--only", "tas", "--exactly", "-o", str(tmp_path / "p.json")]
+    assert run(plan) == 0
+    assert run(["run-part", str(tmp_path / "p.json"), "0"]) == 0
+    assert array_names(tmp_path / "c") == ["tas"]
