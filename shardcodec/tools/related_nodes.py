@@ -351,16 +351,19 @@ def _entries(place: Attributes, name: str) -> list[Attributes]:
 
 def mended(group: str, attributes: Attributes, is_there: IsThere) -> dict[str, Any]:
     """Return the attributes of a group, in which only nodes are named that are there: levels, labels, wells, images, columns."""
-    new = _mended_image(group, attributes, is_there)
+    is_spatial = "spatialdata_attrs" in attributes
+    new = _mended_image(group, attributes, is_there, is_spatial=is_spatial)
     if isinstance(ome := new.get("ome"), Mapping):
-        new["ome"] = _mended_image(group, ome, is_there)
+        new["ome"] = _mended_image(group, ome, is_there, is_spatial=is_spatial)
     columns = new.get("column-order")
     if new.get("encoding-type") == "dataframe" and isinstance(columns, list):
         new["column-order"] = [name for name in columns if is_there(_inside(group, str(name)))]
     return new
 
 
-def _mended_image(group: str, attributes: Attributes, is_there: IsThere) -> dict[str, Any]:
+def _mended_image(
+    group: str, attributes: Attributes, is_there: IsThere, *, is_spatial: bool
+) -> dict[str, Any]:
     """Return metadata of OME-Zarr, in 0.4 all attributes of a group, in 0.5 those below ``ome``."""
     new = dict(attributes)
 
@@ -368,13 +371,14 @@ def _mended_image(group: str, attributes: Attributes, is_there: IsThere) -> dict
         lost = [entry for entry in _entries(place, name) if not is_there(_inside(group, entry["path"]))]
         return [entry for entry in place[name] if entry not in lost]
 
+    def with_levels(scales: Any) -> Any:
+        if not isinstance(scales, Mapping) or not isinstance(scales.get("datasets"), list):
+            return scales
+        levels = present(scales, "datasets")
+        return (_rebased if is_spatial and levels else _with)(scales, levels)
+
     if isinstance(new.get("multiscales"), list):
-        scales = [
-            {**entry, "datasets": present(entry, "datasets")}
-            if isinstance(entry, Mapping) and isinstance(entry.get("datasets"), list)
-            else entry
-            for entry in new["multiscales"]
-        ]
+        scales = list(map(with_levels, new["multiscales"]))
         new["multiscales"] = [
             entry for entry in scales if not isinstance(entry, Mapping) or entry.get("datasets") != []
         ]
@@ -389,6 +393,70 @@ def _mended_image(group: str, attributes: Attributes, is_there: IsThere) -> dict
         if is_list and folder == ("OME" if name == "series" else name):
             new[name] = [each for each in new[name] if is_there(_inside(place, str(each)))]
     return new
+
+
+def _with(scales: Attributes, levels: list[Any]) -> Attributes:
+    return {**scales, "datasets": levels}
+
+
+def _rebased(scales: Attributes, levels: list[Any]) -> Attributes:
+    """Return the metadata of an image of SpatialData with fewer levels.
+
+    SpatialData transforms elements of the first level, whatever scale this level has. So the scale of a new first level goes
+    into the transformations of the image; that of each level is then relative to it.
+    """
+    old, new = (_scale(level) for level in (scales["datasets"][0], levels[0]))
+    given = scales.get("coordinateTransformations")
+    if old == new or len(old) != len(new) or 0 in (*old, *new) or not isinstance(given, list):
+        return _with(scales, levels)
+    ratio = [n / o for n, o in zip(new, old, strict=True)]
+    return {
+        **scales,
+        "datasets": [{**level, _TRANSFORMATIONS: _relative(level, ratio)} for level in levels],
+        _TRANSFORMATIONS: [_behind_scale(ratio, each) for each in given],
+    }
+
+
+_TRANSFORMATIONS = "coordinateTransformations"
+
+
+def _scale(level: Any) -> list[float]:
+    """Return the scale of a level; empty if it has none."""
+    given = level.get(_TRANSFORMATIONS) if isinstance(level, Mapping) else None
+    for each in given if isinstance(given, list) else ():
+        if each.get("type") == "scale" and isinstance(each.get("scale"), list):
+            return list(each["scale"])
+    return []
+
+
+def _relative(level: Attributes, ratio: list[float]) -> list[Any]:
+    """Return the transformations of a level, scale and translation, divided by a scale."""
+    return [
+        {
+            name: [n / r for n, r in zip(value, ratio, strict=True)]
+            if name in ("scale", "translation") and len(value) == len(ratio)
+            else value
+            for name, value in each.items()
+        }
+        for each in level.get(_TRANSFORMATIONS) or ()
+    ]
+
+
+def _behind_scale(ratio: list[float], transformation: Attributes) -> Attributes:
+    """Return a transformation that begins with a scale."""
+    scale = transformation.get("scale")
+    kind, ends = (
+        transformation.get("type"),
+        {k: v for k, v in transformation.items() if k in ("input", "output")},
+    )
+    if kind == "identity":
+        return {"type": "scale", "scale": ratio, **ends}
+    if kind == "scale" and isinstance(scale, list) and len(scale) == len(ratio):
+        return {**transformation, "scale": [n * r for n, r in zip(scale, ratio, strict=True)]}
+    first = {"type": "scale", "scale": ratio}
+    if "input" in ends:
+        first |= {"input": ends["input"], "output": ends["input"]}
+    return {"type": "sequence", "transformations": [first, transformation], **ends}
 
 
 def mended_documents(nodes: Mapping[str, StoredDocuments]) -> dict[str, dict[str, bytes]]:

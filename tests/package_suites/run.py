@@ -9,6 +9,8 @@ Two comparisons are made with the installed versions:
   again without it; one that then passes is a difference.
 - `programs.py`: short programs for packages without such tests. Their results must be equal.
 
+`copies.py` lets packages read copies of their data sets, which shardcodec's tools have made.
+
 A difference that `packages.toml` explains is no fault. Arguments after ``--`` go to pytest.
 """
 
@@ -34,6 +36,8 @@ OURS = "shardcodec.ShardCodecPipeline"
 PACKAGES: dict[str, dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text(encoding="utf-8"))
 PROGRAMS = ("dask", "icechunk", "obstore", "s3fs", "xarray")
 TOOLS = ("flask", "flask-cors", "moto[s3]", "pytest", "pytest-asyncio", "pytest-xdist")
+COPIES = ("anndata", "ome_zarr", "spatialdata")
+COPY_NEEDS = ("anndata", "ome-zarr", "spatialdata")
 PROGRAM_NEEDS = ("dask[array]", "icechunk", "obstore", "s3fs", "xarray")
 
 
@@ -68,8 +72,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def requirements(options: argparse.Namespace) -> list[str]:
     """Return what the chosen tests and programs need."""
     chosen = [] if options.programs_only else options.package or sorted(PACKAGES)
-    needs = {*TOOLS, *PROGRAM_NEEDS, *chosen}
+    needs = {*TOOLS, *PROGRAM_NEEDS, *chosen, *(COPY_NEEDS if has_copies(options) else ())}
     return sorted(needs.union(*(PACKAGES[name]["needs"] for name in chosen)))
+
+
+def has_copies(options: argparse.Namespace) -> bool:
+    """Return True for a run with all packages, which are needed to read copies."""
+    return not options.programs_only and not options.package
 
 
 def environment(pipeline: str | None, **more: str) -> dict[str, str]:
@@ -182,6 +191,12 @@ def compare_program(name: str) -> int:
     return not equal
 
 
+def check_copies(name: str) -> int:
+    """Run a program of `copies.py`; return 1 if a copy is not as the package has written it."""
+    call = [sys.executable, "-P", "-W", "ignore", str(HERE / "copies.py"), name]
+    return int(subprocess.run(call, env=environment(None), check=False).returncode != 0)
+
+
 def main(argv: list[str]) -> int:
     """Run everything that was chosen; return an exit code."""
     options = parse(argv)
@@ -195,6 +210,7 @@ def main(argv: list[str]) -> int:
     )
     n_differences = sum(compare_tests(name, options) for name in packages)
     n_differences += sum(compare_program(name) for name in PROGRAMS)
+    n_differences += sum(check_copies(name) for name in COPIES if has_copies(options))
     print(f"{n_differences} differences that are not explained")
     return 1 if n_differences else 0
 

@@ -33,6 +33,13 @@ def test_programs_are_those_that_the_runner_names() -> None:
     assert tuple(programs["PROGRAMS"]) == run["PROGRAMS"]
 
 
+def test_copies_are_those_that_the_runner_names() -> None:
+    run, copies = (runpy.run_path(str(SUITES / name)) for name in ("run.py", "copies.py"))
+    assert tuple(copies["PROGRAMS"]) == run["COPIES"]
+    needs = run["requirements"](run["parse"]([]))
+    assert set(run["COPY_NEEDS"]) <= set(needs)
+
+
 def test_page_names_every_package() -> None:
     page = (SUITES.parents[1] / "docs" / "compatibility.md").read_text(encoding="utf-8")
     run = runpy.run_path(str(SUITES / "run.py"))

@@ -218,6 +218,56 @@ def test_metadata_of_other_forms_stay() -> None:
     assert mended("a/labels", odd, lambda path: False)["labels"] == []
 
 
+@pytest.mark.parametrize("kind", ["identity", "scale", "affine"])
+@pytest.mark.parametrize("is_in_ome", [False, True])
+def test_first_level_of_spatialdata_keeps_its_place(kind: str, is_in_ome: bool) -> None:
+    """SpatialData does not read the scales of levels: an image without its first level had half of its size."""
+    place = {"input": {"name": "yx"}, "output": {"name": "global"}}
+    matrix = [[0.0, 1.0, 5.0], [1.0, 0.0, 7.0]]
+    given = {
+        "type": kind,
+        **{"scale": {"scale": [3.0, 5.0]}, "affine": {"affine": matrix}}.get(kind, {}),
+        **place,
+    }
+    levels = [
+        {
+            "path": f"s{n}",
+            "coordinateTransformations": [
+                {"type": "scale", "scale": [s, s]},
+                {"type": "translation", "translation": [s - 1, 0.0]},
+            ],
+        }
+        for n, s in enumerate((1.0, 2.0, 4.0))
+    ]
+    image = {"multiscales": [{"datasets": levels, "coordinateTransformations": [given]}]}
+    attributes = {**({"ome": image} if is_in_ome else image), "spatialdata_attrs": {"version": "0.3"}}
+    new = mended("a", attributes, {"a/s1", "a/s2"}.__contains__)
+    (scales,) = new["ome"]["multiscales"] if is_in_ome else new["multiscales"]
+    (moved,) = scales["coordinateTransformations"]
+    first, second = (level["coordinateTransformations"] for level in scales["datasets"])
+    assert (first[0]["scale"], second[0]["scale"]) == ([1.0, 1.0], [2.0, 2.0])
+    assert (first[1]["translation"], second[1]["translation"]) == ([0.5, 0.0], [1.5, 0.0])
+    assert {name: moved[name] for name in place} == place
+    expected = {
+        "identity": {"type": "scale", "scale": [2.0, 2.0], **place},
+        "scale": {"type": "scale", "scale": [6.0, 10.0], **place},
+        "affine": {
+            "type": "sequence",
+            "transformations": [
+                {"type": "scale", "scale": [2.0, 2.0], "input": place["input"], "output": place["input"]},
+                given,
+            ],
+            **place,
+        },
+    }
+    assert moved == expected[kind]
+    kept = mended("a", attributes, {"a/s0", "a/s2"}.__contains__)
+    (scales,) = (kept["ome"] if is_in_ome else kept)["multiscales"]
+    assert scales == {"datasets": [levels[0], levels[2]], "coordinateTransformations": [given]}
+    plain = mended("a", image, {"a/s1"}.__contains__)  # OME-Zarr has the scales of levels
+    assert plain["multiscales"][0] == {"datasets": [levels[1]], "coordinateTransformations": [given]}
+
+
 # ---- AnnData
 
 

@@ -1,0 +1,181 @@
+# copies.py - data sets that packages write, copied as a whole and in part, and read by the same packages
+# SPDX-License-Identifier: MIT
+"""Write a data set through one package, copy it with `convert`, `repair` and `compact`, and let the package compare the copies.
+
+Any difference is an `AssertionError`. A part must be a data set for the package, too, and have the elements of the whole.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardcodec import tools
+
+RANDOM = np.random.default_rng(0)
+
+
+def copies(old: Path, **layout: Any) -> Iterator[Path]:
+    """Yield copies of a whole hierarchy: converted, and that one repaired and packed to new places."""
+    new, repaired, packed = (old.with_name(f"{old.name}-{name}") for name in ("new", "repaired", "packed"))
+    tools.convert(old, new, **layout)
+    yield new
+    tools.repair(new, to=repaired)
+    yield repaired
+    tools.compact(new, to=packed)
+    yield packed
+
+
+def part(old: Path, name: str, **how: Any) -> Path:
+    """Return the place of a part."""
+    new = old.with_name(f"{old.name}-{name}")
+    tools.convert(old, new, **how)
+    return new
+
+
+# ---- the packages
+
+
+def table() -> Any:
+    """Return counts of cells with categories, text, and matrices."""
+    import pandas
+    import scipy.sparse
+    from anndata import AnnData
+
+    n, genes = 3000, 200
+    counts = scipy.sparse.random(n, genes, 0.2, format="csr", dtype="f4", random_state=0)
+    kinds = pandas.Categorical(RANDOM.choice(["a", "b", "c"], n))
+    cells = pandas.DataFrame({"kind": kinds, "size": RANDOM.random(n)}, index=[f"cell {i}" for i in range(n)])
+    names = pandas.DataFrame(
+        {"symbol": [f"G{i}" for i in range(genes)]}, index=[f"gene {i}" for i in range(genes)]
+    )
+    layers = {"dense": counts.toarray()}
+    return AnnData(
+        counts, cells, names, layers=layers, obsm={"pca": RANDOM.random((n, 50))}, uns={"method": {"k": 3}}
+    )
+
+
+def anndata(folder: Path) -> None:
+    """Tables of AnnData in both formats of Zarr."""
+    import anndata as ad
+    from anndata.tests.helpers import assert_equal
+
+    data = table()
+    for zarr_format in (2, 3):
+        old = folder / f"v{zarr_format}"
+        with ad.settings.override(zarr_write_format=zarr_format):
+            data.write_zarr(old)
+        for copy in copies(old, shards=8 << 20):
+            assert_equal(ad.read_zarr(copy), data)
+        dense = ad.read_zarr(part(old, "dense", only="layers/dense"))
+        assert (dense.layers["dense"] == data.layers["dense"]).all()
+        assert (dense.obs_names == data.obs_names).all() and (dense.var_names == data.var_names).all()
+        assert list(dense.obs.columns) == [] and dense.X is None
+        some = ad.read_zarr(part(old, "some", only=["X/data", "obs/kind"], array=None))
+        assert (some.X != data.X).nnz == 0
+        assert (some.obs["kind"] == data.obs["kind"]).all() and list(some.obs.columns) == ["kind"]
+        rest = ad.read_zarr(part(old, "rest", exclude=["X", "obs/size", "obsm"]))
+        assert list(rest.obs.columns) == ["kind"] and not rest.obsm
+        assert rest.uns["method"]["k"] == 3
+
+
+def ome_zarr(folder: Path) -> None:
+    """Images with labels, in both formats of OME-Zarr."""
+    import zarr
+    from ome_zarr.format import FormatV04, FormatV05
+    from ome_zarr.io import parse_url
+    from ome_zarr.reader import Reader
+    from ome_zarr.writer import write_image, write_labels
+
+    def seen(place: Path) -> list[list[Any]]:
+        location = parse_url(place)
+        assert location is not None
+        return [[np.asarray(level) for level in node.data] for node in Reader(location)() if node.data]
+
+    image = RANDOM.integers(0, 500, (2, 8, 512, 512)).astype("u2")
+    for form in (FormatV04(), FormatV05()):
+        old = folder / f"v{form.version}"
+        group = zarr.open_group(old, mode="w", zarr_format=form.zarr_format)
+        write_image(image, group, axes="czyx", fmt=form)
+        write_labels((image[0] > 250).astype("u1"), group, "cells", axes="zyx", fmt=form)
+        whole = seen(old)
+        assert len(whole) == 2
+        for copy in copies(old, chunks={"z": 1, "y": 128, "x": 128}, shards={"z": 8, "y": 512, "x": 512}):
+            for one, other in zip(seen(copy), whole, strict=True):
+                assert all(map(np.array_equal, one, other)) and len(one) == len(other)
+        levels = sorted(name for name, node in group.members() if isinstance(node, zarr.Array))
+        (small,) = seen(part(old, "level", only=levels[1]))
+        assert len(small) == 1 and np.array_equal(small[0], whole[0][1])
+        image_only = seen(part(old, "image", exclude="labels"))
+        assert len(image_only) == 1 and len(image_only[0]) == len(levels)
+        tools.repair(old, to=folder / f"level-{form.version}", array=levels[0])
+        (large,) = seen(folder / f"level-{form.version}")
+        assert len(large) == 1 and np.array_equal(large[0], image)
+
+
+def spatialdata(folder: Path) -> None:
+    """Images, labels, points, shapes and a table of SpatialData."""
+    import spatialdata as sd
+    from spatialdata.datasets import blobs
+    from spatialdata.testing import assert_spatial_data_objects_are_identical
+
+    data, old = blobs(length=512), folder / "blobs"
+    data.write(old)
+    data = sd.read_zarr(old)
+    for copy in copies(old, shards=1 << 20):
+        assert_spatial_data_objects_are_identical(sd.read_zarr(copy), data)
+    images = sd.read_zarr(part(old, "images", only="images"))
+    assert set(images.images) == set(data.images) and not images.labels and not images.tables
+    check_places(old, data)
+    rest = sd.read_zarr(part(old, "rest", exclude=["images", "labels/blobs_labels", "shapes/blobs_circles"]))
+    assert not rest.images and set(rest.labels) == set(data.labels) - {"blobs_labels"}
+    assert set(rest.shapes) == set(data.shapes) - {"blobs_circles"} and set(rest.points) == set(data.points)
+    assert set(rest.tables) == set(data.tables)
+
+
+def check_places(old: Path, data: Any) -> None:
+    """Compare the extents of images and labels whose first level is left out."""
+    import spatialdata as sd
+    from spatialdata.transformations import Affine, Scale, Sequence, set_transformation
+
+    places = {
+        "first": Scale([3.0, 2.0], axes=("x", "y")),
+        "second": Affine([[0, 2, 5], [1, 0, 7], [0, 0, 1]], input_axes=("x", "y"), output_axes=("x", "y")),
+    }
+    places["third"] = Sequence(list(places.values()))
+    for element in (data.images["blobs_multiscale_image"], data.labels["blobs_multiscale_labels"]):
+        for name, place in places.items():
+            set_transformation(element, place, name, write_to_sdata=data)
+    small = sd.read_zarr(part(old, "small", exclude="*_multiscale_*/s0"))
+    for name in ("global", *places):
+        for kind in ("images", "labels"):
+            (whole, less) = (
+                getattr(each, kind)[
+                    f"blobs_multiscale_{kind.removesuffix('s') if kind == 'images' else kind}"
+                ]
+                for each in (data, small)
+            )
+            assert len(less) == len(whole) - 1
+            extents = [sd.get_extent(each, coordinate_system=name) for each in (whole, less)]
+            assert extents[0] == extents[1], (name, kind, extents)
+
+
+PROGRAMS: dict[str, Callable[[Path], None]] = {
+    program.__name__: program for program in (anndata, ome_zarr, spatialdata)
+}
+
+
+def main() -> None:
+    """Run one program."""
+    with tempfile.TemporaryDirectory() as folder:
+        PROGRAMS[sys.argv[1]](Path(folder))
+    print(f"copies {sys.argv[1]}: equal")
+
+
+if __name__ == "__main__":
+    main()
