@@ -13,7 +13,17 @@ from typing import Any
 
 import numpy as np
 
-PACKAGES = ("shardcodec", "zarr", "numcodecs", "numpy", "zarrs", "zarrista", "tensorstore", "blosc2")
+PACKAGES = (
+    "shardcodec",
+    "zarr",
+    "numcodecs",
+    "numpy",
+    "zarrs",
+    "zarrista",
+    "tensorstore",
+    "blosc2",
+    "acquire-zarr",
+)
 
 
 def _cpu_name() -> str:

@@ -53,6 +53,7 @@ from .errors import ShardError, SpecError
 
 __all__ = [
     "IN_MEMORY",
+    "ArrayConfig",
     "ArrayMetadata",
     "ArraySpec",
     "ArrayV3Metadata",

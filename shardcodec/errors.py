@@ -23,6 +23,8 @@ __all__ = [
     "ShardFileError",
     "ShardFormatError",
     "SpecError",
+    "StreamError",
+    "StreamFullError",
     "UnsupportedError",
 ]
 
@@ -191,3 +193,15 @@ class GroupWriteError(ShardError):
     ``written`` and ``unwritten`` list the names of shards; ``failures`` maps the unwritten ones to their exceptions, the first
     of which is the cause.
     """
+
+
+class StreamError(ShardError):
+    """The writer of a `stream` could not store frames, or another stream has taken over its array.
+
+    ``numbers`` lists the frames that are in the queue and not stored; the cause is the error of the writer. They stay in the queue,
+    and the writer tries again after the error was raised, until the stream is closed.
+    """
+
+
+class StreamFullError(StreamError):
+    """The queue of a stream with ``full="raise"`` had no room for a frame, which was not taken (``numbers`` has its number)."""

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
         ShardFileError,
         ShardFormatError,
         SpecError,
+        StreamError,
+        StreamFullError,
         UnsupportedError,
     )
     from .format.spec import ChainSpec, ShardSpec
+    from .live.stream import Stream, StreamGroup, StreamStats, stream
+    from .live.tail import tail
     from .options import Options, options
     from .storage.indexes import IndexCache
     from .zarr_plugin.chunk_state import chunk_state, iter_existing
@@ -65,6 +69,11 @@ __all__ = [
     "ShardingCodec",
     "SlotWriter",
     "SpecError",
+    "Stream",
+    "StreamError",
+    "StreamFullError",
+    "StreamGroup",
+    "StreamStats",
     "UnsupportedError",
     "attach",
     "build_info",
@@ -81,6 +90,8 @@ __all__ = [
     "open_shard",
     "options",
     "stats",
+    "stream",
+    "tail",
 ]
 
 # The module of each name.
@@ -109,6 +120,11 @@ MODULES: dict[str, str] = {
     "ShardingCodec": ".zarr_plugin.codec",
     "SlotWriter": ".access.chunk_writer",
     "SpecError": ".errors",
+    "Stream": ".live.stream",
+    "StreamError": ".errors",
+    "StreamFullError": ".errors",
+    "StreamGroup": ".live.stream",
+    "StreamStats": ".live.stream",
     "UnsupportedError": ".errors",
     "attach": ".zarr_plugin.enable",
     "build_info": ".build_info",
@@ -125,4 +141,6 @@ MODULES: dict[str, str] = {
     "open_shard": ".access.shard",
     "options": ".options",
     "stats": ".zarr_plugin.enable",
+    "stream": ".live.stream",
+    "tail": ".live.tail",
 }

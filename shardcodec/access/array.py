@@ -18,16 +18,26 @@ from ..storage.runner import ON_LOOP
 from ..storage.waiting import from_zarrs_loop
 from .array_io import Request
 from .array_reader import ArrayReader, Kind
-from .box_reader import Folder, folder_at
+from .box_reader import ArrayObjects, Folder, folder_at
 from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, change_document, delete_objects, type_for_zarr
 from .read import ObjectSelection
 from .regions import as_coordinates
 
 if TYPE_CHECKING:
+    from ..options import Options
     from .buffer.array_guard import ArrayGuard
 
-__all__ = ["Array", "create_array", "open_array", "with_document"]
+__all__ = [
+    "Array",
+    "create_array",
+    "document_of",
+    "grow",
+    "objects_of",
+    "open_array",
+    "reopened",
+    "with_document",
+]
 
 Mode = Literal["r", "r+"]
 Ints = tuple[int, ...]
@@ -496,3 +506,24 @@ def with_document(array: Array, document: Mapping[str, Any]) -> Array:
     handle._arguments = (*array._arguments[:5], document, *array._arguments[6:])
     handle._prepare(document)
     return handle
+
+
+def reopened(array: Array, mode: Mode, threads: int | None = None) -> Array:
+    """Return a handle on the same objects with the stored metadata and the options in force now."""
+    folder, own_threads, index_cache, _, clip, *_ = array._arguments
+    return Array(folder, threads or own_threads, index_cache, False, clip, mode=mode)
+
+
+def objects_of(array: Array) -> tuple[ArrayObjects, Options]:
+    """Return the objects and the options of a handle, for writes that the shape of the array does not bound."""
+    return array._objects, array._options
+
+
+def document_of(array: Array) -> Mapping[str, Any]:
+    """Return the metadata document of the array, as the handle knows it."""
+    return array._document
+
+
+def grow(array: Array, axis: int, extent: int) -> None:
+    """Make the array at least `extent` elements long along an axis. It never becomes shorter."""
+    array._change_shape(lambda old: (*old[:axis], max(old[axis], extent), *old[axis + 1 :]))

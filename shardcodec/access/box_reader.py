@@ -146,14 +146,19 @@ class ArrayObjects:
         ]
 
     def items_of_boxes(
-        self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]
+        self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], numbers: Sequence[int] | None = None
     ) -> list[ObjectSelection]:
-        """Return the items of boxes of one shape; the boxes are counted by the first axis of the caller's array."""
-        extents = self.chain.shape
-        coords, rows = box_rows(begin, count, np.array(extents, dtype=np.int64))
-        number = rows[:, 3 * len(extents)]
+        """Return the items of boxes of one shape. The first axis of the caller's array counts the boxes.
+
+        numbers: position of each box along that axis; None: one box after the other.
+        """
+        ndim = begin.shape[1]
+        coords, rows = box_rows(begin, count, np.array(self.chain.shape, dtype=np.int64))
+        number = rows[:, 3 * ndim]
         order = np.lexsort((number, *coords.T[::-1]))  # of boxes that overlap, a write stores the last
         coords, rows = coords[order], rows[order]
+        if numbers is not None:
+            rows[:, 3 * ndim] = np.asarray(numbers, dtype=np.uint64)[rows[:, 3 * ndim].astype(np.intp)]
         first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
         return [
             self.item(tuple(coords[a].tolist()), Boxes(rows[a:b])) for a, b in pairwise([*first, len(rows)])

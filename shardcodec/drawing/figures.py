@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = [
     "map_figure",
     "n_panels",
     "new_figure",
+    "parse_nbytes",
     "save",
 ]
 
@@ -238,6 +240,10 @@ def save(figure: Any, file: str | os.PathLike[str] | None) -> Any:
 # ---------------------------------------------------------------- numbers of bytes in units of 1024, in texts and pictures
 
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_UNITS = {"": 1, "b": 1}
+for _power, _unit in enumerate(BINARY_UNITS, 1):
+    _UNITS[_unit.lower()] = _UNITS[_unit[0].lower()] = 1024**_power
+    _UNITS[f"{_unit[0]}B".lower()] = 1000**_power
 # Maximum number of steps between the ticks of an axis.
 MAX_STEPS = 8
 
@@ -252,6 +258,24 @@ def format_nbytes(nbytes: float, digits: int = 3) -> str:
         if value < 1024 or unit == BINARY_UNITS[-1]:
             break
     return f"{value:.{digits if value < 1000 else max(digits, 4)}g} {unit}"
+
+
+def parse_nbytes(text: str | int) -> int:
+    """Return the number of bytes of a text such as ``512MiB``, ``4 GB`` or ``1.5G``.
+
+    ``KiB``, ``MiB``, ... and the letters alone are powers of 1024; ``kB``, ``MB``, ... are powers of 1000.
+
+    Raises
+    ------
+    ValueError
+        The text is not a positive size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
+    factor = None if found is None else _UNITS.get(found[2].lower())
+    nbytes = 0 if found is None or factor is None else int(float(found[1]) * factor)
+    if nbytes <= 0:
+        raise ValueError(f"expected a size such as 512MiB or 4GB, got {text!r}")
+    return nbytes
 
 
 def byte_scale(low: float, high: float) -> tuple[Any, Any]:

@@ -14,14 +14,13 @@ import dataclasses
 import enum
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..drawing.figures import BINARY_UNITS, format_nbytes
+from ..drawing.figures import format_nbytes, parse_nbytes
 from .targets import ArrayTarget
 
 __all__ = [
@@ -105,32 +104,7 @@ def to_json(value: Any) -> Any:
     return [to_json(one) for one in value]
 
 
-# ---------------------------------------------------------------- numbers of bytes, shares and counts as text
-#
-# Numbers of bytes as users write and read them.
-
-_UNITS = {"": 1, "b": 1}
-for _power, _unit in enumerate(BINARY_UNITS, 1):
-    _UNITS[_unit.lower()] = _UNITS[_unit[0].lower()] = 1024**_power
-    _UNITS[f"{_unit[0]}B".lower()] = 1000**_power
-
-
-def parse_nbytes(text: str | int) -> int:
-    """Return the number of bytes of a text such as ``512MiB``, ``4 GB`` or ``1.5G``.
-
-    ``KiB``, ``MiB``, ... and the letters alone are powers of 1024; ``kB``, ``MB``, ... are powers of 1000.
-
-    Raises
-    ------
-    ValueError
-        The text is not a positive size.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
-    factor = None if found is None else _UNITS.get(found[2].lower())
-    nbytes = 0 if found is None or factor is None else int(float(found[1]) * factor)
-    if nbytes <= 0:
-        raise ValueError(f"expected a size such as 512MiB or 4GB, got {text!r}")
-    return nbytes
+# ---------------------------------------------------------------- shares and counts as text
 
 
 def format_count(number: float, noun: str, spec: str = "") -> str:

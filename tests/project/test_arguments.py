@@ -75,6 +75,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "advise": (tools.advise, SHAPE_AND_TYPE),
     "parse_access": (tools.parse_access, {"text": "1,:", "shape": (8, 8)}),
     "open_array": (shardcodec.open_array, {"path_or_store": "group.zarr", "path": "wind"}),
+    "stream": (shardcodec.stream, {"arrays": "group.zarr/wind"}),
+    "tail": (shardcodec.tail, {"array": "group.zarr/wind"}),
     "open_shard": (shardcodec.open_shard, {"store": "group.zarr", "key": "wind/c/0/0", "spec": SPEC}),
     "ShardWriter": (shardcodec.ShardWriter, {"path": None, "spec": SPEC}),
     "encode": (shardcodec.encode, {"array": VALUES_OF_ARRAY, "spec": SPEC}),

@@ -23,6 +23,7 @@ PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README
 NEEDS = {
     "start.md": ("xarray",),
     "text.md": ("pyarrow",),
+    "live.md": ("xarray",),
     "xarray.md": ("xarray", "dask"),
     "dask.md": ("distributed",),
     "mpi.md": ("mpi4py",),

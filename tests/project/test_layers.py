@@ -30,7 +30,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("format", "drawing"),
     ("storage",),
     ("access",),
-    ("zarr_plugin", "kv", "transformer"),
+    ("zarr_plugin", "kv", "transformer", "live"),
     ("legacy_2022",),
     ("tools",),
     ("cli",),

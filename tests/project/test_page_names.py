@@ -27,7 +27,7 @@ FILES = [
 ]
 # Files that a program creates.
 CREATED = {"bench/README.md": {"result.md"}}
-LAYERS = "access|cli|drawing|format|kv|storage|tools|transformer|zarr_plugin"
+LAYERS = "access|cli|drawing|format|kv|live|storage|tools|transformer|zarr_plugin"
 
 
 def files(name: str) -> list[Path]:

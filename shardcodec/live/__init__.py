@@ -1,0 +1,1 @@
+"""Frames of a running instrument: streams into arrays, and readers that follow them."""

@@ -1,0 +1,277 @@
+# frame_queue.py - the frames of one stream that are not stored yet, and when they are
+# SPDX-License-Identifier: MIT
+"""`StreamQueue`: the frames of one stream that wait, and which of them the next update stores; `FrameMemory`: where they are.
+
+A frame waits until `max_delay` has passed, so that one update has several frames. An inner chunk of several frames is written in
+one update if all of them come in this time: each further update encodes it again, and leaves the bytes of the older one dead.
+Where a shard is replaced as a whole, its frames wait until all are there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import StreamError
+from .order import FrameOrder
+from .record import StreamRecord
+from .target import Frame, FrameTarget
+
+__all__ = ["FrameMemory", "StreamLimits", "StreamQueue"]
+
+Ints = tuple[int, ...]
+
+# Frames that wait in the memory of one queue, also if they are tiny.
+MAX_FRAMES = 1 << 16
+# A slot begins at a multiple of this number of bytes, for any data type.
+SLOT_ALIGNMENT = 64
+
+
+class FrameMemory:
+    """The memory of the frames that wait: slots of the size of the largest frame. Callers hold the mutex of the writers.
+
+    The lowest free slot is taken, so that the memory in use is small while the writer keeps up, and frames lie one behind the other.
+    """
+
+    def __init__(self, nbytes: int, frame_nbytes: int) -> None:
+        self._slot_nbytes = -(-frame_nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
+        self.n_slots = min(nbytes // self._slot_nbytes, MAX_FRAMES)
+        if not self.n_slots:
+            raise ValueError(
+                f"queue: expected at least {self._slot_nbytes} bytes, for one frame, got {nbytes}"
+            )
+        self._free = list(range(self.n_slots))
+        self._bytes = np.empty(self.n_slots * self._slot_nbytes, dtype=np.uint8)
+
+    @property
+    def is_full(self) -> bool:
+        """True if no slot is free."""
+        return not self._free
+
+    def take(self) -> int | None:
+        """Return a free slot; None if there is none."""
+        return heapq.heappop(self._free) if self._free else None
+
+    def give(self, slots: Iterable[int]) -> None:
+        """Free slots."""
+        for slot in slots:
+            heapq.heappush(self._free, slot)
+
+    def slots(self, shape: Ints, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Return all slots as one array of frames of this shape."""
+        strides = [math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
+        return np.ndarray(
+            (self.n_slots, *shape), dtype, buffer=self._bytes.data, strides=(self._slot_nbytes, *strides)
+        )
+
+
+class StreamLimits(NamedTuple):
+    """When frames are stored.
+
+    max_delay: seconds. n_frames: most frames of an update. by_shard: shards are stored as a whole. grow_every: frames after which
+    the shape is changed; None: the shape is fixed.
+    """
+
+    max_delay: float
+    n_frames: int
+    by_shard: bool
+    grow_every: int | None
+
+
+class StreamQueue:
+    """The frames of one stream that wait. Callers of the methods hold the mutex of the writers, except for `store` and `publish`.
+
+    flush_until: frames with smaller numbers are stored at once. n_stored: all frames with smaller numbers are stored, or were dropped.
+    n_published: those that the record counts. is_busy: a thread stores frames. failure: the error of the last update.
+    """
+
+    def __init__(
+        self, target: FrameTarget, order: FrameOrder, record: StreamRecord, limits: StreamLimits
+    ) -> None:
+        self.target = target
+        self.order = order
+        self._record = record
+        self._limits = limits
+        self._groups: dict[Ints, deque[Frame]] = {}
+        self._whole: deque[Ints] = deque()
+        self._missing: dict[Ints, int] = {}  # frames that have not come yet, of the shards of which some have
+        self._done: set[int] = set()
+        self.n_stored = self.n_published = self._n_grown = order.number
+        self.flush_until = 0
+        self.is_busy = self.is_closed = False
+        self.failure: BaseException | None = None
+        self.n_frames = self.n_frames_stored = self.n_frames_dropped = self.n_updates = 0
+        self.slowest = 0.0
+
+    @property
+    def stores_shards(self) -> bool:
+        """True if shards are stored as a whole."""
+        return self._limits.by_shard
+
+    def begin(self) -> None:
+        """Take the array over from an earlier stream, and show readers all frames of it."""
+        self._record.begin(self.n_stored)
+        if self._limits.grow_every is not None:
+            self.target.grow(self.n_stored // self.order.n_inner)
+
+    # ---- frames come
+
+    def push(self, source: Any, row: int, slot: int, now: float) -> bool:
+        """Add a frame; return True if a sleeping thread should look. IndexError: the array has no room for it."""
+        number, place = self.order.take()
+        key = self._shard_of(place) if self._limits.by_shard else ()
+        group = self._groups.setdefault(key, deque())
+        group.append(Frame(number, place, source, row, slot, now))
+        self.n_frames += 1
+        if self._limits.by_shard:
+            return self._count(key)
+        return len(group) == 1 or len(group) >= self._limits.n_frames
+
+    def drop(self) -> None:
+        """Leave the place of the next frame empty."""
+        number, place = self.order.take()
+        self.n_frames_dropped += 1
+        self._mark([number])
+        if self._limits.by_shard:
+            self._count(self._shard_of(place))
+
+    def _shard_of(self, place: Ints) -> Ints:
+        return tuple(at // n for at, n in zip(place, self.target.shard_extents, strict=True))
+
+    def _count(self, shard: Ints) -> bool:
+        """Count a frame of a shard; return True if it was the last one, so that the shard can be stored."""
+        n = self._missing.pop(shard, None) or self.order.n_in_block(shard, self.target.shard_extents)
+        if n > 1:
+            self._missing[shard] = n - 1
+            return False
+        self._whole.append(shard)
+        return True
+
+    # ---- frames are stored
+
+    def next_update(self, now: float, *, is_full: bool) -> list[Frame] | float:
+        """Return the frames to store now, without any if only the record is to be stored; or the seconds until there may be some."""
+        if self.is_busy or self.failure is not None:
+            return math.inf
+        is_flush = not self.is_flushed(self.flush_until)
+        if self._limits.by_shard:
+            key = self._shard_to_store(any_shard=is_flush or is_full)
+            if key is not None:
+                return list(self._groups.pop(key))
+        elif group := self._groups.get(()):
+            wait = group[0].time + self._limits.max_delay - now
+            if not (is_flush or is_full or wait <= 0 or len(group) >= self._limits.n_frames):
+                return wait
+            return self._first_of(group, now, takes_all=is_flush or is_full)
+        return [] if is_flush and not any(self._groups.values()) else math.inf
+
+    def is_flushed(self, number: int) -> bool:
+        """Return True if readers see all frames before a number."""
+        n_seen = self.n_published if self._limits.grow_every is None else min(self.n_published, self._n_grown)
+        return n_seen >= number
+
+    def _shard_to_store(self, *, any_shard: bool) -> Ints | None:
+        while self._whole:
+            key = self._whole.popleft()
+            if self._groups.get(key):
+                return key
+        groups = {key: group for key, group in self._groups.items() if group} if any_shard else {}
+        return max(groups, key=lambda key: len(groups[key])) if groups else None
+
+    def _first_of(self, group: deque[Frame], now: float, *, takes_all: bool) -> list[Frame]:
+        """Take the first frames out of a group, if possible up to the end of an inner chunk."""
+        n = min(len(group), self._limits.n_frames)
+        end = n
+        while end and not self._ends_chunk(group, end):
+            end -= 1
+        rest_is_due = n == len(group) and (
+            takes_all or (end < n and group[end].time + self._limits.max_delay <= now)
+        )
+        return [group.popleft() for _ in range(n if not end or rest_is_due else end)]
+
+    def _ends_chunk(self, group: deque[Frame], end: int) -> bool:
+        """Return True if the frame before position `end` is the last one of its inner chunk that comes soon."""
+        extents = self.target.chunk_extents
+        place = group[end - 1].place
+        if end == len(group):
+            return (place[-1] + 1) % extents[-1] == 0 or place[-1] + 1 == self.order.extents[-1]
+        following = group[end].place
+        return any(a // n != b // n for a, b, n in zip(place, following, extents, strict=True))
+
+    def store(self, frames: Sequence[Frame]) -> None:
+        """Store frames in one update. Without the mutex."""
+        self._record.check()
+        self.target.store(frames)
+
+    def mark_stored(self, frames: Sequence[Frame]) -> int:
+        """Count frames that are stored; return the number of frames that the record may count."""
+        self._mark([frame.number for frame in frames])
+        self.n_frames -= len(frames)
+        self.n_frames_stored += len(frames)
+        return self.n_stored
+
+    def _mark(self, numbers: Iterable[int]) -> None:
+        self._done.update(numbers)
+        while self.n_stored in self._done:
+            self._done.remove(self.n_stored)
+            self.n_stored += 1
+
+    def publish(self, n_frames: int) -> None:
+        """Let readers see the frames before number `n_frames`: store the record, and the shape if it is time. Without the mutex."""
+        if n_frames > self.n_published:
+            self._record.publish(n_frames)
+        grow_every, is_flush = self._limits.grow_every, self._n_grown < self.flush_until <= n_frames
+        if grow_every is not None and (is_flush or n_frames - self._n_grown >= grow_every):
+            self.target.grow(n_frames // self.order.n_inner)
+            self._n_grown = n_frames
+        self.n_published = n_frames
+
+    def fail(self, frames: Sequence[Frame], error: BaseException) -> None:
+        """Put frames that were not stored back to the beginning of the queue."""
+        self.failure = error
+        if frames:
+            key = self._shard_of(frames[0].place) if self._limits.by_shard else ()
+            group = self._groups.setdefault(key, deque())
+            group.extendleft(reversed(frames))
+            if self._limits.by_shard and key not in self._missing:
+                self._whole.appendleft(key)
+
+    def raise_failure(self) -> None:
+        """Raise the error of the writer, if there is one; it tries again from now on."""
+        if self.failure is None:
+            return
+        error, self.failure = self.failure, None
+        if not isinstance(error, Exception):
+            raise error
+        raise self._error(error) from error
+
+    def _error(self, error: Exception) -> StreamError:
+        waiting = [frame.number for frame in self.waiting()]
+        numbers = sorted({*waiting, *range(self.n_published, self.n_stored)})
+        shown = (
+            f"{len(numbers)} frames from number {numbers[0]} on" if numbers else "the record of the stream"
+        )
+        return StreamError(
+            f"array {self.target.folder!r}: {shown} could not be stored: {error}", numbers=tuple(numbers)
+        )
+
+    def waiting(self) -> list[Frame]:
+        """Return the frames that are not stored."""
+        return [frame for group in self._groups.values() for frame in group]
+
+    def close(self) -> list[Frame]:
+        """Take no further frames; return those that could not be stored, which are given up."""
+        self.is_closed = True
+        frames = self.waiting()
+        self._groups.clear()
+        self.n_frames -= len(frames)
+        return frames
+
+    def end_record(self) -> None:
+        """Tell readers that no further frames come. Without the mutex."""
+        self._record.publish(self.n_published, is_open=False)

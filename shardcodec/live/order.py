@@ -1,0 +1,112 @@
+# order.py - the order in which the frames of a stream come
+# SPDX-License-Identifier: MIT
+"""`FrameOrder`: from the number of a frame to its place along the axes of the stream."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..arguments import show
+
+__all__ = ["FrameOrder", "axes_of"]
+
+Ints = tuple[int, ...]
+
+
+class FrameOrder:
+    """The places of frames in order of acquisition, and the number of the next frame.
+
+    extents: those of the array along the axes of the stream, slowest axis first. positions: the place of each frame from number 0
+    on; None: C order. number: that of the first frame. grows: the first axis has no end.
+    """
+
+    def __init__(self, extents: Ints, positions: Iterable[Any] | None, number: int, *, grows: bool) -> None:
+        self.extents = extents
+        self.grows = grows
+        self.n_inner = math.prod(extents[1:])
+        self.number = self._first = number
+        self._places = None if positions is None else itertools.islice(positions, number, None)
+
+    def take(self) -> tuple[int, Ints]:
+        """Return number and place of the next frame; IndexError: the array has no room for it."""
+        number = self.number
+        place = self._in_c_order(number) if self._places is None else self._listed(number)
+        self.number += 1
+        return number, place
+
+    def n_in_block(self, block: Ints, extents: Ints) -> int:
+        """Return how many frames of this order lie in a block of the array; blocks have these extents.
+
+        With `positions`, all places of the block count.
+        """
+        sides = []
+        for axis, (at, extent, size) in enumerate(zip(block, extents, self.extents, strict=True)):
+            end = (at + 1) * extent
+            sides.append(range(at * extent, end if self.grows and axis == 0 else min(end, size)))
+        if self._places is not None or not self._first:
+            return math.prod(map(len, sides))
+        return sum(self._number_of(place) >= self._first for place in itertools.product(*sides))
+
+    def _number_of(self, place: Ints) -> int:
+        number = 0
+        for at, extent in zip(place, self.extents, strict=True):
+            number = number * extent + at
+        return number
+
+    def _in_c_order(self, number: int) -> Ints:
+        if not self.grows and number >= self.extents[0] * self.n_inner:
+            raise IndexError(
+                f"frame {number}: expected at most {self.extents[0] * self.n_inner} frames, for which the array has room"
+            )
+        place = []
+        for extent in reversed(self.extents[1:]):
+            number, at = divmod(number, extent)
+            place.append(at)
+        return (number, *reversed(place))
+
+    def _listed(self, number: int) -> Ints:
+        assert self._places is not None
+        given = next(self._places, None)
+        if given is None:
+            raise IndexError(f"frame {number}: expected a position for it, but `positions` has ended")
+        try:
+            place = tuple(map(operator.index, given if isinstance(given, Iterable) else (given,)))
+        except TypeError:
+            place = ()
+        if len(place) != len(self.extents) or any(
+            not 0 <= at < n for at, n in zip(place, self.extents, strict=True)
+        ):
+            raise IndexError(
+                f"frame {number}: expected a position inside of {self.extents}, got {show(given)}"
+            )
+        return place
+
+
+def axes_of(axis: Any, ndim: int, document: Mapping[str, Any]) -> Ints:
+    """Return numbers of axes, from numbers or names of dimensions; `document` is that of the array."""
+    chosen = (axis,) if isinstance(axis, str) or not isinstance(axis, Sequence) else tuple(axis)
+    names = document.get("dimension_names") or (document.get("attributes") or {}).get("_ARRAY_DIMENSIONS")
+    axes = tuple(_axis_of(one, ndim, names or ()) for one in chosen)
+    if not axes or len(set(axes)) < len(axes):
+        raise ValueError(f"axis: expected one or several different axes, got {show(axis)}")
+    return axes
+
+
+def _axis_of(axis: Any, ndim: int, names: Sequence[Any]) -> int:
+    if isinstance(axis, str):
+        if axis not in names:
+            raise ValueError(f"axis: expected one of the dimensions {list(names)}, got {axis!r}")
+        return list(names).index(axis)
+    try:
+        number = operator.index(axis)
+    except TypeError:
+        raise TypeError(
+            f"axis: expected numbers or names of dimensions, or a sequence of them, got {show(axis)}"
+        ) from None
+    if not -ndim <= number < ndim:
+        raise ValueError(f"axis: expected one of the {ndim} axes of the array, got {number}")
+    return number % ndim

@@ -1,0 +1,82 @@
+# record.py - the record beside an array: how many frames of its stream are stored
+# SPDX-License-Identifier: MIT
+"""`StreamRecord`: the object ``.shardcodec-stream`` of an array, with the number of frames whose update has ended.
+
+Which inner chunks exist does not tell it: the last one may have some of its frames, a dropped frame leaves none, and those of dark
+frames equal the fill value. The record is replaced after each update, so after a kill it never counts a frame that is not stored.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from ..access.box_reader import Folder
+from ..access.documents import change_document
+from ..errors import StreamError
+from ..options import Options
+
+__all__ = ["NAME", "StreamRecord", "read_record"]
+
+NAME = ".shardcodec-stream"
+VERSION = 1
+
+
+def read_record(folder: Folder) -> Mapping[str, Any] | None:
+    """Return the record of an array; None if no stream has written to it. ValueError: it is of another version, or malformed."""
+    record = folder.document(NAME)
+    if record is None:
+        return None
+    is_known = record.get("version") == VERSION and isinstance(record.get("frames"), int)
+    if not is_known or not isinstance(record.get("axes"), list):
+        raise ValueError(
+            f"{folder!r}: expected a {NAME} of version {VERSION}, got version {record.get('version')}"
+        )
+    return record
+
+
+class StreamRecord:
+    """The record as one stream keeps it.
+
+    facts: members that do not change: ``axes``, numbers of axes; ``positions``, True if the order is not C order; ``grows``.
+    """
+
+    def __init__(self, folder: Folder, options: Options, facts: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._options = options
+        self._facts = facts
+        self._stream = secrets.token_hex(8)
+
+    def begin(self, n_frames: int) -> None:
+        """Take the array over from an earlier stream, whose updates are errors from now on."""
+        self._put(n_frames, is_open=True, begins=True)
+
+    def check(self) -> None:
+        """Raise StreamError if another stream has taken the array over, before its frames are written over."""
+        self._check(self._folder.document(NAME))
+
+    def publish(self, n_frames: int, *, is_open: bool = True) -> None:
+        """Store the number of frames; StreamError: another stream has taken the array over."""
+        self._put(n_frames, is_open=is_open)
+
+    def _put(self, n_frames: int, *, is_open: bool, begins: bool = False) -> None:
+        def changed(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            if not begins:
+                self._check(stored)
+            return {
+                "version": VERSION,
+                "stream": self._stream,
+                "frames": n_frames,
+                "open": is_open,
+                **self._facts,
+            }
+
+        change_document(self._folder, NAME, changed, self._options)
+
+    def _check(self, stored: Mapping[str, Any] | None) -> None:
+        if stored is None or stored.get("stream") != self._stream:
+            raise StreamError(
+                f"array {self._folder!r}: expected to be its only stream, but another one has begun since; of two programs that stream "
+                "into one array, stop the older one"
+            )

@@ -1,0 +1,466 @@
+# stream.py - frames of a running instrument into arrays
+# SPDX-License-Identifier: MIT
+"""`stream`: frames that come one after the other are stored in the background, and can be read after each update."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ..access.array import document_of
+from ..arguments import checked
+from ..drawing.figures import format_nbytes, parse_nbytes
+from ..errors import StreamError
+from ..options import Durability
+from .frame_queue import FrameMemory, StreamLimits, StreamQueue
+from .order import FrameOrder, axes_of
+from .record import NAME, StreamRecord, read_record
+from .target import FrameTarget, handle_on, seconds_of
+from .writers import Full, StreamWriters
+
+__all__ = ["Stream", "StreamGroup", "StreamStats", "stream"]
+
+# Bytes of the frames of one update. An append takes at most twice as many (`access.placement.APPEND_NBYTES`).
+UPDATE_NBYTES = 32 << 20
+
+AFTER_UPDATE, WITH_SHARD = "after each update", "when a shard is full"
+
+
+@dataclass(frozen=True)
+class StreamStats:
+    """What a stream has done since it was begun.
+
+    Parameters
+    ----------
+    frames_queued, bytes_queued : int
+        Frames that wait, and their size in bytes.
+    frames_stored, bytes_stored : int
+        Frames whose update has ended, and their decoded size in bytes.
+    frames_dropped, bytes_dropped : int
+        Frames that were dropped because the queue was full.
+    updates : int
+        Updates that have ended.
+    slowest_update : float
+        Seconds of the slowest update.
+    """
+
+    frames_queued: int
+    bytes_queued: int
+    frames_stored: int
+    bytes_stored: int
+    frames_dropped: int
+    bytes_dropped: int
+    updates: int
+    slowest_update: float
+
+
+@checked
+def stream(
+    arrays: Any,
+    axis: Any = 0,
+    *,
+    start: int | None = None,
+    positions: Iterable[Any] | None = None,
+    resume: bool = False,
+    grow_every: int | None = None,
+    max_delay: str | float = "50ms",
+    max_frames: int | None = None,
+    queue: str | int = "256MiB",
+    full: Full = "block",
+    copy: bool = True,
+    durability: Durability | None = None,
+    threads: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Stream | StreamGroup:
+    """Begin to store frames that come one after the other. `append` returns at once; threads encode and store the frames.
+
+    Parameters
+    ----------
+    arrays : path, URL, zarr Store, zarr Array or Array, or a list of them
+        The array that takes the frames. Several arrays, such as positions or levels of a pyramid, get a stream each; their streams
+        share threads and the queue.
+    axis : int or str, or a sequence of them
+        The axis along which frames come, as a number or the name of a dimension. Several axes: in order of acquisition, the slowest
+        first. A frame has the other axes.
+    start : int, optional
+        Number of the first frame, which the frames before it need not exist for. Default: 0, or the end of an array that grows.
+    positions : iterable of int or of tuple of int, optional
+        Place of each frame along the axes, from frame 0 on. Default: C order.
+    resume : bool
+        Go on behind the last frame whose update had ended in an earlier stream; the number of this frame is `Stream.position`. An array
+        without an earlier stream is begun.
+    grow_every : int, optional
+        The first axis has no end: after so many frames, and at each `flush`, the shape in the metadata is set to what is stored. Default:
+        the shape is fixed, and frames that are not stored have the fill value.
+    max_delay : str or float
+        Time until the update of a frame begins at the latest, while the writer keeps up: ``"50ms"``, or seconds. Frames that come
+        meanwhile are stored in the same update.
+    max_frames : int, optional
+        Most frames of an update. Default: 32 MiB of frames, and at least an inner chunk.
+    queue : str or int
+        Memory for frames that wait, in bytes.
+    full : {"block", "raise", "drop"}
+        What `append` does while the queue is full: wait, raise `StreamFullError`, or drop the frame and count it. The place of a
+        dropped frame stays empty.
+    copy : bool
+        Copy frames. With False, the caller does not change an array that it has given before `flush` returns.
+    durability : {"rename", "fsync"}, optional
+        As in `Options`. With "fsync", the frames of an update are on the disk when it ends.
+    threads : int, optional
+        As in `Options`: threads of an update.
+    storage_options : mapping, optional
+        Only with URLs, as for `open_array`.
+
+    Returns
+    -------
+    Stream or StreamGroup
+        A context manager; a `StreamGroup` for a list of arrays.
+
+    Raises
+    ------
+    FileNotFoundError, SpecError, UnsupportedError
+        As for `open_array`.
+    TypeError, ValueError
+        An argument is invalid; or the array has frames of an earlier stream, and neither `resume` nor `start` says what to do.
+
+    Warns
+    -----
+    RuntimeWarning
+        Shards cannot be appended to in this store: frames can be read when their shard is full.
+
+    Notes
+    -----
+    A process that is killed loses the frames that wait, and no frame whose update has ended. The object ``.shardcodec-stream``
+    beside the metadata of the array says how many these are. One stream at a time writes into an array.
+
+    Examples
+    --------
+    >>> with shardcodec.stream("run.zarr", axis="t") as frames:  # doctest: +SKIP
+    ...     for image in camera:
+    ...         frames.append(image)
+    """
+    is_group = isinstance(arrays, list | tuple)
+    chosen: Sequence[Any] = arrays if is_group else [arrays]
+    if not chosen:
+        raise ValueError("arrays: expected at least one array, got an empty list")
+    for name, value in (("start", start), ("grow_every", grow_every), ("max_frames", max_frames)):
+        if value is not None and value < (name != "start"):
+            raise ValueError(f"{name}: expected a positive number, got {value}")
+    if grow_every is not None and positions is not None:
+        raise ValueError(
+            "grow_every: expected None with `positions`, because the first axis grows in C order"
+        )
+    delay, nbytes = seconds_of(max_delay, "max_delay"), parse_nbytes(queue)
+    options = {
+        "write_strategy": "append",
+        "compact": False,  # packing moves inner chunks under the hands of readers
+        "durability": durability,
+        "threads": threads,
+    }
+    handles = [handle_on(each, storage_options, writes=True, **options) for each in chosen]
+    targets = [FrameTarget(each, axes_of(axis, each.ndim, document_of(each))) for each in handles]
+    memory = FrameMemory(nbytes, max(target.frame_nbytes for target in targets))
+    orders = [None] * len(targets) if positions is None else itertools.tee(positions, len(targets))
+    queues = []
+    for target, places in zip(targets, orders, strict=True):
+        limits = _limits(target, memory, delay, max_frames, grow_every)
+        queues.append(_queue_of(target, places, limits, start, resume=resume))
+    for each in queues:  # after all checks
+        each.begin()
+    writers = StreamWriters(queues, memory, min(len(queues), targets[0].options.threads))
+    streams = [Stream(each, writers, memory, full, copy, ends_threads=not is_group) for each in queues]
+    return StreamGroup(streams, writers) if is_group else streams[0]
+
+
+def _limits(
+    target: FrameTarget, memory: FrameMemory, delay: float, max_frames: int | None, grow_every: int | None
+) -> StreamLimits:
+    """Decide how many frames are stored together; warn if shards are stored as a whole."""
+    n = max_frames or max(UPDATE_NBYTES // target.frame_nbytes, math.prod(target.chunk_extents))
+    by_shard = not target.is_readable_after_update()
+    if by_shard:
+        in_shard = math.prod(target.shard_extents)
+        if in_shard > memory.n_slots:
+            raise ValueError(
+                f"queue: expected room for the {in_shard} frames of a shard, which is stored as a whole in this store, got room for "
+                f"{memory.n_slots} frames; choose shards with fewer frames, or a larger queue"
+            )
+        warnings.warn(
+            f"{target.folder!r}: shards cannot be appended to in this store, so they are stored as a whole: up to {in_shard} frames of "
+            f"each shard ({format_nbytes(in_shard * target.frame_nbytes)}) are in memory alone, and cannot be read, until the shard is "
+            "full, or until `flush` or `close`",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return StreamLimits(delay, max(1, min(n, memory.n_slots)), by_shard, grow_every)
+
+
+def _queue_of(
+    target: FrameTarget,
+    positions: Iterable[Any] | None,
+    limits: StreamLimits,
+    start: int | None,
+    *,
+    resume: bool,
+) -> StreamQueue:
+    """Return the queue of a stream, which has not begun yet."""
+    extents = tuple(target.array.shape[axis] for axis in target.axes)
+    grows = limits.grow_every is not None
+    n_inner = math.prod(extents[1:])
+    if 0 in extents[1:] or (not grows and not extents[0]):
+        raise ValueError(f"array {target.folder!r}: expected room for frames, got shape {target.array.shape}")
+    facts = {"axes": list(target.axes), "positions": positions is not None, "grows": grows}
+    earlier = read_record(target.folder)
+    number = extents[0] * n_inner if grows else 0
+    if earlier is not None and resume:
+        other = {name: earlier.get(name) for name in facts}
+        if other != facts:
+            raise ValueError(f"resume: expected a stream as the earlier one, {other}, got {facts}")
+        number = earlier["frames"]
+    elif start is not None:
+        number = start
+    elif earlier is not None and earlier["frames"] > (number if grows else 0):
+        raise ValueError(
+            f"array {target.folder!r}: it has {earlier['frames']} frames of an earlier stream ({NAME}); use resume=True to go on behind "
+            "them, or start=0 to write over them"
+        )
+    record = StreamRecord(target.folder, target.options, facts)
+    return StreamQueue(target, FrameOrder(extents, positions, number, grows=grows), record, limits)
+
+
+class Stream:
+    """Takes the frames of one array; made by `stream`.
+
+    Several threads may append; each frame gets the next number. After a fork, only the parent may use it. A stream that is not closed
+    is stored when the interpreter ends.
+
+    Parameters
+    ----------
+    queue, writers, memory, full, copy, ends_threads
+        As `stream` makes them; `ends_threads` is False in a group.
+
+    Attributes
+    ----------
+    readable : {"after each update", "when a shard is full"}
+        When other processes can read frames.
+    """
+
+    def __init__(
+        self,
+        queue: StreamQueue,
+        writers: StreamWriters,
+        memory: FrameMemory,
+        full: Full,
+        copy: bool,
+        *,
+        ends_threads: bool,
+    ) -> None:
+        self._queue = queue
+        self._writers = writers
+        self._full = full
+        self._copies = copy
+        self._ends_threads = ends_threads
+        self._dtype = queue.target.array.dtype
+        self._shape = queue.target.frame_shape
+        self._slots = memory.slots(self._shape, self._dtype)
+        self.readable = WITH_SHARD if queue.stores_shards else AFTER_UPDATE
+
+    @property
+    def position(self) -> int:
+        """Number of the next frame."""
+        return self._queue.order.number
+
+    @property
+    def stored(self) -> int:
+        """Number of the first frame whose update has not ended; all before it are stored, or were dropped."""
+        return self._queue.n_published
+
+    @property
+    def stats(self) -> StreamStats:
+        """What the stream has done."""
+        queued, stored, dropped, updates, slowest = self._writers.stats(self._queue)
+        nbytes = self._queue.target.frame_nbytes
+        return StreamStats(
+            queued,
+            queued * nbytes,
+            stored,
+            stored * nbytes,
+            dropped,
+            dropped * nbytes,
+            updates,
+            slowest,
+        )
+
+    def append(self, frames: Any) -> int:
+        """Take a frame, or several with one more axis in front.
+
+        Parameters
+        ----------
+        frames : array_like
+            Its shape is that of the array without the axes of the stream.
+
+        Returns
+        -------
+        int
+            Number of frames that were taken; fewer than were given if some were dropped.
+
+        Raises
+        ------
+        StreamError
+            Frames that were taken before could not be stored (``numbers``); they wait, and the writer tries again. This frame was not
+            taken.
+        StreamFullError
+            With ``full="raise"``: the queue is full. This frame was not taken.
+        IndexError
+            The array has no room for a further frame.
+        TypeError, ValueError
+            The frame has another shape or data type; or the stream is closed.
+        """
+        self._writers.check_process()
+        values = np.asarray(frames)
+        if values.shape == self._shape:
+            values = values[np.newaxis]
+        elif values.shape[1:] != self._shape or values.ndim != len(self._shape) + 1:
+            raise ValueError(
+                f"frames: expected shape {self._shape}, or one more axis in front, got {values.shape}"
+            )
+        if not np.can_cast(values.dtype, self._dtype, "same_kind"):
+            raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}")
+        is_given = not self._copies and values.dtype == self._dtype
+        n_taken = 0
+        for i in range(len(values)):
+            slot = self._writers.slot(self._queue, self._full)
+            if slot is None:
+                continue
+            if is_given:
+                self._writers.push(self._queue, values, i, slot)
+            else:
+                self._fill(slot, values[i])
+                self._writers.push(self._queue, self._slots, slot, slot)
+            n_taken += 1
+        return n_taken
+
+    def _fill(self, slot: int, frame: np.ndarray[Any, Any]) -> None:
+        try:
+            self._slots[slot] = frame
+        except BaseException:
+            self._writers.give(slot)
+            raise
+
+    def flush(self) -> None:
+        """Store all frames that were taken, and return when readers can see them.
+
+        Where shards are stored as a whole, the last ones are stored with the frames that are there.
+
+        Raises
+        ------
+        StreamError
+            Frames could not be stored (``numbers``). They wait, and the writer tries again.
+        ValueError
+            The stream is closed.
+        """
+        self._writers.check_process()
+        self._writers.flush(self._queue)
+
+    def close(self) -> None:
+        """Store all frames that were taken, and end the stream. A second call does nothing.
+
+        Raises
+        ------
+        StreamError
+            Frames could not be stored (``numbers``), and are given up.
+        """
+        if self._queue.is_closed:
+            return
+        self._writers.check_process()
+        try:
+            self._writers.flush(self._queue)
+            self._queue.end_record()
+        finally:
+            self._writers.give_up(self._queue)
+            if self._ends_threads:
+                self._writers.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close([self], error)
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._queue.target.folder!r} position={self.position} stored={self.stored}>"
+
+
+class StreamGroup(Sequence[Stream]):
+    """The streams of several arrays, which share threads and a queue; made by `stream`.
+
+    Parameters
+    ----------
+    streams, writers
+        As `stream` makes them.
+    """
+
+    def __init__(self, streams: Sequence[Stream], writers: StreamWriters) -> None:
+        self._streams = tuple(streams)
+        self._writers = writers
+        self._is_closed = False
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._streams[number]
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self._streams)
+
+    def flush(self) -> None:
+        """Store all frames that were taken; see `Stream.flush`."""
+        for each in self._streams:
+            each.flush()
+
+    def close(self) -> None:
+        """Close all streams; see `Stream.close`. The first error is raised after all were closed."""
+        if self._is_closed:
+            return
+        self._writers.check_process()
+        self._is_closed = True
+        failure: StreamError | None = None
+        try:
+            for each in self._streams:
+                try:
+                    each.close()
+                except StreamError as error:
+                    failure = failure or error
+        finally:
+            self._writers.end()
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close([self], error)
+
+
+def _close(streams: Sequence[Stream | StreamGroup], error: BaseException | None) -> None:
+    """Close streams at the end of a block; an error of the block comes before one of the streams."""
+    for each in streams:
+        try:
+            each.close()
+        except StreamError as failure:
+            if error is None:
+                raise
+            error.add_note(str(failure))

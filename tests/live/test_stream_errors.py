@@ -1,0 +1,240 @@
+# test_stream_errors.py - a full queue, errors of the writer, and what a stream refuses
+# SPDX-License-Identifier: MIT
+"""What a caller learns of frames that are not stored."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from live_frames import frame_of, frames_of, image_array
+
+import shardcodec
+from shardcodec.live.frame_queue import FrameMemory
+from shardcodec.live.record import NAME
+from shardcodec.live.target import FrameTarget, seconds_of
+
+# ---------------------------------------------------------------- a full queue
+
+
+class Gate:
+    """Stops updates of streams until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_open = threading.Event()
+        self.is_reached = threading.Event()
+        store = FrameTarget.store
+
+        def gated(target: FrameTarget, frames: Any) -> None:
+            self.is_reached.set()
+            assert self.is_open.wait(60)
+            store(target, frames)
+
+        monkeypatch.setattr(FrameTarget, "store", gated)
+
+
+def test_full_queue_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, gate = image_array(tmp_path / "a"), Gate(monkeypatch)
+    with shardcodec.stream(array, max_delay=0, queue=4 * 192) as stream:
+        stream.append(frames_of(4))
+        thread = threading.Thread(target=stream.append, args=(frames_of(10, first=4),))
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive() and stream.position == 4
+        gate.is_open.set()
+        thread.join(60)
+    assert (array[:14] == frames_of(14)).all()
+
+
+def test_full_queue_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, gate = image_array(tmp_path / "a"), Gate(monkeypatch)
+    with shardcodec.stream(array, max_delay=0, queue=4 * 192, full="raise") as stream:
+        stream.append(frames_of(4))
+        with pytest.raises(shardcodec.StreamFullError, match="4 frames wait") as caught:
+            stream.append(frame_of(4))
+        assert caught.value.numbers == (4,)
+        gate.is_open.set()
+        stream.flush()
+        stream.append(frame_of(4))
+    assert (array[:5] == frames_of(5)).all()
+
+
+def test_dropped_frames_leave_their_place_empty_and_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, gate = image_array(tmp_path / "a"), Gate(monkeypatch)
+    with shardcodec.stream(array, max_delay=0, queue=4 * 192, full="drop") as stream:
+        assert stream.append(frames_of(4)) == 4
+        assert stream.append(frames_of(3, first=4)) == 0
+        assert stream.position == 7
+        gate.is_open.set()
+        stream.flush()
+        assert stream.append(frame_of(7)) == 1
+        stream.flush()
+        assert stream.stored == 8
+        stats = stream.stats
+    assert (stats.frames_stored, stats.frames_dropped, stats.bytes_dropped) == (5, 3, 3 * 192)
+    expected = frames_of(8)
+    expected[4:7] = 0
+    assert (array[:8] == expected).all() and sum(1 for _ in shardcodec.tail(array)) == 8
+
+
+def test_memory_of_the_queue_is_used_again(tmp_path: Path) -> None:
+    memory = FrameMemory(10_000, 190)
+    slots = memory.slots((5, 19), np.dtype("uint16"))
+    assert memory.n_slots == 52 and slots.shape == (52, 5, 19)
+    assert [memory.take() for _ in range(3)] == [0, 1, 2]
+    memory.give([1])
+    assert memory.take() == 1 and memory.take() == 3
+    slots[...] = np.arange(52).reshape(52, 1, 1)
+    assert (slots[51] == 51).all()
+    with pytest.raises(ValueError, match="for one frame"):
+        FrameMemory(100, 190)
+
+
+# ---------------------------------------------------------------- errors
+
+
+def append_for_ever(stream: Any) -> None:
+    for number in itertools.count(stream.position):
+        stream.append(frame_of(number))
+
+
+def test_error_of_the_writer_reaches_the_caller_and_no_frame_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = image_array(tmp_path / "a", 100_000)
+    store, failing = FrameTarget.store, True
+
+    def full_disk(target: FrameTarget, frames: Any) -> None:
+        if failing:
+            raise OSError(28, "No space left on device")
+        store(target, frames)
+
+    monkeypatch.setattr(FrameTarget, "store", full_disk)
+    with shardcodec.stream(array, max_delay=0) as stream:
+        stream.append(frames_of(3))
+        with pytest.raises(shardcodec.StreamError, match="3 frames from number 0 on") as caught:
+            stream.flush()
+        assert caught.value.numbers == (0, 1, 2) and isinstance(caught.value.__cause__, OSError)
+        with pytest.raises(
+            shardcodec.StreamError
+        ) as caught:  # the writer tries again, and its error reaches `append`
+            append_for_ever(stream)
+        assert caught.value.numbers == tuple(range(stream.position))
+        n = stream.position
+        failing = False
+        stream.flush()
+        stream.append(frame_of(n))
+    assert (array[: n + 1] == frames_of(n + 1)).all()
+
+
+def test_close_names_what_was_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = image_array(tmp_path / "a")
+    stream: Any = shardcodec.stream(array, max_delay=0)
+    stream.append(frames_of(3))
+    stream.flush()
+
+    def full_disk(target: FrameTarget, frames: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FrameTarget, "store", full_disk)
+    stream.append(frames_of(2, first=3))
+    with pytest.raises(shardcodec.StreamError) as caught:
+        stream.close()
+    assert caught.value.numbers == (3, 4)
+    stream.close()
+    for call in (stream.flush, lambda: stream.append(frame_of(0))):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    with shardcodec.stream(array, resume=True) as stream:
+        assert stream.position == 3
+
+
+def test_error_of_the_block_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = image_array(tmp_path / "a")
+
+    def full_disk(target: FrameTarget, frames: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ZeroDivisionError) as caught, shardcodec.stream(array) as stream:  # noqa: PT012
+        monkeypatch.setattr(FrameTarget, "store", full_disk)
+        stream.append(frame_of(0))
+        raise ZeroDivisionError
+    assert "1 frames from number 0" in caught.value.__notes__[0]
+
+
+def test_frames_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    array = image_array(tmp_path / "a")
+    with shardcodec.stream(array) as stream:
+        for frame, error in [
+            (np.zeros((8, 12), "uint16"), ValueError),
+            (np.zeros((2, 8, 12), "uint16"), ValueError),
+            (np.zeros(8, "uint16"), ValueError),
+            (np.zeros((12, 8), "float32"), TypeError),
+            (np.zeros((12, 8), "int64"), TypeError),
+        ]:
+            with pytest.raises(error, match="frames: expected"):
+                stream.append(frame)
+        stream.append(np.ones((12, 8), "uint8"))
+    assert (array[0] == 1).all() and stream.position == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"axis": 3}, ValueError, "3 axes"),
+        ({"axis": (0, 0)}, ValueError, "different axes"),
+        ({"axis": ()}, ValueError, "one or several"),
+        ({"axis": "time"}, ValueError, "dimensions"),
+        ({"axis": 1.5}, TypeError, "numbers or names"),
+        ({"axis": (0, 1, 2), "start": -1}, ValueError, "start"),
+        ({"max_delay": "5 parsecs"}, ValueError, "max_delay"),
+        ({"max_delay": -1}, ValueError, "max_delay"),
+        ({"queue": "100"}, ValueError, "queue"),
+        ({"queue": "many"}, ValueError, "size"),
+        ({"max_frames": 0}, ValueError, "max_frames"),
+        ({"grow_every": 0}, ValueError, "grow_every"),
+        ({"grow_every": 1, "positions": [0]}, ValueError, "grow_every"),
+        ({"full": "wait"}, ValueError, "full"),
+        ({"durability": "hope"}, ValueError, "durability"),
+        ({"threads": 0}, ValueError, "threads"),
+        ({"resume": 1}, TypeError, "resume"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    tmp_path: Path, arguments: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    array = image_array(tmp_path / "a")
+    with pytest.raises(error, match=match):
+        shardcodec.stream(array, **arguments)
+    with pytest.raises(ValueError, match="at least one array"):
+        shardcodec.stream([])
+    assert not (tmp_path / "a" / NAME).exists()
+
+
+def test_arrays_that_cannot_take_frames_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="room for frames"):
+        shardcodec.stream(image_array(tmp_path / "a", 0))
+    text = zarr.create_array(tmp_path / "t", shape=(4, 4), chunks=(1, 4), dtype=str)
+    with pytest.raises(shardcodec.UnsupportedError, match="fixed size"):
+        shardcodec.stream(text)
+    with pytest.raises(FileNotFoundError):
+        shardcodec.stream(tmp_path / "nothing")
+
+
+def test_durations_have_units() -> None:
+    assert [seconds_of(each, "x") for each in (2, 0.5, "50ms", "1.5 s", "2min", "100us", "3")] == [
+        2,
+        0.5,
+        0.05,
+        1.5,
+        120,
+        pytest.approx(1e-4),
+        3,
+    ]

@@ -1,0 +1,134 @@
+# live_actors.py - processes that write and read streams at the same time
+# SPDX-License-Identifier: MIT
+"""Two writers and readers of four kinds, for seconds or minutes. Each frame shows its number, so a reader knows a wrong one.
+
+    python tests/live_actors.py FOLDER --seconds 600
+
+prints what each reader has read, and the memory of each process at the beginning and at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+import shardcodec
+
+__all__ = ["READERS", "run"]
+
+SHAPE = (64, 48)
+READERS = ("zarr", "tensorstore", "shardcodec", "tail")
+
+
+def numbered(number: int) -> np.ndarray[Any, Any]:
+    return np.full(SHAPE, number + 1, "uint32")
+
+
+def resident_nbytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def write(path: str, seconds: float, report: Any) -> None:
+    """Stream frames of increasing numbers, a hundred times a second at most."""
+    end = time.monotonic() + seconds
+    with shardcodec.stream(path, grow_every=1, max_delay="20ms", queue="4MiB") as frames:
+        early = 0
+        while time.monotonic() < end:
+            frames.append(numbered(frames.position))
+            time.sleep(0.001)
+            if not early and frames.position > 500:
+                early = resident_nbytes()
+        n = frames.position
+    report.put(("writer", n, early, resident_nbytes()))
+
+
+def check(number: int, frame: Any) -> None:
+    if not (np.asarray(frame) == number + 1).all():
+        raise AssertionError(f"frame {number} has {np.unique(frame)[:4]}")
+
+
+def look_with(kind: str, path: str) -> Any:
+    """Return a function that opens the array again and returns it."""
+    if kind == "zarr":
+        return lambda: zarr.open_array(path, mode="r")
+    if kind == "shardcodec":
+        handle = shardcodec.open_array(path)
+        return lambda: (handle.refresh(), handle)[1]
+    import tensorstore
+
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": path}, "recheck_cached_data": True}
+    return lambda: tensorstore.open(spec, read=True, open=True).result()
+
+
+def read(kind: str, path: str, seconds: float, report: Any) -> None:
+    """Read the newest and random frames until the time is over."""
+    n_read, early, chance = 0, 0, np.random.default_rng(1)
+    begin = time.monotonic()
+    try:
+        if kind == "tail":
+            for (number,), frame in shardcodec.tail(path, timeout=60):
+                check(number, frame)
+                n_read += 1
+                early = early or (resident_nbytes() if n_read > 500 else 0)
+        else:
+            look = look_with(kind, path)
+            while time.monotonic() - begin < seconds:
+                array = look()
+                n = array.shape[0]
+                for number in {n - 1, *chance.integers(0, n, 3).tolist()} if n else ():
+                    value = array[number]
+                    check(number, value.read().result() if kind == "tensorstore" else value)
+                    n_read += 1
+                early = early or (resident_nbytes() if n_read > 500 else 0)
+                time.sleep(0.002)
+        report.put((kind, n_read, early, resident_nbytes()))
+    except BaseException:
+        report.put((kind, -1, traceback.format_exc(), 0))
+
+
+def run(folder: Path, seconds: float, readers: tuple[str, ...] = READERS) -> list[tuple[Any, ...]]:
+    """Let two writers and the readers work; return (kind, number of frames, early memory, late memory) of each process."""
+    context = multiprocessing.get_context("spawn")
+    report = context.Queue()
+    paths = [str(folder / name) for name in ("a", "b")]
+    for path in paths:
+        zarr.create_array(
+            path, shape=(0, *SHAPE), shards=(200, *SHAPE), chunks=(4, *SHAPE), dtype="uint32", fill_value=0
+        )
+    processes = [context.Process(target=write, args=(path, seconds, report)) for path in paths]
+    processes += [
+        context.Process(target=read, args=(kind, paths[i % 2], seconds, report))
+        for i, kind in enumerate(readers)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        return [report.get(timeout=seconds + 120) for _ in processes]
+    finally:
+        for process in processes:
+            process.join(30)
+            process.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=600)
+    arguments = parser.parse_args()
+    for kind, n, early, late in run(arguments.folder, arguments.seconds):
+        print(f"{kind:12} {n:10,} frames, resident {early} -> {late} bytes")
+
+
+if __name__ == "__main__":
+    main()
