@@ -1,6 +1,6 @@
 # record.py - the record beside an array: how many frames of its stream are stored
 # SPDX-License-Identifier: MIT
-"""`StreamRecord`: the object ``.shardcodec-stream`` of an array, with the number of frames whose update has ended.
+"""`StreamRecord`: the object ``shardcodec-stream.json`` of an array, with the number of frames whose update has ended.
 
 Which inner chunks exist does not tell it: the last one may have some of its frames, a dropped frame leaves none, and those of dark
 frames equal the fill value. The record is replaced after each update, so after a kill it never counts a frame that is not stored.
@@ -19,7 +19,8 @@ from ..options import Options
 
 __all__ = ["NAME", "StreamRecord", "read_record"]
 
-NAME = ".shardcodec-stream"
+# Without a dot at its beginning, so that copies of the array have it.
+NAME = "shardcodec-stream.json"
 VERSION = 1
 
 

@@ -137,7 +137,7 @@ def stream(
 
     Notes
     -----
-    A process that is killed loses the frames that wait, and no frame whose update has ended. The object ``.shardcodec-stream``
+    A process that is killed loses the frames that wait, and no frame whose update has ended. The object ``shardcodec-stream.json``
     beside the metadata of the array says how many these are. One stream at a time writes into an array.
 
     Examples

@@ -478,3 +478,14 @@ def test_handle_and_url_are_targets(tmp_path: Path) -> None:
         stream.append(frames_of(5, first=5))
     assert (handle[:10] == frames_of(10)).all()
     assert repr(stream) == f"<Stream {tmp_path}/a position=10 stored=10>"
+
+
+@pytest.mark.parametrize("copy", [lambda a, b: tools.convert(a, b), lambda a, b: tools.compact(a, to=b)])
+def test_stream_resumes_in_a_copy(tmp_path: Path, copy: Any) -> None:
+    """A copy without the record would take frames from number 0 on, and write over those that are stored."""
+    image_array(tmp_path / "a")
+    with shardcodec.stream(tmp_path / "a") as stream:
+        stream.append(frames_of(7))
+    copy(tmp_path / "a", tmp_path / "b")
+    with shardcodec.stream(tmp_path / "b", resume=True) as stream:
+        assert stream.position == 7
