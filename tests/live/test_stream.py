@@ -480,7 +480,7 @@ def test_handle_and_url_are_targets(tmp_path: Path) -> None:
     assert repr(stream) == f"<Stream {tmp_path}/a position=10 stored=10>"
 
 
-@pytest.mark.parametrize("copy", [lambda a, b: tools.convert(a, b), lambda a, b: tools.compact(a, to=b)])
+@pytest.mark.parametrize("copy", [tools.convert, lambda a, b: tools.compact(a, to=b)])
 def test_stream_resumes_in_a_copy(tmp_path: Path, copy: Any) -> None:
     """A copy without the record would take frames from number 0 on, and write over those that are stored."""
     image_array(tmp_path / "a")
