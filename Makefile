@@ -298,6 +298,10 @@ HISTORY_ARGS ?=
 histories: .venv/test-$(VERSION)/stamp ## record what writers and readers do while they are killed, and check it (docs/testing.md): make histories SEED=7 SECONDS=600
 	PYTHONSAFEPATH=1 $(call venv,test) tests/faults/history_runs.py --seed $(SEED) --seconds $(SECONDS) $(HISTORY_ARGS)
 
+.PHONY: live
+live: .venv/test-$(VERSION)/stamp ## two writers and four readers of streams at the same time (docs/testing.md): make live SECONDS=600
+	PYTHONSAFEPATH=1 $(call venv,test) tests/live_actors.py --seconds $(SECONDS)
+
 # Tests that need no wheel, no root and no server, in the environment of `make dev`.
 QUICK_TESTS := $(addprefix tests/,kernels engine format storage access kv test_project.py project/test_layers.py project/test_architecture.py)
 
