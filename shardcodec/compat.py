@@ -170,20 +170,21 @@ def refusal_of(document: Mapping[str, Any]) -> str | None:
 
 
 def inner_codecs_of(document: Mapping[str, Any]) -> tuple[Any, tuple[int, ...], Any, Any] | None:
-    """Return codecs, shape, data type and fill value of the innermost chunks of a ``zarr.json``.
+    """Return codecs, shape, data type and fill value of the innermost chunks of a ``zarr.json`` or a ``.zarray``.
 
     None if this version of zarr does not have the data type or a codec.
     """
     try:
         with quiet():
-            metadata = ArrayV3Metadata.from_dict(copy.deepcopy(dict(document)))
-            codecs, shape = tuple(metadata.codecs), chunk_shape_of(metadata)
+            metadata = metadata_from(copy.deepcopy(dict(document)))
+            codecs, shape, dtype = codecs_of(metadata), chunk_shape_of(metadata), _zdtype_of(metadata)
             while any(map(is_sharding, codecs)):
                 sharding: Any = next(filter(is_sharding, codecs))
                 codecs, shape = tuple(sharding.codecs), tuple(sharding.chunk_shape)
     except Exception:  # noqa: BLE001 - codecs of third parties may raise any exception
         return None
-    return None if shape is None else (codecs, shape, metadata.data_type, metadata.fill_value)
+    fill = dtype.default_scalar() if metadata.fill_value is None else metadata.fill_value
+    return None if shape is None else (codecs, shape, dtype, fill)
 
 
 def dtype_of(metadata: ArrayMetadata) -> np.dtype[Any]:
@@ -232,10 +233,11 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def open_with_any_grid(base: Any) -> zarr.Array[Any]:
-    """Open an array for reading, also one with a rectilinear grid, which zarr 3.2 and newer read if they are asked to."""
+def open_with_any_grid(base: Any, *, is_group: bool = False) -> Any:
+    """Open an array, or a group, for reading. zarr 3.2 and newer read a rectilinear grid if they are asked to."""
     with quiet(), zarr.config.set({"array.rectilinear_chunks": True}):
-        return zarr.open_array(base, mode="r")
+        how = {"mode": "r", "use_consolidated": False} if is_group else {"mode": "r"}
+        return (zarr.open_group if is_group else zarr.open_array)(base, **how)
 
 
 def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_empty: bool) -> ArraySpec:

@@ -20,10 +20,10 @@ from ..format.ml_types import ML_NBYTES, ml_name
 from ..options import Options
 from ..storage.replace import replace
 from ..storage.runner import BLOCKING, Runner, run_blocking
-from ..storage.store import Outcome, StoredObject
+from ..storage.store import Outcome, Store, StoredObject
 from .box_reader import Folder
 
-__all__ = ["Attributes", "change_document", "delete_objects", "type_for_zarr"]
+__all__ = ["Attributes", "change_document", "delete_objects", "replace_object", "type_for_zarr"]
 
 Document = Mapping[str, Any]
 
@@ -44,7 +44,17 @@ def change_document(
 def delete_objects(folder: Folder, names: Sequence[str], options: Options) -> None:
     """Delete objects of a folder, each under its lock, in a thread without an event loop."""
     if names:
-        run_blocking(replace(folder.store, folder.keys(names), _Deletion(), options, BLOCKING))
+        run_blocking(replace(folder.store, folder.keys(names), _Bytes(None), options, BLOCKING))
+
+
+def replace_object(
+    store: Store, key: str, data: bytes | None, check: Callable[[], None], options: Options
+) -> None:
+    """Replace an object by bytes, or delete it, in a thread without an event loop.
+
+    `check` is called under the lock of the object; if it raises, the object does not change.
+    """
+    run_blocking(replace(store, [key], _Bytes(data, check), options, BLOCKING))
 
 
 class _DocumentMaker:
@@ -80,10 +90,13 @@ class _DocumentMaker:
         return Outcome([text.encode()])
 
 
-class _Deletion:
-    """The `Maker` that deletes objects."""
+class _Bytes:
+    """The `Maker` of objects with given bytes; None deletes them."""
 
     keeps_emptied = False
+
+    def __init__(self, data: bytes | None, check: Callable[[], None] | None = None) -> None:
+        self._data, self._check = data, check
 
     def begin(self) -> None:
         """Do nothing."""
@@ -95,7 +108,9 @@ class _Deletion:
         return 0
 
     async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
-        return Outcome([None] * len(stored))
+        if self._check is not None:
+            await runner.call(self._check, inline=False)
+        return Outcome([self._data] * len(stored))
 
 
 def _content(path: str) -> bytes | None:

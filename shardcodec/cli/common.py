@@ -28,7 +28,7 @@ from zarr.errors import BaseZarrError
 from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..tools.other_objects import ObjectCounts
-from ..tools.report import Finding, LeftArray, Report, format_count, format_nbytes, parse_nbytes
+from ..tools.report import LeftArray, Report, format_count, format_nbytes, parse_nbytes
 from ..tools.work import Incomplete, Monitor, Stopped
 from .early_stop import replace_handlers
 
@@ -51,7 +51,6 @@ __all__ = [
     "StopRequests",
     "StorageOption",
     "ThreadsOption",
-    "finding_line",
     "left_line",
     "other_lines",
     "parse_share",
@@ -75,25 +74,10 @@ class ExitCode(enum.IntEnum):
     """The command could not do its work."""
     INCOMPLETE = 4
     """A part is left to do, and the command can resume."""
+    UNCHECKED = 5
+    """Nothing was found, but a part could not be checked."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C or SIGTERM."""
-
-
-# ---------------------------------------------------------------- a finding as one line of text
-#
-# `finding_line`, for the commands that report damage.
-
-
-def finding_line(finding: Finding) -> str:
-    """Return a finding as one line of text."""
-    place = finding.shard
-    if finding.chunk is not None:
-        place += f", inner chunk {finding.chunk}" + "".join(f" > {one}" for one in finding.nested)
-    if finding.offset is not None:
-        place += f", {finding.nbytes} bytes at offset {finding.offset}"
-    notes = {True: " (recoverable)", False: " (needs a copy)", None: ""}
-    sign = "warning: " if finding.is_warning else ""
-    return f"{sign}{finding.kind.value}: {place}: {finding.detail}{notes[finding.recoverable]}"
 
 
 # ---------------------------------------------------------------- lines for the objects that belong to no array
@@ -392,12 +376,16 @@ class _Lines(_Silent):
         super().__init__(stop)
         self._name = ""
         self._total: int | None = None
-        self._done = 0
-        self._next = 0.0
+        self._done = self._nbytes = 0
+        self._begin = self._next = 0.0
 
     def start(self, name: str, total: int | None) -> None:
-        self._name, self._total, self._done = name, total, 0
-        self._next = time.monotonic() + PAUSE
+        self._name, self._total, self._done, self._nbytes = name, total, 0, 0
+        self._begin = time.monotonic()
+        self._next = self._begin + PAUSE
+
+    def add_nbytes(self, nbytes: int) -> None:
+        self._nbytes += nbytes
 
     def advance(self, n: int = 1) -> None:
         self._done += n
@@ -405,7 +393,25 @@ class _Lines(_Silent):
             self._next = time.monotonic() + PAUSE
             of = "" if self._total is None else f"{self._done} of "
             shards = format_count(self._done if self._total is None else self._total, "shard")
-            print(f"{self._name}: {of}{shards}", file=sys.stderr, flush=True)
+            rate = _rate(self._nbytes, self._done, self._total, time.monotonic() - self._begin)
+            print(f"{self._name}: {of}{shards}{rate}", file=sys.stderr, flush=True)
+
+
+def _rate(nbytes: int, done: int, total: int | None, seconds: float) -> str:
+    """Return bytes, rate and time left, as far as they are known."""
+    text = f", {format_nbytes(nbytes)}, {format_nbytes(nbytes / max(seconds, 1e-9))}/s" if nbytes else ""
+    if total and 0 < done < total:
+        text += f", {format_seconds(seconds * (total - done) / done)} left"
+    return text
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time for readers, such as ``40 s`` or ``2 h 5 min``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 class _Bar(_Silent):
@@ -415,15 +421,22 @@ class _Bar(_Silent):
         super().__init__(stop)
         self._bars = bars
         self._task: Any = None
+        self._nbytes = 0
+        self._begin = 0.0
 
     def start(self, name: str, total: int | None) -> None:
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(name, total=total)
+        self._nbytes, self._begin = 0, time.monotonic()
+        self._task = self._bars.add_task(name, total=total, rate="")
+
+    def add_nbytes(self, nbytes: int) -> None:
+        self._nbytes += nbytes
 
     def advance(self, n: int = 1) -> None:
         if self._task is not None:
-            self._bars.advance(self._task, n)
+            rate = _rate(self._nbytes, 0, None, time.monotonic() - self._begin)
+            self._bars.update(self._task, advance=n, rate=rate.removeprefix(", "))
 
 
 @contextlib.contextmanager
@@ -450,7 +463,13 @@ def shown(kind: ProgressKind, stop: StopRequests) -> Iterator[Monitor]:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
             yield _Bar(stop, bars)
 

@@ -4,19 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
-from ..tools.array_report import ArrayReport, LayoutRecord, SizeSummary, StoredRecord
+from ..tools.array_report import ArrayReport
 from ..tools.chunk_check import Level
-from ..tools.doctor import Check, DoctorReport, Status
 from ..tools.doctor import doctor as examine
 from ..tools.inspect import inspect as inspect_arrays
-from ..tools.report import format_count, format_nbytes, format_share
-from ..tools.verify import ShardFindings, VerifiedArray, VerifyReport
-from ..tools.verify import verify as verify_shards
+from ..tools.verify import verify as verify_all
+from ..tools.verify_report import ShardFindings
 from ..tools.work import Monitor
 from .common import (
     ArrayOption,
@@ -34,7 +31,6 @@ from .common import (
     ProgressOption,
     StorageOption,
     ThreadsOption,
-    finding_line,
     parse_share,
     run_command,
     spec_from,
@@ -50,6 +46,12 @@ def inspect(
     plot: Annotated[
         str | None,
         Option("--plot", metavar="FILE", help="Save a picture of one array and of a shard, .png or .svg."),
+    ] = None,
+    plot_axes: Annotated[
+        str | None,
+        Option(
+            "--plot-axes", metavar="AXIS,AXIS", help="Axes of the picture, by names or numbers: time,lat."
+        ),
     ] = None,
     metadata: MetadataOption = None,
     storage_option: StorageOption = None,
@@ -76,7 +78,7 @@ def inspect(
     def on_array(report: ArrayReport) -> None:
         nonlocal n_shown
         output.part(report)
-        output.text([*([""] if n_shown else []), *lines(report)])
+        output.text([*([""] if n_shown else []), *report.lines()])
         n_shown += 1
 
     def work(monitor: Monitor) -> ExitCode:
@@ -89,6 +91,7 @@ def inspect(
             dask=dask,
             fail_fast=not keep_going,
             plot=plot,
+            plot_axes=None if plot_axes is None else [axis.strip() for axis in plot_axes.split(",")],
             storage_options=storage_options_from(storage_option),
             monitor=monitor,
             on_array=None if output.keeps_parts else on_array,
@@ -99,126 +102,7 @@ def inspect(
     run_command(work, progress)
 
 
-_ORDERS = {"any": "fits every order", "other": "no known order"}
-
-
-def lines(report: ArrayReport) -> Iterator[str]:
-    """Yield the report of one array as lines of text."""
-    yield report.name or report.place
-    if report.problem is not None:
-        yield _line("problem", report.problem)
-    if report.foreign_codec is not None:
-        kind = "its data type" if report.layout is None else report.layout.dtype
-        yield _line(
-            "note",
-            f"inner chunks are moved as bytes: only zarr decodes {kind} with the codec {report.foreign_codec}",
-        )
-    if report.layout is not None:
-        yield from _layout_lines(report.layout)
-    if report.stored is not None and report.layout is not None:
-        yield from _stored_lines(report.stored, report.layout)
-    for one in report.damaged:
-        yield _line("damaged", f"{one.shard}: {one.message}")
-    for name in report.foreign:
-        yield _line("other file", name)
-    if not report.is_complete:
-        yield _line("note", "stopped at the first damaged shard")
-
-
-def _line(name: str, text: str) -> str:
-    return f"  {name:13} {text}"
-
-
-def _layout_lines(layout: LayoutRecord) -> Iterator[str]:
-    yield _line("array", f"{_shape(layout.shape)} {layout.dtype}, fill value {layout.fill_value}")
-    if layout.dimension_names is not None:
-        yield _line("axes", ", ".join(name or "-" for name in layout.dimension_names))
-    if layout.grid_sizes is not None:
-        sizes = " x ".join(f"({', '.join(map(str, axis))})" for axis in layout.grid_sizes)
-        kind = "chunks, not sharded" if layout.chunk_shape is None else "shards"
-        yield _line("grid", f"rectilinear: sizes {sizes} of {kind}")
-        if layout.chunk_shape is not None:
-            yield _line("inner chunks", _shape(layout.chunk_shape))
-    elif layout.shard_shape is None and layout.chunk_shape is not None:
-        yield _line("chunks", f"{_shape(layout.chunk_shape)}, not sharded")
-    elif layout.shard_shape is not None and layout.chunk_shape is not None:
-        yield _line("shard", f"{_shape(layout.shard_shape)} in inner chunks of {_shape(layout.chunk_shape)}")
-    yield _line("codecs", _codecs(layout.codecs))
-    if layout.index_location is not None:
-        size = format_nbytes(layout.index_nbytes)
-        yield _line("index", f"{size} at the {layout.index_location}, {_codecs(layout.index_codecs)}")
-
-
-def _stored_lines(stored: StoredRecord, layout: LayoutRecord) -> Iterator[str]:
-    total = stored.shards.nbytes
-    yield _line("shards", f"{stored.n_shards} of {stored.n_grid_shards}, {format_nbytes(total)}")
-    if stored.n_damaged:
-        yield _line("damaged", format_count(stored.n_damaged, "shard"))
-    if stored.n_foreign:
-        yield _line("other files", str(stored.n_foreign))
-    if stored.n_shards == stored.n_damaged:
-        return
-    share = format_share(stored.n_chunks, stored.n_grid_chunks)
-    yield _line("inner chunks", f"{stored.n_chunks} of {stored.n_grid_chunks} ({share})")
-    yield _line("shard size", _sizes(stored.shards))
-    if stored.n_chunks:
-        yield _line("chunk size", _sizes(stored.chunks))
-    if stored.ratio is not None:
-        decoded = format_nbytes(stored.decoded_nbytes)
-        yield _line("ratio", f"{stored.ratio:.3g} ({decoded} decoded)")
-    yield _line(
-        "index bytes", f"{format_nbytes(stored.index_nbytes)} ({format_share(stored.index_nbytes, total)})"
-    )
-    yield _line(
-        "dead bytes", f"{format_nbytes(stored.dead_nbytes)} ({format_share(stored.dead_nbytes, total)})"
-    )
-    if stored.padding_nbytes:
-        yield _line("padding", f"{format_nbytes(stored.padding_nbytes)} of alignment")
-    if stored.unmarked_nbytes:
-        text = "before the first or behind the last inner chunk: header, footer or dead"
-        yield _line("unmarked", f"{format_nbytes(stored.unmarked_nbytes)} {text}")
-    for name, n, nbytes in (
-        ("header", stored.n_with_header, stored.header_nbytes),
-        ("footer", stored.n_with_footer, stored.footer_nbytes),
-    ):
-        if n:
-            yield _line(name, f"in {format_count(n, 'shard')}, {format_nbytes(nbytes)}")
-    yield _line(
-        "order",
-        ", ".join(
-            f"{_ORDERS.get(name, name)} ({format_count(n, 'shard')})"
-            for name, n in sorted(stored.orders.items())
-        ),
-    )
-    if stored.n_without_index_checksum:
-        yield _line(
-            "no checksum", f"of the index in {format_count(stored.n_without_index_checksum, 'shard')}"
-        )
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape)) if shape else "scalar"
-
-
-def _sizes(sizes: SizeSummary) -> str:
-    numbers = [sizes.p5_nbytes, sizes.p50_nbytes, sizes.p95_nbytes]
-    p5, p50, p95 = (format_nbytes(number or 0) for number in numbers)
-    return f"5 %: {p5}, median: {p50}, 95 %: {p95}"
-
-
-def _codecs(codecs: list[Any]) -> str:
-    """Return the names of codecs, with the levels of compressors."""
-    found = []
-    for codec in codecs:
-        configuration = codec.get("configuration") or {}
-        shown = [configuration[name] for name in ("cname", "level", "clevel") if name in configuration]
-        found.append(codec["name"] + (f"({', '.join(map(str, shown))})" if shown else ""))
-    return ", ".join(found) or "none"
-
-
 # ---------------------------------------------------------------- `shardcodec doctor PATH`: is a place fit for shards?
-
-_MARKS = {Status.OK: " ", Status.NOTE: "-", Status.PROBLEM: "!"}
 
 
 def doctor(
@@ -241,32 +125,20 @@ def doctor(
 
     def work(monitor: Monitor) -> ExitCode:
         report = examine(path, probe=not dry_run, storage_options=storage_options_from(storage_option))
-        output.text(check_lines(report))
+        output.text(report.lines())
         output.end(report)
         return ExitCode.FINDINGS if report.n_problems else ExitCode.CLEAN
 
     run_command(work, ProgressKind.NONE)
 
 
-def check_lines(report: DoctorReport) -> Iterator[str]:
-    """Yield the facts as lines of text."""
-    for one in report.checks:
-        yield from _lines_of(one)
-
-
-def _lines_of(one: Check) -> Iterator[str]:
-    yield f"{_MARKS[one.status]} {one.name:12} {one.text}"
-    if one.advice is not None:
-        yield f"  {'':12} -> {one.advice}"
-
-
-# ---------------------------------------------------------------- `shardcodec verify PATH`: are shards whole?
+# ---------------------------------------------------------------- `shardcodec verify PATH`: is all that is stored whole?
 
 
 def verify(
     path: PathArgument,
     level: Annotated[
-        Level, Option("--level", help="Check indexes, all checksums, or decode all inner chunks.")
+        Level, Option("--level", help="Check indexes, all checksums, or decode all chunks.")
     ] = Level.CHECKSUM,
     sample: Annotated[
         float,
@@ -280,10 +152,19 @@ def verify(
     ] = 1.0,
     since: Annotated[
         str | None,
-        Option("--since", metavar="MANIFEST", help="Skip shards that have not changed since this manifest."),
+        Option(
+            "--since",
+            metavar="MANIFEST",
+            help="Skip shards that have not changed since this manifest, or compare with its hashes.",
+        ),
     ] = None,
     manifest: Annotated[
-        str | None, Option("--manifest", metavar="OUT", help="Write a manifest to this file.")
+        str | None,
+        Option(
+            "--manifest",
+            metavar="OUT",
+            help="Write a manifest to this file; OUT.sha256 is a text for `sha256sum -c`.",
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -295,7 +176,7 @@ def verify(
     ] = None,
     array: ArrayOption = None,
     only_arrays: Annotated[
-        bool, Option("--only-arrays", help="With --against: do not compare objects that belong to no array.")
+        bool, Option("--only-arrays", help="Do not check objects that belong to no array, such as tables.")
     ] = False,
     metadata: MetadataOption = None,
     storage_option: StorageOption = None,
@@ -307,10 +188,10 @@ def verify(
     progress: ProgressOption = ProgressKind.AUTO,
     keep_going: KeepGoingOption = True,
 ) -> None:
-    """Check that shards are whole. Nothing is changed.
+    """Check that shards, chunks, metadata and other objects are whole. Nothing is changed.
 
-    Each finding has its kind, the shard, the inner chunk, the bytes, and whether `repair` can restore it without a copy.
-    The exit code is 1 if a shard is damaged.
+    Each finding has its kind, the object, the inner chunk, the bytes, and whether `repair` can restore it without a copy.
+    The exit code is 1 if something is damaged, and 5 if nothing is, but a part could not be checked: the report names it.
 
     Example:
 
@@ -320,12 +201,10 @@ def verify(
 
     def on_shard(found: ShardFindings) -> None:
         output.part(found)
-        output.text(map(finding_line, found.findings))
-        n_more = found.n_findings - sum(not one.is_warning for one in found.findings)
-        output.text([f"{found.shard}: {format_count(n_more, 'further finding')}"] if n_more > 0 else [])
+        output.text(found.lines())
 
     def work(monitor: Monitor) -> ExitCode:
-        report = verify_shards(
+        report = verify_all(
             path,
             level=level,
             sample=sample,
@@ -343,38 +222,10 @@ def verify(
             monitor=monitor,
             on_shard=None if output.keeps_parts else on_shard,
         )
-        output.text(_lines(report))
+        output.text(report.lines())
         output.end(report)
-        return ExitCode.FINDINGS if report.n_findings else ExitCode.CLEAN
+        if report.n_findings:
+            return ExitCode.FINDINGS
+        return ExitCode.UNCHECKED if report.n_unchecked else ExitCode.CLEAN
 
     run_command(work, progress)
-
-
-def _lines(report: VerifyReport) -> Iterator[str]:
-    for one in report.arrays:
-        yield from _array_lines(one, report)
-    if report.n_other_objects:
-        yield f"{format_count(report.n_other_objects, 'other object')} compared"
-    if not report.is_complete:
-        yield "stopped at the first finding"
-    n_left = sum(one.problem is not None for one in report.arrays)
-    were = "was" if n_left == 1 else "were"
-    left = f"; {format_count(n_left, 'array')} {were} not verified" if n_left else ""
-    yield (format_count(report.n_findings, "finding") if report.n_findings else "no damage found") + left
-
-
-def _array_lines(one: VerifiedArray, report: VerifyReport) -> Iterator[str]:
-    yield one.name or report.target
-    if one.problem is not None:
-        yield f"  not verified: {one.problem}"
-        return
-    yield f"  shards        {one.n_shards} verified, {one.n_damaged} of them damaged, {format_nbytes(one.nbytes)}"
-    if one.n_unchanged or one.n_not_sampled:
-        yield f"  left out      {one.n_unchanged} unchanged since the manifest, {one.n_not_sampled} not in the sample"
-    verified = format_share(one.verified_nbytes, one.data_nbytes)
-    yield f"  inner chunks  {format_nbytes(one.data_nbytes)}, {verified} verified by a checksum"
-    if one.unverifiable_nbytes:
-        share = format_share(one.unverifiable_nbytes, one.data_nbytes)
-        yield f"  no checksum   {format_nbytes(one.unverifiable_nbytes)} ({share}): damage of these bytes cannot be found"
-    if not one.has_index_checksum:
-        yield "  no checksum   of the indexes; `shardcodec compact --index-crc` makes an array that has it"

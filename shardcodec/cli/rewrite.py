@@ -38,7 +38,6 @@ from .common import (
     ProgressOption,
     StorageOption,
     ThreadsOption,
-    finding_line,
     left_line,
     other_lines,
     parse_share,
@@ -137,7 +136,7 @@ def repair(
 
 
 def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
-    yield from map(finding_line, done.findings)
+    yield from map(str, done.findings)
     if done.detail:
         yield f"{done.shard}: not repaired: {done.detail}"
         return

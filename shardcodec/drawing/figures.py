@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..readable import BINARY_UNITS, format_nbytes, parse_nbytes
 
 __all__ = [
     "BINARY_UNITS",
@@ -82,11 +83,14 @@ class ChunkMap:
         Names of the axes.
     max_cells : int
         Maximum number of cells along an axis.
+    axes : sequence of int, optional
+        The axes that are shown, one or two of them.
 
     Attributes
     ----------
     axes : tuple of int
-        The axes that are shown: the last two with more than one inner chunk. Fewer for an array of rank 0 or 1.
+        The axes that are shown, in the order of the array: by default the last two with more than one inner chunk. Fewer for
+        an array of rank 0 or 1.
     n_stored, nbytes : ndarray of int64, of the shape of the cells
         Number of existing inner chunks in each cell, and their size in bytes.
     n_grid : ndarray of int64
@@ -102,11 +106,12 @@ class ChunkMap:
         shard_shape: Ints | None = None,
         names: Sequence[str | None] | None = None,
         max_cells: int = MAX_CELLS,
+        axes: Sequence[int] | None = None,
     ) -> None:
         self.shape, self.chunk_shape, self.shard_shape = shape, chunk_shape, shard_shape
         self.first, self.grid_shape = first, grid_shape
         last = sorted(range(len(shape)), key=lambda axis: (grid_shape[axis] > 1, axis))[-2:]
-        self.axes: Ints = tuple(sorted(last))
+        self.axes: Ints = tuple(sorted(last if axes is None else axes))
         self._names = names
         self._steps = tuple(max(1, -(-grid_shape[axis] // max_cells)) for axis in self.axes)
         cells = [-(-grid_shape[axis] // step) for axis, step in zip(self.axes, self._steps, strict=True)]
@@ -237,45 +242,10 @@ def save(figure: Any, file: str | os.PathLike[str] | None) -> Any:
     return figure
 
 
-# ---------------------------------------------------------------- numbers of bytes in units of 1024, in texts and pictures
+# ---------------------------------------------------------------- numbers of bytes in units of 1024
 
-BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
-_UNITS = {"": 1, "b": 1}
-for _power, _unit in enumerate(BINARY_UNITS, 1):
-    _UNITS[_unit.lower()] = _UNITS[_unit[0].lower()] = 1024**_power
-    _UNITS[f"{_unit[0]}B".lower()] = 1000**_power
 # Maximum number of steps between the ticks of an axis.
 MAX_STEPS = 8
-
-
-def format_nbytes(nbytes: float, digits: int = 3) -> str:
-    """Return a number of bytes for readers, such as ``1.5 MiB``."""
-    if nbytes < 1024:
-        return f"{int(nbytes)} B"
-    value = float(nbytes)
-    for unit in BINARY_UNITS:
-        value /= 1024
-        if value < 1024 or unit == BINARY_UNITS[-1]:
-            break
-    return f"{value:.{digits if value < 1000 else max(digits, 4)}g} {unit}"
-
-
-def parse_nbytes(text: str | int) -> int:
-    """Return the number of bytes of a text such as ``512MiB``, ``4 GB`` or ``1.5G``.
-
-    ``KiB``, ``MiB``, ... and the letters alone are powers of 1024; ``kB``, ``MB``, ... are powers of 1000.
-
-    Raises
-    ------
-    ValueError
-        The text is not a positive size.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
-    factor = None if found is None else _UNITS.get(found[2].lower())
-    nbytes = 0 if found is None or factor is None else int(float(found[1]) * factor)
-    if nbytes <= 0:
-        raise ValueError(f"expected a size such as 512MiB or 4GB, got {text!r}")
-    return nbytes
 
 
 def byte_scale(low: float, high: float) -> tuple[Any, Any]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from ..readable import facts_table
 from .figures import COLORS, ChunkMap
 
 __all__ = ["MAX_SVG_CELLS", "facts_table", "map_svg"]
@@ -20,31 +20,6 @@ _WIDTH = 240
 
 # Some colours of cividis, from the smallest to the largest size.
 _SCALE = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866", "#FEE838")
-
-
-def facts_table(title: str, rows: Iterable[tuple[str, str]], picture: str = "") -> str:
-    """Return a table of names and values, with a picture beside it.
-
-    Parameters
-    ----------
-    title : str
-        Heading of the table; it and the rows are escaped.
-    rows : iterable of (str, str)
-        Names and values.
-    picture : str
-        HTML of a picture.
-
-    Returns
-    -------
-    str
-    """
-    lines = [
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-        for name, text in rows
-    ]
-    table = f"<table><caption style='text-align:left'><b>{html.escape(title)}</b></caption>{''.join(lines)}</table>"
-    return f"<div style='display:flex;gap:1.5em;align-items:flex-start'>{table}{picture}</div>"
 
 
 def map_svg(chunks: ChunkMap) -> str:

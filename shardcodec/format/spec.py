@@ -17,12 +17,13 @@ Sources: Zarr v3 core specification 3.1, "Array metadata"; Zarr v3 codec `shardi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 from ..arguments import check_argument
+from ..readable import Fact, Readable
 from .checks import (
     as_chunk_shape,
     as_int_tuple,
@@ -55,17 +56,16 @@ from .dtypes import (
     DType,
     SwapField,
     as_dtype,
-    dtype_repr,
     dtype_to_json,
     fill_bytes,
-    fill_repr,
     fill_scalar,
     fill_to_json,
     swap_fields,
 )
 from .metadata import parse_document
+from .spec_text import chain_facts, shard_facts, spec_repr
 
-__all__ = ["ChainSpec", "ShardSpec", "assign", "element", "spec_repr"]
+__all__ = ["ChainSpec", "ShardSpec", "assign", "element"]
 
 
 # ---------------------------------------------------------------- the encoding of one chunk
@@ -85,15 +85,8 @@ def assign(spec: object, **values: Any) -> None:
         object.__setattr__(spec, name, value)
 
 
-def spec_repr(spec: Any, names: Iterable[str]) -> str:
-    """Return an expression that evaluates to an equal spec; numpy's repr of dtypes and scalars does not."""
-    special = {"dtype": dtype_repr(spec.dtype), "fill_value": fill_repr(spec.dtype, spec.fill)}
-    values = (f"{name}={special.get(name) or repr(getattr(spec, name))}" for name in names)
-    return f"{type(spec).__name__}({', '.join(values)})"
-
-
 @dataclass(frozen=True, repr=False, init=False)
-class ChainSpec:
+class ChainSpec(Readable):
     """The encoding of a chunk: its shape, data type, fill value and codecs.
 
     Parameters
@@ -370,6 +363,9 @@ class ChainSpec:
         """Runs of units that a swap of the byte order reverses; see `swap_fields`."""
         return swap_fields(self.dtype)
 
+    def facts(self) -> Iterator[Fact]:
+        return chain_facts(self)
+
     def __repr__(self) -> str:
         return spec_repr(self, ("shape", "dtype", "fill_value", "codecs"))
 
@@ -385,7 +381,7 @@ def _sharding_options(sharding: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class ShardSpec:
+class ShardSpec(Readable):
     """The encoding of a shard: its inner chunks, their codecs, and the index.
 
     Parameters
@@ -693,6 +689,9 @@ class ShardSpec:
         index.
         """
         return not self.after
+
+    def facts(self) -> Iterator[Fact]:
+        return shard_facts(self)
 
     def __repr__(self) -> str:
         first = ("shard_shape", "chunk_shape", "dtype", "fill_value")

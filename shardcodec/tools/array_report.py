@@ -7,12 +7,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from .report import Record, Report
+from .report import Fact, Record, Report, format_count, format_nbytes, format_share
 
 __all__ = [
     "ArrayReport",
@@ -190,6 +192,31 @@ class LayoutRecord(Record):
     index_nbytes: int
     grid_sizes: tuple[Ints, ...] | None = None
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield the metadata as names and texts.
+
+        Yields
+        ------
+        name, text : str
+        """
+        yield "array", f"{_shape(self.shape)} {self.dtype}, fill value {self.fill_value}"
+        if self.dimension_names is not None:
+            yield "axes", ", ".join(name or "-" for name in self.dimension_names)
+        if self.grid_sizes is not None:
+            sizes = " x ".join(f"({', '.join(map(str, axis))})" for axis in self.grid_sizes)
+            kind = "chunks, not sharded" if self.chunk_shape is None else "shards"
+            yield "grid", f"rectilinear: sizes {sizes} of {kind}"
+            if self.chunk_shape is not None:
+                yield "inner chunks", _shape(self.chunk_shape)
+        elif self.shard_shape is None and self.chunk_shape is not None:
+            yield "chunks", f"{_shape(self.chunk_shape)}, not sharded"
+        elif self.shard_shape is not None and self.chunk_shape is not None:
+            yield "shard", f"{_shape(self.shard_shape)} in inner chunks of {_shape(self.chunk_shape)}"
+        yield "codecs", _codecs(self.codecs)
+        if self.index_location is not None:
+            size = format_nbytes(self.index_nbytes)
+            yield "index", f"{size} at the {self.index_location}, {_codecs(self.index_codecs)}"
+
 
 @dataclass(frozen=True)
 class StoredRecord(Record):
@@ -250,6 +277,62 @@ class StoredRecord(Record):
     n_damaged: int
     n_foreign: int
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield what is stored as names and texts.
+
+        Yields
+        ------
+        name, text : str
+        """
+        total = self.shards.nbytes
+        yield "shards", f"{self.n_shards} of {self.n_grid_shards}, {format_nbytes(total)}"
+        if self.n_damaged:
+            yield "damaged", format_count(self.n_damaged, "shard")
+        if self.n_foreign:
+            yield "other files", str(self.n_foreign)
+        if self.n_shards == self.n_damaged:
+            return
+        share = format_share(self.n_chunks, self.n_grid_chunks)
+        yield "inner chunks", f"{self.n_chunks} of {self.n_grid_chunks} ({share})"
+        yield "shard size", _sizes(self.shards)
+        if self.n_chunks:
+            yield "chunk size", _sizes(self.chunks)
+        if self.ratio is not None:
+            yield "ratio", f"{self.ratio:.3g} ({format_nbytes(self.decoded_nbytes)} decoded)"
+        for name, nbytes in (("index bytes", self.index_nbytes), ("dead bytes", self.dead_nbytes)):
+            yield name, f"{format_nbytes(nbytes)} ({format_share(nbytes, total)})"
+        if self.padding_nbytes:
+            yield "padding", f"{format_nbytes(self.padding_nbytes)} of alignment"
+        if self.unmarked_nbytes:
+            text = "before the first or behind the last inner chunk: header, footer or dead"
+            yield "unmarked", f"{format_nbytes(self.unmarked_nbytes)} {text}"
+        for name, n, nbytes in (
+            ("header", self.n_with_header, self.header_nbytes),
+            ("footer", self.n_with_footer, self.footer_nbytes),
+        ):
+            if n:
+                yield name, f"in {format_count(n, 'shard')}, {format_nbytes(nbytes)}"
+        orders = sorted(self.orders.items())
+        yield (
+            "order",
+            ", ".join(f"{_ORDERS.get(name, name)} ({format_count(n, 'shard')})" for name, n in orders),
+        )
+        if self.n_without_index_checksum:
+            yield "no checksum", f"of the index in {format_count(self.n_without_index_checksum, 'shard')}"
+
+    def next_steps(self, path: str) -> Iterator[str]:
+        """Yield commands that help with what is stored."""
+        total = self.shards.nbytes
+        if self.n_damaged:
+            yield f"`shardcodec verify {path}` names the damage, and `shardcodec repair {path} --to NEW` keeps what is whole"
+        if self.dead_nbytes > _MUCH_DEAD * total:
+            text = f"`shardcodec compact {path}` removes the dead bytes"
+            if self.dead_nbytes > _MOSTLY_DEAD * total:
+                text += "; `shardcodec.group_writes()` around many small writes, or the write strategy `replace`, leaves none"
+            yield text
+        if self.index_nbytes > _MUCH_INDEX * total:
+            yield f"inner chunks are too small for their index: `shardcodec advise {path}` finds shapes, `shardcodec convert {path} NEW --chunks ...` makes them"
+
 
 @dataclass(frozen=True)
 class DamagedShard(Record):
@@ -306,6 +389,33 @@ class ArrayReport(Report):
     foreign: tuple[str, ...] = ()
     is_complete: bool = True
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield the result as names and texts, and what to do next.
+
+        Yields
+        ------
+        name, text : str
+        """
+        yield "", self.name or self.place
+        if self.problem is not None:
+            yield "problem", self.problem
+        if self.foreign_codec is not None:
+            kind = "its data type" if self.layout is None else self.layout.dtype
+            yield (
+                "note",
+                f"inner chunks are moved as bytes: only zarr decodes {kind} with the codec {self.foreign_codec}",
+            )
+        if self.layout is not None:
+            yield from self.layout.facts()
+            if self.stored is not None:
+                yield from self.stored.facts()
+        yield from (("damaged", f"{one.shard}: {one.message}") for one in self.damaged)
+        yield from (("other file", name) for name in self.foreign)
+        if not self.is_complete:
+            yield "note", "stopped at the first damaged shard"
+        if self.stored is not None:
+            yield from (("next", text) for text in self.stored.next_steps(shlex.quote(self.place)))
+
     @property
     def n_findings(self) -> int:
         """Number of findings: damaged shards, and 1 if the metadata are invalid."""
@@ -336,3 +446,43 @@ class InspectReport(Report):
     n_arrays: int
     n_findings: int
     arrays: tuple[ArrayReport, ...] = ()
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the results of the arrays as names and texts.
+
+        Yields
+        ------
+        name, text : str
+        """
+        if len(self.arrays) != 1:
+            arrays, findings = format_count(self.n_arrays, "array"), format_count(self.n_findings, "finding")
+            yield "", f"{self.target}: {arrays}, {findings}"
+        for one in self.arrays:
+            yield from one.facts()
+
+
+# ---------------------------------------------------------------- the text
+
+_ORDERS = {"any": "fits every order", "other": "no known order"}
+# Shares of the bytes of all shards from which the text names a command.
+_MUCH_DEAD, _MOSTLY_DEAD, _MUCH_INDEX = 0.1, 0.5, 0.5
+
+
+def _shape(shape: Ints) -> str:
+    return " x ".join(map(str, shape)) if shape else "scalar"
+
+
+def _sizes(sizes: SizeSummary) -> str:
+    numbers = [sizes.p5_nbytes, sizes.p50_nbytes, sizes.p95_nbytes]
+    p5, p50, p95 = (format_nbytes(number or 0) for number in numbers)
+    return f"5 %: {p5}, median: {p50}, 95 %: {p95}"
+
+
+def _codecs(codecs: list[Any]) -> str:
+    """Return the names of codecs, with the levels of compressors."""
+    found = []
+    for codec in codecs:
+        configuration = codec.get("configuration") or {}
+        shown = [configuration[name] for name in ("cname", "level", "clevel") if name in configuration]
+        found.append(codec["name"] + (f"({', '.join(map(str, shown))})" if shown else ""))
+    return ", ".join(found) or "none"

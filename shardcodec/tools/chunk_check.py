@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import native
 from ..access.array_reader import ArrayReader
+from ..access.box_reader import Folder
 from ..access.inner_chunks import compiled, coordinates, decode_chunks
 from ..access.opened_shard import OpenedShard, read_runs
 from ..access.text_chunks import TextCodecs
@@ -37,6 +38,7 @@ __all__ = [
     "Problem",
     "elements_of",
     "has_checksum",
+    "node_in_zarr",
     "opened_by_zarr",
     "type_of",
 ]
@@ -93,6 +95,8 @@ class ChunkCheck:
         False if the engine does not have all codecs of the inner chunks.
     decode : callable, optional
         Decodes an inner chunk with other codecs, and raises any exception if it is damaged.
+    is_plain : bool
+        True for an array without shards: its objects are inner chunks without an index, see `ArrayTarget.plain`.
 
     Attributes
     ----------
@@ -110,9 +114,10 @@ class ChunkCheck:
         share: MemoryShare = UNLIMITED,
         can_decode: bool = True,
         decode: Decode | None = None,
+        is_plain: bool = False,
     ) -> None:
         self.spec, self.share = spec, share
-        self.can_decode = can_decode
+        self.can_decode, self.is_plain = can_decode, is_plain
         codecs = spec.inner.bytes_codecs
         self._ends_with_crc32c = bool(codecs) and isinstance(codecs[-1], Crc32c)
         self._options = options
@@ -123,14 +128,25 @@ class ChunkCheck:
 
     @classmethod
     def of(
-        cls, spec: ShardSpec, found: ByteDocument | None, options: Options, share: MemoryShare = UNLIMITED
+        cls,
+        spec: ShardSpec,
+        found: ByteDocument | None,
+        options: Options,
+        share: MemoryShare = UNLIMITED,
+        *,
+        is_plain: bool = False,
     ) -> Self:
-        """Return the check for the shards of an array; zarr's codecs decode what the engine does not."""
+        """Return the check for objects of an array; zarr's codecs decode what the engine does not."""
         if found is None or found.codec is None:
-            return cls(spec, options, share=share)
+            return cls(spec, options, share=share, is_plain=is_plain)
         foreign = ForeignChunks.of(found.stored)
         decode = None if foreign is None else foreign.decode
-        return cls(spec, options, share=share, can_decode=False, decode=decode)
+        return cls(spec, options, share=share, can_decode=False, decode=decode, is_plain=is_plain)
+
+    @classmethod
+    def of_array(cls, array: ArrayTarget, options: Options, share: MemoryShare = UNLIMITED) -> Self:
+        """Return the check for the shards of an array, or for its chunks if it has no shards."""
+        return cls.of(array.object_spec, array.bytes, options, share, is_plain=array.is_plain)
 
     @property
     def decodes(self) -> bool:
@@ -154,6 +170,14 @@ class ChunkCheck:
         if level is Level.DECODE:
             return self.decodes or self._ends_with_crc32c
         return level is Level.CHECKSUM and self.has_checksum
+
+    def size_problem(self, nbytes: int) -> Problem | None:
+        """Return what is wrong with the size of an encoded chunk; of most codecs only 0 bytes are wrong."""
+        expected = self.spec.inner.fixed_nbytes if self.can_decode else None
+        if nbytes == expected or (expected is None and nbytes):
+            return None
+        kind = FindingKind.WRONG_SIZE if nbytes > (expected or 0) else FindingKind.TRUNCATED_TAIL
+        return Problem(kind, f"expected a chunk of {expected or 'more than 0'} bytes, got {nbytes}")
 
     def problem(self, position: int, data: Any, level: Level) -> Problem | None:
         """Verify one inner chunk.
@@ -291,6 +315,8 @@ def _wrong_checksum(stored: int, computed: int) -> Problem:
 class ForeignChunks:
     """The codecs of the inner chunks of an array; of the innermost ones if inner chunks are shards. Those of text are native, others zarr's.
 
+    Those of an array without shards are the codecs of its chunks.
+
     Attributes
     ----------
     shape : tuple of int
@@ -304,7 +330,7 @@ class ForeignChunks:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self | None:
-        """Return the codecs of a ``zarr.json``; None if this version of zarr lacks the data type or a codec."""
+        """Return the codecs of a ``zarr.json`` or a ``.zarray``; None if this version of zarr lacks the data type or a codec."""
         with contextlib.suppress(SpecError, UnsupportedError):
             if (array := text_array(document)) is not None:
                 spec = array.spec()
@@ -332,10 +358,14 @@ class ForeignChunks:
 
 def opened_by_zarr(array: ArrayTarget) -> Any:
     """Return the `zarr.Array` of an array; errors are zarr's."""
-    store = array.store
-    root = store.path(array.folder.prefix.rstrip("/"))
-    base: Any = root if root is not None else StorePath(store.place, array.folder.prefix.rstrip("/"))
-    return open_with_any_grid(base)
+    return node_in_zarr(array.folder, is_group=False)
+
+
+def node_in_zarr(folder: Folder, *, is_group: bool) -> Any:
+    """Return the `zarr.Array`, or the `zarr.Group`, of a node; errors are zarr's."""
+    store, prefix = folder.store, folder.prefix.rstrip("/")
+    root = store.path(prefix)
+    return open_with_any_grid(StorePath(store.place, prefix) if root is None else root, is_group=is_group)
 
 
 def elements_of(array: ArrayTarget, threads: int | None = None) -> Any:

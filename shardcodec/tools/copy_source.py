@@ -8,7 +8,8 @@ elements are read, and encoded anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -48,6 +49,8 @@ class CopySource:
 
     Attributes
     ----------
+    array : ArrayTarget
+        The damaged array.
     n_threads : int
         Threads that can use the copy at the same time; fewer than wanted if memory is short.
 
@@ -65,7 +68,7 @@ class CopySource:
         storage_options: Mapping[str, Any] | None,
         budget: MemoryBudget,
     ) -> None:
-        self.n_threads = options.threads
+        self.array, self.n_threads = array, options.threads
         self._options = replace(options, threads=1)
         if array.layout is None:
             found = next(find_arrays(source, spec=array.shard_spec, storage_options=storage_options))
@@ -75,15 +78,15 @@ class CopySource:
         if _identity(found) == _identity(array):
             raise ValueError(f"from: expected a copy, got the array itself, {array.place}")
         has_equal_shards = (
-            found.is_sharded and found.encoding == array.encoding and _shape(found) == _shape(array)
+            found.is_readable and found.encoding == array.encoding and _shape(found) == _shape(array)
         )
         self._check: ChunkCheck | None = None
         self._foreign: ForeignChunks | None = None
         self._reader: Any = None
         if has_equal_shards:
-            share = budget.share(found.shard_spec, found.place, options.threads)
+            share = budget.share(found.object_spec, found.place, options.threads)
             self.n_threads = share.n_threads
-            self._check = ChunkCheck.of(found.shard_spec, found.bytes, self._options, share)
+            self._check = ChunkCheck.of_array(found, self._options, share)
         else:
             self._reader = _reader(array, found)
             self._foreign = _foreign_chunks(array)
@@ -92,6 +95,19 @@ class CopySource:
     def chunks(self, shard: ShardTarget) -> ChunksOfCopy:
         """Return the inner chunks of the copy for a shard; use it in a with block."""
         return ChunksOfCopy(shard, self._array, self._check, self._reader, self._foreign, self._options)
+
+    def missing(self) -> Iterator[ShardTarget]:
+        """Yield the shards of the damaged array that are not stored, and that the copy may have."""
+        positions: Iterator[tuple[int, ...]] = itertools.product(*map(range, self.array.shard_grid))
+        if self._check is not None:  # of the same encoding
+            positions = (shard.coords for shard in self._array.shards() if shard.coords is not None)
+        for coords in positions:
+            shard = self.array.shard(coords)
+            view = open_object(self.array.store, shard.key)
+            if view is None:
+                yield shard
+            else:
+                view.close()
 
 
 def _shape(array: ArrayTarget) -> tuple[int, ...] | None:
@@ -122,7 +138,10 @@ def _foreign_chunks(array: ArrayTarget) -> ForeignChunks | None:
     if array.foreign_codec is None or array.bytes is None:
         return None
     found = ForeignChunks.of(array.bytes.stored)
-    if found is None or found.shape != array.shard_spec.chunk_shape:
+    is_fortran = (
+        array.bytes.stored.get("order") == "F"
+    )  # of Zarr v2; zarr's codec takes the order from elsewhere
+    if found is None or found.shape != array.object_spec.chunk_shape or is_fortran:
         raise ValueError(
             f"from: expected a copy of {array.place} with the same shards, because neither shardcodec nor zarr encodes "
             f"{array.data_type} with the codec {array.foreign_codec}"
@@ -198,7 +217,7 @@ class ChunksOfCopy:
 
     def _encode(self, position: int) -> bytes | None:
         """Read the elements of an inner chunk, and encode them; elements outside of the array are the fill value."""
-        spec = self._shard.array.shard_spec
+        spec = self._shard.array.object_spec
         assert self._reader is not None and self._shard.coords is not None
         at = coordinates(position, spec.grid_shape)
         low = [0] * spec.ndim
@@ -225,7 +244,7 @@ class ChunksOfCopy:
     def _encoded(self, spec: ShardSpec, chunk: np.ndarray[Any, Any], position: int) -> bytes | None:
         (data,) = encode_chunks(
             compiled(spec.inner),
-            np.ascontiguousarray(chunk)[None],
+            np.ascontiguousarray(chunk).reshape(1, *chunk.shape),  # numpy gives a chunk of rank 0 an axis
             self._options,
             shard=self._shard.name,
             where=[position],

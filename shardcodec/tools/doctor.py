@@ -37,7 +37,7 @@ from ..storage.file_systems import (
 )
 from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
-from .report import Record, Report, format_nbytes, format_share
+from .report import Fact, Record, Report, format_nbytes, format_share
 
 __all__ = [
     "Check",
@@ -58,6 +58,10 @@ class Status(enum.StrEnum):
     OK = "ok"
     NOTE = "note"
     PROBLEM = "problem"
+
+
+# How the text shows them.
+_MARKS = {Status.OK: " ", Status.NOTE: "-", Status.PROBLEM: "!"}
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,28 @@ class DoctorReport(Report):
 
     target: str
     checks: tuple[Check, ...]
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the checks as names and texts, with a mark for problems and notes.
+
+        Yields
+        ------
+        name, text : str
+        """
+        for one in self.checks:
+            yield f"{_MARKS[one.status]} {one.name}", one.text
+            if one.advice is not None:
+                yield "  ", f"-> {one.advice}"
+
+    def lines(self) -> Iterator[str]:
+        """Yield the checks as lines of text.
+
+        Yields
+        ------
+        str
+        """
+        for name, text in self.facts():
+            yield f"{name:14} {text}"
 
     @property
     def n_problems(self) -> int:

@@ -21,7 +21,7 @@ from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.kinds import is_url, object_at
+from ..storage.kinds import is_url, object_at, put_object
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
@@ -93,6 +93,15 @@ class CopyWriter:
             yield writer
             if shard.array.only is None:
                 self._place.hierarchy.before_store()
+
+    def put(self, shard: ShardTarget, data: bytes) -> None:
+        """Store the object of a chunk without shards; `OSError` if the run is over."""
+        store, key = self._object(shard.array, shard.key)
+        before_store = None if shard.array.only is not None else self._place.hierarchy.before_store
+        with _over_is_error():
+            how: dict[str, Any] = {"sync": self._durability == "fsync", "before_store": before_store}
+            # a task that is repeated stores the same bytes
+            put_object(iter([data]), len(data), store, key, may_replace=self._place.job is not None, **how)
 
     def copy(self, array: ArrayTarget, key: str) -> int:
         """Copy an object of the old array unchanged; return its size. Another object of its name is an error, and so is the end of the run."""

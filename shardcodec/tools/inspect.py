@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,16 +65,23 @@ class ArrayPicture:
         The array, or one shard of it.
     file : path-like
         Where to save the picture, with the suffix .png or .svg.
+    axes : sequence of (str or int), optional
+        Names or numbers of the axes that are shown, one or two of them.
 
     Raises
     ------
     ValueError
-        The file has another suffix.
+        The file has another suffix, or the array does not have these axes.
     UnsupportedError
         The array is not sharded.
     """
 
-    def __init__(self, array: ArrayTarget, file: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        array: ArrayTarget,
+        file: str | os.PathLike[str],
+        axes: Sequence[str | int] | None = None,
+    ) -> None:
         self._file = check_file(file)
         self._array = array
         spec = array.shard_spec
@@ -93,7 +100,8 @@ class ArrayPicture:
             ends = (-(-n // size) for n, size in zip(shape, chunk_shape, strict=True))
             grid = tuple(min(n, e - f) for n, e, f in zip(grid, ends, first, strict=True))
         names = array.document.get("dimension_names")
-        self._map = ChunkMap(shape, chunk_shape, first, grid, spec.shard_shape, names)
+        shown = None if axes is None else _axes_of(axes, len(shape), names)
+        self._map = ChunkMap(shape, chunk_shape, first, grid, spec.shard_shape, names, axes=shown)
         self._shard: ShardTarget | None = None
         self._rank = (-1, -1)
 
@@ -124,6 +132,21 @@ class ArrayPicture:
             with self._shard.open() as handle:
                 shard = layout_arguments(handle, self._shard.relative)
         return save(array_figure(self._map, self._array.name or self._array.place, shard), self._file)
+
+
+def _axes_of(axes: Sequence[str | int], ndim: int, names: Sequence[str | None] | None) -> list[int]:
+    """Return the numbers of axes that are given by names or numbers."""
+    known = {name: axis for axis, name in enumerate(names or ()) if name is not None}
+    numbers = {str(axis): axis for axis in range(ndim)}
+    found = [known.get(str(axis), numbers.get(str(axis))) for axis in axes]
+    chosen = [axis for axis in found if axis is not None]
+    if len(chosen) != len(found) or not 1 <= len(set(chosen)) == len(chosen) <= 2:
+        shown = ", ".join(known) or "none"
+        raise ValueError(
+            f"plot_axes: expected one or two different axes of {ndim}, by numbers from 0 or by names ({shown}), got "
+            f"{', '.join(map(str, axes))}"
+        )
+    return chosen
 
 
 # ---------------------------------------------------------------- sums over the shards of one array
@@ -323,6 +346,7 @@ def inspect(
     dask: Any = None,
     fail_fast: bool = False,
     plot: str | os.PathLike[str] | None = None,
+    plot_axes: Sequence[str | int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     monitor: Monitor | None = None,
     on_array: OnArray | None = None,
@@ -349,6 +373,9 @@ def inspect(
     plot : path-like, optional
         Save a picture in this file (.png or .svg): the inner chunks of the array, and the bytes of the shard with the
         most dead bytes. Only for a single array; it needs matplotlib.
+    plot_axes : sequence of (str or int), optional
+        With `plot`: names or numbers of the one or two axes that the picture shows; the others are averaged. By default the
+        last two with more than one inner chunk.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     monitor : Monitor, optional
@@ -375,13 +402,15 @@ def inspect(
         raise ValueError(
             "plot: expected none with dask: a picture needs the size of each inner chunk, and the workers return sums only"
         )
+    if plot_axes is not None and plot is None:
+        raise ValueError("plot_axes: expected `plot` (--plot), a file for the picture")
     pool = ShardPool(target, spec, RunOptions(threads, memory, dask, storage_options, monitor or Monitor()))
     found = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     kept: list[ArrayReport] = []
     n_arrays = n_findings = 0
     with pool:
         for one in found if plot is None else _only_one(found):
-            picture = None if plot is None else ArrayPicture(one, plot)
+            picture = None if plot is None else ArrayPicture(one, plot, plot_axes)
             report = _Pass(one, pool, fail_fast, picture).run()
             if picture is not None:
                 picture.save()

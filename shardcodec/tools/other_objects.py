@@ -142,7 +142,7 @@ class OtherObjects:
 
     def _entry(self, key: str, name: str) -> OtherObject | LeftObject | None:
         """Return an object; None for metadata, chunks and shardcodec's own files."""
-        array = self._array_of(name)
+        array = self.array_of(name)
         if array is not None and (array.name in self.whole or array.is_chunk(key)):
             return None
         folder, _, last = name.rpartition("/")
@@ -174,7 +174,7 @@ class OtherObjects:
         """Return True for the mark of a folder, a key with a slash at its end, and for shardcodec's own files."""
         return key.endswith("/") or is_own_name(name) or _is_job_file(self.store, key)
 
-    def _array_of(self, name: str) -> ArrayTarget | None:
+    def array_of(self, name: str) -> ArrayTarget | None:
         """Return the array in whose folder an object is."""
         if "" in self.arrays:
             return self.arrays[""]
@@ -208,8 +208,9 @@ def other_objects(
     *,
     is_chosen: bool,
     only_arrays: bool,
+    whole: Iterable[str],
 ) -> OtherObjects | None:
-    """Return the objects that belong to no array of a hierarchy whose metadata do not change; unsharded arrays are copied whole.
+    """Return the objects that belong to no array of a hierarchy whose metadata do not change; the arrays `whole` are copied whole.
 
     With `is_chosen` only objects in the folders of `arrays`. None for one shard and with `only_arrays`; names of nodes are checked in any case.
     """
@@ -225,7 +226,7 @@ def other_objects(
         {array.name: array for array in arrays},
         dict.fromkeys((*names, *groups), DOCUMENTS),
         chosen=names if is_chosen else None,
-        whole=frozenset(array.name for array in arrays if not array.is_sharded),
+        whole=frozenset(whole),
     )
 
 

@@ -30,7 +30,7 @@ from .copy_source import CopySource
 from .documents import DOCUMENTS
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
-from .jobs.shard_work import ArrayTask
+from .jobs.shard_work import ArrayTask, ShardTool
 from .run_over_arrays import RewriteRequest, RunOverArrays
 from .shard_repair import (
     RepairedShard,
@@ -101,8 +101,9 @@ class ShardRepairer:
             source = CopySource(array, task.copy, options, task.storage_options, budget)
             wanted = source.n_threads
         holds_whole = holds_whole_shards(array, self._to)
-        share = budget.share(array.shard_spec, array.place, wanted, holds_whole=holds_whole)
-        checks = ChunkCheck.of(array.shard_spec, array.bytes, self._options, share)
+        share = budget.share(array.object_spec, array.place, wanted, holds_whole=holds_whole)
+        checks = ChunkCheck.of_array(array, self._options, share)
+        self._source = source
         self._repair = ShardRepair(checks, self._options, source, task.order, budget)
         self.n_threads = share.n_threads
 
@@ -128,7 +129,7 @@ class ShardRepairer:
         except ShardError as error:
             return self._failed(shard, error)
         if view is None or found is None:
-            return None
+            return self._missing(shard)
         try:
             if found.is_whole:
                 if self._to is not None:
@@ -161,6 +162,20 @@ class ShardRepairer:
             return self._repair.write_new(shard, NativeShard(None, b""), found, self._to)
         except ShardError as failure:
             return self._failed(shard, failure)
+
+    def missing(self) -> Iterator[ShardTarget]:
+        """Yield the chunks of an array without shards that the copy may have, and that are not stored."""
+        if self._source is not None and self._source.array.is_plain and self._source.array.only is None:
+            yield from self._source.missing()
+
+    def _missing(self, shard: ShardTarget) -> RepairedShard | None:
+        """Take a chunk that is not stored from the copy; None if the copy does not have it either."""
+        if self._source is None or not shard.array.is_plain:
+            return None
+        try:
+            return self._repair.restore(shard, self._to, dry_run=self._task.dry_run)
+        except ShardError as error:
+            return self._failed(shard, error)
 
     # ---- in place
 
@@ -240,7 +255,8 @@ def repair(
     """Repair the damaged shards that a path leads to. Stop all writers first.
 
     Inner chunks are kept if they decode and their position is proved. The others are taken from a copy. What is in neither
-    is absent in the repaired shard, and the report names it.
+    is absent in the repaired shard, and the report names it. A damaged chunk of an array without shards is taken from the copy
+    as a whole.
 
     Parameters
     ----------
@@ -388,6 +404,9 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
             n_lost_chunks=self._n_lost,
         )
 
+    def _works_on(self, array: ArrayTarget) -> bool:
+        return array.is_readable
+
     def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
         rest = iter(arrays)
         first = None if self._task.backup is None else next(rest, None)
@@ -406,6 +425,13 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         if self._to is not None:
             self._to.add(array)
         self._work_on(array, task, work)
+
+    def _shards(
+        self, array: ArrayTarget, tool: ShardTool[ShardTarget, RepairedShard | None]
+    ) -> Iterator[ShardTarget]:
+        yield from super()._shards(array, tool)
+        if isinstance(tool, ShardRepairer):
+            yield from tool.missing()
 
     def _count(self, done: RepairedShard) -> None:
         self._n_damaged += 1

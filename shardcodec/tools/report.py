@@ -14,18 +14,19 @@ import dataclasses
 import enum
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..drawing.figures import format_nbytes, parse_nbytes
+from ..readable import Fact, Readable, format_nbytes, parse_nbytes
 from .targets import ArrayTarget
 
 __all__ = [
     "MAX_FINDINGS",
     "WARNINGS",
+    "Fact",
     "Finding",
     "FindingKind",
     "FindingList",
@@ -40,11 +41,22 @@ __all__ = [
 ]
 
 
-class Record:
+class Record(Readable):
     """A part of a result: a frozen dataclass whose fields become the members of a JSON object.
 
-    Sizes are numbers of bytes, and their names end with ``nbytes``.
+    Sizes are numbers of bytes, and their names end with ``nbytes``. ``print(record)`` shows a text, and a notebook a table.
     """
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield what the record says as names and texts; a text without a name is a line, such as a heading.
+
+        Yields
+        ------
+        name, text : str
+        """
+        yield "", type(self).__name__
+        for one in dataclasses.fields(self):  # type: ignore[arg-type]
+            yield from _facts_of(one.name, getattr(self, one.name))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as values that `json.dumps` accepts.
@@ -78,6 +90,27 @@ class Report(Record):
         dict
         """
         return {"schema": self.schema, "schema_version": self.schema_version, **super().to_json()}
+
+
+# Parts of a record that its text shows.
+_MAX_SHOWN = 20
+
+
+def _facts_of(name: str, value: Any) -> Iterator[Fact]:
+    """Yield the facts of one field."""
+    if name.endswith("nbytes") and isinstance(value, int):
+        value = format_nbytes(value)
+    name = name.removesuffix("_nbytes").removeprefix("n_").replace("_", " ")
+    if isinstance(value, tuple | list) and value and all(isinstance(one, Record) for one in value):
+        yield name, str(len(value))
+        for one in value[:_MAX_SHOWN]:
+            yield "", "; ".join(f"{part}: {text}" if part else text for part, text in one.facts())
+        if len(value) > _MAX_SHOWN:
+            yield "", f"and {len(value) - _MAX_SHOWN} more"
+    elif isinstance(value, Record):
+        yield name, "; ".join(f"{part}: {text}" for part, text in value.facts() if part)
+    elif value is not None and value != () and value != {}:
+        yield name, value.value if isinstance(value, enum.Enum) else str(value)
 
 
 def to_json(value: Any) -> Any:
@@ -148,7 +181,8 @@ class FindingKind(enum.StrEnum):
     UNREADABLE = "unreadable"  # the store or the file system raises an error
     MISSING_SHARD = "missing shard"  # it is in the manifest, or in the other array, but not stored
     DIFFERENT = "different"  # from the other array, or from the object of the other hierarchy
-    MISSING_OBJECT = "missing object"  # of no array, in the other hierarchy, but not stored
+    MISSING_OBJECT = "missing object"  # of no array, in the other hierarchy or the manifest, but not stored
+    STALE_METADATA = "stale metadata"  # consolidated metadata that are not those of the nodes
     OVERLAP = "overlap"  # inner chunks share bytes, which is valid
     OUTSIDE_ARRAY = "outside the array"  # a bad entry of an inner chunk that no reader of the array needs
     # no entry names them, and the index has no checksum: an update left them, or their entries were damaged
@@ -200,6 +234,22 @@ class Finding(Record):
     offset: int | None = None
     nbytes: int | None = None
     recoverable: bool | None = None
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the finding as one line of text.
+
+        Yields
+        ------
+        name, text : str
+        """
+        place = self.shard
+        if self.chunk is not None:
+            place += f", inner chunk {self.chunk}" + "".join(f" > {one}" for one in self.nested)
+        if self.offset is not None:
+            place += f", {self.nbytes} bytes at offset {self.offset}"
+        notes = {True: " (recoverable)", False: " (needs a copy)", None: ""}
+        sign = "warning: " if self.is_warning else ""
+        yield "", f"{sign}{self.kind.value}: {place}: {self.detail}{notes[self.recoverable]}"
 
     @property
     def is_warning(self) -> bool:

@@ -105,7 +105,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             self._begin()
             try:
                 for array in arrays:
-                    if array.is_sharded:
+                    if self._works_on(array):
                         self._add(array)
                     else:
                         self._leave(array)
@@ -139,6 +139,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             options,
             is_chosen=request.array is not None,
             only_arrays=request.only_arrays,
+            whole=[array.name for array in arrays if not self._works_on(array)],
         )
         self._others = count_objects(others, self._monitor, self._pool.options.threads)
         return arrays, others
@@ -159,6 +160,10 @@ class RunOverArrays(ABC, Generic[R, S]):
             self._to = self._pool.begin_copy(self._request.to)
 
     # ---- what the tools do in their own way
+
+    def _works_on(self, array: ArrayTarget) -> bool:
+        """Return True if the tool works on the objects of an array one by one."""
+        return array.is_sharded
 
     def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
         """Return the arrays whose shards are changed in place, if this is permitted."""
@@ -200,13 +205,16 @@ class RunOverArrays(ABC, Generic[R, S]):
         self, array: ArrayTarget, task: ArrayTask[R | None], tool: ShardTool[ShardTarget, R | None]
     ) -> None:
         """Work on the shards of one array; those with the result None need nothing."""
-        shards = (item for item in array.objects() if not isinstance(item, ForeignObject))
-        with closing(self._pool.results(task, tool, array, shards)) as results:
+        with closing(self._pool.results(task, tool, array, self._shards(array, tool))) as results:
             for _, done in results:
                 self._n_shards += 1
                 if done is not None:
                     self._note(done)
                 self._monitor.advance()
+
+    def _shards(self, array: ArrayTarget, tool: ShardTool[ShardTarget, R | None]) -> Iterator[ShardTarget]:
+        """Yield the shards to work on."""
+        return (item for item in array.objects() if not isinstance(item, ForeignObject))
 
     def _note(self, done: R) -> None:
         self._count(done)

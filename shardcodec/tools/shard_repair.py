@@ -11,10 +11,12 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..access.documents import replace_object
 from ..access.inner_chunks import coordinates
 from ..access.opened_shard import OpenedShard
 from ..access.placement import ABSENT
@@ -216,8 +218,11 @@ class ShardRepair:
 
     def unreadable(self, shard: ShardTarget, error: Exception) -> Survey:
         """Return the survey of a shard that cannot be read: all its inner chunks are lost, and the copy may have them."""
-        n = self._spec.n_chunks
         finding = Finding(FindingKind.UNREADABLE, shard.name, str(error), shard.array.name, recoverable=False)
+        return self._lost(shard, finding)
+
+    def _lost(self, shard: ShardTarget, finding: Finding) -> Survey:
+        n = self._spec.n_chunks
         index = StoredIndex(IndexStatus.LOST, None, 0, 0, finding.kind, finding.detail)
         places = np.full((n, 2), ABSENT, dtype=np.uint64)
         return Survey(index, places, _inside(shard), (finding,), 1, 0, 0, 0, 0)
@@ -234,7 +239,10 @@ class ShardRepair:
         with ExitStack() as stack:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(shard, found, chunks)
-            if plan.has_any:
+            if self._check.is_plain:
+                if (data := self._plain_chunk(plan, chunks)) is not None:
+                    to.put(shard, data)
+            elif plan.has_any:
                 user = user_parts(view, found.index, self._spec, shard, self._check.share)
                 to.check_memory(shard, self._new_nbytes(view, plan))
                 with to.writer(shard, self._spec, **user._asdict()) as writer:
@@ -266,7 +274,16 @@ class ShardRepair:
         with ExitStack() as stack:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(shard, found, chunks)
-            if plan.has_any:
+            if self._check.is_plain and plan.has_any:
+                replace_object(
+                    shard.array.store,
+                    shard.key,
+                    self._plain_chunk(plan, chunks),
+                    partial(_check_now, shard, check_state),
+                    replace(self._options, durability="fsync"),
+                )
+                self._check_result(shard)
+            elif plan.has_any:
                 user = user_parts(view, found.index, self._spec, shard, self._check.share)
                 if shard.place.path is None:
                     self._budget.check_whole(shard.name, self._new_nbytes(view, plan))
@@ -274,6 +291,23 @@ class ShardRepair:
                 else:
                     self._replace_file(shard, view, plan, chunks, user)
                 self._check_result(shard)
+            return self._report(shard, plan)
+
+    def restore(self, shard: ShardTarget, to: CopyWriter | None, *, dry_run: bool) -> RepairedShard | None:
+        """Store a chunk without shards that does not exist, from the copy; return None if the copy does not have it."""
+        detail = "the copy has this chunk, and it does not exist"
+        finding = Finding(FindingKind.MISSING_SHARD, shard.name, detail, shard.array.name, recoverable=False)
+        with ExitStack() as stack:
+            chunks = self._chunks_of_copy(shard, stack)
+            plan = self._plan(shard, self._lost(shard, finding), chunks)
+            data = self._plain_chunk(plan, chunks)
+            if data is None:
+                return None
+            if not dry_run and to is not None:
+                to.put(shard, data)
+            elif not dry_run:
+                options = replace(self._options, durability="fsync")
+                replace_object(shard.array.store, shard.key, data, partial(_check_absent, shard), options)
             return self._report(shard, plan)
 
     # ---- the plan
@@ -310,6 +344,10 @@ class ShardRepair:
         )
 
     # ---- the new shard
+
+    def _plain_chunk(self, plan: _RepairPlan, chunks: ChunksOfCopy | None) -> bytes | None:
+        """Return the bytes of a chunk without shards, from the copy; None if it is absent there, too."""
+        return None if chunks is None or not plan.from_copy else chunks.encoded(0)
 
     def _new_nbytes(self, view: OpenedShard, plan: _RepairPlan) -> int:
         """Return the size of the new shard, at most, in bytes."""
@@ -393,6 +431,30 @@ class ShardRepair:
             )
 
 
+def _check_now(shard: ShardTarget, check_state: Callable[[OpenedShard], None]) -> None:
+    """Check the state of an object that is about to be replaced, under its lock."""
+    view = open_object(shard.array.store, shard.key)
+    if view is None:
+        raise ConflictError(
+            f"chunk {shard.name!r}: it was deleted during the repair; nothing was written", shard=shard.name
+        )
+    try:
+        check_state(view)
+    finally:
+        view.close()
+
+
+def _check_absent(shard: ShardTarget) -> None:
+    """Check that a chunk still does not exist, under its lock."""
+    view = open_object(shard.array.store, shard.key)
+    if view is not None:
+        view.close()
+        raise ConflictError(
+            f"chunk {shard.name!r}: another writer has stored it during the repair; it was not replaced",
+            shard=shard.name,
+        )
+
+
 def as_unreadable(
     shard: ShardTarget, error: Exception, backup: str | None, *, is_lost: bool = False
 ) -> RepairedShard:
@@ -405,12 +467,12 @@ def as_unreadable(
 def _inside(shard: ShardTarget) -> Any:
     """Return which inner chunks have elements of the array."""
     inside = inside_array(shard)
-    return np.ones(shard.array.shard_spec.n_chunks, dtype=np.bool_) if inside is None else inside
+    return np.ones(shard.array.object_spec.n_chunks, dtype=np.bool_) if inside is None else inside
 
 
 def _coordinates(shard: ShardTarget, positions: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return the grid positions of the first `MAX_LOST` inner chunks."""
-    grid = shard.array.shard_spec.grid_shape
+    grid = shard.array.object_spec.grid_shape
     return tuple(coordinates(position, grid) for position in positions[:MAX_LOST])
 
 

@@ -27,6 +27,7 @@ from .damage.recognise import (
     drift_of,
     has_all_chunks,
     has_chunks_between,
+    is_complete,
     prove,
     shifted,
 )
@@ -122,6 +123,8 @@ def survey(
     UnsupportedError
         An inner chunk is larger than the memory for it.
     """
+    if check.is_plain:
+        return _survey_plain(view, name, check, level, array)
     shard = _ShardSurvey(view, name, check, level, array, is_inside, order)
     index = find_index(view, check.spec, check.share.block_nbytes, shard.inside)
     if index.entries is None:
@@ -138,6 +141,61 @@ def survey(
         shard.verified_nbytes,
         0 if check.has_checksum else shard.data_nbytes,
     )
+
+
+# ---------------------------------------------------------------- a chunk of an array without shards
+
+
+def _survey_plain(view: OpenedShard, name: str, check: ChunkCheck, level: Level, array: str) -> Survey:
+    """Check the object of a chunk, which is one inner chunk without an index."""
+    nbytes = view.nbytes
+    entries = np.array([[0, nbytes]], dtype=np.uint64)
+    problem = check.size_problem(nbytes)
+    if problem is None and level is not Level.INDEX:
+        problem = _problem_of_plain(view, name, entries, check, level)
+    findings = FindingList(array, name)
+    if problem is not None:
+        findings.add(problem.kind, problem.detail, 0, nbytes, recoverable=False)
+    is_verified = problem is None and check.has_checksum and check.is_checked(level)
+    return Survey(
+        StoredIndex(IndexStatus.IN_PLACE, entries, nbytes, 0),
+        entries if problem is None else np.full_like(entries, ABSENT),
+        np.array([problem is not None]),
+        *findings.result(),
+        nbytes,
+        nbytes,
+        nbytes if is_verified else 0,
+        0 if check.has_checksum else nbytes,
+    )
+
+
+def _problem_of_plain(
+    view: OpenedShard, name: str, entries: Entries, check: ChunkCheck, level: Level
+) -> Problem | None:
+    """Return what is wrong with a chunk; without a checksum, level CHECKSUM finds missing bytes by size or headers, or decodes."""
+    inner = check.spec.inner
+    if level is Level.CHECKSUM:
+        problems = check.checksum_problems(view, entries, np.arange(1))
+        if problems is not None:
+            return problems.get(0)
+        if check.can_decode and not check.has_checksum and inner.fixed_nbytes is not None:
+            return None  # any bytes of this size are a chunk
+    check.share.check_fits(name, "the chunk", view.nbytes)
+    for _, data in read_runs(view, entries, np.arange(1), check.share.block_nbytes):
+        if isinstance(data, OSError):
+            return Problem(FindingKind.UNREADABLE, str(data))
+        if (
+            level is Level.CHECKSUM
+            and check.can_decode
+            and not check.has_checksum
+            and is_complete(inner, data)
+        ):
+            return None
+        return check.problem(0, data, level)
+    return None
+
+
+# ---------------------------------------------------------------- a shard
 
 
 class _ShardSurvey:

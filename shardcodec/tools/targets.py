@@ -3,7 +3,8 @@
 """The targets of a path: a group, an array or one shard, in a folder, a zip file or a URL; the objects of an array.
 
 Shards are found by listing the array's folder, key by key. For a store that cannot list, such as HTTP, they are the keys of the
-whole grid, whether the shards exist or not.
+whole grid, whether the shards exist or not. The chunks of an array without shards are its shards here: each is one inner chunk
+without an index (`ArrayTarget.plain`).
 """
 
 from __future__ import annotations
@@ -208,12 +209,17 @@ class ArrayTarget:
 
     @property
     def encoding(self) -> tuple[Any, ...]:
-        """Equal for two arrays if each can use the encoded inner chunks of the other."""
+        """Equal for two arrays if each can use the encoded inner chunks, or the chunks without shards, of the other."""
+        spec = (self.spec, self.plain)
         if self.bytes is None or not self.bytes.is_foreign:
-            return (self.spec,)
+            return spec
         stored = self.bytes.stored
         # data types and codecs that the engine does not have are compared as spelt in the metadata
-        return self.spec, stored.get("data_type"), stored.get("fill_value"), inner_codecs(stored["codecs"])
+        if stored.get("zarr_format") == 2:
+            return *spec, *(
+                stored.get(name) for name in ("dtype", "fill_value", "order", "filters", "compressor")
+            )
+        return *spec, stored.get("data_type"), stored.get("fill_value"), inner_codecs(stored["codecs"])
 
     @property
     def store(self) -> Store:
@@ -239,12 +245,53 @@ class ArrayTarget:
             )
         return self.spec
 
+    @cached_property
+    def plain(self) -> ShardSpec | None:
+        """Of an array without shards: the encoding of a chunk as the one inner chunk of a shard, which has no index; else None.
+
+        None, too, if the chunks have several shapes.
+        """
+        if self.bytes is None or self.layout is None or self.keys is None or self.spec is not None:
+            return None
+        try:
+            chain = ChainSpec.from_metadata(self.bytes.document)
+            if chain.sharding is not None or any(len(edges) != 1 for edges in self.layout.edges):
+                return None
+            return ShardSpec(chain.shape, chain.shape, chain.dtype, chain.fill_value, codecs=chain.codecs)
+        except ShardError:
+            return None
+
+    @property
+    def is_plain(self) -> bool:
+        """True for an array without shards whose chunks can be read one by one."""
+        return self.plain is not None
+
+    @property
+    def is_readable(self) -> bool:
+        """True if the objects of the array, shards or chunks, can be read one by one."""
+        return self.is_sharded or self.is_plain
+
+    @property
+    def object_spec(self) -> ShardSpec:
+        """`shard_spec`, or for an array without shards `plain`."""
+        return self.shard_spec if self.plain is None else self.plain
+
+    @property
+    def why_unread(self) -> str:
+        """Why the objects of an array that is not readable cannot be read."""
+        if self.problem is not None:
+            return self.problem
+        if self.layout is not None and any(len(edges) != 1 for edges in self.layout.edges):
+            return "its chunks have several shapes (a rectilinear grid), which the tools do not support"
+        return "it is not sharded"
+
     @property
     def shard_grid(self) -> Ints:
-        """Number of shards along each axis of the array; empty without an array."""
-        if self.layout is None or self.spec is None:
+        """Number of shards along each axis of the array, without shards of chunks; empty without an array."""
+        spec = self.plain if self.spec is None else self.spec
+        if self.layout is None or spec is None:
             return ()
-        return tuple(-(-n // size) for n, size in zip(self.layout.shape, self.spec.shard_shape, strict=True))
+        return tuple(-(-n // size) for n, size in zip(self.layout.shape, spec.shard_shape, strict=True))
 
     @property
     def n_grid_shards(self) -> int:
@@ -314,10 +361,13 @@ class ArrayTarget:
         return (target for target in self.objects() if isinstance(target, ShardTarget))
 
     def objects(self) -> Iterator[ShardTarget | ForeignObject]:
-        """Yield the shards and all other objects in the folder except metadata, one by one, so that memory is bounded."""
+        """Yield the shards and all other objects in the folder except metadata, one by one, so that memory is bounded.
+
+        Without shards the chunks take their place.
+        """
         if self.only is not None:
             yield ShardTarget(self, *self.only)
-        elif not self.is_sharded or self.keys is None:
+        elif not self.is_readable or self.keys is None:
             return
         elif self.store.supports_listing:
             yield from filter(None, map(self._listed, self.listed_keys()))
@@ -335,10 +385,11 @@ class ArrayTarget:
         if (is_stray := is_stray_journal(key, path)) is not None:
             reason = "it is the undo journal of another file"
             return ForeignObject(path or key, key, reason, is_journal=True) if is_stray else None
+        name = "chunk" if self.is_plain else "shard"
         reason = (
-            "its key is not the key of a shard"
+            f"its key is not the key of a {name}"
             if coords is None
-            else f"it is outside the grid of shards {grid}"
+            else f"it is outside the grid of {name}s {grid}"
         )
         return ForeignObject(path or key, key, reason)
 

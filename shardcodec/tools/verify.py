@@ -1,8 +1,9 @@
-# verify.py - are the shards of arrays whole?
+# verify.py - are arrays, and all that is stored beside them, whole?
 # SPDX-License-Identifier: MIT
-"""`verify`: check the indexes, checksums and inner chunks of all shards that a path leads to. Nothing is changed.
+"""`verify`: check all shards, chunks, documents and other objects that a path leads to. Nothing is changed.
 
-Shards are listed and checked one after the other by a few threads, so memory is bounded for arrays of any size.
+Shards are listed and checked one after the other by a few threads, so memory is bounded for arrays of any size. Chunks of arrays
+without shards take the same way, each as the one inner chunk of a shard without an index.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import native
+from ..access.box_reader import Folder
 from ..access.shard_object import open_object
 from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
@@ -28,13 +30,17 @@ from ..options import Options
 from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
 from ..storage.waiting import retry
-from .against import Comparison, Manifest, ManifestRow, OldManifest, compared_objects
+from .against import Comparison, compared_objects
+from .beside_arrays import BesideArrays, different_hash
 from .chunk_check import ChunkCheck, Level, LevelName
+from .hashed_object import HashedObject
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
-from .report import MAX_FINDINGS, Finding, FindingKind, Record, Report
+from .manifest import Manifest, ManifestRow, OldManifest, OldSums, new_manifest, old_manifest
+from .report import MAX_FINDINGS, Finding, FindingKind
 from .survey import survey
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state
+from .verify_report import MAX_UNCHECKED, ShardFindings, UncheckedPart, VerifiedArray, VerifyReport
 from .work import MemoryBudget, MemoryShare, Monitor, RunOptions, in_order
 
 __all__ = [
@@ -72,14 +78,15 @@ class ShardVerdict(NamedTuple):
     findings : tuple of Finding
     n_errors : int
         Number of findings that are not warnings, also of those that are not listed.
-    state : str or None
-        State of the object, if it was asked for.
+    state, sha256 : str or None
+        State and hash of the object, if they were asked for.
     """
 
     sizes: tuple[int, int, int, int] | None
     findings: tuple[Finding, ...] = ()
     n_errors: int = 0
     state: str | None = None
+    sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,8 @@ class VerifyTask(ArrayTask[ShardVerdict]):
     Attributes
     ----------
     level : Level
-    names_states : bool
-        Return the states of the objects.
+    names_states, hashes : bool
+        Return the states, and the hashes, of the objects.
     against : object
         The array with which elements are compared, as for `verify`.
     storage_options : mapping or None
@@ -98,6 +105,7 @@ class VerifyTask(ArrayTask[ShardVerdict]):
 
     level: Level
     names_states: bool
+    hashes: bool = False
     against: Any = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
@@ -132,7 +140,7 @@ class ShardVerifier:
         share = self._share(options, budget)
         self.n_threads = share.n_threads
         one_thread = replace(options, threads=1)
-        self._check = ChunkCheck.of(array.shard_spec, array.bytes, one_thread, share)
+        self._check = ChunkCheck.of_array(array, one_thread, share)
         self.decodes = self._check.decodes
 
     def run(
@@ -150,14 +158,14 @@ class ShardVerifier:
         if not array.store.is_near:
             wanted = max(wanted, _REQUEST_THREADS)
         more = 0 if comparison is None else comparison.least_nbytes
-        share = budget.share(array.shard_spec, array.place, wanted, more=more)
+        share = budget.share(array.object_spec, array.place, wanted, more=more)
         if comparison is not None and share.free_nbytes is not None:
             comparison.limit_blocks(share.free_nbytes // 3)  # two blocks, and which bytes differ
         return share
 
     def _reads_little(self) -> bool:
         """Return True if little is read of each shard."""
-        is_small = self._array.shard_spec.chain.nbytes <= SMALL_NBYTES
+        is_small = self._array.object_spec.chain.nbytes <= SMALL_NBYTES
         return self.comparison is None and (self.task.level is Level.INDEX or is_small)
 
     def _look(self, shard: ShardTarget) -> ShardVerdict:
@@ -183,11 +191,15 @@ class ShardVerifier:
             view = open_object(array.store, shard.key)
             if view is None:
                 return ShardVerdict(None)
+            hashed = None
             try:
                 inside = inside_array(shard)
+                if self.task.hashes:
+                    view = hashed = HashedObject(view, self._check.share.block_nbytes)
                 found = survey(
                     view, shard.name, self._check, self.task.level, array=array.name, is_inside=inside
                 )
+                sha256 = None if hashed is None else hashed.sha256()
             finally:
                 view.close()
         except (ShardError, OSError) as error:
@@ -199,7 +211,7 @@ class ShardVerifier:
             findings += itertools.islice(self.comparison.findings(shard), MAX_FINDINGS)
         sizes = found.nbytes, found.data_nbytes, found.verified_nbytes, found.unverifiable_nbytes
         n_errors = _n_errors(findings) + found.n_findings
-        return ShardVerdict(sizes, (*findings, *found.findings), n_errors, state)
+        return ShardVerdict(sizes, (*findings, *found.findings), n_errors, state, sha256)
 
 
 def _n_errors(findings: Iterable[Finding]) -> int:
@@ -222,115 +234,6 @@ def inside_array(shard: ShardTarget) -> Flags | None:
         tuple(slice(0, max(0, -(-n // size))) for n, size in zip(extent, spec.chunk_shape, strict=True))
     ] = True
     return flags.reshape(-1)
-
-
-# ---------------------------------------------------------------- the results of verify
-#
-# `VerifyReport` and its parts.
-
-
-@dataclass(frozen=True)
-class ShardFindings(Report):
-    """The findings of one shard, or one foreign file.
-
-    Attributes
-    ----------
-    array : str
-        Path of the array in the hierarchy.
-    shard : str
-        Path or key of the object.
-    findings : tuple of Finding
-        At most `findings.MAX_FINDINGS`.
-    n_findings : int
-        Number of findings that are not warnings, also of those that are not listed.
-    """
-
-    schema: ClassVar[str] = "shardcodec.verify.shard"
-    schema_version: ClassVar[int] = 1
-
-    array: str
-    shard: str
-    findings: tuple[Finding, ...]
-    n_findings: int
-
-
-@dataclass(frozen=True)
-class VerifiedArray(Record):
-    """The result of one array.
-
-    Attributes
-    ----------
-    name : str
-        Path of the array in the hierarchy; empty for its root.
-    problem : str or None
-        Why its shards cannot be verified; None if they can be.
-    n_shards : int
-        Shards that were verified.
-    n_unchanged : int
-        Shards that a manifest shows to be verified already.
-    n_not_sampled : int
-        Shards that were left out of the sample.
-    n_damaged : int
-        Shards with findings that are not warnings.
-    nbytes : int
-        Bytes of the verified shards.
-    data_nbytes : int
-        Bytes of their inner chunks.
-    verified_nbytes : int
-        Those of inner chunks whose checksum was verified.
-    unverifiable_nbytes : int
-        Those of inner chunks without a checksum: damage of them cannot be found.
-    has_index_checksum : bool
-        The indexes of the shards have a checksum.
-    """
-
-    name: str
-    problem: str | None = None
-    n_shards: int = 0
-    n_unchanged: int = 0
-    n_not_sampled: int = 0
-    n_damaged: int = 0
-    nbytes: int = 0
-    data_nbytes: int = 0
-    verified_nbytes: int = 0
-    unverifiable_nbytes: int = 0
-    has_index_checksum: bool = True
-
-
-@dataclass(frozen=True)
-class VerifyReport(Report):
-    """The result of `verify`.
-
-    Parameters
-    ----------
-    target : str
-        The path that was given.
-    level : str
-        How much was checked: ``"index"``, ``"checksum"`` or ``"decode"``.
-    arrays : tuple of VerifiedArray
-    kinds : mapping
-        From each kind of finding to the number of findings, warnings too.
-    n_findings : int
-        Number of findings that are not warnings.
-    shards : tuple of ShardFindings
-        Shards with findings, the first `MAX_SHARDS` of them; empty if each was reported on its own.
-    is_complete : bool
-        False after a stop at the first finding.
-    n_other_objects : int
-        Objects that belong to no array and were compared with those of another hierarchy.
-    """
-
-    schema: ClassVar[str] = "shardcodec.verify"
-    schema_version: ClassVar[int] = 1
-
-    target: str
-    level: str
-    arrays: tuple[VerifiedArray, ...]
-    kinds: Mapping[str, int]
-    n_findings: int
-    shards: tuple[ShardFindings, ...]
-    is_complete: bool = True
-    n_other_objects: int = 0
 
 
 # ---------------------------------------------------------------- are the shards of arrays whole?
@@ -361,7 +264,7 @@ def verify(
     monitor: Monitor | None = None,
     on_shard: OnShard | None = None,
 ) -> VerifyReport:
-    """Check the shards that a path leads to. Nothing is changed.
+    """Check all that a path leads to: shards, chunks of arrays without shards, documents, other objects. Nothing is changed.
 
     Parameters
     ----------
@@ -369,23 +272,26 @@ def verify(
         A group, an array, or one shard of an array.
     level : {"index", "checksum", "decode"}
         ``"index"``: checksum and entries of each index. ``"checksum"``: also every checksum of inner chunks. ``"decode"``:
-        also decode every inner chunk. Of a damaged shard the inner chunks are always read.
+        also decode every inner chunk. Of a damaged shard the inner chunks are always read. A chunk of an array without shards
+        counts as an inner chunk; if it has no checksum, ``"checksum"`` finds missing bytes of it.
     sample : float
         Share of the shards to check, in (0, 1]; the same shards each time, and at least one of each array.
     since : path-like, optional
         The manifest of an earlier run. Shards that it found whole at this level, and whose state has not changed, are
         skipped, but not with `against`. Shards of the manifest that do not exist any more are findings, also those of arrays
-        that do not exist any more, unless `target` is itself an array or `array` is given.
+        that do not exist any more, unless `target` is itself an array or `array` is given. With a name that ends with
+        ``.sha256``, a text of lines of ``sha256sum``: nothing is skipped, and an object with another hash is a finding.
     manifest : path-like, optional
-        Write a manifest to this local file, outside of zarr hierarchies. It is an SQLite database. An old manifest of this
-        name is replaced; any other file is refused.
+        Write a manifest to this local file, outside of zarr hierarchies. It is an SQLite database; with a name that ends with
+        ``.sha256`` a text for ``sha256sum -c`` in the folder of `target`. An old manifest of this name is replaced; any other
+        file is refused.
     against : path-like, URL, zarr store or array-like, optional
         An array with the same elements, in any layout, or the group with such arrays: any source of `convert`. All elements of the
         checked shards are compared, bit by bit. An object that belongs to no array must be in both hierarchies with the same bytes.
     array : str, optional
         Only this array, by its path in the group.
     only_arrays : bool
-        With `against`, do not compare objects that belong to no array.
+        Do not check objects that belong to no array.
     spec : ShardSpec, optional
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     threads : int, optional
@@ -422,20 +328,16 @@ def verify(
     """
     if not 0 < sample <= 1:
         raise ValueError(f"sample: expected a share in (0, 1], got {sample}")
-    if only_arrays and against is None:
-        raise ValueError(
-            "only_arrays: expected `against` (--against), because nothing else looks at other objects"
-        )
     storage_options = placed_options(storage_options, target, against)
-    task = VerifyTask(Level(level), manifest is not None, absolute_place(against), storage_options)
     options = RunOptions(threads, memory, dask, storage_options, monitor or Monitor())
-    pool = ShardPool(target, spec, options, against=task.against)
-    arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
     with ExitStack() as stack:
-        old = None if since is None else OldManifest(os.fspath(since))
-        if old is not None:
-            stack.callback(old.close)
-        new = None if manifest is None else stack.enter_context(Manifest(os.fspath(manifest)))
+        old = None if since is None else stack.enter_context(closing(old_manifest(os.fspath(since))))
+        new = None if manifest is None else stack.enter_context(new_manifest(os.fspath(manifest)))
+        needs_hashes = isinstance(old, OldSums) or (new is not None and new.has_hashes)
+        needs_states = new is not None and not new.has_hashes
+        task = VerifyTask(Level(level), needs_states, needs_hashes, absolute_place(against), storage_options)
+        pool = ShardPool(target, spec, options, against=task.against)
+        arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
         run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, on_shard)
         for one in arrays:
             run.add(one)
@@ -443,8 +345,8 @@ def verify(
                 break
         if array is None:
             run.find_lost_arrays()
-        if against is not None and spec is None and not only_arrays:
-            run.compare_objects(target, array)
+        if spec is None:
+            run.check_beside_arrays(target, array, only_arrays=only_arrays)
         return run.report(str(target))
 
 
@@ -465,6 +367,9 @@ class _VerifyRun:
         self._sample, self._old, self._new, self._fail_fast = sample, old, new, fail_fast
         self._monitor, self._on_shard = pool.run.monitor, on_shard
         self._arrays: list[VerifiedArray] = []
+        self._targets: list[ArrayTarget] = []
+        self._unchecked: list[UncheckedPart] = []
+        self._n_unchecked = self._n_documents = 0
         self._kinds: Counter[str] = Counter()
         self._shards: list[ShardFindings] = []
         self._n_findings = self._n_other_objects = 0
@@ -481,12 +386,17 @@ class _VerifyRun:
             tuple(self._shards),
             is_complete=not self.is_stopped,
             n_other_objects=self._n_other_objects,
+            n_documents=self._n_documents,
+            n_unchecked=self._n_unchecked,
+            unchecked=tuple(self._unchecked),
         )
 
     def add(self, array: ArrayTarget) -> None:
-        """Verify the shards of one array."""
-        if not array.is_sharded:
-            self._arrays.append(VerifiedArray(array.name, array.problem or "it is not sharded"))
+        """Verify the shards, or the chunks, of one array."""
+        self._targets.append(array)
+        if not array.is_readable:
+            self._arrays.append(VerifiedArray(array.name, array.why_unread))
+            self._leave(array.name, array.why_unread)
             if array.problem is not None:
                 kind = FindingKind.UNREADABLE if array.is_malformed else FindingKind.UNSUPPORTED
                 self._note(_of_array(array, kind, array.problem))
@@ -495,9 +405,11 @@ class _VerifyRun:
         counts: Counter[str] = Counter()
         work = self._work(array)
         if not work.decodes:
-            detail = f"neither shardcodec nor zarr decodes {array.data_type} with the codec {array.foreign_codec}: only indexes, and "
+            detail = f"neither shardcodec nor zarr decodes {array.data_type} with the codec {array.foreign_codec}: only "
+            detail += "" if array.is_plain else "indexes, and "
             detail += "checksums behind this codec, are checked"
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
+            self._leave(array.name, detail)
         chosen = self._chosen(array, counts)
         with closing(self._pool.results(work.task, work, array, chosen)) as results:
             for (shard,), verdict in results:
@@ -505,8 +417,12 @@ class _VerifyRun:
                 self._monitor.advance()
                 if self.is_stopped:
                     break
-        has_checksum = bool(array.shard_spec.n_index_checksums)
-        self._arrays.append(VerifiedArray(array.name, None, **counts, has_index_checksum=has_checksum))
+        has_checksum = array.is_plain or bool(array.object_spec.n_index_checksums)
+        self._arrays.append(
+            VerifiedArray(
+                array.name, None, **counts, has_index_checksum=has_checksum, is_sharded=not array.is_plain
+            )
+        )
         if not self.is_stopped:
             self._find_missing(array, work.comparison)
 
@@ -541,11 +457,31 @@ class _VerifyRun:
         task = replace(self._task, against=None)
         return ShardVerifier(array, task, self._pool.options, self._pool.budget)
 
-    def compare_objects(self, target: Any, array: str | None) -> None:
-        """Compare the objects that belong to no array with those of the other hierarchy, which is of zarr."""
+    def check_beside_arrays(self, target: Any, array: str | None, *, only_arrays: bool) -> None:
+        """Check the documents, and compare the objects that belong to no array with the other hierarchy and the manifest."""
         root = find_hierarchy(target, self._pool.run.storage_options)
         if self.is_stopped or root is None:
             return
+        compared: set[str] = set()
+        if self._task.against is not None and not only_arrays:
+            compared = self._compare_objects(root, array)
+        if self.is_stopped:
+            return
+        beside = BesideArrays(root, self._targets, array, self._old, self._new, only_arrays=only_arrays)
+        with closing(beside.parts(compared, self._monitor, self._pool.options.threads)) as parts:
+            for part in parts:
+                if isinstance(part, UncheckedPart):
+                    self._leave(part.name, part.reason)
+                else:
+                    self._note(part)
+                if self.is_stopped:
+                    break
+        self._n_documents = beside.n_documents
+        self._n_other_objects += beside.n_compared
+
+    def _compare_objects(self, root: Folder, array: str | None) -> set[str]:
+        """Compare the objects that belong to no array with those of the other hierarchy, which is of zarr; return their names."""
+        compared = set()
         for name, difference in compared_objects(
             self._task.against,
             root,
@@ -555,12 +491,14 @@ class _VerifyRun:
             self._pool.options.threads,
         ):
             self._n_other_objects += 1
+            compared.add(name)
             if difference is not None:
                 kind, detail = difference
                 shown = root.store.path(root.prefix + name) or root.prefix + name
                 self._note(Finding(kind, shown, detail, recoverable=False))
             if self.is_stopped:
-                return
+                break
+        return compared
 
     # ---- shards
 
@@ -578,7 +516,7 @@ class _VerifyRun:
                     Finding(FindingKind.PENDING_JOURNAL, one.name, detail, array.name, recoverable=False)
                 )
             elif isinstance(one, ForeignObject):
-                detail = f"an object that is not a shard: {one.reason}"
+                detail = f"an object that is not a {'chunk' if array.is_plain else 'shard'}: {one.reason}"
                 self._note(Finding(FindingKind.FOREIGN_FILE, one.name, detail, array.name))
             elif self._is_unchanged(one):
                 counts["n_unchanged"] += 1
@@ -597,6 +535,7 @@ class _VerifyRun:
         row = self._old.find(shard.array.name, shard.relative)
         if (
             self._task.against is not None  # no earlier run shows that the elements are still equal
+            or self._task.hashes  # the row has none
             or row is None
             or row.n_findings
             or row.state is None
@@ -613,16 +552,38 @@ class _VerifyRun:
         array, n_errors = shard.array.name, verdict.n_errors
         if verdict.sizes is not None:
             counts["n_shards"] += 1
+            self._monitor.add_nbytes(verdict.sizes[0])
             names = "nbytes", "data_nbytes", "verified_nbytes", "unverifiable_nbytes"
             counts.update(dict(zip(names, verdict.sizes, strict=True)))
             if self._new is not None:
                 level = self._task.level.value
                 self._new.add(
-                    ManifestRow(array, shard.relative, verdict.state, verdict.sizes[0], level, n_errors)
+                    ManifestRow(
+                        array,
+                        shard.relative,
+                        verdict.state,
+                        verdict.sizes[0],
+                        level,
+                        n_errors,
+                        verdict.sha256,
+                    )
                 )
+            self._compare_hash(shard, verdict)
         counts["n_damaged"] += n_errors > 0
         if verdict.findings:
             self._note_all(ShardFindings(array, shard.name, verdict.findings, n_errors))
+
+    def _compare_hash(self, shard: ShardTarget, verdict: ShardVerdict) -> None:
+        """Compare the hash of a shard with that of the manifest, if it has hashes of shards."""
+        if not isinstance(self._old, OldSums) or verdict.sha256 is None:
+            return
+        row = ManifestRow(shard.array.name, shard.relative, None, 0, "", 0)
+        expected = self._old.sha256(row.name)
+        if expected not in (None, verdict.sha256):
+            detail = different_hash(expected, verdict.sha256)
+            self._note(
+                Finding(FindingKind.DIFFERENT, shard.name, detail, shard.array.name, recoverable=False)
+            )
 
     def _find_missing(self, array: ArrayTarget, comparison: Comparison | None) -> None:
         if self._old is not None and array.only is None:
@@ -638,6 +599,12 @@ class _VerifyRun:
                 self._note(replace(finding, kind=FindingKind.MISSING_SHARD))
 
     # ---- findings
+
+    def _leave(self, name: str, reason: str) -> None:
+        """Note a part that could not be checked."""
+        self._n_unchecked += 1
+        if len(self._unchecked) < MAX_UNCHECKED:
+            self._unchecked.append(UncheckedPart(name, reason))
 
     def _note(self, finding: Finding) -> None:
         self._note_all(ShardFindings(finding.array, finding.shard, (finding,), 1 - finding.is_warning))

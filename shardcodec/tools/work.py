@@ -226,6 +226,9 @@ class Monitor:
     def advance(self, n: int = 1) -> None:
         """Note that `n` more shards are done."""
 
+    def add_nbytes(self, nbytes: int) -> None:
+        """Note the size of objects that are done, in bytes; tools that know it call this before `advance`."""
+
     def check(self) -> None:
         """Raise `Stopped` if the user asked to stop; call it when no shard is half done."""
 

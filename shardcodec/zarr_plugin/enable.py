@@ -35,6 +35,7 @@ from ..option_sources import (
     variable_of_setting,
 )
 from ..options import OptionChoices, check
+from ..readable import ReadableDict
 from .pipeline import ShardCodecPipeline
 
 __all__ = [
@@ -153,10 +154,10 @@ class ProcessStatistics:
         Returns
         -------
         dict
-            A copy; later work does not change it. ``arrays``: the result of `open_arrays`, which says for each zarr array of
+            A copy; later work does not change it. ``print`` shows it as text, a notebook as a table. ``arrays``: the result of `open_arrays`, which says for each zarr array of
             this process which code does its work. The other entries are those of `statistics.Statistics.__call__`.
         """
-        return statistics.stats() | {"arrays": open_arrays()}
+        return ReadableDict(statistics.stats(), arrays=open_arrays())
 
     def reset(self) -> None:
         """Set all counters to zero; the estimates of ``io_latency`` stay."""

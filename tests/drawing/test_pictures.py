@@ -29,6 +29,8 @@ from shardcodec.access.shard_layout import KINDS
 from shardcodec.drawing.figures import ChunkMap, _covered, array_figure, byte_scale, layout_figure, map_figure
 from shardcodec.drawing.html import facts_table
 from shardcodec.tools import inspect
+from shardcodec.tools.inspect import ArrayPicture
+from shardcodec.tools.targets import find_arrays
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -359,3 +361,45 @@ def test_shard_that_is_damaged_is_not_drawn(tmp_path: Path) -> None:
     spec = shardcodec.ShardSpec.from_metadata(array.metadata.to_dict())
     with pytest.raises(shardcodec.ShardFormatError, match="too short"):
         shardcodec.open_shard(tmp_path / "a.zarr", "c/0/0", spec).plot()
+
+
+@pytest.mark.parametrize(
+    ("axes", "label"),
+    [
+        (("time", "lat"), ("lat (elements)", "time (elements)")),
+        (("2", 0), ("axis 2 (elements)", "time (elements)")),
+    ],
+)
+def test_inspect_plots_the_chosen_axes(axes: tuple[Any, ...], label: tuple[str, str], tmp_path: Path) -> None:
+    """Of an array of which half was not written along time, the picture was one grey mean."""
+    with quiet():
+        array = zarr.create_array(
+            tmp_path / "a.zarr", shape=(8, 8, 8), chunks=(1, 4, 4), shards=(4, 8, 8), dtype="u1",
+            dimension_names=["time", "lat", None],
+        )  # fmt: skip
+    array[:4] = 1
+    (target,) = find_arrays(tmp_path / "a.zarr")
+    picture = ArrayPicture(target, tmp_path / "a.svg", axes)
+    assert picture._map.axes == ((0, 1) if "lat" in axes else (0, 2))
+    inspect(tmp_path / "a.zarr", plot=tmp_path / "a.svg", plot_axes=axes)
+    assert (tmp_path / "a.svg").stat().st_size > 1000
+    assert (picture._map.label(1), picture._map.label(0)) == label
+
+
+@pytest.mark.parametrize("axes", ["depth", "0,0", "0,1,2", "", "-1", "3"])
+def test_axes_that_an_array_does_not_have_are_refused(axes: str, tmp_path: Path) -> None:
+    with quiet():
+        zarr.create_array(
+            tmp_path / "a.zarr",
+            shape=(8, 8, 8),
+            chunks=(1, 4, 4),
+            shards=(4, 8, 8),
+            dtype="u1",
+            dimension_names=list("xyz"),
+        )
+    with pytest.raises(
+        ValueError, match=r"plot_axes: expected one or two different axes of 3, .* \(x, y, z\)"
+    ):
+        inspect(tmp_path / "a.zarr", plot=tmp_path / "a.svg", plot_axes=axes.split(","))
+    with pytest.raises(ValueError, match="plot_axes: expected `plot`"):
+        inspect(tmp_path / "a.zarr", plot_axes=["x"])

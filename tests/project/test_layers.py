@@ -21,7 +21,7 @@ PACKAGE = ROOT / "shardcodec"
 # Modules on one line do not import each other, unless they belong to one folder. The folder transformer/legacy_2022 has a
 # line of its own: it opens zarr arrays, so it needs zarr_plugin, and no other module needs it.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "arguments"),
+    ("errors", "arguments", "readable"),
     ("_native",),
     ("native", "mounts"),
     ("options", "checksum", "cancel", "statistics"),
@@ -50,11 +50,13 @@ BASE = {
     "native",
     "option_sources",
     "options",
+    "readable",
     "statistics",
 }
 DOOR = {
     "access.array_reader",
     "access.box_reader",
+    "access.documents",
     "access.index_scan",
     "access.inner_chunks",
     "access.opened_shard",

@@ -302,14 +302,15 @@ def test_link_to_a_folder_above_ends(tmp_path: Path) -> None:
     assert keys(one) == ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
 
 
-def test_array_that_is_not_sharded_has_no_shards(tmp_path: Path) -> None:
+def test_chunks_of_an_array_without_shards_take_their_place(tmp_path: Path) -> None:
     with quiet():
         zarr.create_array(tmp_path / "a.zarr", shape=(4,), chunks=(2,), dtype="i4")[...] = 1
         zarr.create_array(tmp_path / "v2.zarr", shape=(4,), chunks=(2,), dtype="i4", zarr_format=2)[...] = 1
     for name in ("a.zarr", "v2.zarr"):
         (one,) = find_arrays(tmp_path / name)
         assert one.layout is not None and one.layout.shape == (4,)
-        assert not one.is_sharded and one.problem is None and list(one.shards()) == []
+        assert not one.is_sharded and one.problem is None and one.is_plain
+        assert keys(one) == (["c/0", "c/1"] if name == "a.zarr" else ["0", "1"])
     with pytest.raises(UnsupportedError, match="it is not sharded"):
         list(find_arrays(tmp_path / "a.zarr/c/0"))
 

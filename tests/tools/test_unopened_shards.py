@@ -108,12 +108,14 @@ def test_repair_and_compact_name_it(spoil: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [link, folder])
 def test_plain_array_is_not_copied_as_a_part(spoil: Any, tmp_path: Path) -> None:
-    """`repair --to` and `compact --to` copy the objects of an array without shards as they are."""
+    """`compact --to` copies the objects of an array without shards as they are; `repair --to` names the chunk."""
     path = damaged(tmp_path, spoil, "plain")
-    for number, work in enumerate((repair, compact)):
-        with pytest.raises(ShardFileError, match="c/1"):
-            work(path, to=tmp_path / f"b{number}.zarr")
-        assert not (tmp_path / f"b{number}.zarr/zarr.json").exists()
+    with pytest.raises(ShardFileError, match="c/1"):
+        compact(path, to=tmp_path / "b.zarr")
+    assert not (tmp_path / "b.zarr/zarr.json").exists()
+    (chunk,) = repair(path, to=tmp_path / "c.zarr").shards
+    assert chunk.shard.endswith("c/1") and chunk.action == "unreadable"
+    assert not (tmp_path / "c.zarr/c/1").exists()
 
 
 @pytest.mark.parametrize("work", [repair, compact])

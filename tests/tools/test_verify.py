@@ -105,7 +105,7 @@ def test_group_one_array_and_one_shard(tmp_path: Path) -> None:
     assert [(one.name, one.problem, one.n_damaged) for one in report.arrays] == [
         ("a", None, 0),
         ("b", None, 1),
-        ("plain", "it is not sharded", 0),
+        ("plain", None, 0),
     ]
     assert verify(tmp_path / "g.zarr", array="a").n_findings == 0
     assert verify(tmp_path / "g.zarr/b/c/0/1").n_findings == 0
@@ -138,7 +138,7 @@ def test_array_with_malformed_metadata_is_a_finding(
     assert report.kinds == {kind: 1} and report.n_findings == code
     (one,) = report.shards
     assert one.findings[0].recoverable is (False if code else None)
-    assert run(["verify", str(tmp_path / "g.zarr")]) == code
+    assert run(["verify", str(tmp_path / "g.zarr")]) == (code or 5)
     assert "1 array was not verified" in capsys.readouterr().out
 
 

@@ -18,17 +18,17 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ...access.opened_shard import OpenedShard
+from ...access.opened_shard import NativeShard, OpenedShard
 from ...access.placement import ABSENT
 from ...format.codecs import Blosc, Checksum, Gzip, Zlib, Zstd
 from ...format.spec import ChainSpec, ShardSpec
 from ..chunk_check import ChunkCheck, Level
 from ..report import FindingKind
-from ..work import BLOCK_NBYTES, MemoryShare
+from ..work import BLOCK_NBYTES, UNLIMITED, MemoryShare
 from .index_layout import Entries, bad_entries, is_absent
 from .index_search import IndexStatus, StoredIndex
 
@@ -41,6 +41,7 @@ __all__ = [
     "drift_of",
     "has_all_chunks",
     "has_chunks_between",
+    "is_complete",
     "prove",
     "recognise",
     "shifted",
@@ -81,6 +82,13 @@ class _Window:
     def __init__(self, view: OpenedShard, low: int, high: int, share: MemoryShare) -> None:
         self._view, self.high, self.share = view, high, share
         self._low, self._block = low, b""
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """Return the window of a chunk that is in memory."""
+        window = cls(NativeShard(None, b""), 0, len(data), UNLIMITED)
+        window._block = data
+        return window
 
     def bytes(self, offset: int, nbytes: int) -> bytes:
         """Return up to `nbytes` bytes, fewer at the end of the range."""
@@ -222,6 +230,42 @@ def _next(window: _Window, offset: int, magic: bytes) -> int | None:
             return None
         offset += len(block) - len(magic) + 1
     return None
+
+
+# ---- is a chunk complete?
+
+
+def is_complete(inner: ChainSpec, data: Any) -> bool:
+    """Return True if the headers of its last compressor show that an encoded chunk is one stream, and decodes to the right size.
+
+    This finds missing bytes without decoding. False proves nothing: other codecs have no such headers.
+    """
+    codec = inner.bytes_codecs[-1] if inner.bytes_codecs else None
+    if not isinstance(codec, Zstd | Blosc):
+        return False
+    expected: int | None = inner.nbytes
+    for before in inner.codecs[: inner.codecs.index(codec)]:
+        expected = None if expected is None else before.encoded_nbytes(expected)
+    is_zstd = isinstance(codec, Zstd)
+    if is_zstd and bytes(data[: len(_ZSTD)]) != _ZSTD:
+        return False
+    end_of, size_of = (_end_of_zstd, _size_in_zstd) if is_zstd else (_end_of_blosc, _size_in_blosc)
+    ends = end_of(_Window.of(data), 0, sys.maxsize) == len(data)
+    return expected is not None and ends and size_of(data) == expected
+
+
+def _size_in_zstd(data: Any) -> int | None:
+    """Return the decoded size in the header of a frame; None if it has none."""
+    flags = data[len(_ZSTD)]
+    is_single = flags >> 5 & 1
+    nbytes = (is_single, 2, 4, 8)[flags >> 6]
+    at = len(_ZSTD) + 1 + (1 - is_single) + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(data[at : at + nbytes], "little")
+    return None if not nbytes else size + 256 if nbytes == 2 else size
+
+
+def _size_in_blosc(data: Any) -> int | None:
+    return int.from_bytes(data[4:8], "little")
 
 
 # ---- where a stream ends

@@ -245,7 +245,7 @@ class ShardPool:
                 yield [taken.popleft() for _ in range(n)], result
             return
         place = ArrayPlace.of(array, self._target, self._spec, self.run.storage_options)
-        cost = math.prod(array.shard_spec.shard_shape)
+        cost = math.prod(array.object_spec.shard_shape)
         batches = Batches(
             shards,
             cost=lambda shard: cost,

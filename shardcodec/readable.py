@@ -1,0 +1,133 @@
+# readable.py - results as names and texts: for `print`, and for notebooks
+# SPDX-License-Identifier: MIT
+"""`Readable`: an object whose ``print`` shows lines of text, and a notebook the same as a table. ``repr`` stays that of its class."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["BINARY_UNITS", "Fact", "Readable", "ReadableDict", "facts_table", "format_nbytes", "parse_nbytes"]
+
+BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_UNITS = {"": 1, "b": 1}
+for _power, _unit in enumerate(BINARY_UNITS, 1):
+    _UNITS[_unit.lower()] = _UNITS[_unit[0].lower()] = 1024**_power
+    _UNITS[f"{_unit[0]}B".lower()] = 1000**_power
+
+# A name and its text; without a name, a line of text such as a heading.
+Fact = tuple[str, str]
+
+
+def format_nbytes(nbytes: float, digits: int = 3) -> str:
+    """Return a number of bytes for readers, such as ``1.5 MiB``."""
+    if nbytes < 1024:
+        return f"{int(nbytes)} B"
+    value = float(nbytes)
+    for unit in BINARY_UNITS:
+        value /= 1024
+        if value < 1024 or unit == BINARY_UNITS[-1]:
+            break
+    return f"{value:.{digits if value < 1000 else max(digits, 4)}g} {unit}"
+
+
+def parse_nbytes(text: str | int) -> int:
+    """Return the number of bytes of a text such as ``512MiB``, ``4 GB`` or ``1.5G``.
+
+    ``KiB``, ``MiB``, ... and the letters alone are powers of 1024; ``kB``, ``MB``, ... are powers of 1000.
+
+    Raises
+    ------
+    ValueError
+        The text is not a positive size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
+    factor = None if found is None else _UNITS.get(found[2].lower())
+    nbytes = 0 if found is None or factor is None else int(float(found[1]) * factor)
+    if nbytes <= 0:
+        raise ValueError(f"expected a size such as 512MiB or 4GB, got {text!r}")
+    return nbytes
+
+
+def facts_table(title: str, rows: Iterable[tuple[str, str]], picture: str = "") -> str:
+    """Return a table of names and values, with a picture beside it.
+
+    Parameters
+    ----------
+    title : str
+        Heading of the table; it and the rows are escaped.
+    rows : iterable of (str, str)
+        Names and values.
+    picture : str
+        HTML of a picture.
+
+    Returns
+    -------
+    str
+    """
+    lines = [
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+        for name, text in rows
+    ]
+    table = f"<table><caption style='text-align:left'><b>{html.escape(title)}</b></caption>{''.join(lines)}</table>"
+    return f"<div style='display:flex;gap:1.5em;align-items:flex-start'>{table}{picture}</div>"
+
+
+class Readable:
+    """The base of results and specs that people read; a class defines `facts`."""
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield what the object says.
+
+        Yields
+        ------
+        name : str
+            Empty for a line of text, such as a heading.
+        text : str
+        """
+        raise NotImplementedError
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that ``print`` shows.
+
+        Yields
+        ------
+        str
+        """
+        for name, text in self.facts():
+            yield f"  {name:13} {text}" if name else text
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        rows = [(name, text) if name else (text, "") for name, text in self.facts()]
+        return facts_table(type(self).__name__, rows)
+
+
+class ReadableDict(Readable, dict[str, Any]):
+    """A dictionary that people read; to programs it is one as any other."""
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the entries; those of an inner dictionary below its name.
+
+        Yields
+        ------
+        name, text : str
+        """
+        for key, value in self.items():
+            name = key.replace("_", " ")
+            if isinstance(value, dict) and value:
+                yield "", name
+                yield from ((str(inner), _shown(one)) for inner, one in value.items())
+            elif not isinstance(value, dict):
+                yield name, _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

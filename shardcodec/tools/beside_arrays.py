@@ -1,0 +1,314 @@
+# beside_arrays.py - check what is stored beside the shards of a hierarchy: documents and other objects
+# SPDX-License-Identifier: MIT
+"""`BesideArrays`: the documents of all nodes, consolidated metadata, and the objects that belong to no array.
+
+A document is whole if it is JSON, and zarr opens its node. Consolidated metadata must be those of the nodes, because most programs
+read no other ones. Nothing says what other objects should be, except a manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from ..access.box_reader import Folder
+from ..access.shard_object import open_object
+from ..compat import metadata_from
+from ..errors import ShardError, SpecError
+from ..format.metadata import json_object
+from .chunk_check import node_in_zarr
+from .documents import DOCUMENTS, document_of, group_documents, is_group
+from .hashed_object import HashedObject
+from .manifest import Manifest, OldManifest
+from .other_objects import OtherObject, OtherObjects
+from .report import Finding, FindingKind
+from .targets import ArrayTarget
+from .verify_report import UncheckedPart
+from .work import BLOCK_NBYTES, Monitor, in_order
+
+__all__ = ["BesideArrays", "different_hash"]
+
+Document = Mapping[str, Any]
+
+# Nodes that a finding about consolidated metadata names.
+_MAX_NAMED = 3
+# Members of a document that say nothing if they are empty.
+_OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
+
+
+def different_hash(expected: str, actual: str) -> str:
+    """Return the detail of a finding about an object with other bytes than in the manifest."""
+    return f"expected the bytes of the manifest, with the SHA-256 {expected}, got others with {actual}"
+
+
+class BesideArrays:
+    """The documents of a hierarchy, and its objects that belong to no array.
+
+    Parameters
+    ----------
+    root : Folder
+    arrays : sequence of ArrayTarget
+        The arrays that are verified.
+    chosen : str or None
+        The name of the only array; None for all.
+    old, new : OldManifest or None, Manifest or None
+    only_arrays : bool
+        Leave out the objects that belong to no array.
+
+    Attributes
+    ----------
+    n_documents, n_compared : int
+        Documents that were read, and objects whose hash is in the old manifest.
+    """
+
+    def __init__(
+        self,
+        root: Folder,
+        arrays: Sequence[ArrayTarget],
+        chosen: str | None,
+        old: OldManifest | None,
+        new: Manifest | None,
+        *,
+        only_arrays: bool,
+    ) -> None:
+        self._root, self._arrays, self._chosen = root, arrays, chosen
+        self._old, self._new, self._only_arrays = old, new, only_arrays
+        self.n_documents = self.n_compared = 0
+        # documents that are JSON objects, by their path below the root
+        self._documents: dict[str, Document] = {}
+        by_name = {array.name: array for array in arrays}
+        names = {array.name: _names_of(array.document) for array in arrays}
+        self._groups: list[tuple[str, Folder, Document]] = []
+        of_root = None if chosen is not None else document_of(root)
+        if of_root is not None and is_group(of_root):
+            self._groups = list(group_documents(root, of_root))
+            names |= {name: _names_of(document) for name, _, document in self._groups}
+        self._names = names
+        self._others = OtherObjects(
+            root, by_name, names, chosen=None if chosen is None else list(by_name), checks_names=False
+        )
+
+    def parts(
+        self, compared: Collection[str], monitor: Monitor, n_threads: int
+    ) -> Generator[Finding | UncheckedPart, None, None]:
+        """Check all; yield what is wrong, and what could not be checked. `compared`: objects that were checked before."""
+        for array in self._arrays:
+            monitor.check()
+            yield from self._check_node(array.name, array.folder, array)
+        for name, folder, _ in self._groups:
+            monitor.check()
+            yield from self._check_node(name, folder, None)
+        for name, folder, document in self._groups:
+            yield from self._check_consolidated(name, folder, document)
+        if not self._only_arrays:
+            yield from self._check_others(compared, monitor, n_threads)
+        yield from self._missing()
+
+    # ---- documents
+
+    def _check_node(self, name: str, folder: Folder, array: ArrayTarget | None) -> Iterator[Finding]:
+        """Check the documents of one node, and that zarr opens it."""
+        is_known_bad = array is not None and array.is_malformed
+        is_sound = True
+        for document in sorted(self._names[name]):
+            path = f"{name}/{document}" if name else document
+            try:
+                stored = folder.get(folder.prefix + document)
+                if stored is None:
+                    continue
+                self.n_documents += 1
+                yield from self._compare(path, hashlib.sha256(stored).hexdigest(), is_document=True)
+                self._documents[path] = json_object(stored, document)
+                problem = _problem_of(self._documents[path])
+            except (SpecError, OSError) as error:
+                problem = str(error)
+            if problem is not None:
+                is_sound = False
+                if not is_known_bad:
+                    yield self._finding(FindingKind.UNREADABLE, path, problem, name)
+        if not is_sound or is_known_bad:
+            return
+        try:
+            node_in_zarr(folder, is_group=array is None)
+        except Exception as error:  # noqa: BLE001 - zarr and the classes of third parties raise any exception
+            what = "" if array is None else "; shardcodec reads its metadata"
+            kind = FindingKind.UNREADABLE if array is None else FindingKind.UNSUPPORTED
+            if array is None or (array.problem is None and not _is_foreign(array)):
+                yield self._finding(
+                    kind, name, f"zarr does not open it: {type(error).__name__}: {error}{what}", name
+                )
+
+    def _check_consolidated(self, name: str, folder: Folder, document: Document) -> Iterator[Finding]:
+        """Compare the consolidated metadata of a group with the documents of its nodes."""
+        below = f"{name}/" if name else ""
+        if document.get("zarr_format") == 2:
+            path = f"{below}.zmetadata"
+            listed = self._documents.get(path, {}).get("metadata")
+            ends: tuple[str, ...] = (".zarray", ".zgroup", ".zattrs")
+        else:
+            path = f"{below}zarr.json"
+            stored = document.get("consolidated_metadata")
+            inline = stored.get("metadata") if isinstance(stored, Mapping) else None
+            listed = (
+                {f"{node}/zarr.json": one for node, one in inline.items()}
+                if isinstance(inline, Mapping)
+                else None
+            )
+            ends = ("zarr.json",)
+        if not isinstance(listed, Mapping):
+            return
+        wrong = []
+        for key, one in listed.items():
+            actual = self._document(folder, below, key)
+            if actual is None:
+                wrong.append(f"{key} does not exist")
+            elif not _are_equal(one, actual):
+                wrong.append(f"{key} has other content")
+        for key in self._documents:
+            relative = key.removeprefix(below)
+            is_node = key.startswith(below) and key != path and key.rpartition("/")[2] in ends
+            if is_node and relative not in listed:
+                wrong.append(f"{relative} is not in it")
+        if wrong:
+            more = f", and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
+            detail = f"expected consolidated metadata that are those of the nodes: {', '.join(wrong[:_MAX_NAMED])}{more}"
+            yield self._finding(FindingKind.STALE_METADATA, path, detail)
+
+    def _document(self, folder: Folder, below: str, key: str) -> Document | None:
+        """Return a document below a group; it may be damaged, which is another finding, and then anything equals it."""
+        if (known := self._documents.get(below + key)) is not None:
+            return known
+        node, _, name = f"/{key}".rpartition("/")
+        inside = replace(
+            folder, prefix=f"{folder.prefix}{node.lstrip('/')}/" if node.strip("/") else folder.prefix
+        )
+        try:
+            return inside.document(name)
+        except (ShardError, OSError):
+            return _DAMAGED
+
+    # ---- objects that belong to no array
+
+    def _check_others(
+        self, compared: Collection[str], monitor: Monitor, n_threads: int
+    ) -> Iterator[Finding | UncheckedPart]:
+        """Compare other objects with the manifest; name those that nothing is compared with."""
+        needs_hash = self._old is not None or self._new is not None
+        store, prefix = self._root.store, self._root.prefix
+
+        def look(name: str) -> tuple[str, str | None]:
+            if not needs_hash or not store.supports_listing:
+                return name, None
+            view = open_object(store, prefix + name)
+            if view is None:
+                return name, None
+            try:
+                return name, HashedObject(view, BLOCK_NBYTES).sha256()
+            finally:
+                view.close()
+
+        reasons: dict[str, str] = {}
+
+        def names() -> Iterator[str]:
+            for entry in self._others:
+                if not isinstance(entry, OtherObject):
+                    reasons[entry.name] = entry.reason
+                yield entry.name
+
+        with closing(in_order(names(), look, n_threads, monitor)) as results:
+            for name, sha256 in results:
+                reason = reasons.pop(name, "it belongs to no array")
+                is_compared = name in compared
+                if sha256 is not None:
+                    is_known = self._old is not None and self._old.sha256(name) is not None
+                    self.n_compared += is_known and not is_compared
+                    is_compared = is_compared or is_known
+                    yield from self._compare(name, sha256, is_document=False)
+                if not is_compared:
+                    which = "no manifest was given" if self._old is None else "no manifest has it"
+                    yield UncheckedPart(name, f"{reason}, and {which}")
+
+    def _compare(self, path: str, sha256: str, *, is_document: bool) -> Iterator[Finding]:
+        """Compare a hash with the old manifest, and add it to the new one."""
+        expected = None if self._old is None else self._old.sha256(path)
+        if expected not in (None, sha256):
+            yield self._finding(FindingKind.DIFFERENT, path, different_hash(str(expected), sha256))
+        if self._new is not None:
+            self._new.add_object(path, sha256, is_document=is_document)
+
+    def _missing(self) -> Iterator[Finding]:
+        """Yield the objects of the manifest that are not stored any more."""
+        if self._old is None or not self._root.store.supports_listing:
+            return
+        for name in self._old.missing_objects("" if self._chosen is None else f"{self._chosen}/"):
+            array = self._others.array_of(name)
+            is_chunk = array is not None and array.is_chunk(self._root.prefix + name)
+            if is_chunk or not self._only_arrays:
+                kind = FindingKind.MISSING_SHARD if is_chunk else FindingKind.MISSING_OBJECT
+                detail = "the manifest has this object, and it does not exist any more"
+                yield self._finding(kind, name, detail, "" if array is None else array.name)
+
+    def _finding(self, kind: FindingKind, path: str, detail: str, array: str = "") -> Finding:
+        key = self._root.prefix + path
+        finding = Finding(kind, self._root.store.path(key) or key, detail, array)
+        return finding if finding.is_warning else replace(finding, recoverable=False)
+
+
+# Stands for a document that cannot be read.
+_DAMAGED: Document = {}
+
+
+def _names_of(document: Document) -> Collection[str]:
+    return (
+        {"zarr.json"}
+        if document.get("zarr_format") == 3
+        else DOCUMENTS - {"zarr.json"}
+        if document
+        else DOCUMENTS
+    )
+
+
+def _is_foreign(array: ArrayTarget) -> bool:
+    return array.bytes is not None and array.bytes.is_foreign
+
+
+def _problem_of(document: Document) -> str | None:
+    """Return what is wrong with the members of a node's document that our parser of arrays does not read."""
+    attributes = document.get("attributes", {})
+    if document.get("zarr_format") == 3 and not isinstance(attributes, Mapping):
+        return f"attributes: expected an object, got {type(attributes).__name__}"
+    return None
+
+
+def _are_equal(listed: Any, actual: Document) -> bool:
+    """Return True if two documents say the same; their spelling may differ."""
+    if actual is _DAMAGED:
+        return True
+    if not isinstance(listed, Mapping):
+        return False
+    one, other = _normal(listed), _normal(actual)
+    if one == other:
+        return True
+    try:
+        return "shape" in one and metadata_from(one).to_dict() == metadata_from(other).to_dict()
+    except Exception:  # noqa: BLE001 - zarr does not know it, so only equal texts are equal
+        return False
+
+
+def _normal(document: Document) -> dict[str, Any]:
+    """Return a document without members that say nothing, and with NaN as text, which is equal to itself."""
+    kept = {
+        name: value
+        for name, value in document.items()
+        if name != "consolidated_metadata" and not (name in _OPTIONAL and _is_empty(value))
+    }
+    found: dict[str, Any] = json.loads(json.dumps(kept), parse_constant=str)
+    return found
+
+
+def _is_empty(value: Any) -> bool:
+    return not value or (isinstance(value, list) and all(one is None for one in value))
