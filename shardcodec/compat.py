@@ -236,8 +236,7 @@ def quiet() -> Iterator[None]:
 def open_with_any_grid(base: Any, *, is_group: bool = False) -> Any:
     """Open an array, or a group, for reading. zarr 3.2 and newer read a rectilinear grid if they are asked to."""
     with quiet(), zarr.config.set({"array.rectilinear_chunks": True}):
-        how = {"mode": "r", "use_consolidated": False} if is_group else {"mode": "r"}
-        return (zarr.open_group if is_group else zarr.open_array)(base, **how)
+        return (zarr.open_group if is_group else zarr.open_array)(base, mode="r")
 
 
 def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_empty: bool) -> ArraySpec:

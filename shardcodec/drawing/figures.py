@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..readable import BINARY_UNITS, format_nbytes, parse_nbytes
+from ..readable import format_nbytes
 
 __all__ = [
-    "BINARY_UNITS",
     "COLORS",
     "MAX_CELLS",
     "SUFFIXES",
@@ -28,12 +27,10 @@ __all__ = [
     "check_file",
     "draw_layout",
     "draw_map",
-    "format_nbytes",
     "layout_figure",
     "map_figure",
     "n_panels",
     "new_figure",
-    "parse_nbytes",
     "save",
 ]
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from ..access.array import document_of
 from ..arguments import checked
-from ..drawing.figures import format_nbytes, parse_nbytes
 from ..errors import StreamError
 from ..options import Durability
+from ..readable import format_nbytes, parse_nbytes
 from .frame_queue import FrameMemory, StreamLimits, StreamQueue
 from .order import FrameOrder, axes_of
 from .record import NAME, StreamRecord, read_record
