@@ -165,8 +165,64 @@ def check_places(old: Path, data: Any) -> None:
             assert extents[0] == extents[1], (name, kind, extents)
 
 
+def webknossos(folder: Path) -> None:
+    """Two layers with two magnifications of webknossos."""
+    import webknossos as wk
+
+    values = RANDOM.integers(0, 255, (128, 128, 128)).astype("u1")
+    old = folder / "old"
+    written = wk.Dataset(old, voxel_size=(1, 1, 1))
+    for name, category, more in (
+        ("color", wk.COLOR_CATEGORY, {"dtype": "uint8"}),
+        ("cells", wk.SEGMENTATION_CATEGORY, {"dtype": "uint32", "largest_segment_id": 255}),
+    ):
+        layer = written.add_layer(name, category, data_format="zarr3", **more)
+        for mag, step in (("1", 1), ("2", 2)):
+            view = layer.add_mag(mag, chunk_shape=(32, 32, 32), shard_shape=(64, 64, 64))
+            view.write(values[::step, ::step, ::step].astype(more["dtype"]), allow_resize=True)
+    for copy in copies(old, shards={"*/1": (1, 128, 128, 128)}):
+        read = wk.Dataset.open(copy)
+        assert list(read.layers) == ["color", "cells"]
+        for name in read.layers:
+            for mag in ("1", "2"):
+                views = (each.get_layer(name).get_mag(mag) for each in (written, read))
+                assert np.array_equal(*(view.read() for view in views))
+
+
+def icechunk(folder: Path) -> None:
+    """A data set of xarray in a repository of icechunk, copied to a folder."""
+    import xarray as xr
+    from icechunk import Repository, local_filesystem_storage
+
+    folder.mkdir(exist_ok=True)
+    heat = RANDOM.random((365, 36, 40), "f4")
+    data = xr.Dataset(
+        {
+            "tas": (("time", "lat", "lon"), heat, {"grid_mapping": "crs"}),
+            "pr": (("time", "lat", "lon"), heat),
+            "crs": ((), 1),
+        },
+        coords={
+            "time": ("time", np.arange(365), {"bounds": "bounds"}),
+            "lat": np.arange(36.0),
+            "lon": np.arange(40.0),
+        },
+    )
+    data["bounds"] = ("time", "ends"), np.zeros((365, 2))
+    repository = Repository.create(local_filesystem_storage(str(folder / "repository")))
+    session = repository.writable_session("main")
+    data.to_zarr(session.store, zarr_format=3, consolidated=False, encoding={"tas": {"chunks": (73, 36, 40)}})
+    session.commit("first")
+    store = repository.readonly_session("main").store
+    old = xr.open_zarr(store, consolidated=False).load()
+    tools.convert(store, folder / "new", shards={"time": 365})
+    assert xr.open_zarr(folder / "new", consolidated=False).load().identical(old)
+    tools.convert(store, folder / "part", only="tas")
+    assert xr.open_zarr(folder / "part", consolidated=False).load().identical(old.drop_vars("pr"))
+
+
 PROGRAMS: dict[str, Callable[[Path], None]] = {
-    program.__name__: program for program in (anndata, ome_zarr, spatialdata)
+    program.__name__: program for program in (anndata, icechunk, ome_zarr, spatialdata, webknossos)
 }
 
 

@@ -36,8 +36,8 @@ OURS = "shardcodec.ShardCodecPipeline"
 PACKAGES: dict[str, dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text(encoding="utf-8"))
 PROGRAMS = ("dask", "icechunk", "obstore", "s3fs", "xarray")
 TOOLS = ("flask", "flask-cors", "moto[s3]", "pytest", "pytest-asyncio", "pytest-xdist")
-COPIES = ("anndata", "ome_zarr", "spatialdata")
-COPY_NEEDS = ("anndata", "ome-zarr", "spatialdata")
+COPIES = ("anndata", "icechunk", "ome_zarr", "spatialdata", "webknossos")
+COPY_NEEDS = ("anndata", "icechunk", "ome-zarr", "spatialdata", "webknossos")
 PROGRAM_NEEDS = ("dask[array]", "icechunk", "obstore", "s3fs", "xarray")
 
 

@@ -97,6 +97,18 @@ def test_other_sides_of_shards_stay(tmp_path: Path) -> None:
     assert (one.chunk_shape, one.shard_shape) == ((4, 3), (64, 3))  # 32 is no multiple of 3
 
 
+def test_shard_of_all_of_an_axis_has_whole_chunks(tmp_path: Path) -> None:
+    """zarr's own choice of chunks for a year is 183 days, of which 365 is no multiple."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+    add(group, "v", np.ones((365, 8)), ("time", "x"), (183, 8))
+    for size, whole in ((365, 366), (400, 549), (366, 366)):
+        (one,) = convert(tmp_path / "old", tmp_path / "new", shards={"time": size}, dry_run=True).arrays
+        assert one.shard_shape == (whole, 8)
+    with pytest.raises(ValueError, match="choose 183 or 366"):
+        convert(tmp_path / "old", tmp_path / "new", shards={"time": 200})
+
+
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_axes_of_ome_have_names(version: str, tmp_path: Path) -> None:
     """Labels have another rank; a rule by names is for both."""
@@ -162,7 +174,7 @@ def test_last_rule_wins_and_one_is_for_all_others(year: Path, tmp_path: Path) ->
         ({"chunks": {"*": (1, 2, 3), "time": 4}}, "chunks: expected sizes by names of axes, or shapes"),
         ({"chunks": {}}, "chunks: expected sizes by names of axes, or shapes"),
         ({"chunks": {"time": 0}}, "chunks: expected positive sizes"),
-        ({"shards": {"time": 100}}, "shards: expected a multiple of the inner chunk, 73, along axis 0"),
+        ({"shards": {"time": 100}}, "shards: expected a multiple of the inner chunk, 73, along the axis time of .*, got 100; choose 73 or 146, or inner"),
         ({"chunks": "auto"}, "chunks of 'auto': expected an access"),
         ({"shards": "auto", "access": "1,1,1,1"}, "shards of 'auto': expected an access"),
         ({"chunks": "1,b"}, "chunks: expected a shape such as"),
@@ -226,6 +238,18 @@ def test_small_arrays_beside_large_ones_have_no_shards(
     if not how:
         only = convert(year, tmp_path / "alone", only="lat", exactly=True)
         assert only.arrays[0].shard_shape  # there is no larger one
+
+
+def test_one_chunk_beside_arrays_of_several_has_no_shards(tmp_path: Path) -> None:
+    """However few bytes the arrays have: an index of one entry helps no program."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+    add(group, "heat", np.ones((8, 6, 4)), ("time", "lat", "lon"), (1, 6, 4))
+    add(group, "lat", np.arange(6.0), ("lat",))
+    for how in ({}, {"shards": 1 << 20}, {"shards": {"lat": 6}}):
+        report = convert(tmp_path / "old", tmp_path / "new", **how, dry_run=True)
+        assert {one.name for one in report.arrays if one.shard_shape} == {"heat"}
+        assert kept(report).keys() == {"lat"}
 
 
 # ---- the command, plans

@@ -208,12 +208,17 @@ def choices_of_arrays(tree: SourceTree, choices: Choices) -> dict[str, ArrayChoi
     rules = _Rules(tree, choices)
     rules.check()
     resolved = {source.name: rules.of(source) for source in tree.arrays}
-    small = {source.name: _is_small(source, resolved[source.name].choices) for source in tree.arrays}
-    if not all(small.values()):  # a group of small arrays only is a sample, or a test
-        for source in filter(rules.may_lose_shards, tree.arrays):
-            if small[source.name] and not resolved[source.name].kept:
-                size = format_nbytes(math.prod(source.shape) * source.dtype.itemsize)
-                resolved[source.name] = ArrayChoices(rules.plain(has_shards=False), f"it is small, {size}")
+    arrays = [source for source in tree.arrays if source.shape]
+    one_chunk = {source.name: _is_one_chunk(source, resolved[source.name].choices) for source in arrays}
+    small = {source.name: _nbytes(source) < SMALL_NBYTES for source in arrays}
+    for source in filter(rules.may_lose_shards, arrays):
+        # in a group where all are so, the layout is meant for them
+        is_exempt = any(kind[source.name] and not all(kind.values()) for kind in (one_chunk, small))
+        if is_exempt and not resolved[source.name].kept:
+            why = (
+                f"it is small, {format_nbytes(_nbytes(source))}" if small[source.name] else "it is one chunk"
+            )
+            resolved[source.name] = ArrayChoices(rules.plain(has_shards=False), why)
     return resolved
 
 
@@ -233,11 +238,13 @@ def _is_index(source: SourceArray, axes: Axes) -> bool:
     return len(source.shape) == 1 and axes == (source.name.rpartition("/")[2],)
 
 
-def _is_small(source: SourceArray, choices: Choices) -> bool:
-    """Return True for an array that shards do not help: it has few bytes, or a single inner chunk."""
+def _is_one_chunk(source: SourceArray, choices: Choices) -> bool:
     chunks = choices.chunks or chunks_of_source(source)
-    is_one_chunk = len(chunks) == len(source.shape) and all(map(operator.ge, chunks, source.shape))
-    return is_one_chunk or math.prod(source.shape) * source.dtype.itemsize < SMALL_NBYTES
+    return len(chunks) == len(source.shape) and all(map(operator.ge, chunks, source.shape))
+
+
+def _nbytes(source: SourceArray) -> int:
+    return math.prod(source.shape) * source.dtype.itemsize
 
 
 class _Rules:
@@ -336,7 +343,7 @@ class _Rules:
         """Return True for an array without shards that no rule names."""
         rules = [rule for kind in ("chunks", "shards") for rule in self._rules[kind] if rule.arrays != ALL]
         is_named = any(fnmatch.fnmatchcase(source.name, rule.arrays) for rule in rules)
-        return bool(source.shape) and source.shard_shape is None and not is_named
+        return source.shard_shape is None and not is_named
 
     def of(self, source: SourceArray) -> ArrayChoices:
         """Return the choices for one array, as if it were not small."""
@@ -384,7 +391,8 @@ class _Rules:
         if isinstance(shards.value, Mapping):
             old = source.shard_shape or inner
             sides = tuple(n if n % size == 0 else size for n, size in zip(old, inner, strict=True))
-            return replace(new, shards=self._sides(source, shards.value, sides))
+            sides = self._sides(source, shards.value, sides)
+            return replace(new, shards=self._of_whole_chunks(source, sides, inner))
         assert not isinstance(shards.value, str)
         return replace(new, shards=shards.value)
 
@@ -394,6 +402,18 @@ class _Rules:
             return tuple(value)
         axes = self._axes[source.name]
         return tuple(value.get(axis, n) for axis, n in zip(axes, base, strict=True))
+
+    def _of_whole_chunks(self, source: SourceArray, sides: Ints, inner: Ints) -> Ints:
+        """Return the sides of a shard; one that spans all of its axis is rounded up to whole inner chunks."""
+        rounded = tuple(-(-side // size) * size for side, size in zip(sides, inner, strict=True))
+        for axis, (side, whole) in enumerate(zip(sides, rounded, strict=True)):
+            if side != whole and side < source.shape[axis]:
+                name, size = self._axes[source.name][axis], inner[axis]
+                raise ValueError(
+                    f"shards: expected a multiple of the inner chunk, {size}, along the axis {name} of {source.place}, got {side}; "
+                    f"choose {whole - size or whole} or {whole}, or inner chunks that divide {side} (--chunks {name}=N)"
+                )
+        return rounded
 
     def _proposal(self, source: SourceArray, chunk: Ints | None) -> Proposal:
         try:

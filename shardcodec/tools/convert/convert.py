@@ -151,7 +151,7 @@ def convert(
         `advise` for `access`. Default: the chunks of the source.
     shards : int, tuple of int, mapping or "auto", optional
         The same for shards; a number is the largest size of a shard in bytes, decoded. Default: 512 MiB. An array that no rule
-        for chunks or shards is for keeps its layout, and one of less than 1 MiB, or of one inner chunk, beside larger ones has
+        for chunks or shards is for keeps its layout, and one of less than 1 MiB, or of one inner chunk, beside others has
         no shards; the report says why.
     access : str or sequence of str
         How programs read the arrays, as for `parse_access`; arrays with other axes ignore it.
