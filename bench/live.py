@@ -2,7 +2,8 @@
 
     python bench/live.py                                   512 x 512 and 2048 x 2048, raw, zstd 1, Blosc lz4: about twenty minutes
     python bench/live.py --quick                           shows that the harness works
-    python bench/live.py --sizes 512 --codecs raw --parts speed,delay,kills
+    python bench/live.py --sizes 512 --kills 5             about six minutes
+    python bench/live.py --sizes 2048 --frames 100 --chunks 1 --parts speed
 
 Needed besides zarr: acquire-zarr (`pip install acquire-zarr`); without it, its column is left out. Each turn has a process of its own, and the
 peers take turns. Three parts:

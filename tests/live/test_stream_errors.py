@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from helpers import small_disk, zarrs_view
 from live_frames import frame_of, frames_of, image_array
 
 import shardcodec
+from shardcodec import tools
 from shardcodec.live.frame_queue import FrameMemory
 from shardcodec.live.record import NAME
 from shardcodec.live.target import FrameTarget, seconds_of
@@ -132,6 +135,53 @@ def test_error_of_the_writer_reaches_the_caller_and_no_frame_is_lost(
         stream.flush()
         stream.append(frame_of(n))
     assert (array[: n + 1] == frames_of(n + 1)).all()
+
+
+def test_full_disk_keeps_frames_until_there_is_room(tmp_path: Path) -> None:
+    def append_all() -> None:
+        for frame in frames_of(4000):
+            stream.append(frame)
+        stream.flush()
+
+    with small_disk(tmp_path / "disk", 4 << 20):
+        array = image_array(tmp_path / "disk/a", 4000, in_shard=200, compressors=None)
+        ballast = tmp_path / "disk/ballast"
+        ballast.write_bytes(bytes(3700 << 10))
+        with shardcodec.stream(array, max_delay=60, max_frames=100) as stream:
+            with pytest.raises(shardcodec.StreamError, match="No space left") as caught:
+                append_all()
+            n, waiting = stream.position, caught.value.numbers
+            assert waiting == tuple(range(waiting[0], waiting[0] + len(waiting)))
+            assert (zarrs_view(array)[: stream.stored] == frames_of(stream.stored)).all()
+            ballast.unlink()
+            stream.flush()
+            assert stream.stored == n > 1000
+        assert (zarrs_view(array)[:n] == frames_of(n)).all()
+        assert tools.verify(tmp_path / "disk/a", level="decode").n_findings == 0
+
+
+@pytest.mark.parametrize("call", ["append", "flush", "close"])
+def test_signal_ends_a_call_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    array, gate = image_array(tmp_path / "a"), Gate(monkeypatch)
+    stream: Any = shardcodec.stream(array, max_delay=0, queue=4 * 192)
+    stream.append(frames_of(4))
+    assert gate.is_reached.wait(60)
+    timers = [threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])]
+    if call == "close":  # it waits for the update that has begun
+        timers.append(threading.Timer(0.1, gate.is_open.set))
+    for timer in timers:
+        timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        stream.append(frame_of(4)) if call == "append" else getattr(stream, call)()
+    gate.is_open.set()
+    for timer in timers:
+        timer.join()
+    if call != "close":
+        stream.flush()
+        assert stream.append(frame_of(4)) == 1
+        stream.close()
+        assert (array[:5] == frames_of(5)).all()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("shardcodec-stream")]
 
 
 def test_close_names_what_was_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
