@@ -121,6 +121,20 @@ def test_shards_are_appended_to_and_never_packed(
     assert (array[...] == frames_of(40)).all()
 
 
+def test_dead_bytes_are_packed_after_the_stream(tmp_path: Path) -> None:
+    array = image_array(tmp_path / "a", in_shard=40, in_chunk=8, compressors=None)
+    with shardcodec.stream(array, max_delay=0, max_frames=1) as stream:
+        stream.append(frames_of(40))
+    shard = tmp_path / "a/c/0/0/0"
+    before = shard.stat().st_size
+    tools.compact(tmp_path / "a")
+    assert frames_of(40).nbytes < shard.stat().st_size < before / 4
+    assert (zarrs_view(array)[...] == frames_of(40)).all()
+    with shardcodec.stream(array, start=39) as stream:
+        stream.append(frame_of(5))
+    assert (array[39] == frame_of(5)).all() and (array[:39] == frames_of(39)).all()
+
+
 def test_frames_of_an_inner_chunk_are_stored_together(tmp_path: Path) -> None:
     array = image_array(tmp_path / "a", in_chunk=5)
     sizes: list[list[int]] = []
