@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 
@@ -59,6 +59,46 @@ class StreamStats:
     bytes_dropped: int
     updates: int
     slowest_update: float
+
+
+@overload
+def stream(
+    arrays: list[Any] | tuple[Any, ...],
+    axis: Any = ...,
+    *,
+    start: int | None = ...,
+    positions: Iterable[Any] | None = ...,
+    resume: bool = ...,
+    grow_every: int | None = ...,
+    max_delay: str | float = ...,
+    max_frames: int | None = ...,
+    queue: str | int = ...,
+    full: Full = ...,
+    copy: bool = ...,
+    durability: Durability | None = ...,
+    threads: int | None = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+) -> StreamGroup: ...
+
+
+@overload
+def stream(
+    arrays: Any,
+    axis: Any = ...,
+    *,
+    start: int | None = ...,
+    positions: Iterable[Any] | None = ...,
+    resume: bool = ...,
+    grow_every: int | None = ...,
+    max_delay: str | float = ...,
+    max_frames: int | None = ...,
+    queue: str | int = ...,
+    full: Full = ...,
+    copy: bool = ...,
+    durability: Durability | None = ...,
+    threads: int | None = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+) -> Stream: ...
 
 
 @checked
