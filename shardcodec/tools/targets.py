@@ -55,6 +55,11 @@ __all__ = [
 
 Ints = tuple[int, ...]
 
+_FORMAT_2022 = "https://purl.org/zarr/spec/protocol/"
+_PROBLEM_2022 = (
+    "a hierarchy of the 2022 format, which only `shardcodec convert` reads; it makes a hierarchy of Zarr v3"
+)
+
 
 @dataclass(frozen=True)
 class ForeignObject:
@@ -262,6 +267,11 @@ class ArrayTarget:
             return None
 
     @property
+    def is_2022(self) -> bool:
+        """True for a hierarchy of the 2022 format, in which no node has the documents of Zarr v2 or v3."""
+        return str(self.document.get("zarr_format")).startswith(_FORMAT_2022)
+
+    @property
     def is_plain(self) -> bool:
         """True for an array without shards whose chunks can be read one by one."""
         return self.plain is not None
@@ -405,6 +415,8 @@ def _grid(shape: Ints, sizes: Sequence[int]) -> Ints:
 def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
     """Return the target for an array and its document. An array that cannot be read has a `problem`."""
     target = ArrayTarget(name, folder, document)
+    if target.is_2022:
+        return replace(target, problem=_PROBLEM_2022)
     try:
         parsed = byte_document(document)
         layout = parse_document(parsed.document)

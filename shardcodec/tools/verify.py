@@ -406,8 +406,9 @@ class _VerifyRun:
         work = self._work(array)
         if not work.decodes:
             detail = f"neither shardcodec nor zarr decodes {array.data_type} with the codec {array.foreign_codec}: only "
-            detail += "" if array.is_plain else "indexes, and "
-            detail += "checksums behind this codec, are checked"
+            detail += (
+                f"{'sizes' if array.is_plain else 'indexes'}, and checksums behind this codec, are checked"
+            )
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
             self._leave(array.name, detail)
         chosen = self._chosen(array, counts)
@@ -460,7 +461,7 @@ class _VerifyRun:
     def check_beside_arrays(self, target: Any, array: str | None, *, only_arrays: bool) -> None:
         """Check the documents, and compare the objects that belong to no array with the other hierarchy and the manifest."""
         root = find_hierarchy(target, self._pool.run.storage_options)
-        if self.is_stopped or root is None:
+        if self.is_stopped or root is None or any(one.is_2022 for one in self._targets):
             return
         compared: set[str] = set()
         if self._task.against is not None and not only_arrays:

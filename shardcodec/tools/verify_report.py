@@ -163,7 +163,7 @@ class VerifiedArray(Record):
             text = (
                 f"{format_nbytes(self.unverifiable_nbytes)} ({share}): damage of these bytes cannot be found"
             )
-            yield "no checksum", text if self.is_sharded else f"{text}, only missing ones"
+            yield "no checksum", text
         if not self.has_index_checksum:
             yield "no checksum", "of the indexes; `shardcodec compact --index-crc` makes an array that has it"
 

@@ -7,6 +7,7 @@ Chunks of arrays without shards, of Zarr v3 and v2, are verified and repaired as
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import KINDS_OF_STORE, bytes_of_files, quiet, store_of
+from spec_json import hierarchy_2022
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -172,8 +174,6 @@ def test_text_is_decoded(tmp_path: Path) -> None:
 def test_what_cannot_be_checked_is_said_and_the_exit_code_is_5(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import json
-
     v3(tmp_path / "a.zarr")
     file = tmp_path / "a.zarr/zarr.json"
     document = json.loads(file.read_text())
@@ -183,6 +183,34 @@ def test_what_cannot_be_checked_is_said_and_the_exit_code_is_5(
     assert report.kinds == {"unsupported": 1} and report.n_unchecked == 1
     assert run(["verify", str(tmp_path / "a.zarr")]) == 5
     assert "1 part could not be checked" in capsys.readouterr().out
+
+
+def test_hierarchy_of_the_2022_format_is_not_verified(tmp_path: Path) -> None:
+    """It was said to be unreadable, with all its objects beside it."""
+    (tmp_path / "old/data").mkdir(parents=True)
+    (tmp_path / "old/data/x").write_bytes(b"x")
+    (tmp_path / "old/zarr.json").write_text(json.dumps(hierarchy_2022()))
+    report = verify(tmp_path / "old")
+    assert (report.kinds, report.n_findings, report.n_unchecked) == ({"unsupported": 1}, 0, 1)
+    assert "shardcodec convert" in str(report) and run(["verify", str(tmp_path / "old")]) == 5
+
+
+def test_objects_that_nobody_decodes_are_not_verified(tmp_path: Path) -> None:
+    """An array of pickled objects; numcodecs is not asked to run what is stored."""
+    (tmp_path / "a.zarr").mkdir()
+    document = {
+        "zarr_format": 2,
+        "shape": [4],
+        "chunks": [2],
+        "dtype": "|O",
+        "fill_value": None,
+        "order": "C",
+    }
+    document |= {"filters": [{"id": "pickle", "protocol": 5}], "compressor": None}
+    (tmp_path / "a.zarr/.zarray").write_text(json.dumps(document))
+    (tmp_path / "a.zarr/0").write_bytes(b"no pickle")
+    report = verify(tmp_path / "a.zarr", level="decode")
+    assert (report.n_findings, report.n_unchecked) == (0, 1)
 
 
 def test_rectilinear_grid_is_not_verified(tmp_path: Path) -> None:
