@@ -35,6 +35,8 @@ __all__ = [
     "Selection",
     "ZarrNodes",
     "axes_of_levels",
+    "groups_of",
+    "is_below",
     "mended",
     "mended_documents",
     "with_needed",
@@ -121,7 +123,11 @@ class ZarrNodes(Nodes):
         document, _ = self._node(path)
         if document is None or not is_group(document):
             return ()
-        return [name for name, _, _ in array_documents(self._folder(path), document, path)]
+        start = path if self._root.store.supports_listing else ""  # only the root lists its nodes then
+        start_document, _ = self._node(start)
+        assert start_document is not None
+        names = (name for name, _, _ in array_documents(self._folder(start), start_document, start))
+        return [name for name in names if is_below(name, path)]
 
 
 def _read(folder: Folder) -> tuple[Document | None, Attributes]:
@@ -194,12 +200,9 @@ class Selection:
         """Return the groups that stay: those of chosen arrays, and those without arrays that are chosen themselves."""
         if self.nodes is not None:
             return {path for path in groups if path in self.nodes}
-        kept = {
-            path
-            for path in groups
-            if self.matches(path) and (not _any_below(arrays, path) or _any_below(chosen, path))
-        }
-        above = {group for path in (*kept, *chosen) for group in _groups_above(path)}
+        of_any, of_chosen = groups_of(arrays), groups_of(chosen)
+        kept = {path for path in groups if self.matches(path) and (path not in of_any or path in of_chosen)}
+        above = of_chosen | groups_of(kept)
         return {path for path in groups if not path or path in kept or path in above}
 
 
@@ -209,8 +212,9 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(each, pattern) for each in paths if each for pattern in patterns)
 
 
-def _any_below(paths: Iterable[str], group: str) -> bool:
-    return any(is_below(path, group) for path in paths)
+def groups_of(paths: Iterable[str]) -> set[str]:
+    """Return all groups that nodes are in."""
+    return {group for path in paths for group in _groups_above(path)}
 
 
 # ---------------------------------------------------------------- what programs need beside an array
@@ -240,26 +244,28 @@ def with_needed(names: Iterable[str], nodes: Nodes) -> set[str]:
     """Return arrays, and all others without which xarray or AnnData cannot read them, or not with their coordinates."""
     named = set(names)
     needed = set(named)
-    fresh = sorted(named)
+    groups: set[str] = set()
+    fresh = set(named)
     while fresh:
-        more = {other for path in fresh for other in _needs(path, nodes)}
-        if not more - needed:
+        more = {other for path in fresh for other in _variables(path, nodes)}
+        new_groups = groups_of(fresh) - groups
+        more.update(other for group in new_groups for other in _members(group, nodes))
+        groups |= new_groups
+        if more <= needed:
             more = _coordinates_of_groups(named, nodes)
-        fresh = sorted(more - needed)
-        needed.update(fresh)
+        fresh = more - needed
+        needed |= fresh
     return needed
 
 
-def _needs(path: str, nodes: Nodes) -> Iterator[str]:
+def _variables(path: str, nodes: Nodes) -> Iterator[str]:
+    """Yield the arrays that the names of the axes and the attributes of an array mean."""
     facts = nodes.array(path)
-    if facts is not None:
-        words = dict.fromkeys((*filter(None, facts.names), *_words(facts.attributes)))
-        for word in words:
-            variable = _variable(word, path, nodes)
-            if variable is not None:
-                yield variable
-    for group in _groups_above(path):
-        yield from _members(group, nodes)
+    words = () if facts is None else (*filter(None, facts.names), *_words(facts.attributes))
+    for word in dict.fromkeys(words):
+        variable = _variable(word, path, nodes)
+        if variable is not None:
+            yield variable
 
 
 def _words(attributes: Attributes) -> Iterator[str]:

@@ -403,3 +403,44 @@ def test_data_set_is_identical(made: Any, zarr_format: int, tmp_path: Path) -> N
             left = set(old.variables) - arrays
             xarray.testing.assert_identical(part.load(), old.drop_vars(left))
     assert left == ({"pr", "orog", "station"} if name == "tas" else {"v"})
+
+
+def test_tree_of_groups_is_identical(tmp_path: Path) -> None:
+    """As a product of EOPF: bands of two resolutions in groups of their own, with coordinates in a group above, in Zarr v2."""
+
+    def bands(n: int, *names: str) -> Any:
+        values = np.random.default_rng(n).integers(0, 9000, (n, n)).astype("u2")
+        attributes = {
+            "_eopf_attrs": {"coordinates": ["x", "y"], "dimensions": ["y", "x"]},
+            "proj:epsg": 32632,
+        }
+        data = dict.fromkeys(names, (("y", "x"), values, attributes))
+        return xarray.Dataset(data, {"x": np.arange(n) * 10, "y": np.arange(n) * -10.0})
+
+    angles = xarray.Dataset({"sun": (("angle", "tile"), np.ones((2, 23)), {"units": "deg"})})
+    tree = xarray.DataTree.from_dict(
+        {
+            "/": xarray.Dataset(
+                attrs={"stac_discovery": {"id": "S2B", "bbox": [1.5, 2]}, "other_metadata": {}}
+            ),
+            "/conditions/geometry": angles.assign_coords(angle=["zenith", "azimuth"]),
+            "/measurements/r10m": bands(1000, "b02", "b03"),
+            "/measurements/r20m": bands(500, "b05"),
+            "/quality": xarray.Dataset(coords={"tile": np.arange(23)}),
+            "/quality/mask": xarray.Dataset({"classes": ("tile", np.arange(23))}),
+        }
+    )
+    with quiet():
+        tree.to_zarr(tmp_path / "old", zarr_format=2, consolidated=True)
+    convert(tmp_path / "old", tmp_path / "new", chunks={"y": 125, "x": 125}, shards={"y": 500, "x": 500})
+    convert(tmp_path / "old", tmp_path / "part", only=["measurements/r10m/b02", "quality/mask"])
+    with quiet():
+        old, new, part = (
+            xarray.open_datatree(tmp_path / name, engine="zarr") for name in ("old", "new", "part")
+        )
+        assert new.load().identical(old.load())
+        part.load()
+    assert set(part.groups) == {"/", "/measurements", "/measurements/r10m", "/quality", "/quality/mask"}
+    for path in part.groups:
+        left = ["b03"] if path == "/measurements/r10m" else []
+        xarray.testing.assert_identical(part[path].to_dataset(), old[path].to_dataset().drop_vars(left))

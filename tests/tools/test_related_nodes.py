@@ -27,8 +27,9 @@ from data_sets import (
     plate,
     same_files,
 )
-from helpers import bits, bytes_of_files, quiet
+from helpers import RecordingStore, bits, bytes_of_files, quiet
 from spec_json import array_2022, hierarchy_2022
+from zarr.storage import LocalStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, plan_convert, repair, run_part
@@ -288,6 +289,21 @@ def test_elements_of_anndata_stay_whole(tmp_path: Path) -> None:
     assert attributes_of(tmp_path / "kind", "tables")["tables"] == ["counts"]
     convert(table, tmp_path / "frame", exclude="obs/kind")
     assert attributes_of(tmp_path / "frame", "obs")["column-order"] == ["size"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_store_that_cannot_list_has_the_nodes_of_its_consolidated_metadata(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image(tmp_path / "old", version)
+    monkeypatch.setattr(RecordingStore, "supports_listing", False)
+    store = RecordingStore(LocalStore(tmp_path / "old", read_only=True))
+    convert(store, tmp_path / "new", only=["tables/counts/X/data", "s1"])
+    frames = [
+        f"tables/counts/{name}" for name in ("X/data", "X/indices", "X/indptr", "obs/_index", "var/_index")
+    ]
+    assert array_names(tmp_path / "new") == ["s1", *frames]
+    assert paths(attributes_of(tmp_path / "new")["multiscales"][0]["datasets"]) == ["s1"]
 
 
 # ---- objects that belong to no array, and plans

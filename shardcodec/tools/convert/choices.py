@@ -233,11 +233,6 @@ def chunks_of_source(source: SourceArray) -> Ints:
     return tuple(shape)
 
 
-def _is_index(source: SourceArray, axes: Axes) -> bool:
-    """Return True for the coordinate of an axis, which has the name of the axis."""
-    return len(source.shape) == 1 and axes == (source.name.rpartition("/")[2],)
-
-
 def _is_one_chunk(source: SourceArray, choices: Choices) -> bool:
     chunks = choices.chunks or chunks_of_source(source)
     return len(chunks) == len(source.shape) and all(map(operator.ge, chunks, source.shape))
@@ -262,6 +257,14 @@ class _Rules:
             self._axes[source.name] = names if len(names) == len(source.shape) else ()
         self._rules = {kind: choices.of_kind(kind) for kind in ("chunks", "shards")}
         self._like = choices.like.layout if choices.like is not None else None
+        self._has_like = any(map(self._is_like, self._arrays))
+        # for the rules for all arrays: is there one for which they are, and one that is no coordinate of an axis
+        general = [rule for rules in self._rules.values() for rule in rules if rule.arrays == ALL]
+        self._is_for_any, self._is_for_others = {}, {}
+        for rule in general:
+            fitting = [source for source in self._arrays if not self._obstacle(rule, source)]
+            self._is_for_any[rule.kind] = bool(fitting)
+            self._is_for_others[rule.kind] = not all(map(self._is_index, fitting))
 
     # ---- names that fit nothing
 
@@ -298,10 +301,10 @@ class _Rules:
         rule = fitting[-1]
         why = self._obstacle(rule, source)
         if rule.arrays == ALL:
-            if why and all(self._obstacle(rule, other) for other in self._arrays):
+            if why and not self._is_for_any[kind]:
                 why = ""  # the shape is wrong, and the layout says so
-            elif not why and not isinstance(rule.value, int) and self._is_left_index(rule, source):
-                why = "it is the coordinate of its axis"
+            elif not why and not isinstance(rule.value, int) and self._is_for_others[kind]:
+                why = "it is the coordinate of its axis" if self._is_index(source) else ""
         elif rule.arrays == source.name and isinstance(rule.value, tuple):
             why = ""
         return (None, why) if why else (rule, "")
@@ -317,14 +320,9 @@ class _Rules:
             return "no access fits its axes and elements"
         return ""
 
-    def _is_left_index(self, rule: LayoutRule, source: SourceArray) -> bool:
-        """Return True for the coordinate of an axis, if the rule is for other arrays, too."""
-        if not _is_index(source, self._axes[source.name]):
-            return False
-        return any(
-            not self._obstacle(rule, other) and not _is_index(other, self._axes[other.name])
-            for other in self._arrays
-        )
+    def _is_index(self, source: SourceArray) -> bool:
+        """Return True for the coordinate of an axis, which has the name of the axis."""
+        return self._axes[source.name] == (source.name.rpartition("/")[2],)
 
     def _accesses(self, source: SourceArray) -> list[AccessPattern]:
         if source.bytes is not None or min(source.shape, default=0) < 1:
@@ -360,10 +358,13 @@ class _Rules:
             return ArrayChoices(plain, why)
         return ArrayChoices(self._shapes(plain, source, chunks, shards))
 
+    def _is_like(self, source: SourceArray) -> bool:
+        return self._like is not None and len(self._like.shape) == len(source.shape)
+
     def _misfit_of_like(self, source: SourceArray) -> str:
-        if self._like is None or len(self._like.shape) == len(source.shape):
+        if self._like is None or self._is_like(source):
             return ""
-        if all(len(self._like.shape) != len(other.shape) for other in self._arrays):
+        if not self._has_like:
             return ""  # the other array is wrong, and the layout says so
         return f"like of {self._like.shape}: expected {len(source.shape)} axes, got {len(self._like.shape)}"
 

@@ -23,7 +23,7 @@ from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
 from ..documents import document_of, group_documents, inner_path
 from ..other_objects import OtherObjects, written_documents
-from ..related_nodes import KnownNodes, Selection, ZarrNodes, is_below, mended, with_needed
+from ..related_nodes import KnownNodes, Selection, ZarrNodes, groups_of, mended, with_needed
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
 from .format_2022 import legacy_hierarchy, legacy_tree
@@ -62,7 +62,10 @@ def selection_of(
     array: str | None = None,
 ) -> Selection:
     """Return the nodes that the arguments of `convert` choose."""
-    chosen, left = ((given,) if isinstance(given, str) else tuple(given) for given in (only, exclude))
+    chosen, left = (
+        tuple(pattern.strip("/") for pattern in ([given] if isinstance(given, str) else given))
+        for given in (only, exclude)
+    )
     if array is not None:
         chosen = (*chosen, glob.escape(inner_path(array, "array")))
     if exactly and not chosen:
@@ -132,10 +135,8 @@ def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]
 
 
 def _outermost(paths: Collection[str]) -> tuple[str, ...]:
-    """Return the paths that are in none of the others."""
-    return tuple(
-        sorted(path for path in paths if not any(is_below(path, other) for other in paths if other != path))
-    )
+    """Return the paths that are not in the folder of another one."""
+    return tuple(sorted(path for path in paths if groups_of([path]).isdisjoint(paths)))
 
 
 def whole_source(source: Any) -> Any:
