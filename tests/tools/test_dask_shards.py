@@ -22,7 +22,7 @@ from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.options import resolve
 from shardcodec.storage import files
-from shardcodec.tools import compact, inspect, verify
+from shardcodec.tools import compact, inspect, repair, verify
 from shardcodec.tools.chunk_check import Level
 from shardcodec.tools.compact import CompactTask
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker, unseen
@@ -316,3 +316,21 @@ def test_command_with_workers_of_its_own(group: Path, capsys: pytest.CaptureFixt
     damage(group)
     assert run(["verify", str(group), "--dask", "local:1"]) == 1
     assert "4 findings" in capsys.readouterr().out
+
+
+def test_chunks_without_shards_are_verified_and_repaired_by_workers(client: Any, tmp_path: Path) -> None:
+    group, manifests = tmp_path / "g.zarr", [tmp_path / "one.sha256", tmp_path / "many.sha256"]
+    with quiet():
+        root = zarr.create_group(group)
+        for name in ("a", "b"):
+            root.create_array(name, shape=(60, 60), chunks=(9, 9), dtype="i4")[...] = 7
+    shutil.copytree(group, tmp_path / "copy.zarr")
+    (group / "a/c/1/2").write_bytes(b"damaged")
+    (group / "b/c/0/0").unlink()
+    alone = verify(group, manifest=manifests[0], against=tmp_path / "copy.zarr")
+    assert verify(group, manifest=manifests[1], against=tmp_path / "copy.zarr", dask=client) == alone
+    assert alone.kinds == {"decode error": 1, "different": 1, "missing shard": 1}
+    assert manifests[0].read_bytes() == manifests[1].read_bytes()
+    report = repair(group, to=tmp_path / "new.zarr", copy=tmp_path / "copy.zarr", dask=client)
+    assert (report.n_damaged, report.n_restored) == (2, 2)
+    assert bytes_of_files(tmp_path / "new.zarr") == bytes_of_files(tmp_path / "copy.zarr")

@@ -231,6 +231,23 @@ def test_sample_memory_and_threads(tmp_path: Path) -> None:
         verify(tmp_path / "a.zarr", memory=100)
 
 
+def test_manifest_skips_chunks_that_have_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shardcodec.storage.files as files
+
+    monkeypatch.setattr(files, "GRAIN_NS", 0)  # the times of new files identify their states, too
+    with quiet():
+        zarr.create_group(tmp_path / "g.zarr")
+    array = v3(tmp_path / "g.zarr", name="a")
+    v2(tmp_path / "g.zarr", name="b")
+    manifest = str(tmp_path / "m")
+    verify(tmp_path / "g.zarr", manifest=manifest)
+    report = verify(tmp_path / "g.zarr", since=manifest)
+    assert [(one.n_shards, one.n_unchanged) for one in report.arrays] == [(0, 6), (0, 6)]
+    change(array.store, "a/c/1/0", half)
+    os.unlink(tmp_path / "g.zarr/b/1.1")
+    assert verify(tmp_path / "g.zarr", since=manifest).kinds == {"decode error": 1, "missing shard": 1}
+
+
 # ---- against, and repair
 
 
