@@ -313,6 +313,17 @@ def test_command_shows_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert arrays["lat"]["kept"].startswith("it is small")
 
 
+def test_printed_report_has_the_table(tmp_path: Path) -> None:
+    climate(tmp_path / "year")
+    report = convert(tmp_path / "year", tmp_path / "new", shards={"time": 365}, only="pr", dry_run=True)
+    lines = str(report).splitlines()
+    assert "array      shape      before    after" in str(report)
+    assert [line.split() for line in lines if line.startswith("pr ")] == [
+        ["pr", "365x36x40", "73x36x40", "73x36x40", "in", "365x36x40"]
+    ]
+    assert len(lines) < 40 and max(map(len, lines)) < 200
+
+
 def test_plan_has_rules_and_selection(tmp_path: Path) -> None:
     climate(tmp_path / "year")
     how: dict[str, Any] = {"chunks": {"time": 5}, "shards": {"time": 365}, "only": "tas"}

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..other_objects import NO_OBJECTS, ObjectCounts
@@ -260,3 +260,16 @@ class ConvertReport(Report):
     others: ObjectCounts = NO_OBJECTS
     notes: tuple[str, ...] = ()
     left_arrays: tuple[LeftArray, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that ``print`` shows: the sums, and a table of the arrays.
+
+        Yields
+        ------
+        str
+        """
+        if not self.arrays:
+            yield from super().lines()
+            return
+        yield from replace(self, arrays=()).lines()
+        yield from table_lines(self.arrays)
