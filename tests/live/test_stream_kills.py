@@ -55,9 +55,9 @@ def killed_stream(path: Path, seconds: float, **arguments: Any) -> int:
     ("in_chunk", "grow_every", "durability"),
     [
         (1, None, None),
-        (8, None, None),
-        (1, 1, None),
         (8, 5, None),
+        pytest.param(8, None, None, marks=pytest.mark.nightly),
+        pytest.param(1, 1, None, marks=pytest.mark.nightly),
         pytest.param(8, 1, "fsync", marks=pytest.mark.nightly),
     ],
 )

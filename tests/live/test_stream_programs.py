@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 import zarr
 from folder_machine import FolderMachine
 from helpers import quiet, zarrs_view
@@ -18,6 +19,8 @@ from live_frames import frame_of
 
 import shardcodec
 from shardcodec import tools
+
+pytestmark = pytest.mark.slow
 
 T, P, C, Y, X = 7, 4, 3, 4, 3
 
