@@ -27,7 +27,7 @@ from ..storage.kinds import is_url, placed_options
 from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
-from .documents import DOCUMENTS
+from .documents import DOCUMENTS, inner_path
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask, ShardTool
@@ -68,6 +68,8 @@ class RepairTask(ArrayTask[RepairedShard | None]):
         As for `repair`.
     to : CopyPlace or None
         Where new shards are written.
+    named : str or None
+        The array that the user has named; the copy need not have those that come along with it.
     """
 
     backup: str | None
@@ -76,6 +78,7 @@ class RepairTask(ArrayTask[RepairedShard | None]):
     dry_run: bool
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     to: CopyPlace | None = None
+    named: str | None = None
 
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardRepairer:
         return ShardRepairer(array, self, options, budget)
@@ -96,16 +99,25 @@ class ShardRepairer:
         self._task = task
         self._to = None if task.to is None else CopyWriter(task.to, budget, options)
         self._options = replace(options, threads=1)
-        source, wanted = None, options.threads
-        if task.copy is not None:
-            source = CopySource(array, task.copy, options, task.storage_options, budget)
-            wanted = source.n_threads
+        source = self._source_of(array, options, budget)
+        wanted = options.threads if source is None else source.n_threads
         holds_whole = holds_whole_shards(array, self._to)
         share = budget.share(array.object_spec, array.place, wanted, holds_whole=holds_whole)
         checks = ChunkCheck.of_array(array, self._options, share)
         self._source = source
         self._repair = ShardRepair(checks, self._options, source, task.order, budget)
         self.n_threads = share.n_threads
+
+    def _source_of(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> CopySource | None:
+        task = self._task
+        if task.copy is None:
+            return None
+        try:
+            return CopySource(array, task.copy, options, task.storage_options, budget)
+        except FileNotFoundError:
+            if task.named is None or array.name == inner_path(task.named, "array"):
+                raise
+            return None
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
@@ -332,7 +344,7 @@ def repair(
     if dask and backup is not None:
         raise ValueError(IN_PLACE_ON_DASK)
     folder = None if backup is None else os.fspath(backup)
-    task = RepairTask(folder, copy, order, dry_run, storage_options)
+    task = RepairTask(folder, copy, order, dry_run, storage_options, named=array)
     return _RepairRun(task, request, pool, on_shard).run()
 
 

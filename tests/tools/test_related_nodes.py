@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +364,19 @@ def test_groups_that_lose_all_arrays_are_left_out() -> None:
 
 
 # ---- repair and compact
+
+
+def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_path: Path) -> None:
+    """A repair of one array was refused because the copy lacked its coordinates, which only come along."""
+    group = zarr.create_group(tmp_path / "old")
+    for name in ("t", "x"):
+        group.create_array(name, shape=8, shards=8, chunks=4, dtype="i4", dimension_names=["t"])[:] = 7
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy/t")
+    repair(tmp_path / "old", to=tmp_path / "new", copy=tmp_path / "copy", array="x")
+    assert array_names(tmp_path / "new") == ["t", "x"]
+    with pytest.raises(FileNotFoundError, match="no array 't'"):
+        repair(tmp_path / "old", to=tmp_path / "all", copy=tmp_path / "copy")
 
 
 @pytest.mark.parametrize("tool", [repair, compact])
