@@ -113,7 +113,7 @@ class BesideArrays:
     def _check_node(self, name: str, folder: Folder, array: ArrayTarget | None) -> Iterator[Finding]:
         """Check the documents of one node, and that zarr opens it."""
         is_known_bad = array is not None and array.is_malformed
-        is_sound = True
+        n_before, is_sound = self.n_documents, True
         for document in sorted(self._names[name]):
             path = f"{name}/{document}" if name else document
             try:
@@ -130,7 +130,8 @@ class BesideArrays:
                 is_sound = False
                 if not is_known_bad:
                     yield self._finding(FindingKind.UNREADABLE, path, problem, name)
-        if not is_sound or is_known_bad:
+        # without a listing a node may exist in consolidated metadata only, which are compared below
+        if not is_sound or is_known_bad or self.n_documents == n_before:
             return
         try:
             node_in_zarr(folder, is_group=array is None)
@@ -151,7 +152,8 @@ class BesideArrays:
             ends: tuple[str, ...] = (".zarray", ".zgroup", ".zattrs")
         else:
             path = f"{below}zarr.json"
-            stored = document.get("consolidated_metadata")
+            # as it is stored: without a listing, `document` is itself an entry of consolidated metadata
+            stored = self._documents.get(path, {}).get("consolidated_metadata")
             inline = stored.get("metadata") if isinstance(stored, Mapping) else None
             listed = (
                 {f"{node}/zarr.json": one for node, one in inline.items()}
@@ -199,9 +201,14 @@ class BesideArrays:
         """Compare other objects with the manifest; name those that nothing is compared with."""
         needs_hash = self._old is not None or self._new is not None
         store, prefix = self._root.store, self._root.prefix
+        if not store.supports_listing:
+            yield UncheckedPart(
+                "", "the store cannot list its objects: those that belong to no array are not known"
+            )
+            return
 
         def look(name: str) -> tuple[str, str | None]:
-            if not needs_hash or not store.supports_listing:
+            if not needs_hash:
                 return name, None
             view = open_object(store, prefix + name)
             if view is None:

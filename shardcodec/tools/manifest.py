@@ -380,6 +380,7 @@ class OldSums(OldManifest):
     """The lines of ``sha256sum``. They say nothing about states and levels, so no shard is skipped: hashes are compared."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self._rows = sqlite3.connect("")
         try:
             self._begin("(name BLOB, sha256 TEXT)")
@@ -393,6 +394,19 @@ class OldSums(OldManifest):
         """Return None: no row shows that a shard is whole. It is seen also if it is not in the sample."""
         self.sha256(f"{array}/{shard}" if array else shard)
         return None
+
+    def missing_objects(self, folder: str = "") -> Iterator[str]:
+        """Yield as `OldManifest` does; raise `ValueError` if no object of this run is in the text: it is of another target."""
+        documents = [os.fsencode(name) for name in sorted(DOCUMENTS)]  # the root of every target has them
+        others = f"WHERE name NOT IN ({', '.join('?' * len(documents))}) LIMIT 1"
+        lines = self._rows.execute(f"SELECT 1 FROM objects {others}", documents).fetchone()
+        both = f"SELECT 1 FROM objects JOIN seen_objects USING (name) {others}"
+        if lines and not self._rows.execute(both, documents).fetchone():
+            raise ValueError(
+                f"{self._path}: expected a manifest of the same target, but it has none of its objects; paths are those below the "
+                "folder in which `sha256sum` would run"
+            )
+        yield from super().missing_objects(folder)
 
     def missing(self, array: str) -> Iterator[str]:
         """Yield nothing; see `missing_objects`."""

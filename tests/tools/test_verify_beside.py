@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import checked, quiet
+from servers.http_objects import serving
 
 from shardcodec.access.opened_shard import NativeShard
 from shardcodec.cli.app import run
@@ -143,6 +144,26 @@ def test_objects_of_the_other_hierarchy_are_checked(tmp_path: Path) -> None:
     assert (report.n_findings, report.n_unchecked, report.n_other_objects) == (0, 0, 1)
 
 
+def test_store_that_cannot_list(tmp_path: Path) -> None:
+    """Nodes are those of the consolidated metadata, whose documents are compared; other objects are not known."""
+    hierarchy(tmp_path / "g.zarr")
+    with serving() as objects:
+        for path in (tmp_path / "g.zarr").rglob("*"):
+            if path.is_file():
+                objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
+        url = f"{objects.url}/g.zarr"
+        report = verify(url)
+        assert (report.kinds, report.n_unchecked, report.n_documents) == ({}, 1, 4)
+        assert "cannot list" in report.unchecked[0].reason
+        assert verify(url, only_arrays=True).n_unchecked == 0
+        objects.blobs["/g.zarr/plain/c/0/1"] = objects.blobs["/g.zarr/plain/c/0/1"][:9]
+        document = json.loads(objects.blobs["/g.zarr/sub/zarr.json"])
+        objects.blobs["/g.zarr/sub/zarr.json"] = json.dumps(document | {"attributes": {"x": 3}}).encode()
+        assert verify(url).kinds == {"decode error": 1, "stale metadata": 1}
+        del objects.blobs["/g.zarr/sub/b/zarr.json"]
+        assert verify(url).kinds == {"decode error": 1, "stale metadata": 1}
+
+
 # ---- lines of sha256sum
 
 STRANGE = ("plain text", "new\nline", "back\\slash", "carriage\rreturn", " leading", "ü", "*star")
@@ -195,6 +216,16 @@ def test_lines_of_sha256sum_itself_are_taken(tmp_path: Path) -> None:
     )
     report = verify(folder, since=manifest)
     assert (report.kinds, report.n_unchecked) == ({}, 0)
+
+
+def test_text_of_another_target_is_refused(tmp_path: Path) -> None:
+    """Each of its lines was a finding."""
+    folder, manifest = tmp_path / "g.zarr", tmp_path / "m.sha256"
+    hierarchy(folder)
+    verify(folder, manifest=manifest)
+    with pytest.raises(ValueError, match="expected a manifest of the same target"):
+        verify(folder / "plain", since=manifest)
+    assert verify(folder, array="plain", since=manifest).n_findings == 0
 
 
 def test_damaged_objects_have_no_line(tmp_path: Path) -> None:
