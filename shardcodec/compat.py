@@ -129,7 +129,6 @@ __all__ = [
 
 
 T = TypeVar("T")
-# The metadata of an array, of either format.
 ArrayMetadata = ArrayV2Metadata | ArrayV3Metadata
 
 # Buffers in the memory of this process, which the engine needs. zarr looks up its default in its configuration at each call.
@@ -159,12 +158,13 @@ def data_type_of(dtype: np.dtype[Any], fill: Any) -> tuple[Any, Any]:
         return kind.to_json(zarr_format=3), kind.to_json_scalar(fill, zarr_format=3)
 
 
-def refusal_of(document: Mapping[str, Any]) -> str | None:
-    """Return why this version of zarr cannot read the ``zarr.json`` of an array; None if it can."""
+def refusal_of(document: Mapping[str, Any], *, is_group: bool = False) -> str | None:
+    """Return why this version of zarr cannot open an array, or a group, with such metadata; None if it can. Nothing is read."""
     try:
-        with quiet():
-            ArrayV3Metadata.from_dict(copy.deepcopy(dict(document)))
-    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
+        with quiet(), zarr.config.set({"array.rectilinear_chunks": True}):
+            place, data = StorePath(MemoryStore()), copy.deepcopy(dict(document))
+            (zarr.AsyncGroup if is_group else AsyncArray).from_dict(place, data)
+    except Exception as error:  # noqa: BLE001 - codecs of third parties may raise any exception
         return f"{type(error).__name__}: {shortened(str(error))}"
     return None
 
@@ -233,10 +233,10 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def open_with_any_grid(base: Any, *, is_group: bool = False) -> Any:
-    """Open an array, or a group, for reading. zarr 3.2 and newer read a rectilinear grid if they are asked to."""
+def open_with_any_grid(base: Any) -> Any:
+    """Open an array for reading. zarr 3.2 and newer read a rectilinear grid if they are asked to."""
     with quiet(), zarr.config.set({"array.rectilinear_chunks": True}):
-        return (zarr.open_group if is_group else zarr.open_array)(base, mode="r")
+        return zarr.open_array(base, mode="r")
 
 
 def array_spec(shape: tuple[int, ...], dtype: Any, fill_value: Any, *, write_empty: bool) -> ArraySpec:

@@ -17,10 +17,9 @@ from typing import Any
 
 from ..access.box_reader import Folder
 from ..access.shard_object import open_object
-from ..compat import metadata_from
+from ..compat import metadata_from, refusal_of
 from ..errors import ShardError, SpecError
 from ..format.metadata import json_object
-from .chunk_check import node_in_zarr
 from .documents import DOCUMENTS, document_of, group_documents, is_group
 from .hashed_object import HashedObject
 from .manifest import Manifest, OldManifest
@@ -36,6 +35,8 @@ Document = Mapping[str, Any]
 
 # Nodes that a finding about consolidated metadata names.
 _MAX_NAMED = 3
+# The documents that say what a group, or an array, is.
+_OF_NODE = {True: ("zarr.json", ".zgroup"), False: ("zarr.json", ".zarray")}
 # Members of a document that say nothing if they are empty.
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
 
@@ -133,15 +134,13 @@ class BesideArrays:
         # without a listing a node may exist in consolidated metadata only, which are compared below
         if not is_sound or is_known_bad or self.n_documents == n_before:
             return
-        try:
-            node_in_zarr(folder, is_group=array is None)
-        except Exception as error:  # noqa: BLE001 - zarr and the classes of third parties raise any exception
-            what = "" if array is None else "; shardcodec reads its metadata"
+        names = (f"{name}/{document}" if name else document for document in _OF_NODE[array is None])
+        opened = next(self._documents[path] for path in names if path in self._documents)
+        reason = refusal_of(opened, is_group=array is None)
+        if reason is not None and (array is None or (array.problem is None and not _is_foreign(array))):
             kind = FindingKind.UNREADABLE if array is None else FindingKind.UNSUPPORTED
-            if array is None or (array.problem is None and not _is_foreign(array)):
-                yield self._finding(
-                    kind, name, f"zarr does not open it: {type(error).__name__}: {error}{what}", name
-                )
+            what = "" if array is None else "; shardcodec reads its metadata"
+            yield self._finding(kind, name, f"zarr does not open it: {reason}{what}", name)
 
     def _check_consolidated(self, name: str, folder: Folder, document: Document) -> Iterator[Finding]:
         """Compare the consolidated metadata of a group with the documents of its nodes."""

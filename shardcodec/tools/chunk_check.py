@@ -14,7 +14,6 @@ import numpy as np
 
 from .. import native
 from ..access.array_reader import ArrayReader
-from ..access.box_reader import Folder
 from ..access.inner_chunks import compiled, coordinates, decode_chunks
 from ..access.opened_shard import OpenedShard, read_runs
 from ..access.text_chunks import TextCodecs
@@ -38,7 +37,6 @@ __all__ = [
     "Problem",
     "elements_of",
     "has_checksum",
-    "node_in_zarr",
     "opened_by_zarr",
     "type_of",
 ]
@@ -358,14 +356,9 @@ class ForeignChunks:
 
 def opened_by_zarr(array: ArrayTarget) -> Any:
     """Return the `zarr.Array` of an array; errors are zarr's."""
-    return node_in_zarr(array.folder, is_group=False)
-
-
-def node_in_zarr(folder: Folder, *, is_group: bool) -> Any:
-    """Return the `zarr.Array`, or the `zarr.Group`, of a node; errors are zarr's."""
-    store, prefix = folder.store, folder.prefix.rstrip("/")
+    store, prefix = array.folder.store, array.folder.prefix.rstrip("/")
     root = store.path(prefix)
-    return open_with_any_grid(StorePath(store.place, prefix) if root is None else root, is_group=is_group)
+    return open_with_any_grid(StorePath(store.place, prefix) if root is None else root)
 
 
 def elements_of(array: ArrayTarget, threads: int | None = None) -> Any:
