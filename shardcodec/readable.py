@@ -80,7 +80,7 @@ class Readable:
     """The base of results and specs that people read; a class defines `facts`."""
 
     def facts(self) -> Iterator[Fact]:
-        """Yield what the object says.
+        """Yield the lines of the text.
 
         Yields
         ------
@@ -109,7 +109,7 @@ class Readable:
 
 
 class ReadableDict(Readable, dict[str, Any]):
-    """A dictionary that people read; to programs it is one as any other."""
+    """A dictionary with a text for `print` and a table for notebooks."""
 
     def facts(self) -> Iterator[Fact]:
         """Yield the entries; those of an inner dictionary below its name.

@@ -27,6 +27,7 @@ from ..format.text import text_array
 from ..native import require
 from ..option_sources import current_options
 from ..options import check
+from ..readable import facts_table
 from ..storage import indexes as index_caches
 from ..storage import locks
 from ..storage.indexes import IndexCache
@@ -583,7 +584,6 @@ class ArrayReader:
         )
 
     def _repr_html_(self) -> str:
-        from ..drawing.html import facts_table  # here, because few programs draw
 
         rows = [
             ("shape", str(self.shape)),

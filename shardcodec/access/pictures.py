@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..drawing.figures import MAX_CELLS, ChunkMap, check_file, layout_figure, map_figure, save
-from ..drawing.html import MAX_SVG_CELLS, facts_table, map_svg
+from ..drawing.html import MAX_SVG_CELLS, map_svg
 from ..errors import ShardError
+from ..readable import facts_table
 from .placement import ABSENT
 from .shard_layout import layout_arguments
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..readable import facts_table
 from .figures import COLORS, ChunkMap
 
-__all__ = ["MAX_SVG_CELLS", "facts_table", "map_svg"]
+__all__ = ["MAX_SVG_CELLS", "map_svg"]
 
 MAX_SVG_CELLS = 48
 _WIDTH = 240

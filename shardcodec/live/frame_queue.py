@@ -1,6 +1,6 @@
-# frame_queue.py - the frames of one stream that are not stored yet, and when they are
+# frame_queue.py - the frames of one stream that are not stored yet
 # SPDX-License-Identifier: MIT
-"""`StreamQueue`: the frames of one stream that wait, and which of them the next update stores; `FrameMemory`: where they are.
+"""`StreamQueue`: the waiting frames of one stream, and the choice of those that the next update stores. `FrameMemory`: their memory.
 
 A frame waits until `max_delay` has passed, so that one update has several frames. An inner chunk of several frames is written in
 one update if all of them come in this time: each further update encodes it again, and leaves the bytes of the older one dead.
@@ -155,7 +155,7 @@ class StreamQueue:
     # ---- frames are stored
 
     def next_update(self, now: float, *, is_full: bool) -> list[Frame] | float:
-        """Return the frames to store now, without any if only the record is to be stored; or the seconds until there may be some."""
+        """Return the frames to store now, an empty list for an update of the record alone, or the seconds until the next look."""
         if self.is_busy or self.failure is not None:
             return math.inf
         is_flush = not self.is_flushed(self.flush_until)
@@ -195,7 +195,7 @@ class StreamQueue:
         return [group.popleft() for _ in range(n if not end or rest_is_due else end)]
 
     def _ends_chunk(self, group: deque[Frame], end: int) -> bool:
-        """Return True if the frame before position `end` is the last one of its inner chunk that comes soon."""
+        """Return True if the frame before position `end` completes its inner chunk, or the next frame is in another one."""
         extents = self.target.chunk_extents
         place = group[end - 1].place
         if end == len(group):
@@ -222,7 +222,7 @@ class StreamQueue:
             self.n_stored += 1
 
     def publish(self, n_frames: int) -> None:
-        """Let readers see the frames before number `n_frames`: store the record, and the shape if it is time. Without the mutex."""
+        """Show readers the frames before number `n_frames`: store the record, and a new shape after `grow_every` frames. Without the mutex."""
         if n_frames > self.n_published:
             self._record.publish(n_frames)
         grow_every, is_flush = self._limits.grow_every, self._n_grown < self.flush_until <= n_frames
@@ -265,7 +265,7 @@ class StreamQueue:
         return [frame for group in self._groups.values() for frame in group]
 
     def close(self) -> list[Frame]:
-        """Take no further frames; return those that could not be stored, which are given up."""
+        """Take no further frames; drop and return those that could not be stored."""
         self.is_closed = True
         frames = self.waiting()
         self._groups.clear()

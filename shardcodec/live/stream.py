@@ -35,7 +35,7 @@ AFTER_UPDATE, WITH_SHARD = "after each update", "when a shard is full"
 
 @dataclass(frozen=True)
 class StreamStats:
-    """What a stream has done since it was begun.
+    """Counters of a stream since its start.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def stream(
         The axis along which frames come, as a number or the name of a dimension. Several axes: in order of acquisition, the slowest
         first. A frame has the other axes.
     start : int, optional
-        Number of the first frame, which the frames before it need not exist for. Default: 0, or the end of an array that grows.
+        Number of the first frame; those before it need not exist. Default: 0, or the end of an array that grows.
     positions : iterable of int or of tuple of int, optional
         Place of each frame along the axes, from frame 0 on. Default: C order.
     resume : bool
@@ -191,8 +191,9 @@ def stream(
     if not chosen:
         raise ValueError("arrays: expected at least one array, got an empty list")
     for name, value in (("start", start), ("grow_every", grow_every), ("max_frames", max_frames)):
-        if value is not None and value < (name != "start"):
-            raise ValueError(f"{name}: expected a positive number, got {value}")
+        least = 0 if name == "start" else 1
+        if value is not None and value < least:
+            raise ValueError(f"{name}: expected a number of {least} or more, got {value}")
     if grow_every is not None and positions is not None:
         raise ValueError(
             "grow_every: expected None with `positions`, because the first axis grows in C order"
@@ -324,7 +325,7 @@ class Stream:
 
     @property
     def stats(self) -> StreamStats:
-        """What the stream has done."""
+        """Counters since the start of the stream."""
         queued, stored, dropped, updates, slowest = self._writers.stats(self._queue)
         nbytes = self._queue.target.frame_nbytes
         return StreamStats(

@@ -1,6 +1,6 @@
 # target.py - the array that takes the frames of a stream
 # SPDX-License-Identifier: MIT
-"""`FrameTarget`: stores frames of an array in one update, also beyond its shape; and when others can read them."""
+"""`FrameTarget`: stores frames in one update of an array, also beyond its shape, and tells whether an update is readable at once."""
 
 from __future__ import annotations
 
@@ -143,14 +143,14 @@ class FrameTarget:
 
 
 def _joined(frames: Sequence[Frame]) -> tuple[Values, Ints]:
-    """Return one array with all frames, and the position of each in it. Frames of different arrays are copied."""
+    """Return one array that has all frames, and their positions in it. Frames of different arrays are copied into a new one."""
     source = frames[0].source
     if all(frame.source is source for frame in frames):
         return source, tuple(frame.row for frame in frames)
     return np.stack([frame.source[frame.row] for frame in frames]), tuple(range(len(frames)))
 
 
-# ---------------------------------------------------------------- what the user names
+# ---------------------------------------------------------------- arguments of the user
 
 
 def handle_on(

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """`StreamWriters`: the threads and the memory that the streams of a group share.
 
-A caller may be stopped by the exception of a signal handler at any moment, so the mutex is a native lock in a `with` statement,
-and whoever waits has a queue of its own, into which a thread puts a token.
+The exception of a signal handler may stop a caller at any moment. So the mutex is a native lock in a `with` statement, and each
+sleeper has its own queue of tokens: a token wakes it, also if it comes before the sleep.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Full = Literal["block", "raise", "drop"]
 Tokens = SimpleQueue[None]
 
-# A thread without frames looks so often whether the interpreter ends, and a caller that waits whether it missed a token; seconds.
+# Longest sleep, in seconds: a thread then looks whether the interpreter ends, and a caller tries again.
 IDLE_SECONDS = 1.0
 
 
@@ -161,7 +161,7 @@ class StreamWriters:
         return idle
 
     def _work_off(self) -> None:
-        """Store what is due, in the thread of the caller."""
+        """Store the frames whose time has come, in the thread of the caller."""
         with self._mutex:
             update = self._choose()
         while not isinstance(update, float):
@@ -198,14 +198,14 @@ class StreamWriters:
         return None
 
     def _flush_at_exit(self) -> None:
-        """Store what waits: the interpreter ends, and the program has not closed its streams."""
+        """Store all waiting frames, because the interpreter ends and the program has not closed its streams."""
         with self._mutex:
             self._is_ending = True
             for each in self._queues:
                 each.flush_until = each.order.number
 
     def _choose(self) -> tuple[StreamQueue, list[Frame]] | float:
-        """Return the next stream and its frames, which the caller stores; else the seconds until some are due."""
+        """Return the next stream and its frames, which the caller stores; or the seconds until the next look."""
         now, wait, n = time.monotonic(), math.inf, len(self._queues)
         for i in range(n):
             number = (self._turn + i) % n

@@ -12,6 +12,7 @@ named when its array is opened, and `ByIdentity` memoises the name.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import weakref
@@ -261,7 +262,7 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]], with_fold
     with entries:
         for entry in entries:
             key = prefix + entry.name
-            if entry.is_dir():
+            if _is_folder(entry):
                 if with_folders:
                     yield f"{key}/"
                 yield from _walk(entry.path, f"{key}/", above | {own}, with_folders)
@@ -269,10 +270,20 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]], with_fold
                 yield key
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return True for a folder or a link to one. A link that leads to itself is a file, as one that leads to nothing."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+
+
 def file_names(root: str, prefix: str) -> list[str]:
     """Return the names of the folders in a folder, without files."""
     try:
         with os.scandir(f"{root}/{prefix}") as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            return sorted(entry.name for entry in entries if _is_folder(entry))
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -23,7 +23,7 @@ from ..format.metadata import json_object
 from .documents import DOCUMENTS, document_of, group_documents, is_group
 from .hashed_object import HashedObject
 from .manifest import Manifest, OldManifest
-from .other_objects import OtherObject, OtherObjects
+from .other_objects import LeftObject, OtherObjects
 from .report import Finding, FindingKind
 from .targets import ArrayTarget
 from .verify_report import UncheckedPart
@@ -42,7 +42,7 @@ _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
 
 
 def different_hash(expected: str, actual: str) -> str:
-    """Return the detail of a finding about an object with other bytes than in the manifest."""
+    """Return the detail of a finding about an object whose hash is not that of the manifest."""
     return f"expected the bytes of the manifest, with the SHA-256 {expected}, got others with {actual}"
 
 
@@ -180,7 +180,7 @@ class BesideArrays:
             yield self._finding(FindingKind.STALE_METADATA, path, detail)
 
     def _document(self, folder: Folder, below: str, key: str) -> Document | None:
-        """Return a document below a group; it may be damaged, which is another finding, and then anything equals it."""
+        """Return a document below a group; `_DAMAGED` if it cannot be read, which is another finding."""
         if (known := self._documents.get(below + key)) is not None:
             return known
         node, _, name = f"/{key}".rpartition("/")
@@ -197,46 +197,53 @@ class BesideArrays:
     def _check_others(
         self, compared: Collection[str], monitor: Monitor, n_threads: int
     ) -> Iterator[Finding | UncheckedPart]:
-        """Compare other objects with the manifest; name those that nothing is compared with."""
-        needs_hash = self._old is not None or self._new is not None
-        store, prefix = self._root.store, self._root.prefix
-        if not store.supports_listing:
+        """Compare other objects with the manifest; yield those that it does not have as unchecked."""
+        if not self._root.store.supports_listing:
             yield UncheckedPart(
                 "", "the store cannot list its objects: those that belong to no array are not known"
             )
             return
-
-        def look(name: str) -> tuple[str, str | None]:
-            if not needs_hash:
-                return name, None
-            view = open_object(store, prefix + name)
-            if view is None:
-                return name, None
-            try:
-                return name, HashedObject(view, BLOCK_NBYTES).sha256()
-            finally:
-                view.close()
-
         reasons: dict[str, str] = {}
 
         def names() -> Iterator[str]:
             for entry in self._others:
-                if not isinstance(entry, OtherObject):
-                    reasons[entry.name] = entry.reason
+                reasons[entry.name] = (
+                    entry.reason if isinstance(entry, LeftObject) else "it belongs to no array"
+                )
                 yield entry.name
 
-        with closing(in_order(names(), look, n_threads, monitor)) as results:
+        with closing(in_order(names(), self._hashed, n_threads, monitor)) as results:
             for name, sha256 in results:
-                reason = reasons.pop(name, "it belongs to no array")
-                is_compared = name in compared
-                if sha256 is not None:
-                    is_known = self._old is not None and self._old.sha256(name) is not None
-                    self.n_compared += is_known and not is_compared
-                    is_compared = is_compared or is_known
-                    yield from self._compare(name, sha256, is_document=False)
-                if not is_compared:
-                    which = "no manifest was given" if self._old is None else "no manifest has it"
-                    yield UncheckedPart(name, f"{reason}, and {which}")
+                reason = reasons.pop(name)
+                if isinstance(sha256, Exception):
+                    yield self._finding(FindingKind.UNREADABLE, name, f"it cannot be read: {sha256}")
+                else:
+                    yield from self._check_other(name, sha256, reason, is_compared=name in compared)
+
+    def _hashed(self, name: str) -> tuple[str, str | Exception | None]:
+        """Return the name of an object and its hash: None if no manifest needs it, or the error of a read."""
+        if self._old is None and self._new is None:
+            return name, None
+        try:
+            view = open_object(self._root.store, self._root.prefix + name)
+            if view is None:
+                return name, None
+            with closing(view):
+                return name, HashedObject(view, BLOCK_NBYTES).sha256()
+        except (ShardError, OSError) as error:
+            return name, error
+
+    def _check_other(
+        self, name: str, sha256: str | None, reason: str, *, is_compared: bool
+    ) -> Iterator[Finding | UncheckedPart]:
+        if sha256 is not None:
+            is_known = self._old is not None and self._old.sha256(name) is not None
+            self.n_compared += is_known and not is_compared
+            is_compared = is_compared or is_known
+            yield from self._compare(name, sha256, is_document=False)
+        if not is_compared:
+            which = "no manifest was given" if self._old is None else "no manifest has it"
+            yield UncheckedPart(name, f"{reason}, and {which}")
 
     def _compare(self, path: str, sha256: str, *, is_document: bool) -> Iterator[Finding]:
         """Compare a hash with the old manifest, and add it to the new one."""
@@ -306,7 +313,7 @@ def _are_equal(listed: Any, actual: Document) -> bool:
 
 
 def _normal(document: Document) -> dict[str, Any]:
-    """Return a document without members that say nothing, and with NaN as text, which is equal to itself."""
+    """Return a document without empty optional members. NaN becomes text, because NaN does not equal itself."""
     kept = {
         name: value
         for name, value in document.items()

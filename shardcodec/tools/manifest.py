@@ -29,9 +29,10 @@ __all__ = [
     "SumsManifest",
     "new_manifest",
     "old_manifest",
+    "path_of_shard",
 ]
 
-# A manifest with a name that ends so is a text with checksums.
+# A manifest with this suffix is a text with checksums.
 SUMS_SUFFIX = ".sha256"
 
 # ---------------------------------------------------------------- the SQLite file
@@ -69,10 +70,10 @@ class ManifestRow(NamedTuple):
     n_findings: int
     sha256: str | None = None
 
-    @property
-    def name(self) -> str:
-        """Path of the object below the root of the hierarchy."""
-        return f"{self.array}/{self.shard}" if self.array else self.shard
+
+def path_of_shard(array: str, shard: str) -> str:
+    """Return the path of a shard below the root of the hierarchy."""
+    return f"{array}/{shard}" if array else shard
 
 
 class Manifest:
@@ -203,7 +204,7 @@ class SumsManifest(Manifest):
 
     def add(self, row: ManifestRow) -> None:
         if row.sha256 is not None and not row.n_findings:
-            self.add_object(row.name, row.sha256, is_document=False)
+            self.add_object(path_of_shard(row.array, row.shard), row.sha256, is_document=False)
 
     def add_object(self, name: str, sha256: str, *, is_document: bool) -> None:
         self._text.write(_line(name, sha256))
@@ -242,7 +243,7 @@ def _parsed(line: bytes) -> tuple[str, str] | None:
 
 
 def new_manifest(path: str) -> Manifest:
-    """Return a new manifest, whose name says which kind it is."""
+    """Return a new manifest; the suffix of its name selects the kind."""
     return (SumsManifest if path.endswith(SUMS_SUFFIX) else Manifest)(path)
 
 
@@ -323,7 +324,7 @@ class OldManifest:
             self._begin("(name BLOB, sha256 TEXT)")
 
     def _begin(self, objects: str) -> None:
-        """Make the tables of this run; `objects` says what the one of objects and their hashes has."""
+        """Make the tables of this run; `objects` defines the table of objects and their hashes in SQL."""
         self._rows.execute(
             "CREATE TABLE seen (array TEXT, shard TEXT, PRIMARY KEY (array, shard)) WITHOUT ROWID"
         )
@@ -339,7 +340,7 @@ class OldManifest:
         return None if row is None else str(row[0])
 
     def missing_objects(self, folder: str = "") -> Iterator[str]:
-        """Yield the objects below a folder for whose hash nobody has asked in this run."""
+        """Yield the objects below a folder of which `sha256` was not asked in this run."""
         query = "SELECT name FROM objects EXCEPT SELECT name FROM seen_objects ORDER BY name"
         for (key,) in self._rows.execute(query):
             name = os.fsdecode(key)
@@ -392,7 +393,7 @@ class OldSums(OldManifest):
 
     def find(self, array: str, shard: str) -> ManifestRow | None:
         """Return None: no row shows that a shard is whole. It is seen also if it is not in the sample."""
-        self.sha256(f"{array}/{shard}" if array else shard)
+        self.sha256(path_of_shard(array, shard))
         return None
 
     def missing_objects(self, folder: str = "") -> Iterator[str]:

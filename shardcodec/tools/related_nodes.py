@@ -13,7 +13,7 @@ import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from ..access.box_reader import Folder
 from ..errors import SpecError
@@ -49,7 +49,7 @@ Attributes = Mapping[str, Any]
 
 
 class ArrayFacts(NamedTuple):
-    """What the conventions read of an array: the names of its axes, empty without names, and its attributes."""
+    """The names of the axes of an array, empty without names, and its attributes."""
 
     names: Sequence[str | None]
     attributes: Attributes
@@ -351,8 +351,11 @@ def _multiscales(attributes: Attributes) -> Iterator[Attributes]:
 def _entries(place: Attributes, name: str) -> list[Attributes]:
     """Return the objects of a list that have a path."""
     given = place.get(name)
-    entries = given if isinstance(given, list) else []
-    return [entry for entry in entries if isinstance(entry, Mapping) and isinstance(entry.get("path"), str)]
+    return list(filter(_has_path, given)) if isinstance(given, list) else []
+
+
+def _has_path(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and isinstance(entry.get("path"), str)
 
 
 def mended(group: str, attributes: Attributes, is_there: IsThere) -> dict[str, Any]:
@@ -374,8 +377,9 @@ def _mended_image(
     new = dict(attributes)
 
     def present(place: Attributes, name: str) -> list[Any]:
-        lost = [entry for entry in _entries(place, name) if not is_there(_inside(group, entry["path"]))]
-        return [entry for entry in place[name] if entry not in lost]
+        return [
+            entry for entry in place[name] if not _has_path(entry) or is_there(_inside(group, entry["path"]))
+        ]
 
     def with_levels(scales: Any) -> Any:
         if not isinstance(scales, Mapping) or not isinstance(scales.get("datasets"), list):
@@ -412,14 +416,18 @@ def _rebased(scales: Attributes, levels: list[Any]) -> Attributes:
     into the transformations of the image; that of each level is then relative to it.
     """
     old, new = (_scale(level) for level in (scales["datasets"][0], levels[0]))
-    given = scales.get("coordinateTransformations")
-    if old == new or len(old) != len(new) or 0 in (*old, *new) or not isinstance(given, list):
+    if (
+        old == new
+        or len(old) != len(new)
+        or 0 in (*old, *new)
+        or not isinstance(scales.get(_TRANSFORMATIONS), list)
+    ):
         return _with(scales, levels)
     ratio = [n / o for n, o in zip(new, old, strict=True)]
     return {
         **scales,
         "datasets": [{**level, _TRANSFORMATIONS: _relative(level, ratio)} for level in levels],
-        _TRANSFORMATIONS: [_behind_scale(ratio, each) for each in given],
+        _TRANSFORMATIONS: [_behind_scale(ratio, each) for each in _transformations(scales)],
     }
 
 
@@ -428,36 +436,39 @@ _TRANSFORMATIONS = "coordinateTransformations"
 
 def _scale(level: Any) -> list[float]:
     """Return the scale of a level; empty if it has none."""
-    given = level.get(_TRANSFORMATIONS) if isinstance(level, Mapping) else None
-    for each in given if isinstance(given, list) else ():
-        if each.get("type") == "scale" and isinstance(each.get("scale"), list):
-            return list(each["scale"])
-    return []
+    scales = (each.get("scale") for each in _transformations(level) if each.get("type") == "scale")
+    return list(next(filter(_is_numbers, scales), []))
 
 
-def _relative(level: Attributes, ratio: list[float]) -> list[Any]:
-    """Return the transformations of a level, scale and translation, divided by a scale."""
+def _transformations(place: Any) -> list[Attributes]:
+    given = place.get(_TRANSFORMATIONS) if isinstance(place, Mapping) else None
+    return [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
+
+
+def _is_numbers(value: Any) -> TypeGuard[list[float]]:
+    return isinstance(value, list) and all(isinstance(n, int | float) for n in value)
+
+
+def _relative(level: Attributes, ratio: list[float]) -> list[Attributes]:
+    """Return the transformations of a level; scale and translation are divided by `ratio`."""
     return [
         {
             name: [n / r for n, r in zip(value, ratio, strict=True)]
-            if name in ("scale", "translation") and len(value) == len(ratio)
+            if name in ("scale", "translation") and _is_numbers(value) and len(value) == len(ratio)
             else value
             for name, value in each.items()
         }
-        for each in level.get(_TRANSFORMATIONS) or ()
+        for each in _transformations(level)
     ]
 
 
 def _behind_scale(ratio: list[float], transformation: Attributes) -> Attributes:
     """Return a transformation that begins with a scale."""
-    scale = transformation.get("scale")
-    kind, ends = (
-        transformation.get("type"),
-        {k: v for k, v in transformation.items() if k in ("input", "output")},
-    )
+    kind, scale = transformation.get("type"), transformation.get("scale")
+    ends = {name: value for name, value in transformation.items() if name in ("input", "output")}
     if kind == "identity":
         return {"type": "scale", "scale": ratio, **ends}
-    if kind == "scale" and isinstance(scale, list) and len(scale) == len(ratio):
+    if kind == "scale" and _is_numbers(scale) and len(scale) == len(ratio):
         return {**transformation, "scale": [n * r for n, r in zip(scale, ratio, strict=True)]}
     first = {"type": "scale", "scale": ratio}
     if "input" in ends:

@@ -252,9 +252,9 @@ class ArrayTarget:
 
     @cached_property
     def plain(self) -> ShardSpec | None:
-        """Of an array without shards: the encoding of a chunk as the one inner chunk of a shard, which has no index; else None.
+        """The encoding of a chunk of an array without shards, as a shard that is one inner chunk and has no index.
 
-        None, too, if the chunks have several shapes.
+        None for a sharded array, and if the chunks have several shapes.
         """
         if self.bytes is None or self.layout is None or self.keys is None or self.spec is not None:
             return None
@@ -297,7 +297,7 @@ class ArrayTarget:
 
     @property
     def shard_grid(self) -> Ints:
-        """Number of shards along each axis of the array, without shards of chunks; empty without an array."""
+        """Number of shards, or of chunks without shards, along each axis; empty without an array."""
         spec = self.plain if self.spec is None else self.spec
         if self.layout is None or spec is None:
             return ()

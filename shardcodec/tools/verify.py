@@ -36,7 +36,15 @@ from .chunk_check import ChunkCheck, Level, LevelName
 from .hashed_object import HashedObject
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
-from .manifest import Manifest, ManifestRow, OldManifest, OldSums, new_manifest, old_manifest
+from .manifest import (
+    Manifest,
+    ManifestRow,
+    OldManifest,
+    OldSums,
+    new_manifest,
+    old_manifest,
+    path_of_shard,
+)
 from .report import MAX_FINDINGS, Finding, FindingKind
 from .survey import survey
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state
@@ -459,7 +467,7 @@ class _VerifyRun:
         return ShardVerifier(array, task, self._pool.options, self._pool.budget)
 
     def check_beside_arrays(self, target: Any, array: str | None, *, only_arrays: bool) -> None:
-        """Check the documents, and compare the objects that belong to no array with the other hierarchy and the manifest."""
+        """Check the documents. Compare the objects that belong to no array with the other hierarchy and the manifest."""
         root = find_hierarchy(target, self._pool.run.storage_options)
         if self.is_stopped or root is None or any(one.is_2022 for one in self._targets):
             return
@@ -481,7 +489,7 @@ class _VerifyRun:
         self._n_other_objects += beside.n_compared
 
     def _compare_objects(self, root: Folder, array: str | None) -> set[str]:
-        """Compare the objects that belong to no array with those of the other hierarchy, which is of zarr; return their names."""
+        """Compare the objects that belong to no array with those of the other hierarchy; return their names."""
         compared = set()
         for name, difference in compared_objects(
             self._task.against,
@@ -578,8 +586,7 @@ class _VerifyRun:
         """Compare the hash of a shard with that of the manifest, if it has hashes of shards."""
         if not isinstance(self._old, OldSums) or verdict.sha256 is None:
             return
-        row = ManifestRow(shard.array.name, shard.relative, None, 0, "", 0)
-        expected = self._old.sha256(row.name)
+        expected = self._old.sha256(path_of_shard(shard.array.name, shard.relative))
         if expected not in (None, verdict.sha256):
             detail = different_hash(expected, verdict.sha256)
             self._note(

@@ -27,7 +27,7 @@ from helpers import (
 import shardcodec
 from shardcodec.access.shard_layout import KINDS
 from shardcodec.drawing.figures import ChunkMap, _covered, array_figure, byte_scale, layout_figure, map_figure
-from shardcodec.drawing.html import facts_table
+from shardcodec.readable import facts_table
 from shardcodec.tools import inspect
 from shardcodec.tools.inspect import ArrayPicture
 from shardcodec.tools.targets import find_arrays
@@ -371,7 +371,7 @@ def test_shard_that_is_damaged_is_not_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_inspect_plots_the_chosen_axes(axes: tuple[Any, ...], label: tuple[str, str], tmp_path: Path) -> None:
-    """Of an array of which half was not written along time, the picture was one grey mean."""
+    """One half of an array along time was not written, and the picture showed one grey mean."""
     with quiet():
         array = zarr.create_array(
             tmp_path / "a.zarr", shape=(8, 8, 8), chunks=(1, 4, 4), shards=(4, 8, 8), dtype="u1",

@@ -1,6 +1,6 @@
 # test_stream.py - frames of a stream are stored in their order, on every kind of store
 # SPDX-License-Identifier: MIT
-"""What a stream stores, compared with an array in memory; what it refuses; what it says."""
+"""A stream stores the elements of an array in memory, refuses wrong arguments, and reports its counters."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ def test_frames_without_a_copy(tmp_path: Path) -> None:
 
 
 def test_slots_are_never_copied(tmp_path: Path) -> None:
-    """A copy of all slots, which numpy makes silently if it cannot reshape them, would take the memory of the queue again."""
+    """numpy copies silently where it cannot reshape: a copy of all slots would double the memory of the queue."""
     target = FrameTarget(shardcodec.open_array(image_array(tmp_path / "a").store_path, mode="r+"), (0,))
     slots = FrameMemory(1 << 20, 200).slots((12, 8), np.dtype("uint16"))
     places = np.arange(4).reshape(4, 1)

@@ -1,6 +1,6 @@
 # test_stream_errors.py - a full queue, errors of the writer, and what a stream refuses
 # SPDX-License-Identifier: MIT
-"""What a caller learns of frames that are not stored."""
+"""Errors name the frames that are not stored."""
 
 from __future__ import annotations
 

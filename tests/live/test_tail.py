@@ -1,6 +1,6 @@
 # test_tail.py - frames are yielded as they become readable, also in another process
 # SPDX-License-Identifier: MIT
-"""What `tail` yields beside a stream, when it ends, and how long a frame takes."""
+"""`tail` yields each frame of a stream soon after its update, and ends with the stream."""
 
 from __future__ import annotations
 

@@ -94,11 +94,11 @@ def test_other_sides_of_shards_stay(tmp_path: Path) -> None:
     (one,) = convert(tmp_path / "old", tmp_path / "a", shards={"y": 64}, dry_run=True).arrays
     assert (one.chunk_shape, one.shard_shape, one.old_shard_shape) == ((4, 8), (64, 32), (16, 32))
     (one,) = convert(tmp_path / "old", tmp_path / "a", chunks={"x": 3}, shards={"y": 64}, dry_run=True).arrays
-    assert (one.chunk_shape, one.shard_shape) == ((4, 3), (64, 3))  # 32 is no multiple of 3
+    assert (one.chunk_shape, one.shard_shape) == ((4, 3), (64, 3))  # 32 is not a multiple of 3
 
 
 def test_shard_of_all_of_an_axis_has_whole_chunks(tmp_path: Path) -> None:
-    """zarr's own choice of chunks for a year is 183 days, of which 365 is no multiple."""
+    """zarr chooses chunks of 183 days for a year, and 365 is not a multiple of 183."""
     with quiet():
         group = zarr.create_group(tmp_path / "old")
     add(group, "v", np.ones((365, 8)), ("time", "x"), (183, 8))
@@ -226,7 +226,7 @@ def test_box_that_is_larger_than_a_level_is_cut(tmp_path: Path) -> None:
 def test_small_arrays_beside_large_ones_have_no_shards(
     how: dict[str, Any], year: Path, tmp_path: Path
 ) -> None:
-    """Each coordinate became a shard of one inner chunk, which is an index for nothing."""
+    """Each coordinate became a shard of one inner chunk, whose index is of no use."""
     report = convert(year, tmp_path / "new", **how, verify="full")
     check_elements(year, tmp_path / "new", report)
     sharded = {one.name for one in report.arrays if one.shard_shape}
@@ -241,7 +241,7 @@ def test_small_arrays_beside_large_ones_have_no_shards(
 
 
 def test_one_chunk_beside_arrays_of_several_has_no_shards(tmp_path: Path) -> None:
-    """However few bytes the arrays have: an index of one entry helps no program."""
+    """An array of one chunk beside larger ones gets no shards, also if all are small."""
     with quiet():
         group = zarr.create_group(tmp_path / "old")
     add(group, "heat", np.ones((8, 6, 4)), ("time", "lat", "lon"), (1, 6, 4))

@@ -1,4 +1,4 @@
-# test_related_nodes.py - parts of data sets: what comes along, and metadata that name what is there
+# test_related_nodes.py - parts of data sets: arrays that come along, and metadata that name only existing nodes
 # SPDX-License-Identifier: MIT
 """A part of a data set is a data set: xarray finds its coordinates, and metadata of OME-Zarr and AnnData name nodes that are there.
 
@@ -270,6 +270,25 @@ def test_first_level_of_spatialdata_keeps_its_place(kind: str, is_in_ome: bool) 
     assert plain["multiscales"][0] == {"datasets": [levels[1]], "coordinateTransformations": [given]}
 
 
+@pytest.mark.parametrize(
+    "wrong", [None, 3, "scale", [3], [{"type": "scale", "scale": ["a", 1]}], [{"type": "scale"}], {"type": 1}]
+)
+def test_malformed_transformations_stay_as_they_are(wrong: Any) -> None:
+    levels = [{"path": str(i), "coordinateTransformations": wrong} for i in range(2)]
+    scales = {"datasets": levels, "coordinateTransformations": [{"type": "identity"}]}
+    attributes = {
+        "spatialdata_attrs": {},
+        "multiscales": [scales, "text"],
+        "plate": {"wells": [3, {"path": 4}, {"path": "A/1"}]},
+    }
+    expected = {
+        **attributes,
+        "multiscales": [{**scales, "datasets": levels[1:]}, "text"],
+        "plate": {"wells": [3, {"path": 4}]},
+    }
+    assert mended("image", attributes, {"image/1"}.__contains__) == expected
+
+
 # ---- AnnData
 
 
@@ -367,7 +386,7 @@ def test_groups_that_lose_all_arrays_are_left_out() -> None:
 
 
 def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_path: Path) -> None:
-    """A repair of one array was refused because the copy lacked its coordinates, which only come along."""
+    """`repair --array` was refused because the copy lacked the coordinates of the array."""
     group = zarr.create_group(tmp_path / "old")
     for name in ("t", "x"):
         group.create_array(name, shape=8, shards=8, chunks=4, dtype="i4", dimension_names=["t"])[:] = 7

@@ -1,4 +1,4 @@
-# test_texts.py - what `print` and notebooks show of results, specs and counters
+# test_texts.py - the texts of results, specs and counters in `print` and notebooks
 # SPDX-License-Identifier: MIT
 """A report printed one line of 2,800 characters. Now it prints what the command prints, and ends with the command that helps."""
 

@@ -22,7 +22,7 @@ from servers.http_objects import serving
 
 from shardcodec.access.opened_shard import NativeShard
 from shardcodec.cli.app import run
-from shardcodec.tools import verify
+from shardcodec.tools import beside_arrays, verify
 from shardcodec.tools.hashed_object import HashedObject
 
 
@@ -283,3 +283,29 @@ def test_objects_are_read_once(block_nbytes: int, level: Any, tmp_path: Path) ->
     n_index = array.shard_spec.index_nbytes
     assert view.nbytes <= view.n_read <= view.nbytes + 2 * n_index
     hashed.close()
+
+
+# ---- objects that cannot be read
+
+
+@pytest.mark.parametrize("target", ["nowhere", "itself"])
+def test_other_object_that_cannot_be_read_is_a_finding(target: str, tmp_path: Path) -> None:
+    """A link to nothing ended the run, and one to itself even the listing, so nothing behind it was checked."""
+    hierarchy(tmp_path / "g.zarr")
+    (tmp_path / "g.zarr" / "itself").symlink_to(target)
+    (tmp_path / "g.zarr" / "note.txt").write_text("kept")
+    report = verify(tmp_path / "g.zarr", manifest=tmp_path / "m.sha256")
+    assert report.kinds == {"unreadable": 1}
+    (shard,) = report.shards
+    assert shard.shard == str(tmp_path / "g.zarr" / "itself") and "itself" in shard.findings[0].detail
+    assert b"note.txt" in (tmp_path / "m.sha256").read_bytes()
+
+
+def test_failing_read_of_another_object_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: HashedObject) -> str:
+        raise OSError(5, "Input/output error")
+
+    hierarchy(tmp_path / "g.zarr")
+    (tmp_path / "g.zarr" / "note.txt").write_text("kept")
+    monkeypatch.setattr(beside_arrays.HashedObject, "sha256", fail)
+    assert "unreadable" in kinds(tmp_path / "g.zarr", manifest=tmp_path / "m.sha256", level="index")

@@ -1,4 +1,4 @@
-# choices.py - what the user wants of new arrays, and what that means for each of them
+# choices.py - the layout that the user wants, and the choices for each array
 # SPDX-License-Identifier: MIT
 """`Choices`: shapes and codecs of new arrays, for one array or as rules for many. `choices_of_arrays`: the choices for each array.
 
@@ -197,14 +197,14 @@ def _value(kind: Kind, given: Any) -> Any:
 
 
 class ArrayChoices(NamedTuple):
-    """The choices for one array, and why it keeps its layout; that is empty if it does not."""
+    """The choices for one array. kept: why it keeps its layout; empty if it does not."""
 
     choices: Choices
     kept: str = ""
 
 
 def choices_of_arrays(tree: SourceTree, choices: Choices) -> dict[str, ArrayChoices]:
-    """Return what the rules mean for each array; raise `ValueError` for a name of an axis or an array that fits nothing."""
+    """Return the choices for each array; raise `ValueError` for an unknown name of an axis or an array."""
     rules = _Rules(tree, choices)
     rules.check()
     resolved = {source.name: rules.of(source) for source in tree.arrays}
@@ -212,7 +212,7 @@ def choices_of_arrays(tree: SourceTree, choices: Choices) -> dict[str, ArrayChoi
     one_chunk = {source.name: _is_one_chunk(source, resolved[source.name].choices) for source in arrays}
     small = {source.name: _nbytes(source) < SMALL_NBYTES for source in arrays}
     for source in filter(rules.may_lose_shards, arrays):
-        # in a group where all are so, the layout is meant for them
+        # if all arrays of the group are small, the user means them
         is_exempt = any(kind[source.name] and not all(kind.values()) for kind in (one_chunk, small))
         if is_exempt and not resolved[source.name].kept:
             why = (
@@ -243,7 +243,7 @@ def _nbytes(source: SourceArray) -> int:
 
 
 class _Rules:
-    """The rules, and the arrays for which they are."""
+    """The rules, and the arrays that they fit."""
 
     def __init__(self, tree: SourceTree, choices: Choices) -> None:
         self._arrays, self._choices = [source for source in tree.arrays if source.shape], choices
@@ -258,7 +258,7 @@ class _Rules:
         self._rules = {kind: choices.of_kind(kind) for kind in ("chunks", "shards")}
         self._like = choices.like.layout if choices.like is not None else None
         self._has_like = any(map(self._is_like, self._arrays))
-        # for the rules for all arrays: is there one for which they are, and one that is no coordinate of an axis
+        # rules for all arrays, by kind: does any array fit, and one that is not the coordinate of an axis?
         general = [rule for rules in self._rules.values() for rule in rules if rule.arrays == ALL]
         self._is_for_any, self._is_for_others = {}, {}
         for rule in general:
@@ -310,7 +310,7 @@ class _Rules:
         return (None, why) if why else (rule, "")
 
     def _obstacle(self, rule: LayoutRule, source: SourceArray) -> str:
-        """Return why a rule is not for an array; empty if it is."""
+        """Return why a rule does not fit an array; empty if it fits."""
         value, ndim = rule.value, len(source.shape)
         if isinstance(value, tuple) and len(value) != ndim:
             return f"{rule.kind} of {value}: expected {ndim} axes, got {len(value)}"
