@@ -389,7 +389,10 @@ def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_pa
     """`repair --array` was refused because the copy lacked the coordinates of the array."""
     group = zarr.create_group(tmp_path / "old")
     for name in ("t", "x"):
-        group.create_array(name, shape=8, shards=8, chunks=4, dtype="i4", dimension_names=["t"])[:] = 7
+        array = group.create_array(
+            name, shape=(8,), shards=(8,), chunks=(4,), dtype="i4", dimension_names=["t"]
+        )
+        array[:] = 7
     shutil.copytree(tmp_path / "old", tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy/t")
     repair(tmp_path / "old", to=tmp_path / "new", copy=tmp_path / "copy", array="x")
