@@ -183,6 +183,11 @@ wheels: dist/$(subst $() ,-,$(ARCHITECTURES)).stamp ## sdist and manylinux wheel
 	  if found=$$(scripts/find-python python$$version); then "$$found" scripts/check_wheel.py dist/*_$$(uname -m).whl $(WHEEL_ARGS); \
 	  else echo "skipped: python$$version"; fi; done
 
+.PHONY: reproducible
+reproducible: .venv/wheels-$(VERSION)/stamp ## build the wheel twice, in two folders, and compare the bytes
+	mkdir -p build
+	$(one_build) $(call venv,wheels) scripts/check_reproducible.py build/reproducible
+
 # A free-threaded Python cannot load the stable ABI of 3.11, so it needs a wheel of its own. With its C extension, google-crc32c
 # would enable the GIL again.
 FREE_THREADED_TESTS := $(addprefix tests/,kernels engine storage access kv zarr_plugin/test_pipeline.py zarr_plugin/test_group_writes.py)
@@ -227,6 +232,19 @@ wheels-in-roots: dist/$(subst $() ,-,$(ARCHITECTURES)).stamp ## install the whee
 bare: build/wheels/plain-$(WHEEL_VERSION)/stamp ## install the wheel of `make build` in an environment without a compiler and without an index
 	'$(INTERPRETER)' scripts/check_wheel.py $(<D)/*.whl $(CHECK_ARGS)
 
+# The tools of other package managers, without shardcodec.
+$(eval $(call needed,recipes,recipes))
+
+.PHONY: recipes debian
+recipes: .venv/recipes-$(VERSION)/needed ## let the tools of conda and EasyBuild read the recipes in packaging/
+	$(call venv,recipes) scripts/check_recipes.py
+
+debian: .venv/build-$(VERSION)/stamp ## build packaging/debian from the sdist in Debian sid, and install it there (root)
+	rm -rf build/debian
+	mkdir -p build/debian
+	$(one_build) $(call venv,build) setup.py --quiet sdist --dist-dir build/debian
+	scripts/build-debian build/debian/*.tar.gz
+
 # ---------------------------------------------------------------- using
 
 .PHONY: demo
@@ -261,6 +279,20 @@ check-site: docs ## look at each page of the site in Chromium, wide and narrow, 
 .PHONY: test
 test: .venv/test-$(VERSION)/stamp ## the tests, with the same examples each time
 	$(call pytest,test) -m '$(TIER)' $(TEST_ARGS) $(TESTS)
+
+# The lower bounds of pyproject.toml, as exact versions.
+.venv/oldest-$(VERSION)/stamp: build/wheels/plain-$(WHEEL_VERSION)/stamp | .venv/oldest-$(VERSION)/bin/python
+	$(call venv,oldest) $(pip_install) --force-reinstall $(<D)/*.whl 'pytest>=9' pytest-asyncio pytest-xdist hypothesis \
+	  $$($(call venv,oldest) -c 'import tomllib; made = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	  print(*(need.replace(">=", "==") for need in made["dependencies"]))')
+	touch $@
+
+# It includes the command for packagers: no other package is installed.
+OLDEST_TESTS := $(addprefix tests/,kernels engine format storage access zarr_plugin kv)
+
+.PHONY: test-oldest
+test-oldest: .venv/oldest-$(VERSION)/stamp ## the tests with the oldest numpy and zarr that pyproject.toml admits (Python 3.11)
+	$(call pytest,oldest) -m 'not slow and not nightly' $(TEST_ARGS) $(OLDEST_TESTS)
 
 # Seconds of readers beside writers, for each strategy on each mount; and arguments, such as --write-table or names of mounts.
 NETWORK_SECONDS ?= 3
@@ -357,20 +389,31 @@ package-suites: .venv/$(packages)-$(VERSION)/requirements.txt ## tests and progr
 C_FILES = $(shell find csrc tests bench -name '*.[ch]' ! -name '*_tables.h')
 C_WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
 
+# $(call mend,what): the end of a check that fails: what repairs it
+mend = || { echo "make $@: $(1)" >&2; exit 1; }
+
 # `make -k check` continues after the first failure.
 .PHONY: check check-python check-types check-c check-project
 check: check-python check-types check-c check-project ## formatters, linters, types, C warnings, layers, symbols
 
 check-python: .venv/dev-$(VERSION)/needed
-	$(call venv,dev) -m ruff check
-	$(call venv,dev) -m ruff format --check
+	$(call venv,dev) -m ruff check $(call mend,'make format' repairs what ruff can repair; the rest is named above)
+	$(call venv,dev) -m ruff format --check $(call mend,'make format' formats these files)
 
 check-types: .venv/dev-$(VERSION)/needed
-	$(call venv,dev) -m mypy
+	$(call venv,dev) -m mypy $(call mend,correct the lines above; 'make check-types' checks types alone)
+
+$(eval $(call environment,types,types))
+
+.PHONY: check-public-types
+check-public-types: .venv/types-$(VERSION)/stamp ## pyright: every public name has a type; pyright and mypy find the mistakes of users' programs
+	$(call venv,types) -m pyright --verifytypes shardcodec --ignoreexternal
+	$(call pytest,types) -q tests/project/test_types.py
 
 check-c: .venv/dev-$(VERSION)/needed
-	.venv/dev-$(VERSION)/bin/clang-format --dry-run --Werror $(C_FILES)
-	for file in $$(find csrc -name '*.c'); do gcc -std=c11 -O2 -fsyntax-only $(C_WARNINGS) -Icsrc $$file; done
+	.venv/dev-$(VERSION)/bin/clang-format --dry-run --Werror $(C_FILES) $(call mend,'make format' formats these files)
+	(for file in $$(find csrc -name '*.c'); do gcc -std=c11 -O2 -fsyntax-only $(C_WARNINGS) -Icsrc $$file || exit; done) \
+	  $(call mend,correct the lines above; 'make check-c' checks C alone)
 
 check-project: .venv/test-$(VERSION)/stamp
 	$(call pytest,test) -q -m 'not slow' tests/test_project.py tests/project/test_layers.py
@@ -380,6 +423,12 @@ format: .venv/dev-$(VERSION)/needed ## repair what the formatters and linters of
 	$(call venv,dev) -m ruff check --fix-only
 	$(call venv,dev) -m ruff format
 	.venv/dev-$(VERSION)/bin/clang-format -i $(C_FILES)
+
+.PHONY: tables
+tables: dev ## write the generated tables: of codecs (docs/compatibility.md; needs the newest zarr), and of CRC-32C
+	PYTHONSAFEPATH=1 $(call venv,dev) scripts/codec_table.py
+	$(call venv,dev) csrc/kernels/gen_crc32c_tables.py > build/tables.h
+	cmp -s build/tables.h csrc/kernels/sc_crc32c_tables.h || mv build/tables.h csrc/kernels/sc_crc32c_tables.h
 
 # The sanitizers' libraries must come first in the process; libstdc++ with them, or a C++ exception thrown by
 # TensorStore finds no interceptor. Tests that limit the address space read SHARDCODEC_TEST_SANITIZER and skip.

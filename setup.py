@@ -20,6 +20,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -27,11 +28,13 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
@@ -42,6 +45,11 @@ PYX = "shardcodec/_native.pyx"
 MACOS = sys.platform == "darwin"
 SYSTEM_LIBRARIES = ("libzstd", "liblz4", "zlib")
 SANITIZERS = ("", "address", "undefined", "address,undefined", "thread")
+NO_COMPILER = (
+    "shardcodec needs a C compiler and the headers of Python: install them with `apt install gcc libc6-dev python3-dev` "
+    "(Debian, Ubuntu), `dnf install gcc python3-devel` (Fedora, RHEL) or `xcode-select --install` (macOS), or install a "
+    "wheel of shardcodec, which needs neither."
+)
 
 
 def switch(name: str, default: str, allowed: tuple[str, ...]) -> str:
@@ -72,6 +80,26 @@ def check_platform() -> None:
         )
     if sys.maxsize < 2**32:
         raise SystemExit("shardcodec needs a 64-bit Python: shards and their offsets are larger than 4 GiB")
+
+
+def check_compiler() -> None:
+    """Stop with one sentence where no C program of Python can be compiled, before Cython has worked for a minute.
+
+    The error of the compiler comes first, so that the sentence is the last line of the build.
+    """
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    flags = shlex.split(f"{os.environ.get('CFLAGS', '')} {os.environ.get('CPPFLAGS', '')}")
+    folders = {f"-I{sysconfig.get_path(kind)}" for kind in ("include", "platinclude")}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "header.c")
+        source.write_text("#include <Python.h>\n")
+        try:
+            subprocess.run(
+                [*command, *flags, *sorted(folders), "-c", str(source), "-o", str(source.with_suffix(".o"))],
+                check=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as e:
+            raise SystemExit(f"{e}\n{NO_COMPILER}") from None
 
 
 def packager_flag(pattern: str) -> str | None:
@@ -174,6 +202,54 @@ def system_libraries() -> Linked:
         return Linked(problem=f"SHARDCODEC_LIBS=system: {shlex.join(e.cmd)} failed:\n{e.stderr}")
 
 
+class Part(NamedTuple):
+    """A library, or a part of one, that NOTICES lists."""
+
+    name: str
+    version: str
+    licence: str
+    what: str
+    address: str
+
+    @property
+    def purl(self) -> str:
+        owner_and_name = self.address.removeprefix("https://github.com/").lower()
+        return f"pkg:github/{owner_and_name}" + (f"@{self.version}" if self.version else "")
+
+
+def linked_parts() -> list[Part]:
+    """Return what NOTICES lists. Origins of code inside C-Blosc2 have no version there."""
+    form = re.compile(r"^-{80}\n(.+?)(?: (\d[\d.]*))? \(([\w.-]+)\): (.+)\n(https://\S+)$", re.MULTILINE)
+    return [Part(*(text or "" for text in found)) for found in form.findall((ROOT / "NOTICES").read_text())]
+
+
+def bill_of_materials(name: str, version: str, licence: str) -> dict[str, object]:
+    """Return the linked libraries in the format CycloneDX. It has no time and no random number, so that builds can be compared."""
+    own = f"pkg:pypi/{name}@{version}"
+    parts = linked_parts()
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "library", "bom-ref": own, "name": name, "version": version, "purl": own,
+                "licenses": [{"expression": licence}],
+            }
+        },
+        "components": [
+            {
+                "type": "library", "bom-ref": part.purl, "name": part.name,
+                **({"version": part.version} if part.version else {}),
+                "description": part.what, "purl": part.purl, "licenses": [{"license": {"id": part.licence}}],
+                "externalReferences": [{"type": "vcs", "url": part.address}],
+            }
+            for part in parts
+        ],
+        "dependencies": [{"ref": own, "dependsOn": [part.purl for part in parts]}],
+    }  # fmt: skip
+
+
 @functools.cache
 def libraries() -> Linked:
     """Return the linked libraries. A missing library stops a build, but not an sdist, which needs none."""
@@ -223,6 +299,7 @@ class BuildExt(build_ext):
 
     def run(self) -> None:
         check_platform()
+        check_compiler()
         if libraries().problem:
             raise SystemExit(libraries().problem)
         for ext in self.extensions:
@@ -294,6 +371,19 @@ class BuildPy(build_py):
         super().run()
 
 
+class BdistWheel(bdist_wheel):
+    """The command `bdist_wheel`: a wheel with linked libraries has their bill of materials (PEP 770)."""
+
+    def write_wheelfile(self, wheelfile_base: str, *args: str, **named: str) -> None:
+        super().write_wheelfile(wheelfile_base, *args, **named)
+        if LIBS == "bundled":
+            metadata = self.distribution.metadata
+            bill = bill_of_materials(metadata.name, metadata.version, metadata.license_expression)
+            folder = Path(wheelfile_base, "sboms")
+            folder.mkdir(exist_ok=True)
+            (folder / f"{metadata.name}.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
+
+
 sources = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.c") if not path.name.startswith("test")
 )
@@ -316,6 +406,6 @@ native = Extension(
 
 setup(
     ext_modules=[native],
-    cmdclass={"build": Build, "build_ext": BuildExt, "build_py": BuildPy},
+    cmdclass={"build": Build, "build_ext": BuildExt, "build_py": BuildPy, "bdist_wheel": BdistWheel},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if ABI3 else {},
 )

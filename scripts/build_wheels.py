@@ -4,7 +4,7 @@
 
 A wheel that a new compiler makes needs the glibc of that system. zig's compiler links against an old glibc, for this
 architecture and for others. auditwheel then reads from the symbols which systems can load the wheel, and names them in
-its tag.
+its tag. Builds of one commit are equal byte for byte (`make reproducible`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
 ROOT = Path(__file__).resolve().parent.parent
 GLIBC = (2, 28)  # of RHEL 8, the oldest system of many clusters
 MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
@@ -33,6 +36,14 @@ def run(*command: str | Path, folder: Path = ROOT, **environment: str) -> None:
     )  # fmt: skip
     if done.returncode != 0:
         raise SystemExit(f"{done.stdout[-4000:]}\n{shlex.join(map(str, command))} failed")
+
+
+def source_date() -> str:
+    """Return the time of the newest commit, in an sdist the time when it was made: the time of each file in the wheel."""
+    git = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return git.stdout.strip() or str(int((ROOT / "PKG-INFO").stat().st_mtime))
 
 
 def make_sdist(folder: Path) -> Path:
@@ -85,6 +96,18 @@ def repair(wheel: Path, folder: Path) -> Path:
     return made
 
 
+def check_bill(wheel: Path) -> None:
+    """Refuse a wheel whose bill of materials (setup.py) is missing or is not valid CycloneDX."""
+    with zipfile.ZipFile(wheel) as archive:
+        (bill,) = (
+            name for name in archive.namelist() if name.endswith(".dist-info/sboms/shardcodec.cdx.json")
+        )
+        problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(archive.read(bill).decode())
+    if problem is not None:
+        wheel.unlink()
+        raise SystemExit(f"{bill}: {problem}")
+
+
 def main() -> None:
     """Build what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,10 +118,12 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.whl"), *folder.glob("*.tar.gz")):
         old.unlink()
+    os.environ.setdefault("SOURCE_DATE_EPOCH", source_date())
     sdist = make_sdist(folder)
     for architecture in given.architectures:
         with tempfile.TemporaryDirectory() as work:
             made = repair(build_wheel(sdist, architecture, Path(work)), folder)
+        check_bill(made)
         print(f"{made.name}: {made.stat().st_size / 1e6:.2f} MB")
 
 

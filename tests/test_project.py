@@ -197,6 +197,26 @@ def test_other_systems_are_refused_with_a_reason() -> None:
     check_platform("posix", "linux", 2**63 - 1)
 
 
+@pytest.mark.parametrize("compiler", ["false", "no-such-compiler", "gcc -nostdinc"])
+def test_build_without_a_compiler_ends_with_one_sentence(compiler: str) -> None:
+    """pip prints the end of a failed build. It was a line of setuptools, after a minute of Cython."""
+    pytest.importorskip("setuptools", reason="setuptools is not installed")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext"],
+        cwd=ROOT,
+        env=os.environ | {"CC": compiler},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "shardcodec needs a C compiler and the headers of Python: install them with `apt install gcc"
+    )
+
+
 # ---------------------------------------------------------------- the binary
 
 

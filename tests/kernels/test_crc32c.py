@@ -275,6 +275,11 @@ def generator() -> SimpleNamespace:
     return SimpleNamespace(**runpy.run_path(str(CSRC / "kernels" / "gen_crc32c_tables.py")))
 
 
+def test_header_has_the_present_constants() -> None:
+    header = (CSRC / "kernels" / "sc_crc32c_tables.h").read_text()
+    assert header == "\n".join(generator().sections()) + "\n", "`make tables` writes the header"
+
+
 @pytest.mark.parametrize(
     "nbytes", [0, 1, 2**31 - 2, 2**31 - 1, 2**31, 2**32, 2**61 - 1, 2**61, 2**63, 2**64 - 2, 2**64 - 1]
 )

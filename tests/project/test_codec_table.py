@@ -12,15 +12,19 @@ import codec_rows
 import numcodecs
 import numpy as np
 import pytest
+from golden import streams
 from helpers import ZARR_IS_31
+from interop import cases
 from spec_json import named
 
 from shardcodec import _native as native
 from shardcodec.format import codecs as codec_module
 from shardcodec.format.chain import lower
-from shardcodec.format.codecs import NUMCODECS, ROWS, parse_codecs, resolve_codecs
+from shardcodec.format.codecs import COMPRESSORS, NUMCODECS, ROWS, parse_codecs, resolve_codecs
 from shardcodec.format.spec import ChainSpec
 
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
 EVERYWHERE = {"bytes", "transpose", "sharding_indexed"}
 
 
@@ -57,12 +61,48 @@ def test_numcodecs_has_every_codec_of_v2() -> None:
         assert name in numcodecs.registry.codec_registry
 
 
+def compressors() -> set[str]:
+    """Return the codecs for which step 5 of "How to add a codec" (CONTRIBUTING.md) asks for more tests."""
+    rows = [row.codec for row in ROWS if row.codec.kind == "bytes -> bytes"]
+    return {codec.json_name for codec in rows if codec.json_name in COMPRESSORS}
+
+
+def test_every_compressor_has_the_tests_of_compressors() -> None:
+    """Nothing noticed before if step 5 was left out: the new codec passed the other tests."""
+    assert {"zstd", "numcodecs.lz4"} <= compressors()
+    battery = [path.read_text() for path in (TESTS / "engine").glob("test_codec_*.py")]
+    in_battery = "".join(text for text in battery if "codec_battery" in text)
+    random = (TESTS / "shard_strategies.py").read_text()
+    damaged = {row["codec"]["name"] for row in streams.load()}
+    exchanged = {codec["name"] for case in cases.ALL for codec in case.codecs}
+    for name in compressors():
+        short = name.removeprefix("numcodecs.")
+        assert f'"{name}"' in in_battery or f'"{short}"' in in_battery, f"tests/engine/test_codec_{short}.py"
+        assert f'"{name}"' in random, f"tests/shard_strategies.py does not draw {name}"
+        assert name in damaged, f"add {name} to tests/golden/streams.py and run it"
+        # Other implementations know the registered codecs only.
+        assert name.startswith("numcodecs.") or name in exchanged, (
+            f"tests/interop/cases.py has no array with {name}"
+        )
+
+
+def test_pages_name_every_codec() -> None:
+    """Step 8."""
+    guarantees = (ROOT / "docs/guarantees.md").read_text().partition("\n## Native data and codecs\n")[2]
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    for name in sorted({name.removeprefix("numcodecs.") for row in ROWS for name in row.names}):
+        assert f"`{name}`" in guarantees.partition("\n## ")[0], f"docs/guarantees.md does not name {name}"
+        assert re.search(rf"\b{name}\b", changes), f"CHANGELOG.md does not name {name}"
+
+
 def test_page_has_the_present_table() -> None:
-    """`python scripts/codec_table.py` writes it. The words of what is not native are those of the newest zarr."""
+    """The words of what is not native are those of the newest zarr."""
     pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "codec_table.py"))
     page = script["PAGE"].read_text()
-    assert normal(page) == normal(script["with_table"](page))
+    assert normal(page) == normal(script["with_table"](page)), (
+        "`make tables` writes the table with the newest zarr"
+    )
 
 
 def normal(page: str) -> str:

@@ -19,7 +19,7 @@ PAGES = sorted(
     if path.name != "CHANGELOG.md"  # it names what earlier versions had
 )
 SUFFIXES = "c|h|md|pxd|pxi|py|pyi|pyx|toml"
-FOLDERS = ("bench", "csrc", "docs", "examples", "scripts", "shardcodec", "tests")
+FOLDERS = ("bench", "csrc", "docs", "examples", "packaging", "scripts", "shardcodec", "tests")
 FILES = [
     path.relative_to(ROOT).as_posix()
     for path in (*ROOT.iterdir(), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*")))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -50,17 +51,36 @@ kv.ShardedKeyValueStore("a", grid_shape=(4,), index_codecs=["bytes"], index_loca
 """
 
 
-def checked(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
-    pytest.importorskip("mypy", reason="mypy is not installed")
-    (folder / "program.py").write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), "program.py"]
+def mypy_errors(folder: Path) -> dict[int, str]:
+    """Return the errors of `mypy --strict` in the program, by line."""
+    done = run(folder, "mypy", "--strict", "--cache-dir", str(folder / "cache"))
+    return {
+        int(n): text for n, text in re.findall(r"^program.py:(\d+): error: (.*)", done.stdout, re.MULTILINE)
+    }
+
+
+def pyright_errors(folder: Path) -> dict[int, str]:
+    """Return the errors of pyright, with its default rules; editors such as VS Code show them."""
+    done = run(folder, "pyright", "--outputjson", "--pythonpath", sys.executable)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return {one["range"]["start"]["line"] + 1: one["message"] for one in found if one["severity"] == "error"}
+
+
+CHECKERS = {"mypy": mypy_errors, "pyright": pyright_errors}
+
+
+def run(folder: Path, checker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip(checker, reason=f"{checker} is not installed")
+    command = [sys.executable, "-m", checker, *arguments, "program.py"]
     env = os.environ | {"PYTHONSAFEPATH": "1"}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_type_checker_finds_misspelt_options_and_values(tmp_path: Path) -> None:
-    done = checked(tmp_path, RIGHT)
-    assert done.returncode == 0, done.stdout
-    done = checked(tmp_path, WRONG)
-    lines = {int(n) for n in re.findall(r"^program.py:(\d+): error", done.stdout, re.MULTILINE)}
-    assert lines == set(range(6, len(WRONG.splitlines()) + 1)), done.stdout
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_type_checker_finds_misspelt_options_and_values(checker: str, tmp_path: Path) -> None:
+    errors = CHECKERS[checker]
+    (tmp_path / "program.py").write_text(RIGHT)
+    assert not errors(tmp_path)
+    (tmp_path / "program.py").write_text(WRONG)
+    found = errors(tmp_path)
+    assert found.keys() == set(range(6, len(WRONG.splitlines()) + 1)), found
