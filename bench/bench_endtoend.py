@@ -10,7 +10,7 @@ import suite
 from conftest import SIZES
 from peers import Peer
 
-ROWS = suite.rows(suite.Sizes(SIZES.edge // 2, SIZES.tiny_edge, SIZES.n_chunks), ["endtoend"])
+ROWS = suite.rows(suite.Sizes(2 * SIZES.shrink), ["endtoend"])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

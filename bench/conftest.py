@@ -17,7 +17,7 @@ import run
 import suite
 
 EDGE = int(os.environ.get("BENCH_EDGE", "256"))
-SIZES = suite.Sizes(EDGE, EDGE // 2, EDGE**3 // 134)
+SIZES = suite.Sizes(max(1, 512 // EDGE))
 
 
 def pytest_report_header() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from peers import Peer
-from run import line_writer
+from run import context_of
 from suite import Context, Row
 
 ROUNDS = 5
@@ -16,7 +16,7 @@ def bench(benchmark: Any, context: Context, peer: Peer, row: Row) -> None:
     """Check a row, then time row.operate(). The extra info has the number of operations if there are several."""
     if not row.takes(peer) or not peer.joins(row.group):
         pytest.skip(f"{peer.name} does not take part in this row")
-    context = line_writer(row, context)
+    context = context_of(row, context)
     benchmark.group = row.name
     benchmark.extra_info.update(row.check(context, peer), bytes=row.nbytes, operations=row.operations)
     numbers = iter(range(1, 1000))

@@ -59,33 +59,34 @@ class Peak:
         return self._sampled - self._base
 
 
-def grows_by(action: Callable[[], Any]) -> int:
+def growth(action: Callable[[], Any]) -> int:
+    """Return by how many bytes resident memory grows at its peak during a call."""
     peak = Peak()
     result = action()
-    growth = peak.stop()
+    nbytes = peak.stop()
     del result
-    return growth
+    return nbytes
 
 
 def measure(name: str, operation: str, case: Case, source: Path, folder: Path) -> int:
     """Return the growth in bytes. A small array comes first, so that libraries, threads and contexts exist."""
     (peer,), _ = peers.available([name])
-    values = data.field(case, folder)
+    values = data.load_field(case, folder)
     with peer.turn():
         _warm_up(peer, data.big(64).with_codec(case.codec), folder)
         if operation == "read":
             del values
             array = peer.open(source, case)
-            return grows_by(lambda: peer.read(array, case.whole))
+            return growth(lambda: peer.read(array, case.whole))
         if operation in ROWS:
             array = peer.open(source, case)
             rest = tuple(slice(0, n) for n in case.shape[1:])
             rows = some_rows(case, operation)
             peer.select(array, "oindex", (rows[:8], *rest))  # brings in the code that sorts them, too
-            return grows_by(lambda: peer.select(array, "oindex", (rows, *rest)))
+            return growth(lambda: peer.select(array, "oindex", (rows, *rest)))
         path = case.create(folder / "memory-write")
         array = peer.open(path, case)
-        return grows_by(lambda: peer.write(array, case.whole, values))
+        return growth(lambda: peer.write(array, case.whole, values))
 
 
 # Operations that read positions along the first axis.
@@ -108,7 +109,7 @@ def result_nbytes(case: Case, operation: str) -> int:
 def _warm_up(peer: peers.Peer, case: Case, folder: Path) -> None:
     path = case.create(folder / "memory-warm-up")
     array = peer.open(path, case)
-    peer.write(array, case.whole, data.field(case, folder))
+    peer.write(array, case.whole, data.load_field(case, folder))
     peer.read(array, case.whole)
 
 
@@ -118,14 +119,14 @@ def in_subprocess(name: str, operation: str, case: Case, source: Path, folder: P
     arguments = json.dumps([case.shape, case.shard, case.inner, case.dtype, case.codec])
     try:
         done = subprocess.run([*command, arguments], check=True, capture_output=True, text=True, timeout=600)
-        growth = int(done.stdout)
+        growth_nbytes = int(done.stdout)
     finally:
         for leftover in ("memory-warm-up", "memory-write"):
             shutil.rmtree(folder / leftover, ignore_errors=True)
     return {
         "peer": name,
         "operation": f"{operation}, {case.codec}, rank {len(case.shape)}",
-        "growth_nbytes": growth,
+        "growth_nbytes": growth_nbytes,
         "array_nbytes": result_nbytes(case, operation),
     }
 
@@ -140,8 +141,8 @@ def main() -> None:
     arguments = parser.parse_args()
     shape, shard, inner, dtype, codec = json.loads(arguments.case)
     case = Case(tuple(shape), tuple(shard), tuple(inner), dtype, codec)
-    growth = measure(arguments.peer, arguments.operation, case, arguments.source, arguments.folder)
-    sys.stdout.write(f"{growth}\n")
+    nbytes = measure(arguments.peer, arguments.operation, case, arguments.source, arguments.folder)
+    sys.stdout.write(f"{nbytes}\n")
     sys.stdout.flush()
     time.sleep(0)
     os._exit(0)  # threads of some peers cannot be joined

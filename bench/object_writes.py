@@ -304,13 +304,13 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     case = data.big(64 if arguments.quick else 256).with_codec(arguments.codec)
     document: dict[str, Any] = {"machine": machine.facts(folder), "latency": arguments.latency, "rows": {}}
     with served(folder, arguments.latency) as (server, line):
-        measurement = Measurement(server, line, case, data.field(case, folder))
+        measurement = Measurement(server, line, case, data.load_field(case, folder))
         plan = [(name, measurement, *row) for name, row in rows(case).items()]
         if arguments.large:
             large = replace(
                 data.big(512), shape=(1024, 1024, 512), shard=(1024, 1024, 512), inner=(64, 64, 64)
             )
-            values = np.tile(data.field(data.big(512), folder), (2, 2, 1))
+            values = np.tile(data.load_field(data.big(512), folder), (2, 2, 1))
             plan.append(
                 ("new shard of 1 GiB", Measurement(server, line, large, values), False, [large.whole])
             )

@@ -36,6 +36,7 @@ class Peer:
     can_update = True
     can_index = False  # takes index arrays and masks
     can_gather = False  # can buffer writes and store them at once
+    gives_values = True  # else its results are not those of the array
     group: str | tuple[str, ...] | None = None  # takes part in rows of this group, or these, only
 
     def why_not(self) -> str | None:
@@ -261,6 +262,7 @@ class EmptyPipeline(Zarr):
     name = "empty pipeline"
     pipeline = "empty_pipeline.EmptyPipeline"
     is_rival = False
+    gives_values = False
     group = ("limits", "cached index")
 
 
@@ -270,6 +272,7 @@ class Fill(Peer):
     name = "fill"
     package = "numpy"
     is_rival = False
+    gives_values = False
     group = "limits"
 
     def open(self, path: Path, case: Case) -> Any:
@@ -573,7 +576,7 @@ class Floor(Peer):
     package = "blosc2"
     is_rival = False
     can_update = False
-    can_index = True  # rows, see suite_index
+    can_index = True  # rows along the first axis
 
     def why_not(self) -> str | None:
         if floor.archive() is None:

@@ -24,11 +24,11 @@ from statistics import median
 from typing import Any
 
 import data
+import floor
 import machine
 import numpy as np
 import peers
 import program
-import suite
 import web
 from data import Array, Box, Case
 
@@ -314,7 +314,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     case = data.big(128 if arguments.quick else 512).with_codec(arguments.codec)
     contestants = program.chosen(ALL, arguments.peers)
     writer = peers.available(["zarr fused", "zarr batched"])[0][-1]
-    values = data.field(case, folder)
+    values = data.load_field(case, folder)
     path = case.create(folder / "www" / "array")
     with writer.turn():
         writer.write(writer.open(path, case), case.whole, values)
@@ -341,7 +341,7 @@ def parse() -> argparse.Namespace:
         "--concurrency", type=int, default=OverObstore.concurrency, help="zarr's async.concurrency (32)"
     )
     parser.add_argument("--bandwidth", type=float, default=0.0, help="MB/s of all answers (0: unbounded)")
-    parser.add_argument("--codec", choices=suite.CODECS, default="zstd 1")
+    parser.add_argument("--codec", choices=tuple(floor.CODECS), default="zstd 1")
     return parser.parse_args()
 
 

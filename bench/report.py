@@ -110,6 +110,17 @@ def times_table(rows: list[dict[str, Any]]) -> str:
     return table(["median ms (x floor)", *names, "verdict", "disturbance"], body)
 
 
+def tails_table(rows: list[dict[str, Any]]) -> str:
+    """Return the 99th percentiles of the operations, and the growth of memory in one turn."""
+    names = [n for n in peer_names(rows) if any("p99" in row["peers"].get(n, {}) for row in rows)]
+    body = [[row["name"], *(tail_cell(row["peers"].get(n, {})) for n in names)] for row in rows]
+    return table(["99th percentile ms (memory MiB)", *names], body) if names else ""
+
+
+def tail_cell(peer: dict[str, Any]) -> str:
+    return f"{number(1e3 * peer['p99'])} ({peer['peak_nbytes'] / 2**20:.0f})" if "p99" in peer else ""
+
+
 def sizes_table(rows: list[dict[str, Any]]) -> str:
     names = peer_names(rows)
     body = []
@@ -186,7 +197,9 @@ def machine_text(document: dict[str, Any]) -> str:
 LEGEND = """\
 Times are medians; in brackets, how many times the floor. Bold: the fastest rival. †: files more than 3 % larger than
 ours, so that less work was done. Disturbance: processors that other programs used meanwhile; figures of a row with
-more than 0.1 deserve another run.
+more than 0.1 deserve another run. The 99th percentile is that of single operations; a row of one operation in a turn has as many as
+turns. Memory: the growth at its peak during one more turn, in the process of the benchmark; the group memory measures in processes
+that do nothing else.
 """
 
 
@@ -194,7 +207,13 @@ def render(document: dict[str, Any]) -> str:
     parts = [machine_text(document), LEGEND]
     for group in dict.fromkeys(row["group"] for row in document["rows"]):
         rows = [row for row in document["rows"] if row["group"] == group]
-        parts += [f"### {group.capitalize()}\n", times_table(rows), sizes_table(rows), profile_table(rows)]
+        parts += [
+            f"### {group.capitalize()}\n",
+            times_table(rows),
+            tails_table(rows),
+            sizes_table(rows),
+            profile_table(rows),
+        ]
     if document["memory"]:
         parts += ["### Memory\n", memory_table(document["memory"])]
         parts.append("A read's growth includes its result; the source of a write existed before.\n")

@@ -223,7 +223,7 @@ def run_one(arguments: argparse.Namespace, folder: Path) -> None:
     document: dict[str, Any] = {}
     for codec in arguments.codecs:
         case = data.big(256).with_codec(codec)
-        values = data.field(case, folder.parent)
+        values = data.load_field(case, folder.parent)
         source = folder / case.slug()
         if not source.exists():
             with peers.ZarrBatched().turn():

@@ -2,12 +2,13 @@
 
     python bench/run.py                          everything at full size, about half an hour
     python bench/run.py --quick                  small arrays: shows that the harness works
-    python bench/run.py --groups whole,tiny      some of: whole tiny small partial gather index loader kv limits v2 codecs tools endtoend memory
+    python bench/run.py --groups whole,tiny      some of the workloads, and of kv, tools, endtoend and memory
     python bench/run.py --groups index --rows mask,written --peers shardcodec,floor,tensorstore
+    python bench/run.py --check --shrink 16      compare the results of the peers, and time nothing
 
 For each row the results of each peer are checked first. Then come the rounds; in each round each peer has one turn, in
 an order that rotates. Medians are compared. Tables go to standard output and, with --markdown, to a
-file; every single time, the machine and all versions go to the file of --json.
+file; the time of every turn, the 99th percentile of the operations, memory, the machine and all versions go to the file of --json.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,35 +29,19 @@ from typing import Any
 import data
 import machine
 import memory
+import numpy as np
 import peers
 import report
 import sampler
 import suite
-import suite_loader
+import workload
 from peers import Peer
 from suite import Context, Row
 
 # Smaller rows need no new memory, and should find their data in the caches, where the turn before has left it.
 LARGE_NBYTES = 16 << 20
 
-GROUPS = (
-    *(
-        "whole",
-        "tiny",
-        "small",
-        "partial",
-        "gather",
-        "index",
-        "loader",
-        "kv",
-        "limits",
-        "v2",
-        "codecs",
-        "tools",
-        "endtoend",
-        "memory",
-    ),
-)
+GROUPS = tuple(dict.fromkeys((*workload.names(), *suite.PROGRAMS, "memory")))
 
 
 def note(text: str) -> None:
@@ -63,10 +49,10 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
-def measure(
-    row: Row, context: Context, contestants: list[Peer], rounds: int, most_seconds: float
-) -> dict[str, Any]:
-    """Check each peer, then time it. A peer that fails is reported and skipped."""
+def checked(
+    row: Row, context: Context, contestants: list[Peer]
+) -> tuple[list[Peer], dict[str, dict[str, Any]]]:
+    """Return the peers of a row whose results are right, and what is reported of all. A peer that fails is skipped."""
     results: dict[str, dict[str, Any]] = {}
     running = [peer for peer in contestants if row.takes(peer) and peer.joins(row.group)]
     for peer in list(running):
@@ -76,6 +62,15 @@ def measure(
         except Exception as error:  # noqa: BLE001 (the failure of a peer is a result)
             results[peer.name] = {"seconds": [], "failed": f"{type(error).__name__}: {error}"}
             running.remove(peer)
+    return running, results
+
+
+def measure(
+    row: Row, context: Context, contestants: list[Peer], rounds: int, most_seconds: float
+) -> dict[str, Any]:
+    """Check each peer, then time it."""
+    running, results = checked(row, context, contestants)
+    operations: dict[str, list[float]] = {peer.name: [] for peer in running}
     os.sync()  # write back dirty pages, so that no peer pays for them
     disturbance = machine.Disturbance()
     for number in range(min(rounds, row.most_rounds)):
@@ -88,12 +83,20 @@ def measure(
             if row.nbytes >= LARGE_NBYTES:
                 machine.take_memory_back(row.nbytes)
             with peer.turn():
-                times.append(row.turn(context, peer, number))
+                seconds = row.turn(context, peer, number)
+            operations[peer.name] += seconds
+            times.append(sum(seconds) / len(seconds))
+    others = disturbance.value()
+    for peer in running if rounds else ():
+        results[peer.name]["p99"] = float(np.percentile(operations[peer.name], 99))
+        with peer.turn():
+            results[peer.name]["peak_nbytes"] = memory.growth(partial(row.turn, context, peer, rounds))
     return {
         "group": row.group,
         "name": row.name,
         "nbytes": row.nbytes,
-        "disturbance": disturbance.value(),
+        "operations": row.operations,
+        "disturbance": others,
         "peers": results,
     }
 
@@ -147,22 +150,43 @@ def choose_checker(contestants: list[Peer]) -> Peer:
     return found[-1] if found else contestants[0]
 
 
-def line_writer(row: Row, context: Context) -> Context:
-    """Choose the writer of a million inner chunks: TensorStore, because zarr needs minutes; their order has no influence."""
-    found, _ = peers.available(["tensorstore"])
-    if isinstance(row, suite.ReadCold | suite_loader.ReadCached) and found:
-        return replace(context, writer=found[0])  # the rest stays shared
-    return context
+def context_of(row: Row, context: Context) -> Context:
+    """Return the context with the writer and the checker that a row names, where they are installed; the rest stays shared."""
+    named = {
+        role: peers.available([name])[0] for role in ("writer", "checker") if (name := getattr(row, role))
+    }
+    return replace(context, **{role: found[0] for role, found in named.items() if found})
+
+
+def selected_rows(arguments: argparse.Namespace) -> list[Row]:
+    rows = suite.rows(suite.Sizes(arguments.shrink), [g for g in arguments.groups if g != "memory"])
+    return [row for row in rows if arguments.rows is None or any(part in row.name for part in arguments.rows)]
+
+
+def check(arguments: argparse.Namespace, folder: Path) -> int:
+    """Compare the results of all peers with the data; return how many are wrong, or fail where none may."""
+    contestants, _ = peers.available(arguments.peers)
+    context = Context(folder, choose_writer(contestants), choose_checker(contestants))
+    n_failures = 0
+    for row in selected_rows(arguments):
+        _, results = checked(row, context_of(row, context), contestants)
+        context.close_kept()
+        context.drop_sources(row.case)
+        for name, result in results.items():
+            failure = result.get("failed", "")
+            sys.stdout.write(f"{row.name}: {name}: {failure or 'equal'}\n")
+            refused = name in row.may_refuse and not failure.startswith(AssertionError.__name__)
+            n_failures += bool(failure) and not refused
+    return n_failures
 
 
 def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    sizes = suite.QUICK if arguments.quick else suite.FULL
     contestants, missing = peers.available(arguments.peers)
     document: dict[str, Any] = {
         "machine": machine.facts(folder),
         "threads": peers.N_THREADS,
         "rounds": arguments.rounds,
-        "sizes": vars(sizes),
+        "shrink": arguments.shrink,
         "missing": missing,
         "warning": machine.load_warning(),
         "rows": [],
@@ -173,13 +197,9 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if document["warning"]:
         note(document["warning"])
     context = Context(folder, choose_writer(contestants), choose_checker(contestants))
-    for row in suite.rows(sizes, [g for g in arguments.groups if g != "memory"]):
-        if arguments.rows is not None and not any(part in row.name for part in arguments.rows):
-            continue
+    for row in selected_rows(arguments):
         start = time.monotonic()
-        result = measure(
-            row, line_writer(row, context), contestants, arguments.rounds, arguments.most_seconds
-        )
+        result = measure(row, context_of(row, context), contestants, arguments.rounds, arguments.most_seconds)
         if arguments.profile:
             result["profile"] = profiles(row, context, contestants, result)
         document["rows"].append(result)
@@ -187,7 +207,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         note(f"{summary(result)}   ({time.monotonic() - start:.0f} s)")
         context.drop_sources(row.case)
     if "memory" in arguments.groups:
-        document["memory"] = measure_memory(context, contestants, sizes)
+        document["memory"] = measure_memory(context, contestants, suite.Sizes(arguments.shrink))
     document["load_after"] = os.getloadavg()[0]
     return document
 
@@ -208,7 +228,13 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/run.py"
     )
-    parser.add_argument("--quick", action="store_true", help="small arrays")
+    parser.add_argument("--shrink", type=int, default=1, help="arrays with N^3 times fewer elements (1)")
+    parser.add_argument(
+        "--quick", action="store_const", const=4, dest="shrink", help="small arrays: --shrink 4"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare results, time nothing; status 1 if a peer fails"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="turns of each peer per row (7)")
     parser.add_argument(
         "--most-seconds", type=float, default=60, help="of one peer in one row, after 3 turns (60)"
@@ -245,7 +271,13 @@ def main() -> None:
     arguments = parse()
     pin(peers.N_THREADS)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
-        document = compare(arguments, Path(folder))
+        if arguments.check:
+            n_failures = check(arguments, Path(folder))
+        else:
+            document = compare(arguments, Path(folder))
+    if arguments.check:
+        sys.stdout.flush()
+        os._exit(n_failures > 0)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1))
     text = report.render(document)

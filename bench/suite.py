@@ -1,11 +1,13 @@
-"""The scenarios: a table of what is read and written, and one small class for each kind of measurement."""
+"""One small class for each kind of measurement. Which arrays and boxes are measured is in workloads/*.json (workload.py)."""
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +17,6 @@ import numpy as np
 from data import Array, Box, Case
 from peers import Peer
 from sampler import Sampler, Samples
-
-CODECS = ("raw", "zstd 1", "blosc lz4 shuffle", "gzip 1")
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Context:
         key = case.field_name
         if key not in self.latest:
             self.latest.clear()
-            self.latest[key] = data.field(case, self.folder)
+            self.latest[key] = data.load_field(case, self.folder)
         return self.latest[key]
 
     def source(self, case: Case) -> Path:
@@ -56,6 +56,13 @@ class Context:
             with self.writer.turn():
                 self.writer.write(self.writer.open(path, case), case.whole, self.values(case))
             self.sources[slug] = path
+        return self.sources[slug]
+
+    def own_copy(self, row: Row, peer: Peer) -> Path:
+        """Return the copy of the row's array that only this peer changes."""
+        slug = re.sub("[^a-z0-9]+", "-", f"own-{row.name}-{peer.name}".lower())
+        if slug not in self.sources:
+            self.sources[slug] = Path(shutil.copytree(self.source(row.case), self.folder / slug))
         return self.sources[slug]
 
     def drop_sources(self, keep: Case) -> None:
@@ -85,11 +92,20 @@ class Row:
     group: str
     name: str
     case: Case
+    peers: tuple[str, ...] = field(default=(), kw_only=True)  # names of those that take part; empty: all
+    without: tuple[str, ...] = field(default=(), kw_only=True)  # names of those that do not
+    writer: str = field(
+        default="", kw_only=True
+    )  # the peer that makes the files, if it is not that of the run
+    checker: str = field(default="", kw_only=True)  # the peer that reads written files back, likewise
+    may_refuse: tuple[str, ...] = field(
+        default=(), kw_only=True
+    )  # names of those that do not know each codec
 
     most_rounds: ClassVar[int] = 99  # fewer for rows that take seconds
 
     def takes(self, peer: Peer) -> bool:
-        return True
+        return (not self.peers or peer.name in self.peers) and peer.name not in self.without
 
     def profile(self, context: Context, peer: Peer) -> Samples:
         """Return where the time of one turn goes."""
@@ -125,17 +141,20 @@ class Row:
         """Decoded bytes of one operation."""
         return self.case.nbytes
 
-    def turn(self, context: Context, peer: Peer, number: int) -> float:
-        """Return seconds per operation."""
+    def turn(self, context: Context, peer: Peer, number: int) -> list[float]:
+        """Return the seconds of each operation; a row that cannot time them singly returns their mean."""
         prepared = self.prepare(context, peer, number)
         try:
-            start = time.perf_counter()
-            result = self.operate(peer, prepared)
-            seconds = time.perf_counter() - start
-            del result
+            return self.timed(peer, prepared)
         finally:
             self.finish(prepared)
-        return seconds / self.operations
+
+    def timed(self, peer: Peer, prepared: Any) -> list[float]:
+        start = time.perf_counter()
+        result = self.operate(peer, prepared)
+        seconds = time.perf_counter() - start
+        del result
+        return [seconds / self.operations]
 
 
 def assert_equal(peer: Peer, actual: Array, expected: Array) -> None:
@@ -155,7 +174,7 @@ class Read(Row):
 
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
         array = peer.open(context.source(self.case), self.case)
-        for box in self.boxes:
+        for box in self.boxes if peer.gives_values else ():
             assert_equal(peer, peer.read(array, box), context.values(self.case)[box])
         return {}
 
@@ -166,6 +185,15 @@ class Read(Row):
         for box in self.boxes:
             result = peer.read(prepared, box)
         return result
+
+    def timed(self, peer: Peer, prepared: Any) -> list[float]:
+        seconds = []
+        for box in self.boxes:
+            start = time.perf_counter()
+            result = peer.read(prepared, box)
+            seconds.append(time.perf_counter() - start)
+            del result
+        return seconds
 
     @property
     def operations(self) -> int:
@@ -188,8 +216,48 @@ class ReadCold(Read):
     def operate(self, peer: Peer, prepared: Any) -> Any:
         return super().operate(peer, prepared[1])
 
+    def timed(self, peer: Peer, prepared: Any) -> list[float]:
+        return super().timed(peer, prepared[1])
+
     def finish(self, prepared: Any) -> None:
         shutil.rmtree(prepared[0])
+
+
+@dataclass(frozen=True)
+class ReadWarm(Read):
+    """As `Read`, on a handle that has read all boxes twice, so all caches between calls are filled."""
+
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        array = super().prepare(context, peer, number)
+        for _ in range(2):
+            super().operate(peer, array)
+        return array
+
+
+@dataclass(frozen=True)
+class ReadTogether(Read):
+    """Reads boxes of one shape into one array, in the best way that the peer has for many of them."""
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        values = context.values(self.case)
+        boxes = self.operate(peer, self.prepare(context, peer, 0))
+        assert_equal(peer, boxes, np.stack([values[box] for box in self.boxes]))
+        return {}
+
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        return peer.read_many(prepared, self.boxes)
+
+    def timed(self, peer: Peer, prepared: Any) -> list[float]:
+        return Row.timed(self, peer, prepared)
+
+    @property
+    def operations(self) -> int:
+        return 1
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of all boxes in bytes."""
+        return super().nbytes * len(self.boxes)
 
 
 @dataclass(frozen=True)
@@ -217,32 +285,42 @@ class Write(Row):
 
 
 @dataclass(frozen=True)
+class WriteEach(Write):
+    """Writes boxes of an array, one after another, into an empty folder; the time is per array."""
+
+    boxes: tuple[Box, ...] = ()
+    gathered: bool = False  # stored at once, at the end
+
+    def takes(self, peer: Peer) -> bool:
+        return super().takes(peer) and peer.can_gather
+
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        _, array, values = prepared
+        with peer.gathering(array) if self.gathered else nullcontext(array) as target:
+            for box in self.boxes:
+                peer.write(target, box, values[box])
+
+
+@dataclass(frozen=True)
 class Update(Row):
     """Writes one box of an existing array repeatedly, with other values each time. Each peer has its own copy."""
 
     box: Box = ()
 
     def takes(self, peer: Peer) -> bool:
-        return peer.can_update
-
-    def _path(self, context: Context, peer: Peer) -> Path:
-        slug = f"{self.name}-{peer.name}".replace(" ", "-")
-        if slug not in context.sources:
-            source = context.source(self.case)
-            context.sources[slug] = Path(shutil.copytree(source, context.folder / f"own-{slug}"))
-        return context.sources[slug]
+        return super().takes(peer) and peer.can_update
 
     def check(self, context: Context, peer: Peer) -> dict[str, Any]:
         prepared = self.prepare(context, peer, 0)
         self.operate(peer, prepared)
         expected = context.values(self.case).copy()
         expected[self.box] = prepared[1]
-        assert_equal(peer, context.read_back(self._path(context, peer), self.case), expected)
+        assert_equal(peer, context.read_back(context.own_copy(self, peer), self.case), expected)
         return {}
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
         values = context.values(self.case)[self.box] + np.array(number + 1, dtype=self.case.dtype)
-        return peer.open(self._path(context, peer), self.case), values
+        return peer.open(context.own_copy(self, peer), self.case), values
 
     def operate(self, peer: Peer, prepared: Any) -> Any:
         array, values = prepared
@@ -253,137 +331,141 @@ class Update(Row):
         return _n_items(self.box) * np.dtype(self.case.dtype).itemsize
 
 
-# ---------------------------------------------------------------------------------------------------------
-# rows
+@dataclass(frozen=True, eq=False)
+class Select(Row):
+    """Reads one selection of an open array repeatedly: index arrays or a mask."""
+
+    how: str = "oindex"
+    selection: Any = ()
+
+    def takes(self, peer: Peer) -> bool:
+        return super().takes(peer) and peer.can_index
+
+    def expected(self, values: Array) -> Array:
+        """Return the selection made by NumPy."""
+        return np.asarray(values[self.in_numpy])
+
+    @property
+    def in_numpy(self) -> Any:
+        if self.how == "vindex":
+            return self.selection
+        axes = zip(self.selection, self.case.shape, strict=True)
+        return np.ix_(*(np.arange(n)[s] if isinstance(s, slice) else s for s, n in axes))
+
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        array = peer.open(context.source(self.case), self.case)
+        assert_equal(peer, self.operate(peer, array), self.expected(context.values(self.case)))
+        return {}
+
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        return peer.open(context.source(self.case), self.case)
+
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        return peer.select(prepared, self.how, self.selection)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the result in bytes."""
+        shape = np.empty(self.case.shape, np.void)[self.in_numpy].shape if self.how == "oindex" else None
+        n = math.prod(shape) if shape is not None else np.empty(self.case.shape, bool)[self.selection].size
+        return int(n) * np.dtype(self.case.dtype).itemsize
 
 
-def random_boxes(case: Case, extent: int, n: int, aligned: bool = False) -> tuple[Box, ...]:
-    """Return n cubes at random places; aligned: at multiples of their extent."""
-    rng = np.random.default_rng(7)
-    boxes = []
-    for _ in range(n):
-        starts = [int(rng.integers(0, size - extent + 1)) for size in case.shape]
-        if aligned:
-            starts = [start // extent * extent for start in starts]
-        boxes.append(tuple(slice(start, start + extent) for start in starts))
-    return tuple(boxes)
+@dataclass(frozen=True, eq=False)
+class Store(Select):
+    """Writes the same elements of an existing array repeatedly, with other values each time. Each peer has its own copy."""
 
+    def takes(self, peer: Peer) -> bool:
+        return super().takes(peer) and peer.can_update
 
-def planes(case: Case, axis: int, n: int) -> tuple[Box, ...]:
-    """Return n planes of thickness 1 at random places."""
-    positions = np.random.default_rng(8).integers(0, case.shape[axis], n)
-    return tuple(
-        tuple(
-            slice(int(at), int(at) + 1) if a == axis else slice(0, size) for a, size in enumerate(case.shape)
-        )
-        for at in positions
-    )
+    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
+        prepared = self.prepare(context, peer, 0)
+        self.operate(peer, prepared)
+        expected = context.values(self.case).copy()
+        expected[self.in_numpy] = prepared[1]
+        assert_equal(peer, context.read_back(context.own_copy(self, peer), self.case), expected)
+        return {}
 
+    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
+        values = self.expected(context.values(self.case)) + np.array(number + 1, dtype=self.case.dtype)
+        return peer.open(context.own_copy(self, peer), self.case), values
 
-def whole_arrays(edge: int) -> list[Row]:
-    """Return full reads and writes of a cube of uint16."""
-    rows: list[Row] = []
-    for codec in CODECS:
-        case = data.big(edge).with_codec(codec)
-        rows.append(Read("whole array", f"read, {codec}", case, (case.whole,)))
-        rows.append(Write("whole array", f"write, {codec}", case))
-    return rows
-
-
-def tiny_chunks(edge: int) -> list[Row]:
-    """Return full reads and writes with inner chunks of 512 and 64 bytes."""
-    rows: list[Row] = []
-    for inner in (8, 4):
-        for codec in ("raw", "zstd 1"):
-            case = data.tiny(inner, edge).with_codec(codec)
-            rows.append(Read("tiny inner chunks", f"{inner}^3, read, {codec}", case, (case.whole,)))
-            rows.append(Write("tiny inner chunks", f"{inner}^3, write, {codec}", case))
-    return rows
-
-
-def small_reads(edge: int) -> list[Row]:
-    """Return small reads from a large array, which measure latency."""
-    rows: list[Row] = []
-    for codec in ("raw", "zstd 1"):
-        case = data.big(edge).with_codec(codec)
-        rows.append(Read("small reads", f"one inner chunk, {codec}", case, random_boxes(case, 32, 200, True)))
-        rows.append(Read("small reads", f"box of 40^3, {codec}", case, random_boxes(case, 40, 50)))
-        rows += [
-            Read("small reads", f"plane across axis {axis}, {codec}", case, planes(case, axis, 5))
-            for axis in range(3)
-        ]
-    return rows
-
-
-def first_element(n_chunks: int) -> list[Row]:
-    """Return the read of one element behind an index of 16 bytes per inner chunk that no cache contains."""
-    case = data.line(n_chunks)
-    at = 3 * case.shape[0] // 7
-    return [
-        ReadCold("small reads", f"one element of {n_chunks:,} inner chunks", case, ((slice(at, at + 1),),))
-    ]
-
-
-def partial_writes(edge: int) -> list[Row]:
-    """Return writes of one inner chunk, and of an unaligned box of 40^3 in one shard and across the corner of eight."""
-    case = data.big(edge).with_codec("zstd 1")
-    half = edge // 2
-    inside = tuple(slice(half // 4 + 3, half // 4 + 43) for _ in range(3))
-    corner = tuple(slice(half - 20, half + 20) for _ in range(3))
-    chunk = tuple(slice(32, 64) for _ in range(3))
-    return [
-        Update("partial writes", "one inner chunk, zstd 1", case, chunk),
-        Update("partial writes", "one inner chunk, raw", case.with_codec("raw"), chunk),
-        Update("partial writes", "box of 40^3 in 1 shard, zstd 1", case, inside),
-        Update("partial writes", "box of 40^3 in 8 shards, zstd 1", case, corner),
-    ]
+    def operate(self, peer: Peer, prepared: Any) -> Any:
+        array, values = prepared
+        peer.store(array, self.how, self.selection, values)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of all data: `full` for published results, `quick` for a test of the harness."""
+    """The sizes of all data: arrays with `shrink`**3 times fewer elements than in published results."""
 
-    edge: int
-    tiny_edge: int
-    n_chunks: int
+    shrink: int = 1
+
+    @property
+    def edge(self) -> int:
+        """Edge of the large cube."""
+        return max(64, 512 // self.shrink)
+
+    @property
+    def n_items(self) -> int:
+        """Number of strings, or of keys of a shard."""
+        return max(10_000, 1_000_000 // self.shrink**3)
 
 
-FULL = Sizes(512, 256, 1_000_000)
-QUICK = Sizes(128, 64, 10_000)
+FULL = Sizes()
+QUICK = Sizes(4)
 
 
 def rows(sizes: Sizes, groups: list[str]) -> list[Row]:
-    """Return the rows of the groups named."""
-    import suite_climate  # these build on this module
-    import suite_codecs
-    import suite_dask
-    import suite_gather
-    import suite_index
-    import suite_kv
-    import suite_limits
-    import suite_loader
-    import suite_tools
-    import suite_tools_dask
-    import suite_v2
+    """Return the rows of the groups named: those of the workload of this name, then those that are programs."""
+    import workload  # it builds on this module
 
-    makers = {
-        "whole": lambda: whole_arrays(sizes.edge),
-        "tiny": lambda: tiny_chunks(sizes.tiny_edge),
-        "small": lambda: small_reads(sizes.edge) + first_element(sizes.n_chunks),
-        "partial": lambda: partial_writes(sizes.edge),
-        "gather": lambda: suite_gather.rows(sizes.edge),
-        "index": lambda: suite_index.rows(sizes.edge),
-        "loader": lambda: suite_loader.rows(sizes),
-        "kv": lambda: suite_kv.rows(sizes),
-        "limits": lambda: suite_limits.rows(sizes.edge),
-        "v2": lambda: suite_v2.rows(sizes.edge),
-        "codecs": lambda: suite_codecs.rows(sizes),
-        "tools": lambda: suite_tools.rows(sizes.edge),
-        "endtoend": lambda: (
-            suite_loader.crops(sizes)
-            + suite_climate.rows(sizes.edge)
-            + suite_dask.rows(sizes.edge)
-            + suite_tools_dask.rows(sizes.edge)
-        ),
-    }
-    return [row for group in groups for row in makers[group]()]
+    return [
+        row
+        for group in groups
+        for row in (
+            *(workload.rows(group, sizes.shrink) if group in workload.names() else ()),
+            *(PROGRAMS[group](sizes) if group in PROGRAMS else ()),
+        )
+    ]
+
+
+def _kv(sizes: Sizes) -> list[Row]:
+    import suite_kv
+
+    return suite_kv.rows(sizes)
+
+
+def _text(sizes: Sizes) -> list[Row]:
+    import suite_text
+
+    return suite_text.rows(sizes.n_items)
+
+
+def _tools(sizes: Sizes) -> list[Row]:
+    import suite_tools
+
+    return suite_tools.rows(sizes.edge)
+
+
+def _tasks(sizes: Sizes) -> list[Row]:
+    import suite_climate
+    import suite_dask
+    import suite_loader
+    import suite_tools_dask
+
+    return [
+        *suite_loader.rows(sizes),
+        *suite_climate.rows(sizes.edge),
+        *suite_dask.rows(sizes.edge),
+        *suite_tools_dask.rows(sizes.edge),
+    ]
+
+
+# Rows that are not an array and boxes of it. Their modules build on this one, and need more packages.
+PROGRAMS: dict[str, Callable[[Sizes], list[Row]]] = {
+    "kv": _kv,
+    "codecs": _text,
+    "tools": _tools,
+    "endtoend": _tasks,
+}

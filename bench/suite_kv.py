@@ -271,7 +271,7 @@ def rows(sizes: Any) -> list[Row]:
     The floor of the list is the time that Python needs for a million bytes objects (floor_keys.c).
     """
     case = data.big(sizes.edge)
-    edge = round(sizes.n_chunks**0.5)
+    edge = round(sizes.n_items**0.5)
     found: list[Row] = [
         KeyValue(GROUP, "10,000 reads of 1 KiB", case, work=read_one_by_one),
         KeyValue(GROUP, "10,000 reads of 1 KiB in a batch", case, work=read_batch),

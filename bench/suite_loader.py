@@ -1,4 +1,4 @@
-"""Rows of data loaders, which read thousands of small boxes: handles without zarr.Array, with and without index cache."""
+"""Rows of loaders whose worker processes read random crops into shared memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,11 @@ import data
 import numpy as np
 import peers
 import suite
-from data import Array, Box, Case
+import workload
+from data import Box, Case
 from peers import Peer
 from sampler import Sampler, Samples
 from suite import Context, Row
-
-GROUP = "loader"
-CACHED = "cached index"
-
-# Peers whose caches do not inspect a file again.
-TRUSTING = ("open_array, immutable", "zarrista, cached index")
-YARDSTICKS = ("one pread", "empty pipeline")
 
 # Random crops by worker processes: the processes, the crops of one task, and the seconds after which a peer has failed.
 LOADERS = (
@@ -40,57 +34,6 @@ NO_FORK = ("tensorstore",)  # ends a forked child of a process that has used it
 N_WORKERS = 4
 BATCH = 16
 LIMIT_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class ReadWarm(suite.Read):
-    """As `Read`, on a handle that has read all boxes twice, so all caches between calls are filled."""
-
-    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
-        array = super().prepare(context, peer, number)
-        for _ in range(2):
-            super().operate(peer, array)
-        return array
-
-
-@dataclass(frozen=True)
-class ReadCached(ReadWarm):
-    """As `ReadWarm`, for caches of one kind: those that inspect the file at each read, or those that do not."""
-
-    looks: bool = True
-
-    def takes(self, peer: Peer) -> bool:
-        return peer.name in YARDSTICKS or (peer.name in TRUSTING) != self.looks
-
-    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
-        return {} if peer.name == "empty pipeline" else super().check(context, peer)
-
-
-@dataclass(frozen=True)
-class ReadMany(Row):
-    """Reads boxes of one shape into one array."""
-
-    boxes: tuple[Box, ...] = ()
-
-    def expected(self, context: Context) -> Array:
-        values = context.values(self.case)
-        return np.stack([values[box] for box in self.boxes])
-
-    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
-        suite.assert_equal(peer, self.operate(peer, self.prepare(context, peer, 0)), self.expected(context))
-        return {}
-
-    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
-        return peer.open(context.source(self.case), self.case)
-
-    def operate(self, peer: Peer, prepared: Any) -> Any:
-        return peer.read_many(prepared, self.boxes)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size of all boxes in bytes."""
-        one = np.prod([s.stop - s.start for s in self.boxes[0]])
-        return int(one) * len(self.boxes) * np.dtype(self.case.dtype).itemsize
 
 
 @dataclass(frozen=True)
@@ -194,35 +137,12 @@ def _profile_batch(numbers: range) -> Samples:
     return sampler.samples
 
 
-def crops(sizes: Any) -> list[Row]:
+def rows(sizes: suite.Sizes) -> list[Row]:
     """Return the rows: 256 crops of 40^3 by four processes, forked and new."""
     case = data.big(sizes.edge).with_codec("zstd 1")
-    n = 256 if sizes is suite.FULL else 64
-    boxes = suite.random_boxes(case, 40, n)
+    n = max(16, 256 // sizes.shrink)
+    boxes = workload.boxes_of({"random": n, "shape": [40, 40, 40]}, case)
     return [
         ReadCrops("end to end", f"{n} crops of 40^3, {N_WORKERS} workers, {start}", case, boxes, start)
         for start in ("fork", "spawn")
     ]
-
-
-def rows(sizes: Any) -> list[Row]:
-    """Return the rows: one random inner chunk, planes, a thousand unaligned boxes, one element behind a large index."""
-    found: list[Row] = []
-    for codec in ("raw", "zstd 1"):
-        case = data.big(sizes.edge).with_codec(codec)
-        chunks = suite.random_boxes(case, 32, 200, aligned=True)
-        found.append(ReadWarm(GROUP, f"one inner chunk, {codec}", case, chunks))
-        n = 1000 if sizes is suite.FULL else 50
-        found += [
-            ReadWarm(GROUP, f"plane across axis {axis}, {codec}", case, suite.planes(case, axis, 5))
-            for axis in range(3)
-        ]
-        found.append(ReadMany(GROUP, f"{n} boxes of 40^3, {codec}", case, suite.random_boxes(case, 40, n)))
-    case = data.line(sizes.n_chunks)
-    at = 3 * case.shape[0] // 7
-    element = (slice(at, at + 1),)
-    again = (element,) * 25
-    for how, looks in (("checked each time", True), ("trusted", False)):
-        name = f"one element of {sizes.n_chunks:,} inner chunks, index {how}"
-        found.append(ReadCached(CACHED, name, case, again, looks=looks))
-    return found

@@ -17,25 +17,15 @@ import suite
 from data import Case
 from peers import Peer
 from suite import Context, Row
-from suite_v2 import CaseV2
 
 GROUP = "tools"
+BLOSC_V2 = {
+    "compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    "filters": None,
+}
 # Elements and encoded chunks that a conversion may hold; TensorStore gets a cache of this size.
 MEMORY = 512 << 20
 CONVERTERS = ("shardcodec", "zarr batched", "zarr fused", "tensorstore", "dask rechunk")
-
-
-@dataclass(frozen=True)
-class CasePlain(Case):
-    """The same field in format 3 without shards; `shard` and `inner` are the chunk."""
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the zarr.json."""
-        codecs = data.codec_chain(self.codec, np.dtype(self.dtype).itemsize)
-        return super().metadata() | {"codecs": codecs}
-
-    def slug(self) -> str:
-        return f"plain-{super().slug()}"
 
 
 @dataclass(frozen=True)
@@ -315,7 +305,7 @@ def rows(edge: int) -> list[Row]:
     small = (edge // 16,) * 3
     found: list[Row] = []
     for codec in ("raw", "zstd 1"):
-        plain = CasePlain(shape, chunk, chunk, "uint16", codec)
+        plain = Case(shape, chunk, chunk, "uint16", codec)
         moved = Case(shape, shard, chunk, "uint16", codec)
         encoded = Case(shape, shard, small, "uint16", codec)
         found += [
@@ -323,7 +313,8 @@ def rows(edge: int) -> list[Row]:
             Convert(GROUP, f"convert v3 without shards, encoded, {codec}", plain, encoded),
         ]
     blosc = "blosc lz4 shuffle"
-    v2, to_v3 = CaseV2(shape, chunk, chunk, "uint16", blosc), Case(shape, shard, chunk, "uint16", blosc)
+    v2 = Case(shape, chunk, chunk, "uint16", blosc, zarr_format=2, codecs=BLOSC_V2)
+    to_v3 = Case(shape, shard, chunk, "uint16", blosc)
     found.append(Convert(GROUP, "convert v2, moved, blosc", v2, to_v3, moves=True))
     found.append(Convert(GROUP, "convert v2, encoded, blosc", v2, Case(shape, shard, small, "uint16", blosc)))
     for codec in ("raw", "zstd 1"):

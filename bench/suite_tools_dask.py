@@ -11,24 +11,13 @@ import dask_processes
 from data import Case
 from peers import Peer
 from suite import Context, Row
-from suite_tools import CasePlain, Convert
+from suite_tools import Convert
 
 GROUP = "end to end"
 # Workers of each peer.
 N_WORKERS = {"shardcodec 1 worker": 1, "shardcodec 2 workers": 2, "dask rechunk 2 workers": 2}
 # So high that encoding takes most of the time.
 LEVEL = 15
-
-
-@dataclass(frozen=True)
-class SlowCase(Case):
-    """An array with zstd of a high level."""
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the zarr.json."""
-        document = super().metadata()
-        document["codecs"][0]["configuration"]["codecs"] = _codecs()
-        return document
 
 
 def _codecs() -> list[dict[str, Any]]:
@@ -89,6 +78,6 @@ class ConvertInWorkers(Convert):
 def rows(edge: int) -> list[Row]:
     """Return the row: the cube of uint16 without shards, to 64 shards of slow zstd."""
     shape, chunk, shard = (edge,) * 3, (edge // 8,) * 3, (edge // 4,) * 3
-    source = CasePlain(shape, chunk, chunk, "uint16", "raw")
-    target = SlowCase(shape, shard, (edge // 16,) * 3, "uint16", "zstd 1")
+    source = Case(shape, chunk, chunk, "uint16", "raw")
+    target = Case(shape, shard, (edge // 16,) * 3, "uint16", f"zstd {LEVEL}", codecs=_codecs())
     return [ConvertInWorkers(GROUP, f"convert with dask workers, zstd {LEVEL}", source, target=target)]

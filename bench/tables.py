@@ -1,0 +1,402 @@
+"""The tables of README.md and docs/performance.md, made from bench/results/*.json.
+
+    python bench/tables.py            compare; status 1 if a page has other figures than the results
+    python bench/tables.py --write    put the figures of the results into the pages
+
+A result is what `run.py --json` writes. A table is found in its page by its first line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).with_name("results")
+Json = dict[str, Any]
+
+# Times within 1 % of the shortest are bold too. Files that are more than 3 % larger than ours are named.
+TIE = 1.01
+LARGER = 1.03
+NAMES = {"python": "Python", "tensorstore": "TensorStore", "shardcodec attach": "`attach`"}
+YARDSTICKS = ("floor",)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table: its label, and the rows (group, name) whose times stand in each cell."""
+
+    label: str
+    rows: tuple[tuple[str, str], ...]
+    instead: dict[str, str] = field(
+        default_factory=dict
+    )  # the peer whose times stand in a column, if it is another one
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page."""
+
+    page: str
+    result: str  # a file of results/
+    corner: str  # the first cell of the first line
+    columns: dict[str, str]  # label and peer
+    lines: tuple[Line, ...]
+    unit: float = 1e-3  # seconds
+
+
+def columns(*peers: str) -> dict[str, str]:
+    return {NAMES.get(peer, peer): peer for peer in peers}
+
+
+PAGE, README = "docs/performance.md", "README.md"
+WHOLE, TINY, SMALL, LOADER = "whole array", "tiny inner chunks", "small reads", "loader"
+PARTIAL, INDEX, TOOLS, TASKS = "partial writes", "index arrays", "tools", "end to end"
+OTHERS = ("zarr fused", "zarrs", "tensorstore", "zarrista")
+CODECS = {
+    "uncompressed": "raw",
+    "zstd 1": "zstd 1",
+    "blosc lz4 shuffle": "blosc lz4 shuffle",
+    "gzip 1": "gzip 1",
+}
+TWO = {"uncompressed": "raw", "zstd 1": "zstd 1"}
+
+
+def whole(text: str, *codecs: str) -> tuple[tuple[str, str], ...]:
+    return tuple((WHOLE, f"{text}, {codec}") for codec in codecs)
+
+
+def plane(codec: str) -> tuple[tuple[str, str], ...]:
+    return tuple((SMALL, f"plane across axis {axis}, {codec}") for axis in range(3))
+
+
+WITHOUT_ZARR = {
+    "`open_array`": "open_array",
+    "its index cached": "open_array, cached index",
+    "TensorStore": "tensorstore",
+    "its index cached ": "tensorstore, cache",
+    "zarrista": "zarrista",
+    "its index cached  ": "zarrista, cached index",
+    "floor": "floor",
+}
+
+TABLES = (
+    Table(
+        README,
+        "arrays",
+        "",
+        columns("shardcodec", *OTHERS),
+        (
+            Line("read, uncompressed / zstd", whole("read", "raw", "zstd 1")),
+            Line("write, uncompressed / zstd", whole("write", "raw", "zstd 1")),
+            Line("read, Blosc / gzip", whole("read", "blosc lz4 shuffle", "gzip 1")),
+            Line("one plane, zstd", plane("zstd 1")[:1]),
+            Line(
+                "one inner chunk changed, zstd (`append`)",
+                ((PARTIAL, "one inner chunk, zstd 1"),),
+                {"shardcodec": "shardcodec append"},
+            ),
+            Line("one inner chunk read, zstd", ((SMALL, "one inner chunk, zstd 1"),)),
+            Line(
+                "the same without `zarr.Array` (`open_array`)",
+                ((LOADER, "one inner chunk, zstd 1"),),
+                {"shardcodec": "open_array", "zarr fused": "", "zarrs": ""},
+            ),
+            Line("write, gzip", whole("write", "gzip 1")),
+        ),
+    ),
+    Table(
+        PAGE,
+        "arrays",
+        "512³ uint16, shards 256³, inner chunks 32³",
+        columns("shardcodec", *OTHERS, "floor"),
+        tuple(
+            Line(f"{what}, {label}", whole(what, codec))
+            for label, codec in CODECS.items()
+            for what in ("read", "write")
+        ),
+    ),
+    Table(
+        PAGE,
+        "arrays",
+        "256³ uint8, shards 128³",
+        columns("shardcodec", "zarrs", "tensorstore", "zarrista", "floor"),
+        tuple(
+            Line(
+                f"inner {n}³, read / write, {label}",
+                tuple((TINY, f"{n}^3, {what}, {codec}") for what in ("read", "write")),
+            )
+            for n in (8, 4)
+            for label, codec in TWO.items()
+        ),
+    ),
+    Table(
+        PAGE,
+        "arrays",
+        "small reads from the 512³ above",
+        columns("shardcodec", *OTHERS, "floor"),
+        (
+            *(
+                Line(f"{text.replace('^3', '³')}, {label}", ((SMALL, f"{text}, {codec}"),))
+                for text in ("one inner chunk", "box of 40^3")
+                for label, codec in TWO.items()
+            ),
+            *(Line(f"one plane (axis 0 / 1 / 2), {label}", plane(codec)) for label, codec in TWO.items()),
+            Line(
+                "one element of a shard of 10⁶ inner chunks",
+                ((SMALL, "one element of 1,000,000 inner chunks"),),
+            ),
+        ),
+    ),
+    Table(
+        PAGE,
+        "arrays",
+        "the same without `zarr.Array`",
+        WITHOUT_ZARR,
+        tuple(
+            Line(f"{label}, {codec_label}", ((LOADER, f"{text}, {codec}"),))
+            for label, text in (
+                ("one inner chunk", "one inner chunk"),
+                ("1,000 boxes of 40³", "1,000 boxes of 40^3"),
+            )
+            for codec_label, codec in TWO.items()
+        ),
+    ),
+    Table(
+        PAGE,
+        "arrays",
+        "524,288 × 256 uint16, inner chunks of 64 rows",  # noqa: RUF001
+        columns("shardcodec", "zarr fused", "zarrs", "tensorstore"),
+        (
+            Line(
+                "1,000 rows by index array in any order, uncompressed / zstd 1",
+                tuple((INDEX, f"1,000 rows, any order, {codec}") for codec in TWO.values()),
+            ),
+            Line("the same rows written, zstd 1", ((INDEX, "1,000 rows written, zstd 1"),)),
+            Line(
+                "1,000 planes of the 512³, with repeats, uncompressed / zstd 1",
+                tuple((INDEX, f"1,000 planes, repeated, any order, {codec}") for codec in TWO.values()),
+            ),
+        ),
+    ),
+    Table(
+        PAGE,
+        "tools",
+        "seconds",
+        {
+            "shardcodec": "shardcodec",
+            "TensorStore": "tensorstore",
+            "loop over shards through zarr (fused)": "zarr fused",
+        },
+        tuple(
+            Line(label, ((TOOLS, row),))
+            for label, row in (
+                (
+                    "format 3 without shards to shards, uncompressed, moved",
+                    "convert v3 without shards, moved, raw",
+                ),
+                ("the same with zstd 1, moved", "convert v3 without shards, moved, zstd 1"),
+                (
+                    "the same, encoded again (inner chunks of 64³)",
+                    "convert v3 without shards, encoded, zstd 1",
+                ),
+                ("format 2 (Blosc) to shards, moved", "convert v2, moved, blosc"),
+                ("the same, encoded again", "convert v2, encoded, blosc"),
+                ("shards of 256³ to 512³, uncompressed, moved", "reshard, moved, raw"),
+                ("shards of 256³ to 512³, zstd 1, moved", "reshard, moved, zstd 1"),
+            )
+        ),
+        unit=1,
+    ),
+    Table(
+        PAGE,
+        "arrays",
+        "small writes into the 512³ above",
+        {
+            "in place": "shardcodec in place",
+            "append": "shardcodec append",
+            "replace": "shardcodec",
+            **columns(*OTHERS),
+        },
+        tuple(
+            Line(label, ((PARTIAL, row),))
+            for label, row in (
+                ("one inner chunk, uncompressed", "one inner chunk, raw"),
+                ("one inner chunk, zstd 1", "one inner chunk, zstd 1"),
+                ("box of 40³ in 1 shard, zstd 1", "box of 40^3 in 1 shard, zstd 1"),
+                ("box of 40³ in 8 shards, zstd 1", "box of 40^3 in 8 shards, zstd 1"),
+            )
+        ),
+    ),
+    Table(
+        PAGE,
+        "tasks",
+        "milliseconds",
+        columns("shardcodec", "shardcodec attach", "zarr batched", *OTHERS),
+        tuple(
+            Line(label, ((TASKS, row),))
+            for label, row in (
+                ("256 random crops of 40³, 4 workers, forked", "256 crops of 40^3, 4 workers, fork"),
+                ("the same, spawned", "256 crops of 40^3, 4 workers, spawn"),
+                ("`xarray.open_zarr(chunks={})`, mean over time", "xarray, mean over time"),
+                ("the same, time series of a point", "xarray, time series of a point"),
+                ("the same, climatology by month", "xarray, climatology by month"),
+                ("50 days appended by `to_zarr`", "xarray, 50 days appended by to_zarr"),
+                ("50 days appended without xarray", "50 days appended without xarray"),
+                ("`dask.array.to_zarr` of the 512³, threads", "dask to_zarr, threads, zstd 1"),
+                ("the same, processes of `distributed`", "dask to_zarr, processes, zstd 1"),
+            )
+        ),
+    ),
+)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# figures
+
+
+@cache
+def result(name: str) -> Json:
+    return json.loads((RESULTS / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+def peers_of(document: Json, row: tuple[str, str]) -> Json:
+    """Return the results of the peers in a row; KeyError if the result does not have it."""
+    for entry in document["rows"]:
+        if (entry["group"], entry["name"]) == row:
+            return entry["peers"]  # type: ignore[no-any-return]
+    raise KeyError(f"the result has no row {row}")
+
+
+def larger(peers: Json, name: str) -> float:
+    """Return how many times larger the files of a writer are than ours."""
+    peer = peers[name]
+    if "stored_to_ours" in peer:
+        return float(peer["stored_to_ours"])
+    ours = peers.get("shardcodec", {}).get("stored_nbytes")
+    return peer["stored_nbytes"] / ours if ours and "stored_nbytes" in peer else 1.0
+
+
+def number(value: float) -> str:
+    """Return two or three significant digits."""
+    if value >= 1000:
+        return str(round(value, 3 - len(str(int(value))))).removesuffix(".0")
+    if value >= 10:
+        return f"{value:.0f}"
+    if value >= 1:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def cells_of(table: Table, line: Line, row: tuple[str, str]) -> list[str]:
+    """Return the texts of one row in all columns; the shortest times are bold."""
+    peers = peers_of(result(table.result), row)
+    names = [line.instead.get(peer, peer) for peer in table.columns.values()]
+    times = {name: median(peers[name]["seconds"]) for name in names if peers.get(name, {}).get("seconds")}
+    shortest = min(time for name, time in times.items() if name not in YARDSTICKS)
+    texts = []
+    for name in names:
+        if name not in times:
+            texts.append("")
+            continue
+        text = number(times[name] / table.unit)
+        if name not in YARDSTICKS and times[name] <= TIE * shortest:
+            text = f"**{text}**"
+        if (ratio := larger(peers, name)) > LARGER:
+            text += f" (+{100 * (ratio - 1):.0f} % file)"
+        texts.append(text)
+    return texts
+
+
+def first_lines(labels: list[str]) -> str:
+    return line_of(labels) + f"|{'---|' * len(labels)}\n"
+
+
+def line_of(cells: list[str]) -> str:
+    """Return a line of a table."""
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"
+
+
+def labels_of(table: Table) -> list[str]:
+    return [table.corner, *(label.strip() for label in table.columns)]
+
+
+def render(table: Table) -> str:
+    """Return the table in Markdown."""
+    lines = [first_lines(labels_of(table))]
+    for line in table.lines:
+        rows = [cells_of(table, line, row) for row in line.rows]
+        cells = [" / ".join(texts) if any(texts) else "" for texts in zip(*rows, strict=True)]
+        lines.append(line_of([line.label, *cells]))
+    return "".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# pages
+
+
+def with_table(text: str, first: str, table: str) -> str:
+    """Return a page with this table in place of the one with the same first lines."""
+    start = text.find(first)
+    if start < 0:
+        raise LookupError(f"no table begins with {first!r}")
+    end = start + len(first)
+    while text.startswith("|", end):
+        end = text.index("\n", end) + 1
+    return text[:start] + table + text[end:]
+
+
+def machine_text(document: Json) -> str:
+    facts = document["machine"]
+    versions = ", ".join(
+        f"{NAMES.get(name, name)} {facts['versions'][name]}"
+        for name in ("python", "zarr", "zarrs", "zarrista", "tensorstore")
+        if name in facts["versions"]
+    )
+    system = f"Linux {facts['kernel']}, {facts['file_system']}"
+    return f"{document['threads']} threads on {facts['cpus_used']} cores of an {facts['cpu']} with {system}: {versions}."
+
+
+# The sentences that name the machine of a result: page, result, pattern, text.
+SENTENCES = (
+    (PAGE, "arrays", r"^Measured with .*$", lambda document: f"Measured with {machine_text(document)}"),
+    (
+        README,
+        "arrays",
+        r"(?<=; two threads, ).*?(?=, warm page cache)",
+        lambda document: document["machine"]["cpu"].partition(" (")[0],
+    ),
+)
+
+
+def pages() -> dict[Path, str]:
+    """Return the pages as they should be."""
+    texts = {page: (ROOT / page).read_text() for page in (README, PAGE)}
+    for table in TABLES:
+        texts[table.page] = with_table(texts[table.page], first_lines(labels_of(table)), render(table))
+    for page, name, pattern, text_of in SENTENCES:
+        texts[page], n = re.subn(pattern, text_of(result(name)), texts[page], flags=re.MULTILINE)
+        if n != 1:
+            raise LookupError(f"{page} has {n} places with {pattern!r}")
+    return {ROOT / page: text for page, text in texts.items()}
+
+
+def main(arguments: list[str]) -> int:
+    stale = {path: text for path, text in pages().items() if path.read_text() != text}
+    for path, text in stale.items():
+        if "--write" in arguments:
+            path.write_text(text)
+        sys.stdout.write(
+            f"{path.relative_to(ROOT)}: {'updated' if '--write' in arguments else 'other figures'}\n"
+        )
+    return int(bool(stale) and "--write" not in arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+# test_results.py - stored results of benchmarks: the pages have their figures, and two of them can be compared
+# SPDX-License-Identifier: MIT
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Import = Callable[[str], ModuleType]
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = sorted((ROOT / "bench/results").glob("*.json"))
+
+
+def result(seconds: dict[str, list[float]], **members: Any) -> dict[str, Any]:
+    peers = {name: {"seconds": times} for name, times in seconds.items()}
+    machine = {"cpu": "one", "versions": {"zarr": "1"}}
+    return {"machine": machine, "rows": [{"group": "g", "name": "r", "nbytes": 1, "peers": peers}], **members}
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_result_names_its_machine(path: Path) -> None:
+    document = json.loads(path.read_text())
+    assert {"cpu", "cpus_used", "kernel", "file_system", "versions"} <= document["machine"].keys()
+    names = [(row["group"], row["name"]) for row in document["rows"]]
+    assert len(set(names)) == len(names) > 0
+    for row in document["rows"]:
+        for peer in row["peers"].values():
+            assert "failed" in peer or (peer["seconds"] and all(seconds > 0 for seconds in peer["seconds"]))
+
+
+def test_pages_have_the_figures_of_the_results(bench: Import) -> None:
+    stale = [path.name for path, text in bench("tables").pages().items() if path.read_text() != text]
+    assert not stale, "run: python bench/tables.py --write"
+
+
+def test_changed_figure_of_a_page_is_noticed(
+    bench: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = bench("tables")
+    for page in (tables.README, tables.PAGE):
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        (tmp_path / page).write_text((ROOT / page).read_text())
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    assert tables.main([]) == 0
+    table = next(table for table in tables.TABLES if table.page == tables.PAGE)
+    line = tables.render(table).splitlines()[-1]
+    changed = line[:-3] + "1 |"
+    assert changed != line
+    path = tmp_path / table.page
+    path.write_text(path.read_text().replace(line, changed))
+    assert tables.main([]) == 1
+    assert tables.main(["--write"]) == 0 == tables.main([])
+    assert path.read_text() == (ROOT / table.page).read_text()
+
+
+def test_figures_have_two_or_three_digits(bench: Import) -> None:
+    number = bench("tables").number
+    shown = [number(value) for value in (12345, 1654.2, 243.4, 12.4, 9.04, 0.468, 0.0782)]
+    assert shown == ["12300", "1650", "243", "12", "9.0", "0.47", "0.078"]
+
+
+@pytest.mark.parametrize(
+    ("after", "slower", "status", "told"),
+    [
+        ([2.0, 2.1, 2.2], "1.1", 1, "slower"),
+        ([0.5, 0.4, 0.6], "1.1", 0, "faster"),
+        ([1.0, 1.1, 1.2], "1.1", 0, "| 1.00 |  |"),
+        ([1.2, 2.1, 2.2], "1.1", 0, "| 1.91 |  |"),  # the two ranges overlap
+        ([1.3, 1.3, 1.3], "1.5", 0, "| 1.18 |  |"),
+    ],
+)
+def test_two_results_are_compared(
+    after: list[float],
+    slower: str,
+    status: int,
+    told: str,
+    bench: Import,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = [1.0, 1.1, 1.2]
+    (tmp_path / "a.json").write_text(json.dumps(result({"shardcodec": before, "zarr": [1.0]}, threads=2)))
+    later = result({"shardcodec": after, "zarrs": [1.0]}, threads=1)
+    later["machine"] = {"cpu": "two", "versions": {"zarr": "2"}}
+    (tmp_path / "b.json").write_text(json.dumps(later))
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert bench("compare").main([*files, "--slower", slower]) == status
+    text = capsys.readouterr().out
+    assert told in text
+    for difference in ("cpu: one, then two", "zarr: 1, then 2", "threads: 2, then 1"):
+        assert difference in text
+    assert "| zarrs" not in text, "only one result has it"
+    assert bench("compare").main([*files, "--peers", "zarr"]) == 2
+
+
+def test_run_keeps_the_tail_and_memory(bench: Import, tmp_path: Path) -> None:
+    """A row of several operations has a percentile of single operations, not of turns."""
+    run, suite, data, peers = bench("run"), bench("suite"), bench("data"), bench("peers")
+    (peer,), _ = peers.available(["zarr batched"])
+    case = data.Case((64, 64), (32, 32), (8, 8), "uint16", "raw")
+    boxes = tuple((slice(0, n + 1), slice(0, 64)) for n in range(10))
+    row = suite.Read("group", "ten reads", case, boxes)
+    measured = run.measure(row, suite.Context(tmp_path, peer, peer), [peer], 3, 60)
+    (found,) = measured["peers"].values()
+    assert measured["operations"] == 10 and len(found["seconds"]) == 3
+    assert found["p99"] >= max(found["seconds"]) > 0
+    assert found["peak_nbytes"] >= 0
+    text = bench("report").render(
+        {
+            "machine": bench("machine").facts(tmp_path),
+            "threads": 2,
+            "rounds": 3,
+            "missing": {},
+            "warning": None,
+        }
+        | {"load_after": 0.0, "rows": [measured], "memory": []}
+    )
+    assert "99th percentile" in text
