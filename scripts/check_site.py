@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 """`make check-site` runs this program: `check_site.py FOLDER`.
 
-A page fails if it is wider than the window, on a screen or on a phone, if a request or a script of it fails, or if it asks
-another host for anything. The search has to find a function and to open its page.
+A page fails if it is wider than the window, on a screen or on a phone, if a request or a script of it fails, if it asks
+another host for anything, or if a link of it leads nowhere. A command's comment must be in sight. The search has to find a
+function and to open its page.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 from playwright.sync_api import Page, Request, sync_playwright
 
@@ -31,6 +33,15 @@ WIDER = """() => {
   return [...document.querySelectorAll('article *')].filter(e => e.getBoundingClientRect().right > width + 1)
     .slice(0, 3).map(e => e.tagName + ': ' + e.textContent.trim().slice(0, 60)).concat('the page is too wide');
 }"""
+
+
+# Links to other places of the site, without those that a reader does not see.
+LINKS = """() => [...document.querySelectorAll('article a[href]')].map(a => a.href.split('?')[0])
+  .filter(href => href.startsWith(location.origin))"""
+# Blocks of commands of which a reader must scroll to see a comment, or all of a command without comments.
+HIDDEN = """() => [...document.querySelectorAll('.language-console pre, .language-bash pre')]
+  .filter(e => e.textContent.includes('# ') && e.querySelector('code').scrollWidth > e.querySelector('code').clientWidth + 1)
+  .map(e => e.textContent.trim().slice(0, 60))"""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -66,6 +77,25 @@ def watch(page: Page, address: str, faults: list[str]) -> None:
     page.on("response", lambda r: faults.append(f"{r.url}: status {r.status}") if r.status >= 400 else None)
 
 
+def dead_links(page: Page, links: set[str]) -> list[str]:
+    """Return the links that lead to no page, or to no place of it."""
+    dead = []
+    anchors: dict[str, set[str]] = {}
+    for link in sorted(links):
+        address, _, anchor = link.partition("#")
+        if address not in anchors:
+            response = page.goto(address) if address.endswith((".html", "/")) else None
+            found = (
+                page.evaluate("() => [...document.querySelectorAll('[id]')].map(e => e.id)")
+                if response
+                else []
+            )
+            anchors[address] = set(found)
+        if anchor and unquote(anchor) not in anchors[address]:
+            dead.append(f"{link}: there is no such place")
+    return dead
+
+
 def search(page: Page, address: str, faults: list[str]) -> None:
     """Search for a function and open the first result."""
     page.goto(f"{address}/index.html")
@@ -92,12 +122,15 @@ def check(folder: Path, pictures: Path | None) -> list[str]:
         for width in WIDTHS:
             page = browser.new_page(viewport={"width": width, "height": HEIGHT})
             watch(page, address, faults)
+            links: set[str] = set()
             for name in names:
                 page.goto(f"{address}/{name}")
+                links |= set(page.evaluate(LINKS))
                 faults += [f"{name}, {width} px: {fault}" for fault in page.evaluate(WIDER)]
                 if pictures:
                     page.screenshot(path=pictures / f"{name.replace('/', '-')}-{width}.png")
             search(page, address, faults)
+            faults += dead_links(page, links) if width == WIDTHS[0] else []
             page.close()
         browser.close()
     print(f"{len(names)} pages, {len(WIDTHS)} widths: {len(faults)} faults")

@@ -18,7 +18,18 @@ from typing import Any, ForwardRef, cast, get_args
 
 import shardcodec
 
-__all__ = ["MODULES", "public_names", "types_in", "unexported_types"]
+__all__ = ["ARRAY_OF_EXAMPLES", "MODULES", "public_names", "types_in", "unexported_types"]
+
+# The examples in docstrings begin with this.
+ARRAY_OF_EXAMPLES = """\
+import numpy as np
+import zarr
+
+import shardcodec
+from shardcodec import kv, tools, transformer
+
+zarr.create_array("a.zarr", data=np.arange(24, dtype="int32").reshape(4, 6), shards=(4, 6), chunks=(2, 3))
+"""
 
 # The public modules, and the modules from which a reader of the source gets their names: `shardcodec` itself chooses
 # between two when it is imported.

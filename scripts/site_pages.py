@@ -1,6 +1,6 @@
 # site_pages.py - the pages of the site that are not in docs/, and the links to them (a hook of mkdocs.yml)
 # SPDX-License-Identifier: MIT
-"""The README is the front page, and each public module gets a page of the reference with all of its public names.
+"""Each public module gets a page of the reference with all of its public names; some files of the checkout are pages, too.
 
 Pages link to files of the checkout, so that the links work there too. Here they become links between pages of the site.
 """
@@ -14,12 +14,16 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from reference_names import MODULES, public_names, unexported_types  # mkdocs puts this folder on sys.path
+from reference_names import (  # mkdocs puts this folder on sys.path
+    ARRAY_OF_EXAMPLES,
+    MODULES,
+    public_names,
+    unexported_types,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 # The files of the checkout that are pages, and their places in the site.
 COPIED = {
-    "README.md": "index.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
     "CHANGELOG.md": "CHANGELOG.md",
@@ -30,7 +34,10 @@ LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 def reference_page(module: str) -> str:
     """Return the page of a module: each public name, with the place of its docstring, and the types in their results."""
-    parts = [f"# {module}\n"]
+    parts = [
+        f"# {module}\n",
+        f"Examples run in a folder with this array:\n\n```python\n{ARRAY_OF_EXAMPLES}```\n",
+    ]
     for name in public_names(module):
         anchor = f"[](){{#{module}.{name}}}\n\n" if MODULES[module] != module else ""
         parts.append(f"{anchor}::: {MODULES[module]}.{name}\n")
@@ -59,14 +66,39 @@ def link_in_site(page: str, target: str) -> str | None:
     return place and posixpath.relpath(place, posixpath.dirname(page) or ".")
 
 
+def linked(page: str) -> list[str]:
+    """Return the pages of docs/ to which one of them links, in their order."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return [
+        posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+        for target, _ in LINK.findall(text)
+    ]
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Replace ``folder/*`` in the navigation by the other pages of the folder; a folder without pages has no entry."""
+    """Replace ``folder/*`` in the navigation by the other pages of the folder; a folder without pages has no entry.
+
+    They come in the order in which the README of the folder links to them.
+    """
     found = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     entries = [
         next(iter(entry.items())) if isinstance(entry, dict) else (None, entry) for entry in config.nav or []
     ]
     own = {value for _, value in entries if isinstance(value, str)}
-    names = sorted({*found, *pages()} - own, key=lambda name: name.removesuffix(".md"))
+    places = {
+        name: place
+        for name in found
+        if name.endswith("/README.md")
+        for place, name in enumerate(linked(name))
+    }
+    names = sorted(
+        {*found, *pages()} - own,
+        key=lambda name: (
+            not name.endswith("README.md"),
+            places.get(name, len(places)),
+            name.removesuffix(".md"),
+        ),
+    )
     nav = []
     for title, value in entries:
         if isinstance(value, str) and value.endswith("/*"):

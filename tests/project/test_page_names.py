@@ -100,6 +100,16 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
     assert not dead, f"update {page}: {dead}"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_names_of_pages_are_links(page: str) -> None:
+    text = re.sub(
+        r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    named = re.findall(r"(?<!\[)`(?:docs/)?((?:how-to/)?[a-z0-9-]+\.md)`", text)
+    plain = [name for name in named if (ROOT / "docs" / name).exists()]
+    assert not plain, f"make them links: {plain}"
+
+
 def test_navigation_of_the_site_has_every_page() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     named = set(re.findall(r"([\w.-]+\.md)$", navigation, re.MULTILINE))

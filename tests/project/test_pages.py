@@ -37,9 +37,14 @@ def run(page: str, names: dict[str, Any]) -> None:
         exec(compile(snippet, f"{page}, snippet {number}", "exec"), names)
 
 
-@pytest.mark.parametrize("page", ["guide.md", "options.md", "tools.md", "engine.md", "cluster.md"])
+@pytest.mark.parametrize(
+    "page", ["index.md", "guide.md", "options.md", "tools.md", "engine.md", "cluster.md", "gallery.md"]
+)
 def test_page_for_users_runs(page: str, tmp_path: Path) -> None:
     """In a new process, because the pages switch shardcodec on."""
+    if page == "gallery.md":
+        for package in ("matplotlib", "nibabel"):
+            pytest.importorskip(package, reason=f"{package} is not installed")
     snippets = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     program = tmp_path / "page.py"
     program.write_text("\n".join(snippets), encoding="utf-8")
