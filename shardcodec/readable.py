@@ -9,7 +9,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["BINARY_UNITS", "Fact", "Readable", "ReadableDict", "facts_table", "format_nbytes", "parse_nbytes"]
+__all__ = [
+    "BINARY_UNITS",
+    "Fact",
+    "Readable",
+    "ReadableDict",
+    "fact_lines",
+    "facts_table",
+    "format_nbytes",
+    "parse_nbytes",
+]
 
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _UNITS = {"": 1, "b": 1}
@@ -76,6 +85,12 @@ def facts_table(title: str, rows: Iterable[tuple[str, str]], picture: str = "") 
     return f"<div style='display:flex;gap:1.5em;align-items:flex-start'>{table}{picture}</div>"
 
 
+def fact_lines(facts: Iterable[Fact]) -> Iterator[str]:
+    """Yield facts as lines of text."""
+    for name, text in facts:
+        yield f"  {name:13} {text}" if name else text
+
+
 class Readable:
     """The base of results and specs that people read; a class defines `facts`."""
 
@@ -91,14 +106,13 @@ class Readable:
         raise NotImplementedError
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that ``print`` shows.
+        """Return the lines that ``print`` shows.
 
-        Yields
-        ------
-        str
+        Returns
+        -------
+        iterator of str
         """
-        for name, text in self.facts():
-            yield f"  {name:13} {text}" if name else text
+        return fact_lines(self.facts())
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -4,18 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
 from typer import Argument, BadParameter, Option
 
-from ..tools.advise import AdviseReport, Bounds, Proposal, Trial, parse_access, try_proposal
+from ..tools.advise import Bounds, parse_access, try_proposal
 from ..tools.advise import advise as propose
 from ..tools.inspect import chunk_shape_of_shards
 from ..tools.related_nodes import ZarrNodes
-from ..tools.report import format_count, format_nbytes, parse_nbytes
+from ..tools.report import parse_nbytes
 from ..tools.targets import ArrayTarget, find_arrays
 from ..tools.work import Monitor
 from .common import (
@@ -130,7 +130,7 @@ def advise(
                 for one in report.proposals[:N_TRIALS]
             ]
             report = replace(report, trials=tuple(trials))
-        output.text(lines(report))
+        output.text(report.lines())
         output.end(report)
         return ExitCode.CLEAN
 
@@ -168,40 +168,3 @@ def _one_array(path: str, array: str | None, storage_option: list[str] | None) -
             f"array {found[0].place}: expected a data type that shardcodec has, got {found[0].foreign_type}"
         )
     return found[0]
-
-
-def lines(report: AdviseReport) -> Iterator[str]:
-    """Yield the proposals as lines of text."""
-    yield f"array of {_text(report.shape)} {report.dtype}"
-    if report.present is not None:
-        yield from _proposal("now", report.present)
-    for n, one in enumerate(report.proposals, 1):
-        yield from _proposal(f"proposal {n}", one)
-    for n, trial in enumerate(report.trials, 1):
-        yield from _trial(f"measured {n}", trial)
-
-
-def _text(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
-
-
-def _proposal(name: str, one: Proposal) -> Iterator[str]:
-    yield f"{name}: inner chunks of {_text(one.chunk_shape)} ({format_nbytes(one.chunk_nbytes)}), shards of {_text(one.shard_shape)}"
-    yield (
-        f"  {format_count(one.n_files, 'file', ',')} of {format_nbytes(one.shard_nbytes)} decoded, {format_count(one.chunks_per_shard, 'inner chunk', ',')} each, index "
-        f"{format_nbytes(one.index_nbytes)}, a writer needs {format_nbytes(one.writer_nbytes)}"
-    )
-    for cost in one.accesses:
-        yield (
-            f"  {cost.access:14} {format_count(cost.n_requests, 'request', '.3g')} ({format_count(cost.n_shards, 'shard', '.3g')}), reads "
-            f"{format_nbytes(cost.read_nbytes)}, {100 * cost.useful_share:.3g} % useful, memory {format_nbytes(cost.memory_nbytes)}"
-        )
-
-
-def _trial(name: str, one: Trial) -> Iterator[str]:
-    yield f"{name}: inner chunks of {_text(one.chunk_shape)}, on a sample of {_text(one.sample_shape)}, ratio {one.ratio:.3g}"
-    for access in one.accesses:
-        yield (
-            f"  {access.access:14} {1000 * access.seconds:.3g} ms, {format_count(access.requests, 'read', '.3g')} of files, "
-            f"{format_nbytes(access.read_nbytes)}"
-        )

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -27,8 +28,7 @@ from zarr.errors import BaseZarrError
 
 from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..tools.other_objects import ObjectCounts
-from ..tools.report import LeftArray, Report, format_count, format_nbytes, parse_nbytes
+from ..tools.report import Report, format_count, format_nbytes, parse_nbytes
 from ..tools.work import Incomplete, Monitor, Stopped
 from .early_stop import replace_handlers
 
@@ -51,8 +51,6 @@ __all__ = [
     "StopRequests",
     "StorageOption",
     "ThreadsOption",
-    "left_line",
-    "other_lines",
     "parse_share",
     "run_command",
     "shown",
@@ -78,47 +76,6 @@ class ExitCode(enum.IntEnum):
     """Nothing was found, but a part could not be checked."""
     INTERRUPTED = 130
     """Stopped by Ctrl-C or SIGTERM."""
-
-
-# ---------------------------------------------------------------- lines for the objects that belong to no array
-#
-# `other_lines`: what `convert`, `repair` and `compact` print about the objects beside the arrays.
-
-
-def other_lines(others: ObjectCounts, *, would: bool) -> Iterator[str]:
-    """Yield the lines; none if there are no such objects. `would`: nothing was copied yet."""
-    for one in others.left:
-        yield f"{one.name}: {'would be ' if would else ''}left out: {one.reason}"
-    if others.n_left > len(others.left):
-        yield f"{format_count(others.n_left - len(others.left), 'further object')} left out"
-    if others.n_objects:
-        done = "would be copied" if would else "copied"
-        yield f"{format_count(others.n_objects, 'other object')} ({format_nbytes(others.nbytes)}) {done}"
-
-
-# ---------------------------------------------------------------- one line for an array that a command leaves as it is
-#
-# `left_line`: what `repair` and `compact` print about an array without readable shards.
-
-
-def left_line(one: LeftArray, target: str, to: str | None) -> str:
-    """Return the line.
-
-    Parameters
-    ----------
-    one : LeftArray
-        The array.
-    target : str
-        The path that was given, which names the array at its root.
-    to : str or None
-        The new hierarchy, which has a copy.
-
-    Returns
-    -------
-    str
-    """
-    done = "skipped" if to is None else "copied as it is"
-    return f"{one.name or target}: {'unreadable, ' if one.is_unreadable else ''}{done}: {one.problem}"
 
 
 # ---------------------------------------------------------------- the options that several commands have
@@ -182,7 +139,8 @@ JsonLinesOption = Annotated[
 ProgressOption = Annotated[
     ProgressKind,
     Option(
-        "--progress", help="Progress on standard error: a bar, lines, or nothing. auto: only on a terminal."
+        "--progress",
+        help="Progress on standard error: lines, or nothing. auto: a bar on a terminal, in a file a line each minute.",
     ),
 ]
 KeepGoingOption = Annotated[
@@ -352,10 +310,71 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 # ---------------------------------------------------------------- progress of a command on standard error
 #
-# The monitors of a command: a bar of rich, plain lines, or nothing. Standard output has the report only.
+# The monitors of a command: a bar of rich, lines, or nothing. Standard output has the report only.
 
-# Seconds between two plain lines.
+# Seconds between two lines of `plain`, and of `auto` in a file.
 PAUSE = 5.0
+LONG_PAUSE = 60.0
+# Seconds between two texts of the line of a terminal.
+REPLACE_PAUSE = 0.5
+# Rate and time left follow from the last measurements, at least a second apart: a resumed job first skips many shards.
+MEASUREMENTS = 60
+
+
+class Pace:
+    """What is done of a part of the work, how fast, and how long the rest takes.
+
+    Parameters
+    ----------
+    total : int or None
+        Number of shards.
+    now : float
+        The present time in seconds; any clock that does not go back.
+    """
+
+    def __init__(self, total: int | None, now: float) -> None:
+        self._total = total
+        self._done = self._nbytes = 0
+        self._measured = deque([(now, 0, 0)], MEASUREMENTS)
+
+    def add_nbytes(self, nbytes: int) -> None:
+        """Count bytes."""
+        self._nbytes += nbytes
+
+    def advance(self, n: int, now: float) -> None:
+        """Count shards."""
+        self._done += n
+        if now - self._measured[-1][0] >= 1:
+            self._measured.append((now, self._done, self._nbytes))
+
+    def shards(self) -> str:
+        """Return how many shards are done."""
+        if self._total is None:
+            return format_count(self._done, "shard")
+        return f"{self._done} of {format_count(self._total, 'shard')}"
+
+    def rate(self, now: float) -> str:
+        """Return bytes, rate and time left, as far as they are known."""
+        begin, n_before, nbytes_before = self._measured[0]
+        seconds, n_since = max(now - begin, 1e-9), self._done - n_before
+        texts = []
+        if self._nbytes:
+            texts = [
+                format_nbytes(self._nbytes),
+                f"{format_nbytes((self._nbytes - nbytes_before) / seconds)}/s",
+            ]
+        if self._total is not None and n_since and self._done < self._total:
+            texts.append(f"{format_seconds(seconds * (self._total - self._done) / n_since)} left")
+        return ", ".join(texts)
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time for readers, such as ``40 s`` or ``2 h 5 min``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 class _Silent(Monitor):
@@ -369,74 +388,81 @@ class _Silent(Monitor):
             raise Stopped
 
 
-class _Lines(_Silent):
-    """Prints a line now and then."""
+class _Shown(_Silent):
+    """The base of monitors that show the pace of the present part of the work."""
 
     def __init__(self, stop: StopRequests) -> None:
         super().__init__(stop)
-        self._name = ""
-        self._total: int | None = None
-        self._done = self._nbytes = 0
-        self._begin = self._next = 0.0
+        self._pace = Pace(None, time.monotonic())
 
     def start(self, name: str, total: int | None) -> None:
-        self._name, self._total, self._done, self._nbytes = name, total, 0, 0
-        self._begin = time.monotonic()
-        self._next = self._begin + PAUSE
+        self._pace = Pace(total, time.monotonic())
+        self._begin(name, total)
 
     def add_nbytes(self, nbytes: int) -> None:
-        self._nbytes += nbytes
+        self._pace.add_nbytes(nbytes)
 
     def advance(self, n: int = 1) -> None:
-        self._done += n
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + PAUSE
-            of = "" if self._total is None else f"{self._done} of "
-            shards = format_count(self._done if self._total is None else self._total, "shard")
-            rate = _rate(self._nbytes, self._done, self._total, time.monotonic() - self._begin)
-            print(f"{self._name}: {of}{shards}{rate}", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        self._pace.advance(n, now)
+        self._show(n, now)
+
+    def _begin(self, name: str, total: int | None) -> None:
+        """Begin to show a part of the work."""
+        raise NotImplementedError
+
+    def _show(self, n: int, now: float) -> None:
+        """Show the pace after `n` more shards."""
+        raise NotImplementedError
 
 
-def _rate(nbytes: int, done: int, total: int | None, seconds: float) -> str:
-    """Return bytes, rate and time left, as far as they are known."""
-    text = f", {format_nbytes(nbytes)}, {format_nbytes(nbytes / max(seconds, 1e-9))}/s" if nbytes else ""
-    if total and 0 < done < total:
-        text += f", {format_seconds(seconds * (total - done) / done)} left"
-    return text
+class _Lines(_Shown):
+    """Prints a line now and then; on a terminal each line replaces the last one."""
+
+    def __init__(self, stop: StopRequests, pause: float, *, replaces: bool = False) -> None:
+        super().__init__(stop)
+        self._pause, self._replaces = pause, replaces
+        self._name = ""
+        self._next = 0.0
+
+    def _begin(self, name: str, total: int | None) -> None:
+        self._name, self._next = name, time.monotonic() + self._pause
+
+    def _show(self, n: int, now: float) -> None:
+        if now >= self._next:
+            self._next = now + self._pause
+            rate = self._pace.rate(now)
+            line = f"{self._name}: {self._pace.shards()}{rate and ', '}{rate}"
+            # to the start of the line before, and without its rest behind
+            print(
+                f"\r{line}\x1b[K" if self._replaces else line,
+                end="" if self._replaces else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def end(self) -> None:
+        """Remove the last line from a terminal."""
+        if self._replaces:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def format_seconds(seconds: float) -> str:
-    """Return a time for readers, such as ``40 s`` or ``2 h 5 min``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-class _Bar(_Silent):
+class _Bar(_Shown):
     """Shows a bar of rich."""
 
     def __init__(self, stop: StopRequests, bars: Any) -> None:
         super().__init__(stop)
         self._bars = bars
         self._task: Any = None
-        self._nbytes = 0
-        self._begin = 0.0
 
-    def start(self, name: str, total: int | None) -> None:
+    def _begin(self, name: str, total: int | None) -> None:
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._nbytes, self._begin = 0, time.monotonic()
         self._task = self._bars.add_task(name, total=total, rate="")
 
-    def add_nbytes(self, nbytes: int) -> None:
-        self._nbytes += nbytes
-
-    def advance(self, n: int = 1) -> None:
+    def _show(self, n: int, now: float) -> None:
         if self._task is not None:
-            rate = _rate(self._nbytes, 0, None, time.monotonic() - self._begin)
-            self._bars.update(self._task, advance=n, rate=rate.removeprefix(", "))
+            self._bars.update(self._task, advance=n, rate=self._pace.rate(now))
 
 
 @contextlib.contextmanager
@@ -446,7 +472,7 @@ def shown(kind: ProgressKind, stop: StopRequests) -> Iterator[Monitor]:
     Parameters
     ----------
     kind : ProgressKind
-        ``auto`` shows a bar, or lines without rich, if standard error is a terminal.
+        ``auto`` shows a bar on a terminal, without rich a line that is replaced; in a file, a line each minute.
     stop : StopRequests
         Stops the tool.
 
@@ -454,21 +480,27 @@ def shown(kind: ProgressKind, stop: StopRequests) -> Iterator[Monitor]:
     ------
     Monitor
     """
-    is_terminal = sys.stderr.isatty()
-    if kind is ProgressKind.NONE or (kind is ProgressKind.AUTO and not is_terminal):
+    if kind is ProgressKind.NONE:
         yield _Silent(stop)
-    elif kind is ProgressKind.PLAIN or importlib.util.find_spec("rich") is None:
-        yield _Lines(stop)
+    elif kind is ProgressKind.PLAIN:
+        yield _Lines(stop, PAUSE)
+    elif not sys.stderr.isatty():
+        yield _Lines(stop, LONG_PAUSE)
+    elif importlib.util.find_spec("rich") is None:
+        lines = _Lines(stop, REPLACE_PAUSE, replaces=True)
+        try:
+            yield lines
+        finally:
+            lines.end()
     else:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
             yield _Bar(stop, bars)

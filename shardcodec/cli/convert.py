@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -18,11 +17,10 @@ from ..tools.convert.convert import convert as convert_arrays
 from ..tools.convert.convert import plan_convert
 from ..tools.convert.layout import parse_codec_list
 from ..tools.convert.plan import Prices
-from ..tools.convert.report import ConvertedArray, ConvertReport, Cost, table_lines
-from ..tools.jobs.run_part import StatusReport
+from ..tools.convert.report import ConvertedArray, table_lines
 from ..tools.jobs.run_part import run_part as run_one_part
 from ..tools.jobs.run_part import status as job_status
-from ..tools.report import format_count, format_nbytes, format_share
+from ..tools.report import format_count
 from ..tools.work import Monitor
 from .common import (
     ArrayOption,
@@ -39,14 +37,12 @@ from .common import (
     ProgressOption,
     StorageOption,
     ThreadsOption,
-    other_lines,
     run_command,
     storage_options_from,
 )
 
 __all__ = [
     "convert",
-    "convert_lines",
     "plan",
     "run_part",
     "status",
@@ -194,7 +190,7 @@ def convert(
     def on_array(done: ConvertedArray) -> None:
         arrays.append(done)
         output.part(done)
-        output.text(_array_lines(done))
+        output.text(done.lines())
 
     def work(monitor: Monitor) -> ExitCode:
         prices = None
@@ -220,8 +216,8 @@ def convert(
             monitor=monitor,
             on_array=None if output.keeps_parts else on_array,
         )
-        output.text(_table(arrays))
-        output.text(convert_lines(report))
+        output.text(table_lines(arrays))
+        output.text(report.lines())
         output.end(report)
         if dry_run or report.is_complete:
             return ExitCode.FINDINGS if report.left_arrays else ExitCode.CLEAN
@@ -276,10 +272,7 @@ def plan(
             threads=threads,
             storage_options=storage_options_from(storage_option),
         )
-        output.text(line for array in report.arrays for line in _array_lines(array))
-        output.text(_table(report.arrays))
-        output.text(_left_lines(report))
-        output.text(other_lines(report.others, would=True))
+        output.text(report.lines())
         output.text([f"{format_count(report.n_shards, 'shard')} in {format_count(parts, 'part')}: {file}"])
         output.end(report)
         return ExitCode.FINDINGS if report.left_arrays else ExitCode.CLEAN
@@ -313,77 +306,9 @@ def _chosen(
     return {"only": tuple(only or ()), "exclude": tuple(exclude or ()), "array": array, "exactly": exactly}
 
 
-# ---- text
-
-
-def _array_lines(array: ConvertedArray) -> Iterator[str]:
-    yield array.name or "array"
-    if array.method == "copy":
-        yield f"  copied        object by object: {array.reason}"
-        return
-    chunks, shards = (
-        " x ".join(map(str, shape)) or "scalar" for shape in (array.chunk_shape, array.shard_shape)
-    )
-    if array.shard_shape:
-        yield f"  new           {format_count(array.n_shards, 'shard')} of {shards}, inner chunks of {chunks}, {array.dtype}"
-    else:
-        yield f"  new           {format_count(array.n_shards, 'chunk')} of {chunks}, no shards, {array.dtype}"
-    by = " by zarr" if array.method == "zarr" else ""
-    how = "moved without decoding" if array.method == "move" else f"decoded and encoded{by}: {array.reason}"
-    yield f"  chunks        {how}{', piece by piece' if array.streamed else ''}"
-    if array.via_chunk_shape is not None:
-        yield f"  by way of     an intermediate array with chunks of {' x '.join(map(str, array.via_chunk_shape))}"
-    if array.cost is not None:
-        yield from _cost_lines(array.cost)
-    for note in array.notes:
-        yield f"  note          {note}"
-
-
-def _table(arrays: Sequence[ConvertedArray]) -> Iterator[str]:
-    """Yield the table of several arrays, between empty lines."""
-    if len(arrays) > 1:
-        yield from ("", *table_lines(arrays), "")
-
-
-def _cost_lines(cost: Cost) -> Iterator[str]:
-    size = ["unknown" if n is None else format_nbytes(n) for n in (cost.read_nbytes, cost.write_nbytes)]
-    yield f"  reads         {format_count(cost.n_reads, 'request', ',')}, about {size[0]}, amplification {cost.amplification:.3g}"
-    yield f"  writes        {format_count(cost.n_writes, 'request', ',')}, about {size[1]}, {format_count(cost.n_files, 'file', ',')}"
-    if cost.price is not None:
-        yield f"  price         {cost.price:.2f} for the requests"
-
-
-def _left_lines(report: ConvertReport) -> Iterator[str]:
-    for array in report.left_arrays:
-        yield f"{array.name}: left out: {array.problem}"
-
-
-def convert_lines(report: ConvertReport) -> Iterator[str]:
-    """Yield the result as lines of text."""
-    yield from _left_lines(report)
-    for failure in report.failures:
-        yield f"{failure.shard}: not written: {failure.detail}"
-    yield from report.notes
-    yield from other_lines(report.others, would=report.dry_run)
-    if report.dry_run:
-        yield f"{format_count(report.n_shards, 'shard')}; memory of the data {format_nbytes(report.memory_nbytes)} at most"
-        return
-    yield (
-        f"{format_count(report.n_written, 'shard')} written ({format_nbytes(report.written_nbytes)}), {report.n_skipped} finished before, "
-        f"{report.n_failed} failed, {format_count(report.n_moved_chunks, 'inner chunk')} moved"
-    )
-    if report.n_damaged_lines:
-        yield f"left out: {format_count(report.n_damaged_lines, 'damaged line')} of ledgers"
-    if not report.is_complete:
-        yield "incomplete: the new hierarchy has no metadata yet"
-
-
 # ---------------------------------------------------------------- the commands `shardcodec run-part` and `shardcodec status`
 #
 # `shardcodec run-part FILE N` runs a part of a plan; `shardcodec status FILE` says how far the job is.
-
-# Parts that a line of text names.
-MAX_PARTS = 20
 
 PlanArgument = Annotated[str, Argument(metavar="FILE", help="The plan.")]
 
@@ -411,7 +336,7 @@ def run_part(
 
     def work(monitor: Monitor) -> ExitCode:
         report = run_one_part(file, part, threads=threads, fail_fast=not keep_going, monitor=monitor)
-        output.text(convert_lines(report))
+        output.text(report.lines())
         output.end(report)
         is_done = report.n_written + report.n_skipped == report.n_shards and not report.n_failed
         return ExitCode.CLEAN if is_done and not report.is_stopped else ExitCode.INCOMPLETE
@@ -430,28 +355,8 @@ def status(file: PlanArgument, as_json: JsonOption = False) -> None:
 
     def work(monitor: Monitor) -> ExitCode:
         report = job_status(file)
-        output.text(_lines(report))
+        output.text(report.lines())
         output.end(report)
         return ExitCode.CLEAN if report.is_complete else ExitCode.INCOMPLETE
 
     run_command(work, ProgressKind.NONE)
-
-
-def _lines(report: StatusReport) -> Iterator[str]:
-    yield f"{report.source} to {report.destination}"
-    for array in report.arrays:
-        share = format_share(array.n_finished, array.n_shards)
-        yield f"  {array.name or 'array':20} {array.n_finished} of {format_count(array.n_shards, 'shard')} ({share}), {format_nbytes(array.nbytes)}"
-    if report.n_damaged_lines or report.n_foreign_ledgers:
-        yield (
-            f"left out: {format_count(report.n_damaged_lines, 'damaged line')}, "
-            f"not of this plan: {format_count(report.n_foreign_ledgers, 'ledger')}"
-        )
-    if report.parts_left:
-        shown = ",".join(map(str, report.parts_left[:MAX_PARTS]))
-        more = ",..." if len(report.parts_left) > MAX_PARTS else ""
-        yield f"parts left ({len(report.parts_left)} of {report.n_parts}): {shown}{more}"
-    if report.is_complete:
-        yield "complete"
-    elif not report.parts_left:
-        yield "all shards are finished; run any part once more to write the metadata"

@@ -155,7 +155,7 @@ def verify(
         Option(
             "--since",
             metavar="MANIFEST",
-            help="Skip shards that have not changed since this manifest, or compare with its hashes.",
+            help="Skip shards that have not changed since this manifest; OLD.sha256 skips nothing, all hashes are compared.",
         ),
     ] = None,
     manifest: Annotated[

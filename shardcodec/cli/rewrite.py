@@ -7,19 +7,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, cast
 
 from typer import Option
 
 from ..options import Order
-from ..tools.compact import CompactAction, CompactedShard, CompactReport
+from ..readable import fact_lines
+from ..tools.compact import CompactedShard, CompactReport
 from ..tools.compact import compact as compact_shards
 from ..tools.repair import IN_PLACE_ON_DASK
 from ..tools.repair import repair as repair_shards
-from ..tools.report import format_count, format_nbytes
-from ..tools.run_over_arrays import ReportOfShards
-from ..tools.shard_repair import RepairAction, RepairedShard, RepairReport
+from ..tools.shard_repair import RepairedShard, RepairReport
 from ..tools.work import Monitor
 from .common import (
     ArrayOption,
@@ -38,8 +36,6 @@ from .common import (
     ProgressOption,
     StorageOption,
     ThreadsOption,
-    left_line,
-    other_lines,
     parse_share,
     run_command,
     spec_from,
@@ -100,10 +96,11 @@ def repair(
 
     def on_shard(done: RepairedShard) -> None:
         output.part(done)
-        output.text(_shard_lines(done, dry_run))
+        output.text(fact_lines(done.result_facts(would=dry_run)))
 
     def show(report: RepairReport) -> None:
-        _show(output, report, _sum_of_repair(report))
+        output.text(report.lines())
+        output.end(report)
 
     def work(monitor: Monitor) -> ExitCode:
         if in_place and dask is not None:
@@ -133,42 +130,6 @@ def repair(
         return ExitCode.CLEAN if is_clean and not report.n_unreadable_arrays else ExitCode.FINDINGS
 
     run_command(work, progress, show)
-
-
-def _shard_lines(done: RepairedShard, dry_run: bool) -> Iterator[str]:
-    yield from map(str, done.findings)
-    if done.detail:
-        yield f"{done.shard}: not repaired: {done.detail}"
-        return
-    what = {
-        RepairAction.SETTLED: "an unfinished update was rolled back",
-        RepairAction.LEFT: "nothing can be restored",
-    }
-    kept = f"{format_count(done.n_kept, 'inner chunk')} kept, {done.n_from_copy} from the copy, {done.n_lost} lost"
-    yield f"{done.shard}: {'would be ' if dry_run else ''}{done.action.value}: {what.get(done.action, kept)}"
-    if done.lost:
-        more = f" and {done.n_lost - len(done.lost)} more" if done.n_lost > len(done.lost) else ""
-        yield f"  lost: {', '.join(map(str, done.lost))}{more}"
-    if done.backup is not None:
-        yield f"  the old object: {done.backup}"
-
-
-def _show(output: Output, report: ReportOfShards, last_line: str) -> None:
-    """Print the arrays and objects beside the shards, and the sums."""
-    to = None if report.dry_run else report.to
-    output.text(left_line(array, report.target, to) for array in report.left_arrays)
-    output.text(other_lines(report.others, would=report.dry_run))
-    output.text([last_line])
-    output.end(report)
-
-
-def _sum_of_repair(report: RepairReport) -> str:
-    would = "would be " if report.dry_run else ""
-    return (
-        f"{format_count(report.n_shards, 'shard')}, {report.n_damaged} damaged, {report.n_restored} {would}restored completely, "
-        f"{format_count(report.n_lost_chunks, 'inner chunk')} lost"
-        f"{'' if report.is_complete else '; stopped before the end'}"
-    )
 
 
 # ---------------------------------------------------------------- the command `shardcodec compact`
@@ -228,10 +189,11 @@ def compact(
 
     def on_shard(done: CompactedShard) -> None:
         output.part(done)
-        output.text([_line(done, dry_run)])
+        output.text(fact_lines(done.result_facts(would=dry_run)))
 
     def show(report: CompactReport) -> None:
-        _show(output, report, _sum_of_compact(report))
+        output.text(report.lines())
+        output.end(report)
 
     def work(monitor: Monitor) -> ExitCode:
         report = compact_shards(
@@ -256,27 +218,3 @@ def compact(
         return ExitCode.FINDINGS if report.n_failed or report.n_unreadable_arrays else ExitCode.CLEAN
 
     run_command(work, progress, show)
-
-
-def _sum_of_compact(report: CompactReport) -> str:
-    would = "would be " if report.dry_run else ""
-    freed = format_nbytes(abs(report.freed_nbytes))
-    sign = "-" if report.freed_nbytes < 0 else ""
-    return (
-        f"{format_count(report.n_shards, 'shard')}, {report.n_packed} {would}packed, {report.n_failed} failed, {sign}{freed} {would}freed"
-        f"{'' if report.is_complete else _why_incomplete(report)}"
-    )
-
-
-def _why_incomplete(report: CompactReport) -> str:
-    if report.n_failed and report.to is not None:
-        return "; no metadata were written; repair the shards that failed, remove what is at --to, and run it again"
-    return "; stopped before the end"
-
-
-def _line(done: CompactedShard, dry_run: bool) -> str:
-    if done.action is CompactAction.FAILED:
-        return f"{done.shard}: not packed: {done.detail}"
-    size = "" if done.new_nbytes is None else f" to {format_nbytes(done.new_nbytes)}"
-    dead = format_nbytes(done.dead_nbytes)
-    return f"{done.shard}: {'would be ' if dry_run else ''}packed from {format_nbytes(done.nbytes)}{size}, {dead} dead"

@@ -29,7 +29,7 @@ from .targets import ArrayTarget
 from .verify_report import UncheckedPart
 from .work import BLOCK_NBYTES, Monitor, in_order
 
-__all__ = ["BesideArrays", "different_hash"]
+__all__ = ["NOT_IN_MANIFEST", "BesideArrays", "different_hash"]
 
 Document = Mapping[str, Any]
 
@@ -39,6 +39,10 @@ _MAX_NAMED = 3
 _OF_NODE = {True: ("zarr.json", ".zgroup"), False: ("zarr.json", ".zarray")}
 # Members of a document that say nothing if they are empty.
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
+
+
+# Why an object is not checked against the hashes of a manifest.
+NOT_IN_MANIFEST = "the manifest has no hash of it: it is new, or it was damaged then"
 
 
 def different_hash(expected: str, actual: str) -> str:
@@ -111,7 +115,9 @@ class BesideArrays:
 
     # ---- documents
 
-    def _check_node(self, name: str, folder: Folder, array: ArrayTarget | None) -> Iterator[Finding]:
+    def _check_node(
+        self, name: str, folder: Folder, array: ArrayTarget | None
+    ) -> Iterator[Finding | UncheckedPart]:
         """Check the documents of one node, and that zarr opens it."""
         is_known_bad = array is not None and array.is_malformed
         n_before, is_sound = self.n_documents, True
@@ -245,9 +251,11 @@ class BesideArrays:
             which = "no manifest was given" if self._old is None else "no manifest has it"
             yield UncheckedPart(name, f"{reason}, and {which}")
 
-    def _compare(self, path: str, sha256: str, *, is_document: bool) -> Iterator[Finding]:
+    def _compare(self, path: str, sha256: str, *, is_document: bool) -> Iterator[Finding | UncheckedPart]:
         """Compare a hash with the old manifest, and add it to the new one."""
         expected = None if self._old is None else self._old.sha256(path)
+        if expected is None and is_document and self._old is not None and self._old.has_all_hashes:
+            yield UncheckedPart(path, NOT_IN_MANIFEST)
         if expected not in (None, sha256):
             yield self._finding(FindingKind.DIFFERENT, path, different_hash(str(expected), sha256))
         if self._new is not None:

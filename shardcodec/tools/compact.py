@@ -30,7 +30,7 @@ from .damage.rebuilt_index import sequence
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
-from .report import Report
+from .report import Fact, Report, format_count, format_nbytes
 from .rewrite import (
     copy_chunks,
     encoded_chunks,
@@ -40,7 +40,7 @@ from .rewrite import (
     stored_runs,
     user_parts,
 )
-from .run_over_arrays import ReportOfShards, RewriteRequest, RunOverArrays
+from .run_over_arrays import ReportOfShards, RewriteRequest, RunOverArrays, ShardOutcome
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor, RunOptions, in_order
 
@@ -101,6 +101,24 @@ class CompactedShard(Report):
     new_nbytes: int | None = None
     detail: str = ""
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield the result as a line of text.
+
+        Yields
+        ------
+        name, text : str
+        """
+        return self.result_facts(would=False)
+
+    def result_facts(self, *, would: bool) -> Iterator[Fact]:
+        """Yield the facts; `would`: nothing was changed yet."""
+        if self.action is CompactAction.FAILED:
+            yield "", f"{self.shard}: not packed: {self.detail}"
+            return
+        new = "" if self.new_nbytes is None else f" to {format_nbytes(self.new_nbytes)}"
+        sizes = f"{format_nbytes(self.nbytes)}{new}, {format_nbytes(self.dead_nbytes)} dead"
+        yield "", f"{self.shard}: {'would be ' if would else ''}packed from {sizes}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompactReport(ReportOfShards):
@@ -133,6 +151,16 @@ class CompactReport(ReportOfShards):
     n_failed: int
     freed_nbytes: int
 
+    def _sums(self) -> str:
+        would = "would be " if self.dry_run else ""
+        freed = f"{'-' if self.freed_nbytes < 0 else ''}{format_nbytes(abs(self.freed_nbytes))}"
+        end = ""
+        if not self.is_complete:
+            end = "; stopped before the end"
+            if self.n_failed and self.to is not None:
+                end = "; no metadata were written; repair the shards that failed, remove what is at --to, and run it again"
+        return f"{format_count(self.n_shards, 'shard')}, {self.n_packed} {would}packed, {self.n_failed} failed, {freed} {would}freed{end}"
+
 
 # ---------------------------------------------------------------- pack the shards of one array
 #
@@ -143,7 +171,7 @@ class CompactReport(ReportOfShards):
 
 
 @dataclass(frozen=True)
-class CompactTask(ArrayTask[CompactedShard | None]):
+class CompactTask(ArrayTask[ShardOutcome[CompactedShard]]):
     """How the shards of an array are packed; attributes as for `compact`. With `to` the new shards are written there."""
 
     min_dead: float
@@ -155,8 +183,10 @@ class CompactTask(ArrayTask[CompactedShard | None]):
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardPacker:
         return ShardPacker(array, self, options, budget)
 
-    def failed(self, shard: ShardTarget, detail: str) -> CompactedShard:
-        return CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0, detail=detail)
+    def failed(self, shard: ShardTarget, detail: str) -> ShardOutcome[CompactedShard]:
+        return ShardOutcome(
+            0, CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0, detail=detail)
+        )
 
 
 class ShardPacker:
@@ -172,17 +202,17 @@ class ShardPacker:
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
-    ) -> Iterator[tuple[int, CompactedShard | None]]:
-        """Pack shards; None for one that stays, or is copied, as it is. See `ShardTool.run`."""
-        for done in in_order(shards, self._treat, n_threads, monitor):
-            yield 1, done
+    ) -> Iterator[tuple[int, ShardOutcome[CompactedShard]]]:
+        """Pack shards; the result is None for one that stays, or is copied, as it is. See `ShardTool.run`."""
+        for outcome in in_order(shards, self._treat, n_threads, monitor):
+            yield 1, outcome
 
-    def _treat(self, shard: ShardTarget) -> CompactedShard | None:
-        """Pack one shard; return None if it stays, or is copied, as it is."""
+    def _treat(self, shard: ShardTarget) -> ShardOutcome[CompactedShard]:
+        """Pack one shard."""
         with in_force(self._options):
             return self._look(shard)
 
-    def _look(self, shard: ShardTarget) -> CompactedShard | None:
+    def _look(self, shard: ShardTarget) -> ShardOutcome[CompactedShard]:
         failed = CompactedShard(shard.array.name, shard.name, CompactAction.FAILED, 0)
         with ExitStack() as stack:
             try:
@@ -191,15 +221,15 @@ class ShardPacker:
                         shard.roll_back()  # else the roll back would look like a change by another writer
                     view, found = self._find(shard, stack)
                 except OSError as error:  # of the old shard: others may be readable
-                    return replace(failed, detail=str(error))
+                    return ShardOutcome(0, replace(failed, detail=str(error)))
                 if view is None:
-                    return None
+                    return ShardOutcome(0, None)
                 failed = replace(failed, nbytes=view.nbytes)
                 if isinstance(found, ShardError):
                     raise found
-                return self._pack(shard, view, found, failed)
+                return ShardOutcome(failed.nbytes, self._pack(shard, view, found, failed))
             except ShardError as error:
-                return replace(failed, detail=str(error))
+                return ShardOutcome(failed.nbytes, replace(failed, detail=str(error)))
 
     def _find(
         self, shard: ShardTarget, stack: ExitStack
@@ -234,6 +264,7 @@ class ShardPacker:
         found: StoredIndex,
         done: CompactedShard,
     ) -> CompactedShard | None:
+        """Pack an open shard; return None if it stays, or is copied, as it is."""
         spec = shard.array.shard_spec
         assert found.entries is not None
         layout = shard_layout(spec, found.entries, view.nbytes, lambda low, n: bytes(view.range(low, n)))

@@ -304,6 +304,9 @@ class OldManifest:
         The file is not a manifest of this version.
     """
 
+    # True if objects without a hash are new: the earlier run did not have them, or they had findings.
+    has_all_hashes = False
+
     def __init__(self, path: str) -> None:
         with open(path, "rb"):
             pass
@@ -379,6 +382,8 @@ class OldManifest:
 
 class OldSums(OldManifest):
     """The lines of ``sha256sum``. They say nothing about states and levels, so no shard is skipped: hashes are compared."""
+
+    has_all_hashes = True
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -17,7 +17,8 @@ from ..access.shard_object import open_object
 from ..format.metadata import KeyEncoding
 from ..storage.store import Store
 from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name
-from .report import Record
+from .related_nodes import DATA_SET, groups_of, is_below, mended_data_set
+from .report import Fact, Record, format_count, format_nbytes
 from .targets import ArrayTarget, find_arrays, find_groups, find_hierarchy
 from .work import Monitor, in_order
 
@@ -77,6 +78,25 @@ class ObjectCounts(Record):
     n_left: int = 0
     left: tuple[LeftObject, ...] = ()
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield the objects as lines of text.
+
+        Yields
+        ------
+        name, text : str
+        """
+        return self.result_facts(would=False)
+
+    def result_facts(self, *, would: bool) -> Iterator[Fact]:
+        """Yield the facts; none if there are no such objects. `would`: nothing was copied yet."""
+        for one in self.left:
+            yield "", f"{one.name}: {'would be ' if would else ''}left out: {one.reason}"
+        if self.n_left > len(self.left):
+            yield "", f"{format_count(self.n_left - len(self.left), 'further object')} left out"
+        if self.n_objects:
+            done = "would be copied" if would else "copied"
+            yield "", f"{format_count(self.n_objects, 'other object')} ({format_nbytes(self.nbytes)}) {done}"
+
 
 NO_OBJECTS = ObjectCounts()
 
@@ -110,6 +130,8 @@ class OtherObjects:
         False if nothing is written.
     left : collection of str
         Nodes that are left out, with all that is in their folders.
+    nodes : collection of str or None
+        The nodes that the new hierarchy gets, if it is a part: objects that name nodes are mended. None for all.
     """
 
     root: Folder
@@ -120,6 +142,7 @@ class OtherObjects:
     new_keys: KeyEncoding | None = None
     checks_names: bool = True
     left: Collection[str] = ()
+    nodes: Collection[str] | None = None
 
     @property
     def store(self) -> Store:
@@ -139,6 +162,39 @@ class OtherObjects:
                 entry = self._entry(key, key.removeprefix(root))
                 if entry is not None:
                     yield entry
+        # the data set of a part of its layers is in no folder of these
+        data_set = OtherObject(root + DATA_SET, DATA_SET)
+        if "" not in chosen and self.mended(data_set) is not None:
+            yield data_set
+
+    def mended(self, entry: OtherObject) -> bytes | None:
+        """Return the bytes that an object gets in a part of the hierarchy, whose nodes it names; None for other objects."""
+        folder, _, name = entry.name.rpartition("/")
+        if self.nodes is None or name != DATA_SET:
+            return None
+        data = self._stored(entry.key)
+        return None if data is None else mended_data_set(folder, data, self._is_there)
+
+    def changes(self, entry: OtherObject) -> bool:
+        """Return True for an object that names fewer nodes in the new hierarchy."""
+        return self.mended(entry) not in (None, self._stored(entry.key))
+
+    def _is_there(self, path: str) -> bool:
+        """Return True for a node, or a folder of other objects, that the new hierarchy gets."""
+        assert self.nodes is not None
+        if path in self.nodes:
+            return True
+        if path in self.arrays or path in self.documents or self.is_left(f"{path}/"):
+            return False
+        return self.chosen is None or any(path == name or is_below(path, name) for name in self.chosen)
+
+    def _stored(self, key: str) -> bytes | None:
+        """Return the bytes of a small object; None if it does not exist."""
+        view = open_object(self.store, key)
+        if view is None:
+            return None
+        with closing(view):
+            return bytes(view.range(0, view.nbytes))
 
     def _entry(self, key: str, name: str) -> OtherObject | LeftObject | None:
         """Return an object; None for metadata, chunks and shardcodec's own files."""
@@ -227,6 +283,7 @@ def other_objects(
         dict.fromkeys((*names, *groups), DOCUMENTS),
         chosen=names if is_chosen else None,
         whole=frozenset(whole),
+        nodes={*names, *groups_of(names)} if is_chosen else None,
     )
 
 

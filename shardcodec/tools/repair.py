@@ -31,7 +31,7 @@ from .documents import DOCUMENTS, inner_path
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask, ShardTool
-from .run_over_arrays import RewriteRequest, RunOverArrays
+from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
 from .shard_repair import (
     RepairedShard,
     RepairReport,
@@ -39,6 +39,7 @@ from .shard_repair import (
     as_unreadable,
     rolled_back,
 )
+from .survey import Survey
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor, RunOptions, in_order
 
@@ -59,7 +60,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class RepairTask(ArrayTask[RepairedShard | None]):
+class RepairTask(ArrayTask[ShardOutcome[RepairedShard]]):
     """How the shards of an array are repaired.
 
     Attributes
@@ -83,11 +84,12 @@ class RepairTask(ArrayTask[RepairedShard | None]):
     def open(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> ShardRepairer:
         return ShardRepairer(array, self, options, budget)
 
-    def weight(self, result: RepairedShard | None) -> int:
-        return 1 if result is None else 1 + len(result.findings) + len(result.lost)
+    def weight(self, result: ShardOutcome[RepairedShard]) -> int:
+        repaired = result.result
+        return 1 if repaired is None else 1 + len(repaired.findings) + len(repaired.lost)
 
-    def failed(self, shard: ShardTarget, detail: str) -> RepairedShard:
-        return as_unreadable(shard, OSError(detail), None, is_lost=True)
+    def failed(self, shard: ShardTarget, detail: str) -> ShardOutcome[RepairedShard]:
+        return ShardOutcome(0, as_unreadable(shard, OSError(detail), None, is_lost=True))
 
 
 class ShardRepairer:
@@ -121,27 +123,33 @@ class ShardRepairer:
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int
-    ) -> Iterator[tuple[int, RepairedShard | None]]:
-        """Repair shards; None for one that is whole. See `ShardTool.run`."""
-        for done in in_order(shards, self._treat, n_threads, monitor):
-            yield 1, done
+    ) -> Iterator[tuple[int, ShardOutcome[RepairedShard]]]:
+        """Repair shards; the result is None for one that is whole. See `ShardTool.run`."""
+        for outcome in in_order(shards, self._treat, n_threads, monitor):
+            yield 1, outcome
 
-    def _treat(self, shard: ShardTarget) -> RepairedShard | None:
-        """Repair one shard; return None if it is whole."""
+    def _treat(self, shard: ShardTarget) -> ShardOutcome[RepairedShard]:
+        """Repair one shard."""
         with in_force(self._options):
             return self._look(shard)
 
-    def _look(self, shard: ShardTarget) -> RepairedShard | None:
+    def _look(self, shard: ShardTarget) -> ShardOutcome[RepairedShard]:
         try:
             has_journal = shard.has_journal
             view = open_object(shard.array.store, shard.key)
             found = None if view is None else self._repair.survey(shard, view)
         except OSError as error:
-            return self._without_old(shard, error)
+            return ShardOutcome(0, self._without_old(shard, error))
         except ShardError as error:
-            return self._failed(shard, error)
+            return ShardOutcome(0, self._failed(shard, error))
         if view is None or found is None:
-            return self._missing(shard)
+            return ShardOutcome(0, self._missing(shard))
+        return ShardOutcome(view.nbytes, self._repair_open(shard, view, found, has_journal=has_journal))
+
+    def _repair_open(
+        self, shard: ShardTarget, view: OpenedShard, found: Survey, *, has_journal: bool
+    ) -> RepairedShard | None:
+        """Repair an open shard, and close it; return None if it is whole."""
         try:
             if found.is_whole:
                 if self._to is not None:
@@ -439,7 +447,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         self._work_on(array, task, work)
 
     def _shards(
-        self, array: ArrayTarget, tool: ShardTool[ShardTarget, RepairedShard | None]
+        self, array: ArrayTarget, tool: ShardTool[ShardTarget, ShardOutcome[RepairedShard]]
     ) -> Iterator[ShardTarget]:
         yield from super()._shards(array, tool)
         if isinstance(tool, ShardRepairer):

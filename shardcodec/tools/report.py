@@ -285,6 +285,11 @@ class LeftArray(Record):
         """Return the record of an array."""
         return cls(array.name, array.problem or "it is not sharded", array.is_malformed)
 
+    def text(self, target: str, to: str | None) -> str:
+        """Return a line of text; `target` names the array at its root, and the new hierarchy `to` has a copy."""
+        done = "skipped" if to is None else "copied as it is"
+        return f"{self.name or target}: {'unreadable, ' if self.is_unreadable else ''}{done}: {self.problem}"
+
 
 # ---------------------------------------------------------------- the findings of one shard while it is checked
 #

@@ -16,11 +16,11 @@ from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
 from .other_objects import NO_OBJECTS, ObjectCounts, OtherObjects, count_objects, other_objects
 from .related_nodes import ZarrNodes, with_needed
-from .report import LeftArray, Report
+from .report import Fact, LeftArray, Report
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups, find_hierarchy
 from .work import Stopped
 
-__all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays"]
+__all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
 
 # Shards that a report lists.
 MAX_SHARDS = 1000
@@ -46,6 +46,32 @@ class ReportOfShards(Report):
     def n_unreadable_arrays(self) -> int:
         """Number of arrays that no program can read."""
         return sum(array.is_unreadable for array in self.left_arrays)
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the listed shards, what is beside them, and the sums.
+
+        Yields
+        ------
+        name, text : str
+        """
+        for shard in self.shards:
+            yield from shard.result_facts(would=self.dry_run)
+        to = None if self.dry_run else self.to
+        for array in self.left_arrays:
+            yield "", array.text(self.target, to)
+        yield from self.others.result_facts(would=self.dry_run)
+        yield "", self._sums()
+
+    def _sums(self) -> str:
+        """Return the last line of the text."""
+        raise NotImplementedError
+
+
+class ShardOutcome(NamedTuple, Generic[R]):
+    """The size of an object that was examined, and the result; None if the object needs nothing."""
+
+    nbytes: int
+    result: R | None
 
 
 class RewriteRequest(NamedTuple):
@@ -202,17 +228,23 @@ class RunOverArrays(ABC, Generic[R, S]):
         }
 
     def _work_on(
-        self, array: ArrayTarget, task: ArrayTask[R | None], tool: ShardTool[ShardTarget, R | None]
+        self,
+        array: ArrayTarget,
+        task: ArrayTask[ShardOutcome[R]],
+        tool: ShardTool[ShardTarget, ShardOutcome[R]],
     ) -> None:
-        """Work on the shards of one array; those with the result None need nothing."""
+        """Work on the shards of one array."""
         with closing(self._pool.results(task, tool, array, self._shards(array, tool))) as results:
-            for _, done in results:
+            for _, outcome in results:
                 self._n_shards += 1
-                if done is not None:
-                    self._note(done)
+                if outcome.result is not None:
+                    self._note(outcome.result)
+                self._monitor.add_nbytes(outcome.nbytes)
                 self._monitor.advance()
 
-    def _shards(self, array: ArrayTarget, tool: ShardTool[ShardTarget, R | None]) -> Iterator[ShardTarget]:
+    def _shards(
+        self, array: ArrayTarget, tool: ShardTool[ShardTarget, ShardOutcome[R]]
+    ) -> Iterator[ShardTarget]:
         """Yield the shards to work on."""
         return (item for item in array.objects() if not isinstance(item, ForeignObject))
 

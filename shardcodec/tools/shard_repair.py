@@ -29,7 +29,7 @@ from .copy_source import ChunksOfCopy, CopySource
 from .damage.index_layout import is_absent
 from .damage.index_search import IndexStatus, StoredIndex
 from .hierarchy_copy import CopyWriter
-from .report import Finding, FindingKind, Report
+from .report import Fact, Finding, FindingKind, Report, format_count
 from .rewrite import (
     ChunkSink,
     CollectedChunks,
@@ -121,6 +121,36 @@ class RepairedShard(Report):
         """True if nothing was lost."""
         return not self.n_lost and self.action in (RepairAction.REPAIRED, RepairAction.SETTLED)
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield the findings and the result as lines of text.
+
+        Yields
+        ------
+        name, text : str
+        """
+        return self.result_facts(would=False)
+
+    def result_facts(self, *, would: bool) -> Iterator[Fact]:
+        """Yield the facts; `would`: nothing was changed yet."""
+        for finding in self.findings:
+            yield from finding.facts()
+        if self.detail:
+            yield "", f"{self.shard}: not repaired: {self.detail}"
+            return
+        results = {
+            RepairAction.SETTLED: "an unfinished update was rolled back",
+            RepairAction.LEFT: "nothing can be restored",
+        }
+        kept = f"{format_count(self.n_kept, 'inner chunk')} kept, {self.n_from_copy} from the copy, {self.n_lost} lost"
+        action = f"{'would be ' if would else ''}{self.action.value}"
+        yield "", f"{self.shard}: {action}: {results.get(self.action, kept)}"
+        if self.lost:
+            named = ", ".join(map(str, self.lost[:MAX_NAMED]))
+            more = f" and {self.n_lost - MAX_NAMED} more" if self.n_lost > MAX_NAMED else ""
+            yield "lost", f"{named}{more}"
+        if self.backup is not None:
+            yield "old object", self.backup
+
 
 @dataclass(frozen=True, kw_only=True)
 class RepairReport(ReportOfShards):
@@ -155,11 +185,20 @@ class RepairReport(ReportOfShards):
     n_restored: int
     n_lost_chunks: int
 
+    def _sums(self) -> str:
+        would = "would be " if self.dry_run else ""
+        return (
+            f"{format_count(self.n_shards, 'shard')}, {self.n_damaged} damaged, {self.n_restored} {would}restored completely, "
+            f"{format_count(self.n_lost_chunks, 'inner chunk')} lost"
+            f"{'' if self.is_complete else '; stopped before the end'}"
+        )
+
 
 # ---------------------------------------------------------------- repair one shard
 
-# Lost inner chunks that a report lists.
+# Lost inner chunks that a report lists, and those that its text names.
 MAX_LOST = 1000
+MAX_NAMED = 20
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
 from ..storage.waiting import retry
 from .against import Comparison, compared_objects
-from .beside_arrays import BesideArrays, different_hash
+from .beside_arrays import NOT_IN_MANIFEST, BesideArrays, different_hash
 from .chunk_check import ChunkCheck, Level, LevelName
 from .hashed_object import HashedObject
 from .jobs.shard_pool import ShardPool, absolute_place
@@ -40,7 +40,6 @@ from .manifest import (
     Manifest,
     ManifestRow,
     OldManifest,
-    OldSums,
     new_manifest,
     old_manifest,
     path_of_shard,
@@ -341,7 +340,7 @@ def verify(
     with ExitStack() as stack:
         old = None if since is None else stack.enter_context(closing(old_manifest(os.fspath(since))))
         new = None if manifest is None else stack.enter_context(new_manifest(os.fspath(manifest)))
-        needs_hashes = isinstance(old, OldSums) or (new is not None and new.has_hashes)
+        needs_hashes = (old is not None and old.has_all_hashes) or (new is not None and new.has_hashes)
         needs_states = new is not None and not new.has_hashes
         task = VerifyTask(Level(level), needs_states, needs_hashes, absolute_place(against), storage_options)
         pool = ShardPool(target, spec, options, against=task.against)
@@ -584,10 +583,13 @@ class _VerifyRun:
 
     def _compare_hash(self, shard: ShardTarget, verdict: ShardVerdict) -> None:
         """Compare the hash of a shard with that of the manifest, if it has hashes of shards."""
-        if not isinstance(self._old, OldSums) or verdict.sha256 is None:
+        if self._old is None or not self._old.has_all_hashes or verdict.sha256 is None:
             return
-        expected = self._old.sha256(path_of_shard(shard.array.name, shard.relative))
-        if expected not in (None, verdict.sha256):
+        path = path_of_shard(shard.array.name, shard.relative)
+        expected = self._old.sha256(path)
+        if expected is None:
+            self._leave(path, NOT_IN_MANIFEST)
+        elif expected != verdict.sha256:
             detail = different_hash(expected, verdict.sha256)
             self._note(
                 Finding(FindingKind.DIFFERENT, shard.name, detail, shard.array.name, recoverable=False)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 from ..arguments import checked
 from ..errors import UnsupportedError
 from .inspect import chunk_shape_of_shards
-from .report import Report
+from .report import Fact, Report, format_count
 from .targets import ArrayTarget, find_arrays
 
 __all__ = ["Region", "WritePlan", "plan_writes"]
@@ -31,6 +31,8 @@ Span = tuple[int, int]
 
 # A plan lists the regions of all workers.
 MAX_WORKERS = 1_000_000
+# Its text has those of the first ones.
+MAX_NAMED = 20
 # The largest of the boxes, one for each worker, has at most this many times the elements of the mean.
 BOX_TOLERANCE = 1.1
 Alignment = Literal["shard", "subchunk"]
@@ -59,6 +61,25 @@ class WritePlan(Report):
     align: str
     cell_shape: Ints
     regions: tuple[tuple[Region, ...], ...]
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the array, and the regions of the first workers.
+
+        Yields
+        ------
+        name, text : str
+        """
+        shape, cell = (" x ".join(map(str, each)) or "scalar" for each in (self.shape, self.cell_shape))
+        yield "", f"array of {shape} for {format_count(len(self.regions), 'worker')}"
+        yield "cells", f"{cell}, each a {self.align}"
+        for rank, regions in enumerate(self.regions[:MAX_NAMED]):
+            yield f"worker {rank}", ", ".join(map(_text, regions)) or "nothing"
+        if len(self.regions) > MAX_NAMED:
+            yield "", f"and {format_count(len(self.regions) - MAX_NAMED, 'further worker')}"
+
+
+def _text(region: Region) -> str:
+    return f"[{', '.join(f'{span.start}:{span.stop}' for span in region)}]"
 
 
 @checked

@@ -187,6 +187,17 @@ def webknossos(folder: Path) -> None:
             for mag in ("1", "2"):
                 views = (each.get_layer(name).get_mag(mag) for each in (written, read))
                 assert np.array_equal(*(view.read() for view in views))
+    for name, how, layers in (
+        ("color", {"only": "color"}, {"color": ["1", "2"]}),
+        ("mags", {"only": ["color/2", "cells/1"]}, {"color": ["2"], "cells": ["1"]}),
+        ("rest", {"exclude": ["color", "cells/1"]}, {"cells": ["2"]}),
+    ):
+        read = wk.Dataset.open(part(old, name, **how))
+        assert {each: [str(mag) for mag in read.get_layer(each).mags] for each in read.layers} == layers
+        for each, mags in layers.items():
+            for mag in mags:
+                views = (data.get_layer(each).get_mag(mag) for data in (written, read))
+                assert np.array_equal(*(view.read() for view in views))
 
 
 def icechunk(folder: Path) -> None:

@@ -181,7 +181,7 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
     assert without_mark(tmp_path) == stored
     for batch in found.values():
         assert batch.error is None and not batch.missing
-        assert tuple(done for _, done in batch.results if done is not None) == expected.shards
+        assert tuple(done.result for _, done in batch.results if done.result is not None) == expected.shards
 
 
 # ---- refusals and errors

@@ -121,7 +121,7 @@ def treat(one: Damaged) -> RepairedShard | None:
     """Repair in a new process, and return its result for the damaged shard."""
     (array,) = find_arrays(one.target, spec=one.spec)
     work = ShardRepairer(array, one.task, resolve(), MemoryBudget(None))
-    found = [work._treat(shard) for shard in array.shards()]
+    found = [work._treat(shard).result for shard in array.shards()]
     damaged = [done for done in found if done is not None]
     return damaged[0] if damaged else None
 

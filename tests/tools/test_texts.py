@@ -5,25 +5,57 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from helpers import create
 
 import shardcodec
+import shardcodec.cli.common as common
 from shardcodec import tools
 from shardcodec.cli.app import run
 from shardcodec.cli.common import format_seconds
 
 
 def test_print_shows_what_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    create(tmp_path / "a.zarr")[...] = 1
-    path = str(tmp_path / "a.zarr")
-    for name in ("inspect", "verify"):
-        run([name, path])
-        assert str(getattr(tools, name)(path)) + "\n" == capsys.readouterr().out
+    """Reports of convert, repair, compact, advise and status printed their fields, a damaged shard as one line of 750 characters."""
+    group = zarr.create_group(tmp_path / "a.zarr")
+    for name in "ab":
+        create(tmp_path / "a.zarr" / name)[...] = 1
+    group.create_array("plain", shape=(4,), chunks=(2,), dtype="u1")[...] = 1
+    (tmp_path / "a.zarr/notes.txt").write_text("precious")
+    with (tmp_path / "a.zarr/a/c/0/0").open("r+b") as file:
+        file.truncate(20)
+    path, new, job = (str(tmp_path / name) for name in ("a.zarr", "new", "plan"))
+    access = ["--shape", "100,100", "--access", "1,:"]
+    cases: list[tuple[list[str], Callable[[], Any]]] = [
+        (["inspect", f"{path}/b"], lambda: tools.inspect(f"{path}/b")),
+        (["verify", path], lambda: tools.verify(path)),
+        (["repair", path, "--dry-run"], lambda: tools.repair(path, dry_run=True)),
+        (["compact", path, "--dry-run"], lambda: tools.compact(path, dry_run=True)),
+        (["convert", path, new, "--dry-run"], lambda: tools.convert(path, new, dry_run=True)),
+        (
+            ["convert", f"{path}/b", new, "--dry-run"],
+            lambda: tools.convert(f"{path}/b", new, dry_run=True),
+        ),
+        (
+            ["advise", *access],
+            lambda: tools.advise((100, 100), "uint16", [tools.parse_access("1,:", (100, 100))]),
+        ),
+        (["status", job], lambda: tools.status(job)),
+    ]
+    tools.plan_convert(f"{path}/b", new, job, n_parts=2)
+    for arguments, report in cases:
+        run(arguments)
+        out = capsys.readouterr().out
+        assert str(report()) + "\n" == out, arguments
+        assert max(map(len, out.splitlines())) < 300, out
+    assert "a.zarr/a/c/0/0: would be left: nothing can be restored" in str(tools.repair(path, dry_run=True))
 
 
 def test_every_report_is_short_lines_and_a_table(tmp_path: Path) -> None:
@@ -98,14 +130,51 @@ def test_times_for_readers(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def test_progress_has_bytes_rate_and_time_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import shardcodec.cli.common as common
+COMMANDS = {
+    "verify": ["{old}"],
+    "convert": ["{old}", "{new}", "--shards", "8,12"],
+    "repair": ["{old}", "--to", "{new}"],
+    "compact": ["{old}", "--to", "{new}"],
+}
 
-    monkeypatch.setattr(common, "PAUSE", 0.0)
-    create(tmp_path / "a.zarr")[...] = 1
-    run(["verify", str(tmp_path / "a.zarr"), "--progress", "plain"])
-    lines = capsys.readouterr().err.splitlines()
-    assert "1 of 4 shards, " in lines[0] and "/s" in lines[0] and lines[0].endswith(" left")
-    assert not lines[-1].endswith(" left")
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("how", ["plain", "file", "terminal"])
+def test_progress_has_bytes_rate_and_time_left(
+    command: str,
+    how: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only verify showed bytes and their rate. Standard output has the report alone."""
+    for name in ("PAUSE", "LONG_PAUSE", "REPLACE_PAUSE"):
+        monkeypatch.setattr(common, name, 0.0)
+    if how == "terminal":
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        monkeypatch.setattr(common.importlib.util, "find_spec", lambda name: None)
+    create(tmp_path / "old")[...] = np.random.default_rng(0).integers(0, 99, (16, 24))
+    places = {name: str(tmp_path / name) for name in ("old", "new")}
+    arguments = [argument.format(**places) for argument in COMMANDS[command]]
+    run(
+        [command, *arguments, "--json", "--threads", "1", "--progress", "plain" if how == "plain" else "auto"]
+    )
+    out, err = capsys.readouterr()
+    assert json.loads(out)["schema"] == f"shardcodec.{command}"
+    lines = err.split("\x1b[K")[:-1] if how == "terminal" else err.splitlines()
+    assert all(line.startswith("\r") for line in lines) == (how == "terminal")
+    *first, last = [line for line in lines if line.strip()]
+    assert all(" of 4 shards, " in line and "/s, " in line and line.endswith(" left") for line in first)
+    assert last.endswith("/s") and "4 of 4 shards, " in last and ": 0 B" not in last
+    assert err.endswith("\r\x1b[K") == (how == "terminal")
+
+
+def test_time_left_follows_from_the_last_shards() -> None:
+    """A resumed job skips the first thousand shards at once, and then needs a second for each."""
+    pace = common.Pace(1100, 0.0)
+    pace.advance(1000, 0.5)
+    for second in range(1, 71):
+        pace.add_nbytes(1 << 20)
+        pace.advance(1, float(second))
+    assert pace.shards() == "1070 of 1100 shards"
+    assert pace.rate(70.0) == "70 MiB, 1 MiB/s, 30 s left"

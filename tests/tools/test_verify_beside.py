@@ -218,6 +218,26 @@ def test_lines_of_sha256sum_itself_are_taken(tmp_path: Path) -> None:
     assert (report.kinds, report.n_unchecked) == ({}, 0)
 
 
+def test_changed_new_and_missing_objects_are_named(tmp_path: Path) -> None:
+    """A new chunk, and a new document, were not named: their own checks found nothing, and no line was compared."""
+    folder, manifest = tmp_path / "g.zarr", tmp_path / "m.sha256"
+    hierarchy(folder, consolidated=False)
+    (folder / "plain/c/0/1").unlink()
+    verify(folder, manifest=manifest)
+    (folder / "note.txt").write_text("new")
+    shutil.copyfile(folder / "plain/c/0/0", folder / "plain/c/0/1")
+    checked(folder, name="later")[...] = 1
+    document = folder / "plain/zarr.json"
+    document.write_text(document.read_text() + " ")
+    (folder / "plain/c/0/0").unlink()
+    report = verify(folder, since=manifest)
+    assert report.kinds == {"different": 1, "missing shard": 1}
+    names = {part.name for part in report.unchecked}
+    assert {"note.txt", "plain/c/0/1", "later/zarr.json", "later/c/0/0"} <= names
+    assert "plain/c/1/0" not in names and report.n_unchecked == len(names)
+    assert "not checked: plain/c/0/1: the manifest has no hash of it" in str(report)
+
+
 def test_text_of_another_target_is_refused(tmp_path: Path) -> None:
     """Each of its lines was a finding."""
     folder, manifest = tmp_path / "g.zarr", tmp_path / "m.sha256"

@@ -304,7 +304,7 @@ def test_sent_options_are_in_force_in_other_processes(folder: Path) -> None:
     before = stored(folder)
     worker = ShardWorker(place, CompactTask(0, None, False, False), sent, n_threads=1, memory=1 << 30)
     ((_, done),) = worker.run([("c/0/0", (0, 0))], 60.0).results
-    assert "locking='cluster'" in done.detail
+    assert "locking='cluster'" in done.result.detail
     assert stored(folder) == before
 
 

@@ -165,6 +165,7 @@ class Execution:
                 for _, part in results:
                     totals.add(part)
                     until.add(part)
+                    self.monitor.add_nbytes(part.written_nbytes)
                     self.monitor.advance(part.n_shards)
         except Stopped:
             totals.is_stopped = not until.has_failed
@@ -172,7 +173,7 @@ class Execution:
             raise Incomplete(
                 f"{error}, after {totals.n_written} shards were written; the job can be resumed"
             ) from error
-        if not totals.is_stopped:
+        if n_empty and not totals.is_stopped:
             totals.n_written += n_empty
             self.monitor.advance(n_empty)
         return totals

@@ -22,8 +22,8 @@ from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
 from ..documents import document_of, group_documents, inner_path
-from ..other_objects import OtherObjects, written_documents
-from ..related_nodes import KnownNodes, Selection, ZarrNodes, groups_of, mended, with_needed
+from ..other_objects import OtherObject, OtherObjects, written_documents
+from ..related_nodes import DATA_SET, KnownNodes, Selection, ZarrNodes, groups_of, mended, with_needed
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
 from .format_2022 import legacy_hierarchy, legacy_tree
@@ -112,9 +112,13 @@ def open_source(
     tree = _with_groups(tree, kept, names)
     if tree.others is None:
         return tree
-    return replace(
-        tree, others=replace(tree.others, left=left, chosen=folders if others == "chosen" else None)
+    part = replace(
+        tree.others, left=left, chosen=folders if others == "chosen" else None, nodes={*kept, *names}
     )
+    notes = tree.notes
+    if part.changes(OtherObject(part.root.prefix + DATA_SET, DATA_SET)):
+        notes = (*notes, f"{DATA_SET}: only what the copy has is named")
+    return replace(tree, others=part, notes=notes)
 
 
 def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]) -> SourceTree:

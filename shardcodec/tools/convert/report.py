@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..other_objects import NO_OBJECTS, ObjectCounts
-from ..report import LeftArray, Record, Report
+from ..report import Fact, LeftArray, Record, Report, format_count, format_nbytes
 from .destination import ShardState
 from .source import Ints
 
@@ -96,7 +96,10 @@ class ShardFailure(Record):
 
 
 def table_lines(arrays: Sequence[ConvertedArray]) -> Iterator[str]:
-    """Yield a table of arrays: their shapes, the chunks and shards before and after, and why an array keeps its layout."""
+    """Yield a table of several arrays between empty lines: their shapes, chunks and shards before and after, and why these stay."""
+    if len(arrays) < 2:
+        return
+    yield ""
     rows = [("array", "shape", "before", "after", "why it keeps its layout")]
     for array in arrays:
         before = _layout_text(array.old_chunk_shape, array.old_shard_shape)
@@ -105,6 +108,7 @@ def table_lines(arrays: Sequence[ConvertedArray]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    yield ""
 
 
 def _layout_text(chunks: Ints | None, shards: Ints | None) -> str:
@@ -145,6 +149,22 @@ class Cost(Record):
     amplification: float
     n_files: int
     price: float | None = None
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield reads, writes and the price.
+
+        Yields
+        ------
+        name, text : str
+        """
+        read, write = (
+            "unknown" if n is None else format_nbytes(n) for n in (self.read_nbytes, self.write_nbytes)
+        )
+        reads, writes = (format_count(n, "request", ",") for n in (self.n_reads, self.n_writes))
+        yield "reads", f"{reads}, about {read}, amplification {self.amplification:.3g}"
+        yield "writes", f"{writes}, about {write}, {format_count(self.n_files, 'file', ',')}"
+        if self.price is not None:
+            yield "price", f"{self.price:.2f} for the requests"
 
 
 @dataclass(frozen=True)
@@ -198,6 +218,35 @@ class ConvertedArray(Report):
     old_chunk_shape: Ints | None = None
     old_shard_shape: Ints | None = None
     kept: str = ""
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the name, and how the array is converted.
+
+        Yields
+        ------
+        name, text : str
+        """
+        yield "", self.name or "array"
+        if self.method == "copy":
+            yield "copied", f"object by object: {self.reason}"
+            return
+        chunks, shards = (
+            " x ".join(map(str, shape)) or "scalar" for shape in (self.chunk_shape, self.shard_shape)
+        )
+        if self.shard_shape:
+            count = format_count(self.n_shards, "shard")
+            yield "new", f"{count} of {shards}, inner chunks of {chunks}, {self.dtype}"
+        else:
+            yield "new", f"{format_count(self.n_shards, 'chunk')} of {chunks}, no shards, {self.dtype}"
+        by = " by zarr" if self.method == "zarr" else ""
+        how = "moved without decoding" if self.method == "move" else f"decoded and encoded{by}: {self.reason}"
+        yield "chunks", f"{how}{', piece by piece' if self.streamed else ''}"
+        if self.via_chunk_shape is not None:
+            chunks = " x ".join(map(str, self.via_chunk_shape))
+            yield "by way of", f"an intermediate array with chunks of {chunks}"
+        if self.cost is not None:
+            yield from self.cost.facts()
+        yield from (("note", note) for note in self.notes)
 
 
 @dataclass(frozen=True)
@@ -261,15 +310,45 @@ class ConvertReport(Report):
     notes: tuple[str, ...] = ()
     left_arrays: tuple[LeftArray, ...] = ()
 
+    def facts(self) -> Iterator[Fact]:
+        """Yield the arrays, what was left out, and the sums.
+
+        Yields
+        ------
+        name, text : str
+        """
+        for array in self.arrays:
+            yield from array.facts()
+        yield from self._sums()
+
     def lines(self) -> Iterator[str]:
-        """Yield the lines that ``print`` shows: the sums, and a table of the arrays.
+        """Yield the lines that ``print`` shows: as `facts`, with a table of several arrays before the sums.
 
         Yields
         ------
         str
         """
-        if not self.arrays:
-            yield from super().lines()
-            return
-        yield from replace(self, arrays=()).lines()
+        for array in self.arrays:
+            yield from array.lines()
         yield from table_lines(self.arrays)
+        yield from (text for _, text in self._sums())
+
+    def _sums(self) -> Iterator[Fact]:
+        """Yield what was left out, and the sums over all arrays."""
+        for array in self.left_arrays:
+            yield "", f"{array.name}: left out: {array.problem}"
+        for failure in self.failures:
+            yield "", f"{failure.shard}: not written: {failure.detail}"
+        yield from (("", note) for note in self.notes)
+        yield from self.others.result_facts(would=self.dry_run)
+        if self.dry_run:
+            memory = format_nbytes(self.memory_nbytes)
+            yield "", f"{format_count(self.n_shards, 'shard')}; memory of the data {memory} at most"
+            return
+        written = f"{format_count(self.n_written, 'shard')} written ({format_nbytes(self.written_nbytes)})"
+        moved = f"{format_count(self.n_moved_chunks, 'inner chunk')} moved"
+        yield "", f"{written}, {self.n_skipped} finished before, {self.n_failed} failed, {moved}"
+        if self.n_damaged_lines:
+            yield "", f"left out: {format_count(self.n_damaged_lines, 'damaged line')} of ledgers"
+        if not self.is_complete:
+            yield "", "incomplete: the new hierarchy has no metadata yet"

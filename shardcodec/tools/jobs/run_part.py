@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from ..convert.execute import Execution, run_report
 from ..convert.report import ConvertReport
 from ..convert.units import is_finished, open_plan, recorded_shards
 from ..new_hierarchy import NewHierarchy
-from ..report import Record, Report
+from ..report import Fact, Record, Report, format_count, format_nbytes, format_share
 from ..work import Monitor
 from .job_files import PlanFile, read_ledgers
 
@@ -103,6 +104,9 @@ def run_part(
 #
 # `status`: finished shards of each array and part of a plan, from its ledgers. The new hierarchy is not read.
 
+# Parts that a text names.
+MAX_NAMED = 20
+
 
 @dataclass(frozen=True)
 class ArrayProgress(Record):
@@ -122,6 +126,17 @@ class ArrayProgress(Record):
     n_shards: int
     n_finished: int
     nbytes: int
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the array as one line.
+
+        Yields
+        ------
+        name, text : str
+        """
+        share = format_share(self.n_finished, self.n_shards)
+        count = f"{self.n_finished} of {format_count(self.n_shards, 'shard')} ({share})"
+        yield self.name or "array", f"{count}, {format_nbytes(self.nbytes)}"
 
 
 @dataclass(frozen=True)
@@ -159,6 +174,29 @@ class StatusReport(Report):
     n_foreign_ledgers: int
     is_complete: bool
     arrays: tuple[ArrayProgress, ...]
+
+    def facts(self) -> Iterator[Fact]:
+        """Yield the arrays, and what is left to do.
+
+        Yields
+        ------
+        name, text : str
+        """
+        yield "", f"{self.source} to {self.destination}"
+        for array in self.arrays:
+            yield from array.facts()
+        if self.n_damaged_lines or self.n_foreign_ledgers:
+            damaged, foreign = self.n_damaged_lines, self.n_foreign_ledgers
+            lines = f"left out: {format_count(damaged, 'damaged line')}"
+            yield "", f"{lines}, not of this plan: {format_count(foreign, 'ledger')}"
+        if self.parts_left:
+            named = ",".join(map(str, self.parts_left[:MAX_NAMED]))
+            more = ",..." if len(self.parts_left) > MAX_NAMED else ""
+            yield "", f"parts left ({len(self.parts_left)} of {self.n_parts}): {named}{more}"
+        if self.is_complete:
+            yield "", "complete"
+        elif not self.parts_left:
+            yield "", "all shards are finished; run any part once more to write the metadata"
 
 
 @checked
