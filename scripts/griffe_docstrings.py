@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """The reference takes the type of a parameter from the signature if the docstring has none.
 
-Of names that share a description (``dtype, fill_value``) it would take the type of the first one for all. So they are separated
-before, and each gets its own type. mkdocs.yml names this file.
+Of names that share a description (``dtype, fill_value``) it would take type and default value of the first one for all. So they are
+separated before, and each gets its own. mkdocs.yml names this file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import griffe
 
-# The underline of a section, and a line of names without a type.
+# The underline of a section, and a line of names, with a type or without.
 SECTION = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
-NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : optional)?$")
+NAMES = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : optional|( : .+?)(?:, keyword-only)?)?$")
 PAGE = re.compile(r"`{1,2}docs/([\w/-]+)\.md`{1,2}")
 
 
@@ -41,7 +41,7 @@ def _each_alone(body: str) -> str:
     for head, *description in entries:
         names = NAMES.match(head)
         for name in names[1].split(", ") if names else [head]:
-            lines += [name, *description]
+            lines += [name + ((names and names[2]) or ""), *description]
     return "\n".join(lines) + "\n"
 
 

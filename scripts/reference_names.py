@@ -22,6 +22,9 @@ __all__ = ["ARRAY_OF_EXAMPLES", "MODULES", "public_names", "types_in", "unexport
 
 # The examples in docstrings begin with this.
 ARRAY_OF_EXAMPLES = """\
+import struct
+from pathlib import Path
+
 import numpy as np
 import zarr
 

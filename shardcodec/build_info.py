@@ -48,6 +48,12 @@ def build_info() -> dict[str, Any]:
     ------
     UnsupportedError
         The extension module cannot be loaded.
+
+    Examples
+    --------
+    >>> info = shardcodec.build_info()
+    >>> sorted(info["libraries"])  # doctest: +SKIP
+    ['blosc', 'lz4', 'zlib-ng', 'zstd']
     """
     engine = native.load()
     return {

@@ -117,7 +117,8 @@ class ShardError(Exception):
 
         Examples
         --------
-        >>> str(ShardFormatError("index is short", nbytes=3).with_context(shard="c/0/1"))
+        >>> error = shardcodec.ShardFormatError("index is short", nbytes=3)
+        >>> str(error.with_context(shard="c/0/1"))
         "shard 'c/0/1': index is short"
         """
         text = self.message

@@ -288,8 +288,9 @@ def options(**choices: Unpack[OptionChoices]) -> Iterator[None]:
 
     Examples
     --------
+    >>> array = shardcodec.attach(zarr.open_array("a.zarr"))
     >>> with shardcodec.options(threads=1, durability="fsync"):
-    ...     array[...] = values
+    ...     array[...] = 7
     """
     token = _active.set({**_active.get(), **check(choices)})
     try:

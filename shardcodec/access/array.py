@@ -101,6 +101,13 @@ def open_array(
     Options are resolved here: a later ``with shardcodec.options(...)`` does not change the handle.
 
     Elements have native byte order, also if those of the stored array have the other one.
+
+    Examples
+    --------
+    >>> array = shardcodec.open_array("a.zarr", mode="r+")
+    >>> array[0, :3] = 7
+    >>> array.read_boxes([(0, 0), (2, 3)], (1, 2)).tolist()
+    [[[7, 7]], [[15, 16]]]
     """
     folder = folder_at(readable_at(path_or_store, storage_options), path)
     return Array(folder, threads, index_cache, immutable, clip, mode=mode)
@@ -151,10 +158,10 @@ def create_array(
 
     Examples
     --------
-    >>> array = shardcodec.create_array(
-    ...     "new.zarr", shape=(4, 6), shards=(4, 6), chunks=(2, 3), dtype="i4"
-    ... )  # doctest: +SKIP
-    >>> array[1:3, 2:4] = 7  # doctest: +SKIP
+    >>> array = shardcodec.create_array("new.zarr", shape=(4, 6), shards=(4, 6), chunks=(2, 3), dtype="i4")
+    >>> array[1:3, 2:4] = 7
+    >>> array[1].tolist()
+    [0, 0, 7, 7, 0, 0]
     """
     import zarr
 

@@ -263,10 +263,14 @@ class ArrayReader:
 
         Examples
         --------
-        >>> offsets, data = array.read_arrow()  # doctest: +SKIP
-        >>> pyarrow.LargeStringArray.from_buffers(
-        ...     len(offsets) - 1, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)
-        ... )  # doctest: +SKIP
+        >>> array = zarr.create_array(
+        ...     "names.zarr", data=np.array(["a", "", "bc"], dtype=np.dtypes.StringDType())
+        ... )
+        >>> offsets, data = shardcodec.open_array("names.zarr").read_arrow()
+        >>> offsets.tolist(), bytes(data)
+        ([0, 1, 1, 3], b'abc')
+
+        ``pyarrow.LargeStringArray.from_buffers(len(offsets) - 1, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data))`` copies nothing.
         """
         self._check_text()
         chosen = self._locate(kind, selection)

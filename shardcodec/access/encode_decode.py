@@ -73,6 +73,12 @@ def encode(
     Notes
     -----
     Source: Zarr v3 ``sharding_indexed``, "Implementation notes", encoding.
+
+    Examples
+    --------
+    >>> spec = shardcodec.ShardSpec((4, 6), (2, 3), "uint8", 0, codecs=["bytes"])
+    >>> len(shardcodec.encode(np.arange(24, dtype="uint8").reshape(4, 6), spec)), spec.index_nbytes
+    (92, 68)
     """
     chain = _chain(spec)
     options = current_options(argument=check({"order": order, "threads": threads}))
@@ -157,6 +163,13 @@ def decode(
     Notes
     -----
     Source: Zarr v3 ``sharding_indexed``, "Implementation notes", decoding.
+
+    Examples
+    --------
+    >>> spec = shardcodec.ShardSpec((4, 6), (2, 3), "uint8", 0)
+    >>> shard = shardcodec.encode(np.eye(4, 6, dtype="uint8"), spec)
+    >>> shardcodec.decode(shard, spec, np.s_[1, :3])
+    array([0, 1, 0], dtype=uint8)
     """
     chain = _chain(spec)
     options = current_options(argument=check({"threads": threads}))

@@ -396,9 +396,10 @@ def open_shard(
 
     Examples
     --------
-    >>> spec = shardcodec.ShardSpec.from_metadata(json.loads(Path("a.zarr/zarr.json").read_text()))
+    >>> spec = shardcodec.ShardSpec.from_metadata(zarr.open_array("a.zarr").metadata.to_dict())
     >>> shard = shardcodec.open_shard("a.zarr", "c/0/0", spec)
-    >>> shard.state().sum(), shard.read_chunks([(0, 0), (0, 1)]).shape
+    >>> shard.grid_shape, shard.read_chunks([(0, 0), (0, 1)])[1, 0].tolist()
+    ((2, 2), [3, 4, 5])
     """
     target = shard_object(store, key, storage_options)
     if mode != "r":

@@ -92,9 +92,11 @@ class ShardWriter(ChunkWriter):
 
     Examples
     --------
-    >>> with shardcodec.ShardWriter("c/0/0", spec, alignment=4096) as writer:
-    ...     for coords, chunk in chunks:
-    ...         writer.write_chunk(coords, chunk)
+    >>> spec = shardcodec.ShardSpec((4, 6), (2, 3), "uint8", 0)
+    >>> with shardcodec.ShardWriter("shard", spec, alignment=512) as writer:
+    ...     writer.write_chunk((0, 1), np.ones((2, 3), "uint8"))
+    >>> shardcodec.open_shard("shard", None, spec).state().tolist()
+    [[False, True], [False, False]]
     """
 
     _CLOSED = "expected an open shard, but it has been committed or aborted"
@@ -309,12 +311,18 @@ class ShardWriter(ChunkWriter):
 
         Examples
         --------
-        >>> token = comm.bcast(ShardWriter.create(path, spec) if comm.rank == 0 else None)
-        >>> with ShardWriter.join(token) as part:
-        ...     part.write_chunk(coords, chunk)
-        >>> present = comm.gather(part.present)
-        >>> if comm.rank == 0:
-        ...     ShardWriter.join(token).commit(np.concatenate(present))
+        Here one process writes both parts; a program of MPI sends the token and gathers ``present``.
+
+        >>> spec = shardcodec.ShardSpec((4, 6), (4, 3), "uint8", 0, codecs=["bytes"])
+        >>> token = shardcodec.ShardWriter.create("shard", spec)
+        >>> present = []
+        >>> for rank in range(2):
+        ...     with shardcodec.ShardWriter.join(token) as part:
+        ...         part.write_chunk((0, rank), np.full((4, 3), rank + 1, "uint8"))
+        ...     present.append(part.present)
+        >>> shardcodec.ShardWriter.join(token).commit(np.concatenate(present))
+        >>> shardcodec.decode(Path("shard").read_bytes(), spec, 0).tolist()
+        [1, 1, 1, 2, 2, 2]
         """
         return create(path, spec, **how)
 

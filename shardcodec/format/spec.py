@@ -115,7 +115,7 @@ class ChainSpec(Readable):
 
     Examples
     --------
-    >>> ChainSpec((2, 2), "uint8", 0, ["bytes", "crc32c"]).fixed_nbytes
+    >>> shardcodec.ChainSpec((2, 2), "uint8", 0, ["bytes", "crc32c"]).fixed_nbytes
     8
     """
 
@@ -417,7 +417,7 @@ class ShardSpec(Readable):
 
     Examples
     --------
-    >>> spec = ShardSpec((4, 6), (2, 3), "uint8", 0, codecs=["bytes", "crc32c"])
+    >>> spec = shardcodec.ShardSpec((4, 6), (2, 3), "uint8", 0, codecs=["bytes", "crc32c"])
     >>> spec.grid_shape, spec.index_nbytes
     ((2, 2), 68)
     """

@@ -99,9 +99,11 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
 
     Examples
     --------
-    >>> codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-    >>> store = ShardedKeyValueStore("a.zarr/c/0/0", grid_shape=(2, 3), index_codecs=codecs)
+    >>> codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]
+    >>> store = kv.ShardedKeyValueStore("values.shard", grid_shape=(2, 3), index_codecs=codecs)
     >>> store[struct.pack(">2I", 0, 1)] = b"value"
+    >>> [struct.unpack(">2I", key) for key in store]
+    [(0, 1)]
     """
 
     def __init__(
@@ -599,8 +601,13 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
 
         Examples
         --------
+        >>> codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]
+        >>> store = kv.ShardedKeyValueStore("values.shard", grid_shape=(3,), index_codecs=codecs)
         >>> with store.transaction() as t:
-        ...     t[key] = b"value"
+        ...     t[struct.pack(">I", 0)] = b"zero"
+        ...     t[struct.pack(">I", 2)] = b"two"
+        >>> len(store)
+        2
         """
         return BoundStore(self, Transaction(atomic=atomic, repeatable_read=repeatable_read))
 

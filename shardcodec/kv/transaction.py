@@ -129,9 +129,14 @@ class Transaction(CommitAtEnd):
 
     Examples
     --------
-    >>> with Transaction() as t:
+    >>> codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, "crc32c"]
+    >>> key = struct.pack(">I", 1)
+    >>> a, b = (kv.ShardedKeyValueStore(name, grid_shape=(3,), index_codecs=codecs) for name in ("a", "b"))
+    >>> with kv.Transaction() as t:
     ...     a.with_transaction(t)[key] = b"one"
     ...     b.with_transaction(t)[key] = b"two"
+    >>> a[key], b[key]
+    (b'one', b'two')
     """
 
     @checked

@@ -182,9 +182,11 @@ def stream(
 
     Examples
     --------
-    >>> with shardcodec.stream("run.zarr", axis="t") as frames:  # doctest: +SKIP
-    ...     for image in camera:
-    ...         frames.append(image)
+    >>> array = zarr.create_array("run.zarr", shape=(2, 4, 4), chunks=(1, 4, 4), dtype="uint8")
+    >>> with shardcodec.stream("run.zarr", axis=0) as frames:
+    ...     taken = [frames.append(np.full((4, 4), number + 7, "uint8")) for number in range(2)]
+    >>> array[:, 0, 0].tolist()
+    [7, 8]
     """
     is_group = isinstance(arrays, list | tuple)
     chosen: Sequence[Any] = arrays if is_group else [arrays]

@@ -69,6 +69,16 @@ def tail(
     -----
     The iteration ends when the stream is closed and all of its frames were yielded. After the end of the process that writes, without
     `close`, it waits for a stream that resumes.
+
+    Examples
+    --------
+    >>> array = zarr.create_array("run.zarr", shape=(2, 4, 4), chunks=(1, 4, 4), dtype="uint8")
+    >>> with shardcodec.stream("run.zarr", axis=0) as frames:
+    ...     taken = [frames.append(np.full((4, 4), number + 7, "uint8")) for number in range(2)]
+    >>> for place, frame in shardcodec.tail("run.zarr", timeout="10s"):
+    ...     print(place, frame.max())
+    (0,) 7
+    (1,) 8
     """
     if start < 0:
         raise ValueError(f"start: expected a number that is not negative, got {start}")

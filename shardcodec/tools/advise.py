@@ -128,6 +128,11 @@ def parse_access(text: str, shape: Sequence[int], names: Sequence[str | None] = 
     ------
     ValueError
         The text is malformed, or it does not fit the shape or the names.
+
+    Examples
+    --------
+    >>> tools.parse_access("time=1@3", (1000, 512, 512), ["time", "y", "x"]).box
+    (1, 512, 512)
     """
     if shape and min(shape) < 1:
         raise ValueError(f"access: expected an array with elements, got shape {tuple(shape)}")
@@ -223,6 +228,13 @@ def advise(
     ------
     ValueError
         No pattern is given, the array has no elements, or the bounds exclude all shapes.
+
+    Examples
+    --------
+    >>> planes = tools.parse_access("1,:,:", (1000, 512, 512))
+    >>> best = tools.advise((1000, 512, 512), "uint16", [planes]).proposals[0]
+    >>> best.chunk_shape, best.shard_shape, best.n_files
+    ((1, 512, 512), (1000, 512, 512), 1)
     """
     shape, bounds = tuple(int(n) for n in shape), bounds or Bounds()
     bounds.check()

@@ -445,6 +445,11 @@ def compact(
         A worker of dask reaches other metadata.
     Stopped
         `monitor` stopped the work; the error has a `report` of what was done.
+
+    Examples
+    --------
+    >>> tools.compact("a.zarr", dry_run=True).n_packed
+    0
     """
     if not 0 <= min_dead <= 1:
         raise ValueError(f"min_dead: expected a share in [0, 1], got {min_dead}")

@@ -427,6 +427,11 @@ def doctor(
     ------
     TypeError, ValueError, ImportError
         An argument is invalid, or no package can open the URL.
+
+    Examples
+    --------
+    >>> for check in tools.doctor("a.zarr").checks:  # doctest: +SKIP
+    ...     print(check.name, check.text)
     """
     return DoctorReport(str(target), (*_reached(target, probe, storage_options), *check_process()))
 

@@ -397,6 +397,12 @@ def inspect(
         An argument is invalid, or a package is missing.
     ConflictError, OSError
         A worker of dask reaches other metadata; or the scheduler was lost.
+
+    Examples
+    --------
+    >>> stored = tools.inspect("a.zarr").arrays[0].stored
+    >>> stored.n_shards, stored.n_chunks, stored.dead_nbytes
+    (1, 4, 0)
     """
     if dask and plot is not None:
         raise ValueError(

@@ -341,6 +341,11 @@ def repair(
         A worker of dask reaches other metadata.
     Stopped
         `monitor` stopped the work; the error has a `report` of what was done.
+
+    Examples
+    --------
+    >>> tools.repair("a.zarr", dry_run=True).n_damaged
+    0
     """
     to, copy = absolute_place(to), absolute_place(copy)
     storage_options = placed_options(storage_options, target, copy, to)

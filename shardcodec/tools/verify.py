@@ -332,6 +332,12 @@ def verify(
         An argument is invalid, an index and an inner chunk do not fit into `memory`, or a package is missing.
     ConflictError, OSError
         A worker of dask reaches other metadata; or the scheduler was lost.
+
+    Examples
+    --------
+    >>> report = tools.verify("a.zarr", level="decode")
+    >>> report.n_findings, report.n_unchecked
+    (0, 0)
     """
     if not 0 < sample <= 1:
         raise ValueError(f"sample: expected a share in (0, 1], got {sample}")

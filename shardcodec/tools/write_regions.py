@@ -122,6 +122,12 @@ def plan_writes(
         The metadata are malformed, or the grid is rectilinear.
     TypeError, ValueError, ImportError
         An argument is invalid, or no package can open the URL.
+
+    Examples
+    --------
+    >>> plan = tools.plan_writes("a.zarr", workers=2, align="subchunk")
+    >>> plan.regions[1]
+    ((slice(2, 4, None), slice(0, 6, None)),)
     """
     n_workers = _checked_workers(workers)
     target = _one_array(array, storage_options)

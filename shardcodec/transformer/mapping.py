@@ -37,7 +37,8 @@ class ChunkMapping(MutableMapping[str, bytes]):
 
     Examples
     --------
-    >>> chunks = ChunkMapping(ShardingStorageTransformer("a.zarr", (32, 2)))
+    >>> store = transformer.ShardingStorageTransformer("chunks.zarr", (32, 2))
+    >>> chunks = transformer.ChunkMapping(store)
     >>> chunks["c/96/18"] = b"encoded"
     >>> chunks.get_partial_values([("c/96/18", (0, 4)), ("c/96/19", None)])
     [b'enco', None]

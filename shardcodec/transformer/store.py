@@ -254,8 +254,11 @@ class ShardingStorageTransformer(TransformerReader):
 
     Examples
     --------
-    >>> store = ShardingStorageTransformer("a.zarr", (32, 2))
+    >>> store = transformer.ShardingStorageTransformer("chunks.zarr", (32, 2))
     >>> array = zarr.create_array(store, shape=(4096, 64), chunks=(10, 10), dtype="f4")
+    >>> array[:20, :10] = 1
+    >>> sorted(path.name for path in Path("chunks.zarr/c/0").iterdir())
+    ['0']
     """
 
     @checked

@@ -97,7 +97,10 @@ def chunk_state(
     Examples
     --------
     >>> state = shardcodec.chunk_state("a.zarr")
-    >>> state.exists.mean(), state.nbytes.sum()
+    >>> state.exists.tolist()
+    [[True, True], [True, True]]
+    >>> state.nbytes.shape, state.chunk_shape
+    ((2, 2), (2, 3))
     """
     scan = _RegionScan(readable_at(array, storage_options), path, region, threads, cache)
     sizes, state = scan.grid.collect()
@@ -140,6 +143,11 @@ def iter_existing(
     ------
     UnsupportedError, TypeError, ValueError, ShardFormatError, ChecksumError, ImportError
         As for `chunk_state`.
+
+    Examples
+    --------
+    >>> [coords for coords, nbytes in shardcodec.iter_existing("a.zarr")]
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     scan = _RegionScan(readable_at(array, storage_options), path, region, threads, cache)
 

@@ -45,7 +45,10 @@ class ShardingCodec(ZarrShardingCodec):
 
     Examples
     --------
-    >>> zarr.config.set({"codecs.sharding_indexed": "shardcodec.ShardingCodec"})
+    >>> with zarr.config.set({"codecs.sharding_indexed": "shardcodec.ShardingCodec"}):
+    ...     array = zarr.open_array("a.zarr")
+    >>> array[0].tolist()
+    [0, 1, 2, 3, 4, 5]
     """
 
     # ---- equal to the parent's instances: an array that was created has zarr's class, the same one re-opened has ours

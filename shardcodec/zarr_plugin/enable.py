@@ -156,6 +156,13 @@ class ProcessStatistics:
         dict
             A copy; later work does not change it. ``print`` shows it as text, a notebook as a table. ``arrays``: the result of `open_arrays`, which says for each zarr array of
             this process which code does its work. The other entries are those of `statistics.Statistics.__call__`.
+
+        Examples
+        --------
+        >>> shardcodec.stats.reset()
+        >>> values = shardcodec.open_array("a.zarr")[0]
+        >>> shardcodec.stats()["fallbacks"]
+        {}
         """
         return ReadableDict(statistics.stats(), arrays=open_arrays())
 
@@ -562,8 +569,13 @@ def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[Opti
 
     Examples
     --------
-    >>> import shardcodec
     >>> shardcodec.enable(threads=8)
+    <shardcodec.enable(threads=8), active>
+
+    The end of a block undoes the call:
+
+    >>> with shardcodec.enable(durability="fsync"):
+    ...     zarr.open_array("a.zarr")[0] = 7
     """
     options = check(defaults)
     native.require()
@@ -602,6 +614,13 @@ def disable() -> None:
     """Undo every call of `enable`. zarr's configuration and the environment are then those from before the first call.
 
     In a process that was started under `enable`, this undoes the inherited setting too.
+
+    Examples
+    --------
+    >>> call = shardcodec.enable()
+    >>> shardcodec.disable()
+    >>> type(zarr.open_array("a.zarr").async_array.codec_pipeline).__name__
+    'BatchedCodecPipeline'
     """
     for call in _setting.clear():
         call.undo_workers()
@@ -634,6 +653,12 @@ def attach(array: A, **choices: Unpack[OptionChoices]) -> A:
         The value of an option is invalid.
     UnsupportedError
         The extension module cannot be loaded.
+
+    Examples
+    --------
+    >>> array = shardcodec.attach(zarr.open_array("a.zarr"), threads=2)
+    >>> array[1, 2:5]
+    array([ 8,  9, 10], dtype=int32)
     """
     handle: Any = array
     if not isinstance(handle, Array | AsyncArray):

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import inspect
 import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,3 +66,55 @@ def test_every_type_in_a_result_has_an_entry_with_a_docstring() -> None:
     for name in entries:
         module, _, kind = name.rpartition(".")
         assert inspect.getdoc(getattr(__import__(module, fromlist=["*"]), kind)), name
+
+
+GROUPED = """Do.
+
+Parameters
+----------
+dtype, fill_value
+    As in `X`, see ``docs/format.md``.
+
+    More.
+first, last : int, keyword-only
+    Numbers.
+threads : optional
+    A number.
+
+Returns
+-------
+a, b
+    Results.
+"""
+SEPARATED = """Do.
+
+Parameters
+----------
+dtype
+    As in `X`, see [format](../format.html).
+
+    More.
+fill_value
+    As in `X`, see [format](../format.html).
+
+    More.
+first : int
+    Numbers.
+last : int
+    Numbers.
+threads
+    A number.
+
+Returns
+-------
+a, b
+    Results.
+"""
+
+
+def test_parameters_with_one_description_get_a_type_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the docstring has no type, the reference takes it from the signature: that of the first name, for all of them."""
+    monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))  # type: ignore[arg-type]
+    separated = runpy.run_path(str(SCRIPTS / "griffe_docstrings.py"))["separated"]
+    assert separated(GROUPED) == SEPARATED
+    assert separated("One line.") == "One line."

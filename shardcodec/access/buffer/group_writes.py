@@ -304,9 +304,13 @@ class group_writes:  # noqa: N801  # used like a function
 
     Examples
     --------
+    >>> with shardcodec.enable():
+    ...     array = zarr.open_array("a.zarr")
     >>> with shardcodec.group_writes():
-    ...     for i in range(array.shape[0]):
-    ...         array[i] = plane(i)
+    ...     for row in range(4):
+    ...         array[row] = row
+    >>> array[:, 0].tolist()
+    [0, 1, 2, 3]
     """
 
     @checked

@@ -228,6 +228,12 @@ def convert(
         The metadata of the source, or the codecs, are not possible.
     ValueError, TypeError, ImportError
         An argument is invalid, or a package is missing.
+
+    Examples
+    --------
+    >>> report = tools.convert("a.zarr", "b.zarr", shards=(4, 3), verify="full")
+    >>> zarr.open_array("b.zarr").shards
+    (4, 3)
     """
     storage_options = placed_options(storage_options, source, destination, like)
     source, destination = (absolute(place, storage_options) for place in (source, destination))
@@ -417,6 +423,12 @@ def plan_convert(
         There is something at the destination, or the file exists already.
     FileNotFoundError, SpecError, UnsupportedError, ValueError, TypeError, ImportError
         As for `convert`.
+
+    Examples
+    --------
+    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", n_parts=2, shards=(4, 3))
+    >>> [tools.run_part("plan.json", part).is_complete for part in range(2)]
+    [False, True]
     """
     if n_parts < 1:
         raise ValueError(f"parts: expected at least 1, got {n_parts}")

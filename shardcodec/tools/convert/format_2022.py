@@ -377,7 +377,7 @@ def convert_2022(
 
     Examples
     --------
-    >>> shardcodec.transformer.convert_2022("old.zr3", "new.zarr", path="volume")
+    >>> transformer.convert_2022("old.zr3", "new.zarr", path="volume")  # doctest: +SKIP
     """
     options = current_options(argument=check({"threads": threads, "durability": durability}))
     source = Source2022(src, path)

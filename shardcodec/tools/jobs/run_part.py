@@ -76,6 +76,12 @@ def run_part(
         The destination has metadata or objects that are not of this plan.
     FileNotFoundError, SpecError, UnsupportedError, ImportError
         The source or the destination cannot be opened.
+
+    Examples
+    --------
+    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", n_parts=2, shards=(4, 3))
+    >>> [tools.run_part("plan.json", part).is_complete for part in range(2)]
+    [False, True]
     """
     found = PlanFile.read(file)
     plan = found.plan
@@ -216,6 +222,14 @@ def status(file: str | os.PathLike[str]) -> StatusReport:
     ------
     FileNotFoundError, ValueError
         There is no such file, or it is not a plan.
+
+    Examples
+    --------
+    >>> report = tools.plan_convert("a.zarr", "b.zarr", "plan.json", n_parts=2, shards=(4, 3))
+    >>> report = tools.run_part("plan.json", 0)
+    >>> state = tools.status("plan.json")
+    >>> state.n_finished, state.n_shards
+    (1, 2)
     """
     found = PlanFile.read(file)
     plan = found.plan
