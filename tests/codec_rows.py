@@ -121,6 +121,13 @@ ROWS: tuple[CodecRow, ...] = (
     ),
     CodecRow("numcodecs.packbits", ({},), ("bool",)),
     CodecRow("numcodecs.jenkins_lookup3", ({}, {"initval": 0}), ("uint8", "int16", "float64")),
+    CodecRow(
+        "packbits",
+        ({}, {"padding_encoding": "first_byte"}, {"padding_encoding": "last_byte", "last_bit": 0}),
+        ("uint8", "bool", "int16", "float64"),
+        in_v2=False,
+        zarr_has_it=False,
+    ),
     CodecRow("bitround", ({"keepbits": 6},), ("float32",), in_v2=False, zarr_has_it=False),
     CodecRow(
         "scale_offset",

@@ -25,6 +25,7 @@
     ROW(QUANTIZE, quantize)                 \
     ROW(ASTYPE, astype)                     \
     ROW(PACKBITS, packbits)                 \
+    ROW(BIT_FIELDS, bit_fields)             \
     ROW(SCALE_OFFSET, scale_offset)         \
     ROW(CAST_VALUE, cast_value)             \
     ROW(BYTESWAP, byteswap)                 \
@@ -44,6 +45,9 @@ enum sc_blosc_compressor {
 
 enum sc_blosc_shuffle { SC_BLOSC_NOSHUFFLE = 0, SC_BLOSC_SHUFFLE = 1, SC_BLOSC_BITSHUFFLE = 2 };
 
+/* bit_fields: the place of the byte that has the number of padding bits. */
+enum sc_padding { SC_PADDING_NONE, SC_PADDING_FIRST, SC_PADDING_LAST };
+
 /* cast_value: an entry of scalar_map. The bits of an item, and of what it becomes. */
 struct sc_mapped {
     uint64_t from, to;
@@ -58,13 +62,16 @@ struct sc_op {
     bool checksum;  /* zstd: frame checksum */
     int compressor; /* blosc: enum sc_blosc_compressor */
     int shuffle;    /* blosc: enum sc_blosc_shuffle */
-    uint32_t typesize;  /* blosc: 1..255; shuffle: at least 1; byteswap: 2, 4 or 8 */
+    uint32_t typesize;  /* blosc: 1..255; shuffle: at least 1; byteswap: 2, 4 or 8; bit_fields: 1, 2, 4 or 8 */
     uint32_t blocksize; /* blosc: 0 = automatic, as c-blosc 1.21 chooses it */
     bool at_start; /* checksums: in front of the bytes, not behind them */
     int item, encoded_item; /* filters: enum sc_item_type (sc_items.h) of the elements, before and after encoding */
     double offset, scale;   /* fixedscaleoffset; quantize; scale_offset */
     bool offset_is_integer, scale_is_integer; /* it is given as an integer, of at most 2^53 */
     uint64_t offset_word, scale_word; /* scale_offset of integers: the same as integers of any size, modulo 2^64 */
+    int first_bit, last_bit, n_bits; /* bit_fields: what is stored, of the bits of an element */
+    bool is_signed;                  /* bit_fields */
+    int padding;                     /* bit_fields: enum sc_padding */
     int rounding, out_of_range;       /* cast_value: enum sc_rounding, enum sc_out_of_range (sc_items.h) */
     const struct sc_mapped *mapped[2]; /* cast_value: scalar_map of encoding and of decoding, n_mapped entries */
     size_t n_mapped[2];

@@ -7,13 +7,15 @@ ITEM_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "u
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 ROUNDINGS = ("nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away")
 OUT_OF_RANGE = (None, "clamp", "wrap")
+PADDINGS = ("none", "first_byte", "last_byte")
 
 
 cdef int read_op(sc_op *op, str name, dict params) except -1:
     """Fill `op`, which refers to the bytes of ``mapped``: the caller keeps `params`."""
     cdef dict known_params = {"level": 1, "checksum": False, "compressor": "lz4", "shuffle": "noshuffle", "typesize": 1,
                               "blocksize": 0, "at_start": False, "item": "uint8", "encoded_item": "uint8", "offset": 0,
-                              "scale": 1, "rounding": "nearest-even", "out_of_range": None, "mapped": (b"", b"")}
+                              "scale": 1, "rounding": "nearest-even", "out_of_range": None, "mapped": (b"", b""),
+                              "first_bit": 0, "last_bit": 7, "n_bits": 8, "is_signed": False, "padding": "none"}
     unknown = set(params) - set(known_params)
     if name not in CODECS or unknown:
         raise ValueError(f"codec {name!r}: expected parameters among {sorted(known_params)}, got {sorted(unknown)}"
@@ -36,6 +38,11 @@ cdef int read_op(sc_op *op, str name, dict params) except -1:
     op.scale_word = known_params["scale"] & 0xffffffffffffffff if op.scale_is_integer else 0
     op.rounding = ROUNDINGS.index(known_params["rounding"])
     op.out_of_range = OUT_OF_RANGE.index(known_params["out_of_range"])
+    op.first_bit = known_params["first_bit"]
+    op.last_bit = known_params["last_bit"]
+    op.n_bits = known_params["n_bits"]
+    op.is_signed = known_params["is_signed"]
+    op.padding = PADDINGS.index(known_params["padding"])
     for direction in range(2):
         pairs = known_params["mapped"][direction]
         op.mapped[direction] = <const sc_mapped *><const void *>PyBytes_AsString(pairs)

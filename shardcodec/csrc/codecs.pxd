@@ -31,6 +31,11 @@ cdef extern from "codecs/sc_codec.h" nogil:
         bint scale_is_integer
         uint64_t offset_word
         uint64_t scale_word
+        int first_bit
+        int last_bit
+        int n_bits
+        bint is_signed
+        int padding
         int rounding
         int out_of_range
         const sc_mapped *mapped[2]

@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from ..errors import UnsupportedError
-from .codecs import Bytes, Crc32c, Filter, Sharding, compose_transposes
+from .codecs import Bytes, Crc32c, Filter, RegistryPackBits, Sharding, compose_transposes
 from .dtypes import SwapField
 from .spec import ChainSpec, ShardSpec
 
@@ -104,6 +104,11 @@ def _filters(chain: ChainSpec) -> list[Filter]:
     return [codec for codec in chain.codecs if isinstance(codec, Filter)]
 
 
+def _takes_numbers(chain: ChainSpec) -> bool:
+    """Return True if the first operation of the engine takes elements in native byte order."""
+    return bool(_filters(chain)) or isinstance(chain.serializer, RegistryPackBits)
+
+
 def _operations(chain: ChainSpec) -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return what the engine does to elements and to bytes; filters store elements in native order, so another one is a step."""
     filters, dtype = _filters(chain), chain.dtype
@@ -111,7 +116,9 @@ def _operations(chain: ChainSpec) -> tuple[tuple[str, dict[str, Any]], ...]:
         _, dtype = codec.output(chain.shape, dtype)
     operations = [codec.native() for codec in filters]
     serializer = chain.serializer
-    if filters and isinstance(serializer, Bytes) and serializer.endian not in (None, sys.byteorder):
+    if isinstance(serializer, RegistryPackBits):
+        operations.append(serializer.native())
+    elif filters and isinstance(serializer, Bytes) and serializer.endian not in (None, sys.byteorder):
         operations.append(("byteswap", {"typesize": dtype.itemsize}))
     return (*operations, *(codec.native() for codec in chain.bytes_codecs))
 
@@ -127,13 +134,15 @@ def _nan_order(chain: ChainSpec) -> str | None:
     serializer = chain.serializer
     if isinstance(serializer, Sharding) or chain.dtype.name not in _FLOATS or not np.isnan(chain.fill_value):
         return None
-    return sys.byteorder if _filters(chain) else serializer.endian or sys.byteorder
+    if isinstance(serializer, RegistryPackBits) or _takes_numbers(chain):
+        return sys.byteorder
+    return serializer.endian or sys.byteorder
 
 
 def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:
     """Return the runs that the engine reverses; only a leaf has them, because a shard delegates to its inner chunks."""
     serializer = chain.serializer
-    if _filters(chain):  # they take elements in native order, and store them so
+    if isinstance(serializer, RegistryPackBits) or _takes_numbers(chain):
         return () if native_order else chain.swap
     if isinstance(serializer, Sharding) or serializer.endian is None:
         return ()

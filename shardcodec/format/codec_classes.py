@@ -12,12 +12,13 @@ of zarr-python.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 from ..errors import UnsupportedError
 from .checks import as_int, as_int_tuple, show, unsupported, wrong
 from .dtypes import DType, swap_fields
+from .ml_types import element_kind, n_bits
 
 __all__ = [
     "Adler32",
@@ -34,6 +35,7 @@ __all__ = [
     "Gzip",
     "JenkinsLookup3",
     "Lz4",
+    "RegistryPackBits",
     "Shape",
     "Shuffle",
     "Transpose",
@@ -47,6 +49,7 @@ Shape = tuple[int, ...]
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC_MAX_TYPESIZE = 255
+_PADDINGS = ("none", "first_byte", "last_byte")
 _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
 
@@ -146,6 +149,81 @@ class Bytes(Codec):
 
     def encoded_nbytes(self, nbytes: int) -> int:
         return nbytes
+
+
+@dataclass(frozen=True)
+class RegistryPackBits(Codec):
+    """Some bits of each element, without gaps, from ``first_bit`` to ``last_bit``; None: from the lowest, to the highest.
+
+    numcodecs has another codec of this name, `PackBits`.
+    """
+
+    json_name: ClassVar[str] = "packbits"
+    kind = "array -> bytes"
+
+    padding_encoding: str = "none"
+    first_bit: int | None = None
+    last_bit: int | None = None
+    # bytes and bits of a number, and whether it has a sign
+    number: tuple[int, int, bool] = field(default=(1, 8, False), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.padding_encoding not in _PADDINGS:
+            known = ", ".join(_PADDINGS)
+            reason = f"expected one of {known}, got {show(self.padding_encoding)}"
+            wrong("padding_encoding", reason, actual=self.padding_encoding)
+        for name in ("first_bit", "last_bit"):
+            if getattr(self, name) is not None:
+                value = as_int(getattr(self, name), name, minimum=0, maximum=_INT32_MAX)
+                object.__setattr__(self, name, value)
+        if self.last_bit is not None and self.last_bit < (self.first_bit or 0):
+            reason = f"expected at least first_bit, {self.first_bit}, got {self.last_bit}"
+            wrong("last_bit", reason, actual=self.last_bit, limit=self.first_bit)
+
+    def resolve(self, shape: Shape, dtype: DType) -> RegistryPackBits:
+        kind = element_kind(dtype)
+        if kind not in "biufc":
+            reason = f"expected numbers or truth values for {self.json_name}, got {dtype}"
+            unsupported("", reason, codec=self.json_name)
+        n_parts = 2 if kind == "c" else 1  # the parts of a complex number are two numbers
+        n = 1 if kind == "b" else n_bits(dtype) // n_parts
+        for name in ("first_bit", "last_bit"):
+            value = getattr(self, name)
+            if value is not None and value >= n:
+                wrong(name, f"expected at most {n - 1} for {dtype}, got {value}", actual=value, limit=n - 1)
+        return replace(
+            self,
+            first_bit=self.first_bit or None,
+            last_bit=None if self.last_bit == n - 1 else self.last_bit,
+            number=(dtype.itemsize // n_parts, n, kind == "i"),
+        )
+
+    def configuration(self) -> dict[str, Any]:
+        given = {
+            "padding_encoding": self.padding_encoding,
+            "first_bit": self.first_bit,
+            "last_bit": self.last_bit,
+        }
+        return {key: value for key, value in given.items() if value not in ("none", None)}
+
+    def encoded_nbytes(self, nbytes: int) -> int:
+        first, last = self._range()
+        n_stored = nbytes // self.number[0] * (last - first + 1)
+        return (n_stored + 7) // 8 + (self.padding_encoding != "none")
+
+    def native(self) -> tuple[str, dict[str, Any]]:
+        first, last = self._range()
+        nbytes, n, is_signed = self.number
+        parameters = {"typesize": nbytes, "n_bits": n, "is_signed": is_signed}
+        return "bit_fields", parameters | {
+            "first_bit": first,
+            "last_bit": last,
+            "padding": self.padding_encoding,
+        }
+
+    def _range(self) -> tuple[int, int]:
+        """Return the first and the last stored bit."""
+        return self.first_bit or 0, self.number[1] - 1 if self.last_bit is None else self.last_bit
 
 
 @dataclass(frozen=True)

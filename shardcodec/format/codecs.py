@@ -34,6 +34,7 @@ from .codec_classes import (
     Gzip,
     JenkinsLookup3,
     Lz4,
+    RegistryPackBits,
     Shape,
     Shuffle,
     Transpose,
@@ -83,6 +84,7 @@ __all__ = [
     "PackBits",
     "Quantize",
     "RegistryBitRound",
+    "RegistryPackBits",
     "ScaleOffset",
     "Shape",
     "Sharding",
@@ -390,6 +392,13 @@ def _jenkins(initval: int, prefix: object) -> Codec:
     return JenkinsLookup3()
 
 
+def _registry_packbits(configuration: Mapping[str, Any], lenient: bool) -> Codec:
+    given = {
+        key: value for key, value in configuration.items() if value is not None or not key.endswith("_bit")
+    }
+    return _plain(RegistryPackBits, "padding_encoding", "first_bit", "last_bit")(given, lenient)
+
+
 def parse_sharding(configuration: Mapping[str, Any], lenient: bool) -> Sharding:
     """Read the configuration of `sharding_indexed`; see `parse_codecs` for ``lenient``."""
     lists = ("codecs", "index_codecs")
@@ -463,6 +472,7 @@ ROWS: tuple[Row, ...] = (
     _numcodecs_row(Quantize, "quantize", required=("digits",), dtype=None, astype=None),
     _numcodecs_row(AsType, "astype", required=("encode_dtype",), decode_dtype=None),
     _numcodecs_row(PackBits, "packbits"),
+    Row(RegistryPackBits, _registry_packbits),
     Row(ScaleOffset, _plain(ScaleOffset, "offset", "scale")),
     Row(CastValue, _plain(CastValue, "rounding", "out_of_range", "scalar_map", required=("data_type",))),
 )

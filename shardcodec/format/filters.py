@@ -24,7 +24,7 @@ import numpy as np
 from .. import native
 from ..errors import CodecError
 from .checks import as_int, as_items, as_mapping, check_keys, parse_named, show, unsupported, within, wrong
-from .codec_classes import Bytes, Codec, Endian, Shape, Transpose
+from .codec_classes import Bytes, Codec, Endian, RegistryPackBits, Shape, Transpose
 from .dtypes import DType, fill_from_document
 
 __all__ = [
@@ -358,8 +358,9 @@ class _Elementwise(Filter):
     """A filter that gives each element alone, whatever its place: its order with transposes and byte orders is free."""
 
     def check_follower(self, codec: Codec) -> None:
-        if not isinstance(codec, Filter | Bytes | Transpose):
-            self._refuse("", f"filters, transposes and bytes after {self.json_name}, got {codec.json_name}")
+        if not isinstance(codec, Filter | Bytes | RegistryPackBits | Transpose):
+            what = f"filters, transposes, bytes and packbits after {self.json_name}, got {codec.json_name}"
+            self._refuse("", what)
 
     def encoded_fill(self, fill: bytes) -> bytes:
         name, parameters = self.native()

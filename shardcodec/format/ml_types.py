@@ -10,6 +10,7 @@ Source: zarr-extensions, ``data-types``; TensorStore, driver ``zarr3``.
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "ml_dtype",
     "ml_dtypes",
     "ml_name",
+    "n_bits",
     "refuse_complex",
 ]
 
@@ -78,6 +80,12 @@ def element_kind(dtype: DType) -> str:
     if name is None:
         return dtype.kind
     return "f" if "float" in name else "u" if name.startswith("u") else "i"
+
+
+def n_bits(dtype: DType) -> int:
+    """Return the bits of an element that have a meaning."""
+    name = ml_name(dtype)
+    return 8 * dtype.itemsize if name is None else int(re.findall(r"\d+", name)[0])
 
 
 def refuse_complex(name: str) -> NoReturn:

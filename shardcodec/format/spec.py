@@ -42,6 +42,7 @@ from .codecs import (
     Crc32c,
     Endian,
     IndexLocation,
+    RegistryPackBits,
     Shape,
     Sharding,
     allow_clipping,
@@ -308,9 +309,9 @@ class ChainSpec(Readable):
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
-    def serializer(self) -> Bytes | Sharding:
+    def serializer(self) -> Bytes | RegistryPackBits | Sharding:
         """The array -> bytes codec."""
-        return next(codec for codec in self.codecs if isinstance(codec, Bytes | Sharding))
+        return next(codec for codec in self.codecs if isinstance(codec, Bytes | RegistryPackBits | Sharding))
 
     @property
     def bytes_codecs(self) -> tuple[Codec, ...]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .checks import as_items, bounded_depth, parse_named, show, unsupported, within, wrong
-from .codecs import Filter, Shuffle
+from .codecs import Filter, RegistryPackBits, Shuffle
 from .dtypes import DType
 from .metadata import TEXT_CODECS, document_in_v3
 from .spec import ChainSpec
@@ -59,7 +59,7 @@ class TextArray(NamedTuple):
         if spec.inner is not None and (spec.bytes_codecs or chunk.sharding is not None):
             unsupported("codecs", "expected texts in shards that are neither nested nor encoded as a whole")
         for codec in (*spec.codecs, *chunk.codecs):
-            if isinstance(codec, Filter | Shuffle):
+            if isinstance(codec, Filter | RegistryPackBits | Shuffle):
                 unsupported("codecs", f"expected no {codec.json_name} with texts", codec=codec.json_name)
         return spec
 

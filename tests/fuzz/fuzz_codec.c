@@ -76,6 +76,12 @@ choose(const uint8_t *head)
         op.mapped[k] = mapped[k];
         op.n_mapped[k] = head[7] % 3;
     }
+    op.typesize = op.codec == SC_CODEC_BIT_FIELDS ? 1u << head[5] % 4 : op.typesize;
+    op.n_bits = 1 + head[6] % (int)(8 * op.typesize);
+    op.last_bit = head[7] % op.n_bits;
+    op.first_bit = head[1] % (op.last_bit + 1);
+    op.is_signed = head[2] & 64;
+    op.padding = head[3] % 3;
     if (op.codec == SC_CODEC_BYTESWAP)
         op.typesize = 2u << head[5] % 3;
     if (op.codec == SC_CODEC_SCALE_OFFSET)
@@ -94,6 +100,8 @@ is_lossless(const struct sc_op *op)
     case SC_CODEC_PACKBITS:
     case SC_CODEC_CAST_VALUE:
         return false;
+    case SC_CODEC_BIT_FIELDS:
+        return op->last_bit - op->first_bit + 1 == (int)(8 * op->typesize);
     case SC_CODEC_SCALE_OFFSET:
         return sc_item_is_integer(op->item);
     case SC_CODEC_DELTA:

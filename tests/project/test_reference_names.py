@@ -22,6 +22,7 @@ NAMES = runpy.run_path(str(SCRIPTS / "reference_names.py"))
 PARSED = {
     "shardcodec.format.codec_classes.Bytes",
     "shardcodec.format.codec_classes.Codec",
+    "shardcodec.format.codec_classes.RegistryPackBits",
     "shardcodec.format.codecs.Sharding",
 }
 

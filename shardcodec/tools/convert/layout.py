@@ -161,7 +161,7 @@ def _codecs(source: SourceArray, choices: Choices, like: ChainSpec | None) -> tu
 
 
 def _with_bytes(codecs: tuple[CodecLike, ...], source: SourceArray) -> tuple[CodecLike, ...]:
-    serializers = ("bytes", "sharding_indexed")
+    serializers = ("bytes", "packbits", "sharding_indexed")
     names = [_name(codec) for codec in codecs]
     endian = "little" if swap_fields(source.dtype) else None
     if not any(name in serializers for name in names):
