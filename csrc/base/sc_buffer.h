@@ -5,7 +5,7 @@
 
 #include "base/sc_status.h"
 
-/* Memory that only grows, aligned to SC_ALIGNMENT. */
+/* Memory that only grows, aligned to SC_ALIGNMENT; to SC_BLOCK_NBYTES if it has as many. */
 struct sc_buffer {
     uint8_t *data;
     size_t capacity;
@@ -29,5 +29,12 @@ sc_buffer_extend(struct sc_buffer *buffer, size_t used, size_t n)
 }
 
 void sc_buffer_free(struct sc_buffer *buffer);
+
+/* Let buffers that are freed keep so many more bytes for the next ones, or fewer; 0 at the beginning. A program that makes large
+ * buffers again and again would give their pages to the system each time, and get new ones, which cost as much as a copy. */
+void sc_buffer_keep(int64_t nbytes);
+
+/* Install the fork handlers. Once, at import. */
+enum sc_status sc_buffer_init(void);
 
 #endif

@@ -31,6 +31,9 @@
 /* Buffers that vector code touches start on a cache line. */
 #define SC_ALIGNMENT 64
 
+/* No file system has larger blocks, and no machine has smaller pages. */
+#define SC_BLOCK_NBYTES 4096u
+
 static inline uint32_t
 load_le32(const uint8_t *p)
 {

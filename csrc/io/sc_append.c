@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <linux/fs.h>
@@ -28,6 +29,12 @@ static uint64_t
 to_block(uint64_t n)
 {
     return (n + SC_BLOCK_NBYTES - 1) & ~(uint64_t)(SC_BLOCK_NBYTES - 1);
+}
+
+uint64_t
+sc_append_room(uint64_t data_nbytes, uint64_t index_nbytes)
+{
+    return to_block(data_nbytes + index_nbytes);
 }
 
 static bool
@@ -69,29 +76,38 @@ open_same(const struct sc_append *append, int flags, int *fd, bool *refused, str
     return status;
 }
 
-/* Write with one call. A killed process has written all of it or nothing; any other problem shows in the result. */
+/* Write up to two parts, one behind the other, with one call. A killed process has written all of it or nothing; any other
+ * problem shows in the result. */
 static ssize_t
-write_once(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset)
+write_once(int fd, const char *path, const struct iovec parts[2], uint64_t offset)
 {
+    uint64_t n = parts[0].iov_len + parts[1].iov_len;
     unsigned n_interrupts = 0;
     ssize_t r;
 
     do {
+        struct iovec first = parts[0], second = parts[1];
         uint64_t limit = n;
 
-        if (!sc_file_allows("pwrite_once", path, &limit))
+        if (!sc_file_allows("pwrite_once", path, &limit)) {
             r = -1;
+            continue;
+        }
+        first.iov_len = (size_t)min_u64(first.iov_len, limit);
+        second.iov_len = (size_t)min_u64(second.iov_len, limit - first.iov_len);
+        if (first.iov_len)
+            r = pwritev(fd, (struct iovec[]){ first, second }, 2, (off_t)offset);
         else
-            r = pwrite(fd, src, (size_t)min_u64(limit, n), (off_t)offset);
+            r = pwrite(fd, second.iov_base, second.iov_len, (off_t)offset);
     } while (r < 0 && sc_file_interrupted(&n_interrupts));
     return r;
 }
 
-/* The same, but a short write is a failure. It has no errno; the cause is a lack of space. */
+/* Write one part with one call; a short write is a failure. It has no errno; the cause is a lack of space. */
 static enum sc_status
 write_all(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, struct sc_where *where)
 {
-    ssize_t r = write_once(fd, path, src, n, offset);
+    ssize_t r = write_once(fd, path, (struct iovec[2]){ { 0 }, { (void *)(uintptr_t)src, n } }, offset);
 
     if (r >= 0 && (size_t)r == n)
         return SC_OK;
@@ -156,27 +172,22 @@ fetch_end(int fd, uint64_t end, uint64_t n)
 static enum sc_status
 append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_where *where)
 {
-    uint64_t total = to_block(append->data_nbytes + append->index_nbytes);
-    enum sc_status status;
-    void *block = total > SIZE_MAX / 2 ? NULL : sc_aligned_alloc(SC_BLOCK_NBYTES, (size_t)total);
+    size_t n = (size_t)sc_append_room(append->data_nbytes, append->index_nbytes), tail = (size_t)append->data_nbytes;
+    struct iovec parts[2] = { { (void *)(uintptr_t)append->lent, (size_t)append->lent_nbytes }, { append->data, n } };
+    uint64_t total = append->lent_nbytes + n;
+    enum sc_status status = reserve(fd, append, total, where);
     ssize_t r;
 
-    if (!block)
-        return SC_NO_MEMORY;
-    if (append->data_nbytes)
-        memcpy(block, append->data, (size_t)append->data_nbytes);
-    memset((uint8_t *)block + append->data_nbytes, 0, (size_t)(total - append->data_nbytes - append->index_nbytes));
-    memcpy((uint8_t *)block + total - append->index_nbytes, append->index, (size_t)append->index_nbytes);
-    status = reserve(fd, append, total, where);
+    memset(append->data + tail, 0, n - tail - (size_t)append->index_nbytes);
+    memcpy(append->data + n - append->index_nbytes, append->index, (size_t)append->index_nbytes);
     if (!status) {
-        r = write_once(fd, append->path, block, (size_t)total, append->data_offset);
+        r = write_once(fd, append->path, parts, append->data_offset);
         *refused = r < 0 && errno == EINVAL;
         if (r >= 0 && (uint64_t)r != total)
             errno = ENOSPC;
         if ((r < 0 && !*refused) || (r >= 0 && (uint64_t)r != total))
             status = sc_file_error(where, "pwrite");
     }
-    sc_free(block);
     if (!status && !*refused)
         status = barrier(fd, append, where);
     if (!status && !*refused)
@@ -258,6 +269,13 @@ append_index(int fd, const struct sc_append *append, struct sc_where *where)
     return status;
 }
 
+/* True if the memory allows a write past the page cache. */
+static bool
+has_blocks(const struct sc_append *append)
+{
+    return ((uintptr_t)append->lent | append->lent_nbytes | (uintptr_t)append->data) % SC_BLOCK_NBYTES == 0;
+}
+
 enum sc_status
 sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused, struct sc_where *where)
 {
@@ -272,6 +290,8 @@ sc_append(const struct sc_append *append, enum sc_append_way way, bool *refused,
         *refused = true;
         return SC_OK;
     }
+    if (direct && !has_blocks(append))
+        return SC_BAD_ARGUMENT;
     status = open_same(append, direct ? O_DIRECT : 0, &fd, refused, where);
     if (!status && !*refused && direct)
         status = append_direct(fd, append, refused, where);

@@ -25,9 +25,6 @@
 
 #include "io/sc_file.h"
 
-/* No file system has larger blocks, and no machine has smaller pages. */
-#define SC_BLOCK_NBYTES 4096u
-
 enum sc_append_way {
     SC_APPEND_NOT = 0,
     SC_APPEND_DIRECT = 1,
@@ -38,13 +35,20 @@ enum sc_append_way {
 struct sc_append {
     const char *path;
     const struct sc_file_id *seen; /* the shard as the caller has inspected it: `path` must still name it, unchanged */
-    const uint8_t *data; /* new inner chunks */
-    uint64_t data_offset, data_nbytes; /* at or behind seen->nbytes; on a block boundary for `direct` */
+    const uint8_t *lent; /* direct: new inner chunks in the memory of the caller, whole blocks of it; NULL: none */
+    uint64_t lent_nbytes;
+    uint8_t *
+        data; /* the other new inner chunks, behind the lent ones; `direct` completes the last block: sc_append_room() */
+    uint64_t data_nbytes;
+    uint64_t data_offset; /* of all of them: at or behind seen->nbytes; on a block boundary for `direct` */
     const uint8_t *index;
     uint64_t index_nbytes;
     bool sync; /* on disk when this returns; not with `leap` */
     bool is_marked; /* an undo journal (sc_undo.h) protects the update; its marker is a second name of the file */
 };
+
+/* Return how many bytes of memory `direct` needs at append->data, which begins at a block boundary, too. */
+uint64_t sc_append_room(uint64_t data_nbytes, uint64_t index_nbytes);
 
 /* Carry out the update. *refused: the file system, or this file, does not allow it; nothing has changed. On failure
  * the file has been cut back to its old state. */

@@ -184,7 +184,7 @@ struct sc_write_item {
     bool declined; /* append or in_place, and this file does not allow it: nothing has been done */
     bool exists; /* only_new, and an object exists: nothing has been done */
     uint8_t *result; /* malloc'ed; NULL: the object is empty, and was or has to be deleted */
-    uint64_t result_nbytes;
+    uint64_t result_nbytes, result_capacity;
     bool empty;
     struct sc_file_version
         made; /* tells_states: the state of the file after this write; inode 0: the file is missing */

@@ -176,6 +176,24 @@ end_shard(struct sc_writer *writer, struct sc_write_object *object)
                                shard->index.at_start ? 0 : object->at);
 }
 
+/* Large chunks are not copied out of the memory of their batch, unless half of it would be wasted. */
+#define LARGE_NBYTES ((size_t)1 << 20)
+
+/* Store a chunk that is encoded in the memory of a batch. */
+static enum sc_status
+put_whole(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch)
+{
+    if (object->item->path || object->item->onto_old || batch->used < LARGE_NBYTES ||
+        batch->used < batch->bytes.capacity / 2)
+        return sc_write_object_put(writer, object, batch->bytes.data, batch->used, 0);
+    sc_buffer_free(&object->result);
+    object->result = batch->bytes;
+    object->item->result_nbytes = batch->used;
+    batch->bytes = (struct sc_buffer){ 0 };
+    writer->stats.bytes_written += batch->used;
+    return SC_OK;
+}
+
 /* Write an object that is one chunk. */
 static enum sc_status
 write_whole(struct sc_writer *writer, struct sc_write_object *object)
@@ -187,7 +205,7 @@ write_whole(struct sc_writer *writer, struct sc_write_object *object)
     sc_write_end_encoding(writer);
     object->item->empty = !status && nbytes == SC_ABSENT;
     if (!status && !object->item->empty)
-        status = sc_write_object_put(writer, object, batch->bytes.data, batch->used, 0);
+        status = put_whole(writer, object, batch);
     if (batch)
         sc_write_batch_put(writer->run, batch);
     return status;
@@ -205,6 +223,7 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
         if (SC_CHECKS && sc_chain_is_shard(item->chain))
             sc_write_check_memory(object);
         item->result = object->result.data;
+        item->result_capacity = object->result.capacity;
         object->result = (struct sc_buffer){ 0 };
         return SC_OK;
     }
@@ -247,6 +266,23 @@ finish_timed(struct sc_writer *writer, struct sc_write_object *object)
     return status;
 }
 
+/* Have room for all that is appended, because memory that grows is copied. What is not used is never touched. */
+static enum sc_status
+reserve_result(struct sc_write_object *object)
+{
+    const struct sc_write_item *item = object->item;
+    const struct sc_walk *walk = &object->walk;
+    uint64_t nbytes = sc_chain_bound(item->chain->inner);
+
+    if (item->append == SC_APPEND_NOT || item->in_place || item->encoded || item->selection || walk->leaps)
+        return SC_OK;
+    for (int a = 0; a < item->chain->ndim; a++)
+        if (!mul_fits(nbytes, walk->end[a] - walk->first[a], &nbytes) || nbytes > PTRDIFF_MAX / 2)
+            return SC_OK;
+    return sc_buffer_reserve(&object->result,
+                             (size_t)(nbytes + item->footer_nbytes + item->chain->index.nbytes) + 2 * SC_BLOCK_NBYTES);
+}
+
 /* Encode the inner chunks and let other threads help. On return every batch is written and every helper has left. */
 static void
 encode_shared(struct sc_writer *writer, struct sc_write_object *object)
@@ -267,6 +303,8 @@ object_reset(struct sc_write_object *object, size_t item_no, struct sc_write_ite
     object->failed = object->all_claimed = false;
     object->n_claimed = object->n_placed = 0;
     object->slots.n = object->slots.used = 0;
+    object->lent = NULL;
+    object->lent_nbytes = 0;
     object->in_pieces = false;
     object->given = item->encoded;
     object->n_given = item->n_encoded;
@@ -274,7 +312,7 @@ object_reset(struct sc_write_object *object, size_t item_no, struct sc_write_ite
     object->file = (struct sc_newfile){ .fd = -1, .at = -1 };
     object->old_fd = -1;
     item->result = NULL;
-    item->result_nbytes = 0;
+    item->result_nbytes = item->result_capacity = 0;
     item->empty = item->exists = item->declined = false;
 }
 
@@ -283,7 +321,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
 {
     struct sc_write_run *run = writer->run;
     struct sc_write_item *item = &run->plan->items[item_no];
-    bool shared = sc_chain_is_shard(item->chain);
+    bool shared = sc_chain_is_shard(item->chain), encodes;
     enum sc_status status;
 
     object_reset(object, item_no, item);
@@ -295,10 +333,14 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
     object->in_pieces = shared && !in_memory(item) && sc_write_uses_pieces(run);
     if (!status && shared)
         status = sc_write_object_carry(writer, object);
-    if (status || !shared)
+    encodes = !status && shared && !sc_write_object_lend(writer, object);
+    if (encodes)
+        status = reserve_result(object);
+    if (status || !encodes)
         sc_team_announce(&run->base.team);
     if (!status && shared) {
-        encode_shared(writer, object);
+        if (encodes)
+            encode_shared(writer, object);
         sc_where_clear(&writer->where);
         status = sc_failure_decides(&run->base.failure, item_no, SC_NOWHERE) ? SC_CANCELLED : end_shard(writer, object);
     } else if (!status) {

@@ -218,7 +218,7 @@ encode_inner(struct sc_writer *writer, struct sc_write_object *object, struct sc
     return encode_chunk(writer, batch, shard->inner, 1, &given, old, old_nbytes, &batch->sizes[i]);
 }
 
-/* Copy the given encoded chunks side by side, so that neighbours are written at once. */
+/* Copy the given encoded chunks side by side, so that neighbours are written at once. A single one is not copied. */
 static enum sc_status
 take_encoded(const struct sc_write_object *object, struct sc_write_batch *batch)
 {
@@ -228,6 +228,11 @@ take_encoded(const struct sc_write_object *object, struct sc_write_batch *batch)
     for (size_t i = 0; i < batch->n; i++) {
         batch->sizes[i] = chunks[i].nbytes;
         nbytes += chunks[i].nbytes;
+    }
+    if (batch->n == 1) {
+        batch->lent = chunks[0].bytes;
+        batch->used = (size_t)nbytes;
+        return nbytes > PTRDIFF_MAX ? SC_NO_MEMORY : SC_OK;
     }
     if (nbytes > PTRDIFF_MAX || sc_buffer_reserve(&batch->bytes, (size_t)nbytes))
         return SC_NO_MEMORY;
@@ -246,6 +251,7 @@ sc_write_batch_encode(struct sc_writer *writer, struct sc_write_object *object, 
     struct sc_failure *failure = &writer->run->base.failure;
 
     batch->used = 0;
+    batch->lent = NULL;
     if (object->item->encoded) {
         enum sc_status status = take_encoded(object, batch);
 

@@ -48,7 +48,7 @@ sc_write_check_note(struct sc_write_object *object, uint64_t position, const uin
 void
 sc_write_check_note_batch(struct sc_write_object *object, const struct sc_write_batch *batch)
 {
-    const uint8_t *bytes = batch->bytes.data;
+    const uint8_t *bytes = sc_write_batch_bytes(batch);
 
     for (size_t i = 0; i < batch->n; i++) {
         if (batch->sizes[i] == SC_ABSENT)

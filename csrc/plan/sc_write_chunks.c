@@ -154,7 +154,7 @@ static enum sc_status
 write_batch(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch **owned)
 {
     const struct sc_write_batch *batch = *owned;
-    const uint8_t *bytes = batch->bytes.data;
+    const uint8_t *bytes = sc_write_batch_bytes(batch);
     uint64_t offset = 0;
     size_t n = 0;
     enum sc_status status = SC_OK;
@@ -221,6 +221,60 @@ encode(struct sc_writer *writer, struct sc_write_object *object, struct sc_write
     } else {
         sc_write_batch_encode(writer, object, batch);
     }
+}
+
+/* ---- inner chunks that are not copied ---- */
+
+/* True if the box has whole inner chunks in a row, and they lie in the memory of the caller as they will lie in the file. *axis:
+ * the one along which they follow each other. */
+static bool
+lie_as_stored(const struct sc_chain *inner, const struct sc_walk *walk, int *axis)
+{
+    uint64_t most = 1;
+
+    *axis = 0;
+    for (int a = 0; a < inner->ndim; a++) {
+        uint64_t n = walk->end[a] - walk->first[a];
+
+        if (walk->box.step[a] != 1 || walk->box.start[a] % inner->shape[a] ||
+            walk->box.count[a] != n * inner->shape[a] || (n > 1 && most > 1))
+            return false;
+        if (n > 1)
+            *axis = a;
+        most = max_u64(most, n);
+    }
+    return sc_chain_has_layout(inner, walk->strides) &&
+           (most == 1 || (uint64_t)walk->strides[*axis] * inner->shape[*axis] == inner->nbytes);
+}
+
+bool
+sc_write_object_lend(struct sc_writer *writer, struct sc_write_object *object)
+{
+    struct sc_write_item *item = object->item;
+    const struct sc_chain *shard = item->chain, *inner = shard->inner;
+    const struct sc_walk *walk = &object->walk;
+    uint64_t n, position;
+    int axis;
+
+    if (item->append != SC_APPEND_DIRECT || item->in_place || item->encoded || item->selection || item->alignment > 1 ||
+        !writer->run->plan->rules.write_empty || !sc_chain_is_plain(inner) || inner->swap.n_fields ||
+        (uintptr_t)item->src % SC_BLOCK_NBYTES || !lie_as_stored(inner, walk, &axis))
+        return false;
+    n = walk->end[axis] - walk->first[axis];
+    if (n * inner->nbytes % SC_BLOCK_NBYTES)
+        return false;
+    position = sc_walk_entry(shard, walk->first);
+    for (uint64_t i = 0; i < n; i++, position += shard->grid_strides[axis]) {
+        object->entries[position] = (struct sc_entry){ object->at, inner->nbytes };
+        if (SC_CHECKS)
+            sc_write_check_note(object, position, item->src + i * inner->nbytes, inner->nbytes);
+        object->at += inner->nbytes;
+    }
+    object->lent = item->src;
+    object->lent_nbytes = item->result_nbytes = n * inner->nbytes;
+    writer->stats.chunks_encoded += n;
+    writer->stats.bytes_written += object->lent_nbytes;
+    return true;
 }
 
 /* ---- whole batches ---- */

@@ -117,17 +117,24 @@ sc_write_object_append(struct sc_writer *writer, struct sc_write_object *object,
     struct sc_write_item *item = object->item;
     struct sc_append append = { .path = item->path,
                                 .seen = &object->old_id,
-                                .data = object->result.data,
+                                .lent = object->lent,
+                                .lent_nbytes = object->lent_nbytes,
                                 .data_offset = item->data_offset,
-                                .data_nbytes = item->result_nbytes,
+                                .data_nbytes = item->result_nbytes - object->lent_nbytes,
                                 .index = object->index.data,
                                 .index_nbytes = item->chain->index.nbytes,
                                 .sync = writer->run->plan->sync,
                                 .is_marked = is_marked };
-    enum sc_status status;
+    enum sc_status status = SC_OK;
 
     if (!is_marked && changes_nothing(object))
         return check_old(writer, object);
+    if (item->append == SC_APPEND_DIRECT)
+        status = sc_buffer_grow(&object->result, (size_t)append.data_nbytes,
+                                (size_t)sc_append_room(append.data_nbytes, append.index_nbytes));
+    if (status)
+        return status;
+    append.data = object->result.data;
     status = sc_append(&append, item->append, &item->declined, &writer->where);
     if (SC_CHECKS && !is_marked && !status && !item->declined)
         sc_write_check_file(object, object->old_fd);

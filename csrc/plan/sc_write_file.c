@@ -316,6 +316,28 @@ add_slot(struct sc_slots *slots, const uint8_t *src, size_t n, uint64_t offset)
     return SC_OK;
 }
 
+/* Add bytes to the result, at an offset in it. */
+static enum sc_status
+add_to_result(struct sc_write_object *object, const uint8_t *src, size_t n, uint64_t offset)
+{
+    size_t used = (size_t)(object->item->result_nbytes - object->lent_nbytes);
+
+    offset -= object->lent_nbytes;
+    if (offset > PTRDIFF_MAX - n)
+        return SC_NO_MEMORY;
+    if (offset + n > used) {
+        enum sc_status status = sc_buffer_extend(&object->result, used, (size_t)offset + n - used);
+
+        if (status)
+            return status;
+    }
+    if (offset > used) /* an object must not show old memory of this process */
+        memset(object->result.data + used, 0, (size_t)offset - used);
+    memcpy(object->result.data + offset, src, n);
+    object->item->result_nbytes = object->lent_nbytes + max_u64(used, offset + n);
+    return SC_OK;
+}
+
 enum sc_status
 sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, const uint8_t *src, size_t n,
                     uint64_t offset)
@@ -336,20 +358,5 @@ sc_write_object_put(struct sc_writer *writer, struct sc_write_object *object, co
         offset += head;
         n -= head;
     }
-    if (is_tail(object->item))
-        offset -= object->item->data_offset;
-    if (offset > PTRDIFF_MAX - n)
-        return SC_NO_MEMORY;
-    if (offset + n > object->item->result_nbytes) {
-        size_t used = (size_t)object->item->result_nbytes;
-        enum sc_status status = sc_buffer_extend(&object->result, used, (size_t)offset + n - used);
-
-        if (status)
-            return status;
-    }
-    if (offset > object->item->result_nbytes) /* an object must not show old memory of this process */
-        memset(object->result.data + object->item->result_nbytes, 0, (size_t)(offset - object->item->result_nbytes));
-    memcpy(object->result.data + offset, src, n);
-    object->item->result_nbytes = max_u64(object->item->result_nbytes, offset + n);
-    return SC_OK;
+    return add_to_result(object, src, n, is_tail(object->item) ? offset - object->item->data_offset : offset);
 }

@@ -28,6 +28,7 @@
 /* Some inner chunks, encoded one after the other. */
 struct sc_write_batch {
     struct sc_buffer bytes;
+    const uint8_t *lent; /* the bytes of one given chunk; NULL: they are in the memory of the batch */
     size_t used;
     uint64_t number;
     size_t n;
@@ -36,6 +37,12 @@ struct sc_write_batch {
     uint64_t *sizes; /* SC_ABSENT: left out */
     struct sc_write_batch *next;
 };
+
+static inline const uint8_t *
+sc_write_batch_bytes(const struct sc_write_batch *batch)
+{
+    return batch->lent ? batch->lent : batch->bytes.data;
+}
 
 /* Bytes of a new file that one call writes. */
 struct sc_piece {
@@ -91,6 +98,8 @@ struct sc_write_object {
     uint64_t at; /* where the next batch goes */
     struct sc_entry *entries;
     struct sc_buffer entries_memory, index, result;
+    const uint8_t *lent; /* the first bytes of the result, in the memory of the caller; the buffer has the rest */
+    uint64_t lent_nbytes;
     struct sc_slots slots; /* in_place: new bytes that overwrite old ones */
     bool in_pieces; /* the new file is written in pieces */
     bool is_moving; /* a thread moves bytes into pieces; under the mutex of `shared` */
@@ -299,6 +308,10 @@ void sc_write_object_pack_old(struct sc_write_object *object);
 /* Encode one batch of the object, then place and write all batches that can be placed; or, in pieces, do the next of these
  * steps, for which the thread may have to wait. False: nothing is left to do. */
 bool sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object);
+
+/* Place new inner chunks that lie in the memory of the caller as they will lie in the file, so that they are written from there.
+ * False: they must be encoded, or copied. */
+bool sc_write_object_lend(struct sc_writer *writer, struct sc_write_object *object);
 
 /* Under the mutex of the object: true if another thread can help. `later`: also if it must first wait for another one. */
 bool sc_write_object_wants_help(const struct sc_write_run *run, const struct sc_write_object *object, bool later);

@@ -8,9 +8,9 @@ A `Request` says which elements of which objects of one store are read or writte
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,13 +24,15 @@ from ..storage.store import Outcome, Store, StoredObject, StreamedObject
 from ..storage.waiting import Patience, in_thread
 from .placement import ABSENT
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes
-from .records import Flags
-from .regions import Box, Boxes, pack_boxes
-from .write import Elements, WriteItem, work_nbytes, write_objects
+from .records import EncodedItem, Flags, PlanItem
+from .regions import Box, Boxes, as_void, pack_boxes
+from .write import Elements, WriteItem, ordered, work_nbytes, write_objects
 
 __all__ = [
     "STREAMED_NBYTES",
+    "NewChunks",
     "Request",
+    "encode_ahead",
     "read_request",
     "streamed_shard",
     "write_request",
@@ -235,6 +237,9 @@ class _NewShard:
 #
 # Write a `Request`: `storage.replace` replaces its objects by new ones, which the engine encodes.
 
+# For each object of a request: encoded inner chunks by position in its index, in the order in which they are stored.
+NewChunks: TypeAlias = Sequence[Mapping[int, Any]]
+
 # The memory of a shard that is encoded while it is stored: pieces, and parts that are under way.
 STREAMED_NBYTES = 80 << 20
 
@@ -249,19 +254,57 @@ async def write_request(request: Request, options: Options, runner: Runner = ON_
     await replace(request.store, keys, _ElementsMaker(request, options), options, runner)
 
 
-def write_request_blocking(request: Request, options: Options) -> None:
-    """Store the elements of a request, in a thread that does not run an event loop; raises as `write_request`."""
-    run_blocking(write_request(request, options, BLOCKING))
+def write_request_blocking(request: Request, options: Options, chunks: NewChunks | None = None) -> None:
+    """Store the elements of a request, in a thread that does not run an event loop; raises as `write_request`.
+
+    chunks: from `encode_ahead`.
+    """
+    keys = [item.key for item in request.items]
+    run_blocking(replace(request.store, keys, _ElementsMaker(request, options, chunks), options, BLOCKING))
+
+
+def encode_ahead(request: Request, options: Options) -> NewChunks | None:
+    """Encode the inner chunks of a write before it takes the locks of its objects; None if it does not give them whole.
+
+    The result has a mapping for each object, from positions of inner chunks to encoded bytes, in the order in which they are stored.
+    """
+    plan: list[PlanItem] = []
+    places: list[list[int]] = []
+    for item in request.items:
+        chain, box = item.chain, item.box
+        is_native = chain.is_shard and chain.stage is None and not chain.is_opaque
+        if not is_native or not isinstance(box, Box) or box.step is not None:
+            return None
+        shape = tuple(chain.inner.shape)
+        parts = list(zip(box.start, box.count, shape, strict=True))
+        if chain.perm != tuple(range(len(shape))) or any(start % n or count % n for start, count, n in parts):
+            return None
+        first = [start // n for start, _, n in parts]
+        steps = list(np.ndindex(*(count // n for _, count, n in parts)))
+        for step in steps:
+            at = tuple(a + i * n for a, i, n in zip(box.at, step, shape, strict=True))
+            plan.append(PlanItem(chain.inner, None, Box((0,) * len(shape), shape, None, at)))
+        coords = np.add(first, steps).T
+        places.append(np.ravel_multi_index(tuple(coords), tuple(chain.grid_shape)).tolist())
+    rules = {"write_empty": request.writes_empty, "n_threads": options.threads}
+    new, *_ = native.load().write(plan, as_void(request.array), request.axes, **rules)
+    encoded = iter(new)
+    chunks = [dict(zip(positions, encoded, strict=False)) for positions in places]
+    return [
+        {position: of[position] for position in ordered(list(of), item.chain.grid_shape, options.order)}
+        for of, item in zip(chunks, request.items, strict=True)
+    ]
 
 
 class _ElementsMaker:
-    """A `Maker` of objects with the elements of a request."""
+    """A `Maker` of objects with the elements of a request. chunks: the same elements, if they are encoded already."""
 
     keeps_emptied = False
 
-    def __init__(self, request: Request, options: Options) -> None:
+    def __init__(self, request: Request, options: Options, chunks: NewChunks | None = None) -> None:
         self._request = request
         self._options = options
+        self._chunks = chunks
 
     def begin(self) -> None:
         """Do nothing: the elements are known."""
@@ -284,6 +327,8 @@ class _ElementsMaker:
         at_once = [old for old, new in zip(stored, streamed, strict=True) if new is None]
         if not at_once:
             return Outcome(streamed)
+        if self._chunks is not None:
+            return await runner.call(self._write_encoded, at_once, self._chunks, inline=False)
         items = [_item(self._request, old) for old in at_once]
         is_inline = store.is_prompt and self._options.durability == "rename" and self._is_small(items)
         outcome = await runner.call(self._write, items, at_once, inline=is_inline)
@@ -305,6 +350,17 @@ class _ElementsMaker:
             if total > INLINE_NBYTES:
                 return False
         return True
+
+    def _write_encoded(self, stored: Sequence[StoredObject], chunks: NewChunks) -> Outcome:
+        elements = [_item(self._request, old) for old in stored]
+        items = [
+            EncodedItem(
+                item.chain, item.path, item.old, chunks[old.position], item.key, old_file=item.old_file
+            )
+            for item, old in zip(elements, stored, strict=True)
+        ]
+        staging = None if items[0].path is None else self._request.store.staging(items[0].key)
+        return write_objects(items, self._options, staging=staging, retry_appeared=False)
 
     def _write(self, items: Sequence[WriteItem], stored: Sequence[StoredObject]) -> Outcome:
         request, options = self._request, self._options

@@ -25,9 +25,12 @@ cdef class Bytes:
 
     cdef uint8_t *data
     cdef Py_ssize_t nbytes
+    cdef size_t capacity
 
     def __dealloc__(self):
-        free(self.data)
+        cdef sc_buffer memory
+        memory.data, memory.capacity = self.data, self.capacity
+        sc_buffer_free(&memory)
 
     def __len__(self):
         return self.nbytes
@@ -36,8 +39,9 @@ cdef class Bytes:
         PyBuffer_FillInfo(view, self, self.data, self.nbytes, 1, flags)
 
 
-cdef Bytes adopt(uint8_t *data, uint64_t nbytes):
+cdef Bytes adopt(uint8_t *data, uint64_t nbytes, size_t capacity=0):
     cdef Bytes owner = Bytes.__new__(Bytes)
+    owner.capacity = capacity
     owner.data = data
     owner.nbytes = <Py_ssize_t>nbytes
     return owner

@@ -19,6 +19,12 @@ def direct_append_works(str folder):
     return bool(works)
 
 
+def keep_memory(int64_t nbytes):
+    """Let freed buffers keep so many more bytes for the next ones, or fewer (csrc/base/sc_buffer.h)."""
+    with nogil:
+        sc_buffer_keep(nbytes)
+
+
 def file_system_magic(int fd):
     """Return the `statfs` magic number of the file system of an open file; 0 if it is unknown."""
     cdef uint64_t magic
@@ -229,7 +235,7 @@ cdef object run_write(sc_write_plan *plan, Batch batch, Cancel cancel):
     objects = []
     for i in range(plan.n_items):
         if plan.items[i].result != NULL:
-            result = adopt(plan.items[i].result, plan.items[i].result_nbytes)
+            result = adopt(plan.items[i].result, plan.items[i].result_nbytes, plan.items[i].result_capacity)
             plan.items[i].result = NULL
             objects.append((batch.kept[i], result) if i in batch.kept else result)
         elif i in batch.kept and not plan.items[i].empty:

@@ -67,6 +67,8 @@ cdef extern from "base/sc_buffer.h" nogil:
 
     sc_status sc_buffer_grow(sc_buffer *buffer, size_t used, size_t n)
     void sc_buffer_free(sc_buffer *buffer)
+    void sc_buffer_keep(int64_t nbytes)
+    sc_status sc_buffer_init()
 
 
 cdef extern from "base/sc_cpu.h" nogil:

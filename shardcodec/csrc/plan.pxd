@@ -145,6 +145,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         bint exists
         uint8_t *result
         uint64_t result_nbytes
+        uint64_t result_capacity
         bint empty
         sc_file_version made
 

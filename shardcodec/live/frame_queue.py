@@ -9,7 +9,8 @@ Where a shard is replaced as a whole, its frames wait until all are there.
 
 from __future__ import annotations
 
-import heapq
+import _thread
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -17,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..access.placement import BLOCK_NBYTES
 from ..errors import StreamError
 from .order import FrameOrder
 from .record import StreamRecord
-from .target import Frame, FrameTarget
+from .target import Frame, FrameTarget, FrameUpdate
 
 __all__ = ["FrameMemory", "StreamLimits", "StreamQueue"]
 
@@ -28,14 +30,15 @@ Ints = tuple[int, ...]
 
 # Frames that wait in the memory of one queue, also if they are tiny.
 MAX_FRAMES = 1 << 16
-# A slot begins at a multiple of this number of bytes, for any data type.
+# A slot begins at a multiple of this number of bytes, for any data type; the first one at a block.
 SLOT_ALIGNMENT = 64
 
 
 class FrameMemory:
     """The memory of the frames that wait: slots of the size of the largest frame. Callers hold the mutex of the writers.
 
-    The lowest free slot is taken, so that the memory in use is small while the writer keeps up, and frames lie one behind the other.
+    A frame goes behind the one before it, if this slot is free and was used before, else into the lowest free slot. So frames that
+    follow each other lie one behind the other, and no more memory is used than once waited.
     """
 
     def __init__(self, nbytes: int, frame_nbytes: int) -> None:
@@ -45,22 +48,36 @@ class FrameMemory:
             raise ValueError(
                 f"queue: expected at least {self._slot_nbytes} bytes, for one frame, got {nbytes}"
             )
-        self._free = list(range(self.n_slots))
-        self._bytes = np.empty(self.n_slots * self._slot_nbytes, dtype=np.uint8)
+        self._is_free = bytearray(b"\1" * self.n_slots)
+        self._n_free = self.n_slots
+        self._n_used = 0  # slots behind these were never taken
+        self._last = -1
+        room = np.empty(self.n_slots * self._slot_nbytes + BLOCK_NBYTES, dtype=np.uint8)
+        self._bytes = room[-room.ctypes.data % BLOCK_NBYTES :]
 
     @property
     def is_full(self) -> bool:
         """True if no slot is free."""
-        return not self._free
+        return not self._n_free
 
     def take(self) -> int | None:
         """Return a free slot; None if there is none."""
-        return heapq.heappop(self._free) if self._free else None
+        if not self._n_free:
+            return None
+        slot = self._last + 1
+        if slot >= self._n_used or not self._is_free[slot]:
+            slot = self._is_free.index(1)
+        self._is_free[slot] = 0
+        self._n_free -= 1
+        self._n_used = max(self._n_used, slot + 1)
+        self._last = slot
+        return slot
 
     def give(self, slots: Iterable[int]) -> None:
         """Free slots."""
         for slot in slots:
-            heapq.heappush(self._free, slot)
+            self._is_free[slot] = 1
+            self._n_free += 1
 
     def slots(self, shape: Ints, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Return all slots as one array of frames of this shape."""
@@ -87,7 +104,7 @@ class StreamQueue:
     """The frames of one stream that wait. Callers of the methods hold the mutex of the writers, except for `store` and `publish`.
 
     flush_until: frames with smaller numbers are stored at once. n_stored: all frames with smaller numbers are stored, or were dropped.
-    n_published: those that the record counts. is_busy: a thread stores frames. failure: the error of the last update.
+    n_published: those that the record counts. n_busy: threads that store frames. failure: the error of the last update.
     """
 
     def __init__(
@@ -103,7 +120,11 @@ class StreamQueue:
         self._done: set[int] = set()
         self.n_stored = self.n_published = self._n_grown = order.number
         self.flush_until = 0
-        self.is_busy = self.is_closed = False
+        self.n_busy = 0
+        self.is_closed = False
+        self.turn = (
+            _thread.allocate_lock()
+        )  # of the thread whose frames are stored, while others may encode theirs
         self.failure: BaseException | None = None
         self.n_frames = self.n_frames_stored = self.n_frames_dropped = self.n_updates = 0
         self.slowest = 0.0
@@ -112,6 +133,11 @@ class StreamQueue:
     def stores_shards(self) -> bool:
         """True if shards are stored as a whole."""
         return self._limits.by_shard
+
+    @property
+    def update_nbytes(self) -> int:
+        """Size of the frames of the largest update."""
+        return self._limits.n_frames * self.target.frame_nbytes
 
     def begin(self) -> None:
         """Take the array over from an earlier stream, and show readers all frames of it."""
@@ -156,8 +182,12 @@ class StreamQueue:
 
     def next_update(self, now: float, *, is_full: bool) -> list[Frame] | float:
         """Return the frames to store now, an empty list for an update of the record alone, or the seconds until the next look."""
-        if self.is_busy or self.failure is not None:
+        if self.failure is not None or self.n_busy >= self.n_threads:
             return math.inf
+        if self.n_busy:  # only whole updates, because others may come while the first one is stored
+            waiting = self._groups.get((), deque())
+            is_due = len(waiting) >= self._limits.n_frames
+            return self._first_of(waiting, now, takes_all=False) if is_due else math.inf
         is_flush = not self.is_flushed(self.flush_until)
         if self._limits.by_shard:
             key = self._shard_to_store(any_shard=is_flush or is_full)
@@ -184,15 +214,28 @@ class StreamQueue:
         return max(groups, key=lambda key: len(groups[key])) if groups else None
 
     def _first_of(self, group: deque[Frame], now: float, *, takes_all: bool) -> list[Frame]:
-        """Take the first frames out of a group, if possible up to the end of an inner chunk."""
+        """Take the first frames out of a group, if possible up to the end of an inner chunk.
+
+        Those that do not lie one behind the other in memory would be copied, so they wait for the next update, if it does not
+        have fewer than half of the frames.
+        """
         n = min(len(group), self._limits.n_frames)
-        end = n
-        while end and not self._ends_chunk(group, end):
-            end -= 1
+        pairs = itertools.pairwise(itertools.islice(group, n))
+        n_joined = 1 + sum(1 for _ in itertools.takewhile(lambda pair: pair[1].follows(pair[0]), pairs))
+        end = self._chunk_end(group, n_joined)
+        if 2 * end >= self._limits.n_frames:
+            return [group.popleft() for _ in range(end)]
+        end = self._chunk_end(group, n)
         rest_is_due = n == len(group) and (
             takes_all or (end < n and group[end].time + self._limits.max_delay <= now)
         )
         return [group.popleft() for _ in range(n if not end or rest_is_due else end)]
+
+    def _chunk_end(self, group: deque[Frame], end: int) -> int:
+        """Return the last position up to `end` at which an inner chunk ends, 0 if there is none."""
+        while end and not self._ends_chunk(group, end):
+            end -= 1
+        return end
 
     def _ends_chunk(self, group: deque[Frame], end: int) -> bool:
         """Return True if the frame before position `end` completes its inner chunk, or the next frame is in another one."""
@@ -203,10 +246,15 @@ class StreamQueue:
         following = group[end].place
         return any(a // n != b // n for a, b, n in zip(place, following, extents, strict=True))
 
-    def store(self, frames: Sequence[Frame]) -> None:
-        """Store frames in one update. Without the mutex."""
+    @property
+    def n_threads(self) -> int:
+        """How many threads may store frames: one of them, and one that encodes the next ones meanwhile."""
+        return 2 if self.target.encodes_ahead and not self._limits.by_shard else 1
+
+    def store(self, update: FrameUpdate) -> None:
+        """Store frames in one update. Without the mutex, but with the turn."""
         self._record.check()
-        self.target.store(frames)
+        self.target.store(update)
 
     def mark_stored(self, frames: Sequence[Frame]) -> int:
         """Count frames that are stored; return the number of frames that the record may count."""
@@ -236,8 +284,8 @@ class StreamQueue:
         self.failure = error
         if frames:
             key = self._shard_of(frames[0].place) if self._limits.by_shard else ()
-            group = self._groups.setdefault(key, deque())
-            group.extendleft(reversed(frames))
+            waiting = self._groups.get(key, deque())
+            self._groups[key] = deque(sorted((*frames, *waiting)))  # by number: several updates may fail
             if self._limits.by_shard and key not in self._missing:
                 self._whole.appendleft(key)
 

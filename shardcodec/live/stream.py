@@ -217,7 +217,9 @@ def stream(
         queues.append(_queue_of(target, places, limits, start, resume=resume))
     for each in queues:  # after all checks
         each.begin()
-    writers = StreamWriters(queues, memory, min(len(queues), targets[0].options.threads))
+    writers = StreamWriters(
+        queues, memory, min(sum(queue.n_threads for queue in queues), targets[0].options.threads)
+    )
     streams = [Stream(each, writers, memory, full, copy, ends_threads=not is_group) for each in queues]
     return StreamGroup(streams, writers) if is_group else streams[0]
 

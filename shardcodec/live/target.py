@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..access.array import Array, grow, objects_of, open_array, reopened
-from ..access.array_io import Request, write_request_blocking
+from ..access.array_io import NewChunks, Request, encode_ahead, write_request_blocking
 from ..access.box_reader import Folder
 from ..access.buffer import flush_names, is_any_buffered
 from ..access.placement import Facts, way_to_append
@@ -41,6 +41,17 @@ class Frame(NamedTuple):
     slot: int
     time: float
 
+    def follows(self, other: Frame) -> bool:
+        """Return True if the frame lies behind another one in memory."""
+        return self.source is other.source and self.row == other.row + 1
+
+
+class FrameUpdate(NamedTuple):
+    """Frames that are ready to be stored. chunks: their encoded inner chunks; None: they are encoded when they are stored."""
+
+    request: Request
+    chunks: NewChunks | None
+
 
 class FrameTarget:
     """An array that takes frames. axes: those of the stream, slowest first."""
@@ -66,19 +77,32 @@ class FrameTarget:
         """The objects of the array."""
         return self._objects.folder
 
-    def store(self, frames: Sequence[Frame]) -> None:
-        """Store frames in one update of each object that they touch; it raises as `write_request_blocking`."""
+    def prepare(self, frames: Sequence[Frame]) -> FrameUpdate:
+        """Do what does not need the locks of the objects: it may be done while other frames are stored."""
         source, indexes = _joined(frames)
         places = np.array([frame.place for frame in frames], dtype=np.int64)
-        request = self._block(source, indexes, places) or self._boxes(source, indexes, places)
+        block = self._block(source, indexes, places)
+        if block is None or not self.encodes_ahead:
+            return FrameUpdate(block or self._boxes(source, indexes, places), None)
+        return FrameUpdate(block, encode_ahead(block, self.options))
+
+    def store(self, update: FrameUpdate) -> None:
+        """Store frames in one update of each object that they touch; it raises as `write_request_blocking`."""
+        request = update.request
         if is_any_buffered():  # the buffer would store older elements over the frames
             flush_names(self.folder.store.lock_names([item.key for item in request.items]))
-        write_request_blocking(request, self.options)
+        write_request_blocking(request, self.options, update.chunks)
 
     def grow(self, extent: int) -> None:
         """Make the array at least `extent` elements long along the first axis of the stream."""
         if extent > self.array.shape[self.axes[0]]:
             grow(self.array, self.axes[0], extent)
+
+    @property
+    def encodes_ahead(self) -> bool:
+        """True if frames are encoded before their objects are locked: their codecs take time, and they are appended."""
+        chain = self._objects.chain
+        return chain.is_shard and chain.inner.fixed_nbytes is None and chain.stage is None
 
     def is_readable_after_update(self) -> bool:
         """Return True if an update costs little more than its frames; False: shards must be replaced as a whole."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Literal, TypeVar
 
+from .. import native
 from ..errors import StreamFullError
 from ..storage.waiting import WorkerThreads
 from .frame_queue import FrameMemory, StreamQueue
@@ -29,12 +30,14 @@ T = TypeVar("T")
 Full = Literal["block", "raise", "drop"]
 Tokens = SimpleQueue[None]
 
+# Memory that the engine keeps from one update to the next for each thread, in updates: encoded inner chunks, and all that is appended.
+KEPT_UPDATES = 2
 # Longest sleep, in seconds: a thread then looks whether the interpreter ends, and a caller tries again.
 IDLE_SECONDS = 1.0
 
 
 class StreamWriters:
-    """The threads and the memory that the streams of a group share. At most one thread stores frames of a stream at a time."""
+    """The threads and the memory that the streams of a group share. At most one thread stores frames of a stream at a time; another one may encode the next ones."""
 
     def __init__(self, queues: Sequence[StreamQueue], memory: FrameMemory, n_threads: int) -> None:
         self._queues = queues
@@ -45,6 +48,9 @@ class StreamWriters:
         self._turn = 0
         self._is_ending = self._is_abandoned = self._has_no_thread = False
         self._process = os.getpid()
+        # new memory for each update would cost as much as a copy of the frames
+        self._kept_nbytes = KEPT_UPDATES * n_threads * max(queue.update_nbytes for queue in queues)
+        native.load().keep_memory(self._kept_nbytes)
         self._caller = threading.get_ident()
         self._threads = WorkerThreads[None](n_threads, "shardcodec-stream")
         for _ in range(n_threads):
@@ -99,7 +105,7 @@ class StreamWriters:
             queue.failure = None  # its frames are tried again now
             self._check(queue)
             number = queue.flush_until = queue.order.number
-        self._wait_for(lambda: True if queue.is_flushed(number) and not queue.is_busy else None, queue)
+        self._wait_for(lambda: True if queue.is_flushed(number) and not queue.n_busy else None, queue)
 
     def give_up(self, queue: StreamQueue) -> None:
         """Take no further frames of a stream, and drop those that wait."""
@@ -113,6 +119,8 @@ class StreamWriters:
             idle = self._take_idle()
         _wake(idle)
         self._threads.__exit__(None, None, None)
+        kept, self._kept_nbytes = self._kept_nbytes, 0
+        native.load().keep_memory(-kept)
 
     def stats(self, queue: StreamQueue) -> tuple[int, int, int, int, float]:
         """Return frames that wait, stored and dropped ones, updates, and the seconds of the slowest update."""
@@ -212,7 +220,7 @@ class StreamWriters:
             update = self._queues[number].next_update(now, is_full=self._memory.is_full)
             if not isinstance(update, float):
                 self._turn = number + 1
-                self._queues[number].is_busy = True
+                self._queues[number].n_busy += 1
                 return self._queues[number], update
             wait = min(wait, update)
         return wait
@@ -221,17 +229,19 @@ class StreamWriters:
         begin = time.perf_counter()
         failure: BaseException | None = None
         try:
-            if frames:
-                queue.store(frames)
-            with self._mutex:
-                n_frames = queue.mark_stored(frames)
-                self._memory.give(frame.slot for frame in frames)
-                frames = []
-            queue.publish(n_frames)
+            update = queue.target.prepare(frames) if frames else None
+            with queue.turn:
+                if update is not None:
+                    queue.store(update)
+                with self._mutex:
+                    n_frames = queue.mark_stored(frames)
+                    self._memory.give(frame.slot for frame in frames)
+                    frames = []
+                queue.publish(n_frames)
         except BaseException as error:  # noqa: BLE001 - the caller of the stream raises it
             failure = error
         with self._mutex:
-            queue.is_busy = False
+            queue.n_busy -= 1
             if failure is None:
                 queue.n_updates += 1
                 queue.slowest = max(queue.slowest, time.perf_counter() - begin)

@@ -20,6 +20,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum kind { CREATE = 1, WRITE, SIZE, SYNC, LINK, UNLINK, RENAME, EXCHANGE, MARK };
@@ -226,6 +227,39 @@ ssize_t
 pwrite64(int fd, const void *data, size_t n, off64_t offset)
 {
     return pwrite(fd, data, n, offset);
+}
+
+/* One write: all its bytes appear together if it is direct. */
+static void
+wrote_parts(int fd, const struct iovec *parts, int n_parts, ssize_t n, uint64_t offset)
+{
+    char *data = n > 0 && log_fd >= 0 ? malloc((size_t)n) : NULL;
+    size_t done = 0;
+
+    for (int i = 0; data && i < n_parts && done < (size_t)n; i++) {
+        size_t part = parts[i].iov_len < (size_t)n - done ? parts[i].iov_len : (size_t)n - done;
+
+        memcpy(data + done, parts[i].iov_base, part);
+        done += part;
+    }
+    if (data)
+        wrote(fd, data, n, offset);
+    free(data);
+}
+
+ssize_t
+pwritev(int fd, const struct iovec *parts, int n_parts, off_t offset)
+{
+    ssize_t r;
+
+    LOCKED(r = REAL(pwritev)(fd, parts, n_parts, offset); wrote_parts(fd, parts, n_parts, r, (uint64_t)offset));
+    return r;
+}
+
+ssize_t
+pwritev64(int fd, const struct iovec *parts, int n_parts, off64_t offset)
+{
+    return pwritev(fd, parts, n_parts, offset);
 }
 
 ssize_t

@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -309,6 +310,22 @@ ssize_t
 pwrite64(int fd, const void *data, size_t n, off64_t offset)
 {
     return pwrite(fd, data, n, offset);
+}
+
+/* Only behind the end of a file: a direct append. */
+ssize_t
+pwritev(int fd, const struct iovec *parts, int n_parts, off_t offset)
+{
+    if (!is_ours(fd))
+        return REAL(pwritev)(fd, parts, n_parts, offset);
+    stop("pwritev");
+    return CHANGED(REAL(pwritev)(fd, parts, n_parts, offset));
+}
+
+ssize_t
+pwritev64(int fd, const struct iovec *parts, int n_parts, off64_t offset)
+{
+    return pwritev(fd, parts, n_parts, offset);
 }
 
 ssize_t

@@ -1,0 +1,270 @@
+# test_stream_memory.py - memory of streams: which bytes are copied, and which memory is used again
+# SPDX-License-Identifier: MIT
+"""Raw frames go to the file from the queue, memory is kept between updates, and frames are encoded while others are stored."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import resource
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import descriptor, random_array, zarrs_view
+from live_frames import frames_of, image_array
+from zarr.codecs import ZstdCodec
+
+import shardcodec
+from shardcodec import native, tools
+from shardcodec.live import target as target_module
+from shardcodec.live.frame_queue import FrameMemory, StreamLimits, StreamQueue
+from shardcodec.live.order import FrameOrder
+from shardcodec.live.record import StreamRecord
+from shardcodec.live.target import Frame, FrameTarget, handle_on
+from shardcodec.storage import file_systems
+
+Values = np.ndarray[Any, Any]
+
+MIB = 1 << 20
+BLOCK = (64, 32)  # a frame of 4096 bytes
+
+
+@pytest.fixture
+def direct(tmp_path: Path) -> None:
+    """Skip where appends do not bypass the page cache."""
+    with descriptor(tmp_path) as fd:
+        if not file_systems.appends_directly(str(tmp_path / "shard"), fd):
+            pytest.skip("no direct appends here")
+
+
+def target_of(array: Any, axes: tuple[int, ...] = (0,)) -> FrameTarget:
+    """Return the target of a stream into an array."""
+    return FrameTarget(handle_on(array, None, writes=True, write_strategy="append", compact=False), axes)
+
+
+def new_array(folder: Path, shape: tuple[int, int], n: int = 24, in_chunk: int = 1, **arguments: Any) -> Any:
+    """Create an array of one shard."""
+    layout = {"shape": (n, *shape), "shards": (n, *shape), "chunks": (in_chunk, *shape), "compressors": None}
+    return image_array(folder, **(layout | arguments))
+
+
+def slots_with(frames: Values, shift: int = 0) -> Values:
+    """Return frames in the memory of a queue; or so many bytes behind its beginning."""
+    memory = FrameMemory(frames.nbytes + MIB, frames[0].nbytes)
+    slots = memory.slots(frames.shape[1:], frames.dtype)
+    assert slots.ctypes.data % 4096 == 0
+    if shift:
+        slots = (
+            slots.reshape(-1).view("uint8")[shift:][: frames.nbytes].view(frames.dtype).reshape(frames.shape)
+        )
+    slots[: len(frames)] = frames
+    return slots
+
+
+def store(target: FrameTarget, slots: Values, first: int, n: int, places: Any = None) -> None:
+    """Store n frames that lie in the slots of their numbers."""
+    numbers = range(first, first + n)
+    target.store(target.prepare([Frame(i, places[i] if places else (i,), slots, i, i, 0.0) for i in numbers]))
+
+
+# ---------------------------------------------------------------- raw frames
+
+
+@pytest.mark.usefixtures("direct")
+def test_raw_frames_are_appended_from_the_memory_of_the_queue(tmp_path: Path) -> None:
+    """They were copied three times, each time into new memory."""
+    shape, engine = (512, 1024), native.load()
+    frames = random_array((12, *shape), "uint16")
+    array = new_array(tmp_path / "a", shape)
+    slots, target = slots_with(frames), target_of(array)
+    store(target, slots, 0, 2)
+    engine.set_memory_fault(1 << 62)
+    store(target, slots, 2, 8)
+    *_, peak = engine.end_memory_fault()
+    assert peak < MIB // 4
+    assert (zarrs_view(array)[:10] == frames[:10]).all()
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("codec", [None, "auto"])
+@pytest.mark.parametrize("in_chunk", [(1, 1), (2, 1), (4, 1), (1, 3), (2, 3)])
+def test_shards_do_not_depend_on_where_frames_lie_and_when_they_are_encoded(
+    tmp_path: Path, in_chunk: tuple[int, int], codec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is written from the memory of the queue, or its frames are encoded ahead; the other one not."""
+    frames = frames_of(24, BLOCK)
+    places = list(np.ndindex(8, 3))
+    shards = []
+    for shift in (0, 64):
+        layout = {"shape": (8, 3, *BLOCK), "shards": (8, 3, *BLOCK), "chunks": (*in_chunk, *BLOCK)}
+        array = image_array(tmp_path / str(shift), **layout, compressors=codec)
+        target, slots, first = target_of(array, (0, 1)), slots_with(frames, shift), 0
+        if shift:
+            monkeypatch.setattr(FrameTarget, "encodes_ahead", False)
+        for n in (3, 6, 1, 2, 6, 1, 5):
+            store(target, slots, first, n, places)
+            first += n
+        shards.append((tmp_path / str(shift) / "c/0/0/0/0").read_bytes())
+        assert (zarrs_view(array)[...] == frames.reshape(8, 3, *BLOCK)).all()
+        assert tools.verify(tmp_path / str(shift), level="decode").n_findings == 0
+    assert shards[0] == shards[1]
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("nbytes", [0, 4096, 2 * 4096])
+def test_append_from_the_memory_of_the_queue_that_falls_short_is_undone(tmp_path: Path, nbytes: int) -> None:
+    """The first bytes come from the queue, and the rest from the memory of the engine: a short write ends in either of them."""
+    frames, engine = frames_of(6, BLOCK), native.load()
+    array = new_array(tmp_path / "a", BLOCK)
+    slots, target = slots_with(frames), target_of(array)
+    store(target, slots, 0, 2)
+    before = (tmp_path / "a/c/0/0/0").read_bytes()
+    engine.set_fault(1 << 62, "count")
+    store(target, slots, 2, 2)
+    call = engine.end_fault().index("pwrite_once")
+    after = (tmp_path / "a/c/0/0/0").read_bytes()
+    engine.set_fault(call, "short", nbytes)
+    with pytest.raises(OSError, match="No space left"):
+        store(target, slots, 4, 2)
+    engine.end_fault()
+    assert (tmp_path / "a/c/0/0/0").read_bytes() == after != before
+    store(target, slots, 4, 2)
+    assert (zarrs_view(array)[:6] == frames).all()
+
+
+# ---------------------------------------------------------------- memory that is used again
+
+
+def test_frames_that_follow_each_other_lie_in_slots_that_do() -> None:
+    memory = FrameMemory(8 * 64, 64)
+    assert [memory.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    memory.give([0, 1, 2])
+    assert [memory.take() for _ in range(2)] == [0, 1]
+    memory.give([3, 4])
+    assert [memory.take() for _ in range(3)] == [2, 3, 4]
+    memory.give([0, 1])
+    assert [memory.take() for _ in range(5)] == [0, 1, 5, 6, 7]
+    assert memory.take() is None and memory.is_full
+    memory.give([6])
+    assert memory.take() == 6
+
+
+def test_frames_that_do_not_follow_each_other_in_memory_wait_for_the_next_update(tmp_path: Path) -> None:
+    """They would be copied. So slots that are used again in a circle would cost a copy of each frame."""
+    target = target_of(image_array(tmp_path / "a", in_chunk=2))
+    limits = StreamLimits(max_delay=0, n_frames=8, by_shard=False, grow_every=None)
+    record = StreamRecord(target.folder, target.options, {"axes": [0]})
+    order = FrameOrder((40,), None, 0, grows=False)
+    queue = StreamQueue(target, order, record, limits)
+    slots = FrameMemory(20 * 192, 192).slots((12, 8), np.dtype("uint16"))
+    for row in (12, 13, 14, 15, 16, 0, 1, 2, 3, 4, 9, 5, 7, 8, 10, 11):
+        queue.push(slots, row, row, 0.0)
+    updates = []
+    while queue.n_frames:
+        frames = queue.next_update(1.0, is_full=False)
+        assert isinstance(frames, list)
+        updates.append([frame.row for frame in frames])
+        queue.mark_stored(frames)
+    # the first at the end of an inner chunk; the third has no four frames side by side
+    assert updates == [[12, 13, 14, 15], [16, 0, 1, 2, 3, 4, 9, 5], [7, 8, 10, 11]]
+
+
+def encoded_frames(n: int) -> Values:
+    """Return frames of 2 MiB that no codec makes smaller."""
+    return random_array((n, 1024, 1024), "uint16")
+
+
+@pytest.mark.skipif("SHARDCODEC_TEST_SANITIZER" in os.environ, reason="sanitizers have their own memory")
+def test_memory_of_an_update_serves_the_next_one(tmp_path: Path) -> None:
+    """Each update got new memory, whose pages cost about as much as a copy of all frames."""
+    frames = encoded_frames(4)
+    array = new_array(tmp_path / "a", (1024, 1024), 64, compressors=ZstdCodec(level=1))
+    faults = []
+    with shardcodec.stream(array, max_frames=4) as stream:
+        for _ in range(16):
+            stream.append(frames)
+            stream.flush()
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    n_pages = frames.nbytes // 4096
+    assert faults[-1] - faults[7] < 8 * n_pages // 4
+
+
+def test_closed_streams_keep_no_memory(tmp_path: Path) -> None:
+    frames, engine = encoded_frames(3), native.load()
+
+    def work(name: str) -> None:
+        array = new_array(tmp_path / name, (1024, 1024), compressors=ZstdCodec(level=1))
+        with shardcodec.stream(array, max_frames=1) as stream:
+            for _ in range(4):
+                stream.append(frames)
+
+    work("a")  # one-time allocations
+    engine.set_memory_fault(1 << 62)
+    work("b")
+    gc.collect()
+    _, _, nbytes, _ = engine.end_memory_fault()
+    assert nbytes < MIB
+
+
+# ---------------------------------------------------------------- frames that are encoded while others are stored
+
+
+def test_next_update_is_encoded_while_one_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk waited for the processors, and they waited for the disk."""
+    may_store, n_encoded = threading.Event(), itertools.count(1)
+    second = threading.Event()
+    real_store, real_encode = FrameTarget.store, target_module.encode_ahead
+
+    def wait_and_store(self: FrameTarget, update: Any) -> None:
+        assert update.chunks is not None
+        assert may_store.wait(60)
+        real_store(self, update)
+
+    def encode(request: Any, options: Any) -> Any:
+        if next(n_encoded) == 2:
+            second.set()
+        return real_encode(request, options)
+
+    monkeypatch.setattr(FrameTarget, "store", wait_and_store)
+    monkeypatch.setattr(target_module, "encode_ahead", encode)
+    array = image_array(tmp_path / "a", in_chunk=2)
+    with shardcodec.stream(array, max_frames=4, threads=2) as stream:
+        stream.append(frames_of(40))
+        assert second.wait(60)
+        may_store.set()
+    assert (array[...] == frames_of(40)).all()
+    assert stream.stored == 40
+
+
+def append_and_flush(stream: Any, frames: Values) -> None:
+    stream.append(frames)
+    stream.flush()
+
+
+def test_updates_that_fail_while_others_are_encoded_are_tried_again_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_store, has_failed = FrameTarget.store, threading.Event()
+
+    def fail_at_first(self: FrameTarget, update: Any) -> None:
+        if not has_failed.is_set():
+            raise OSError("no room")
+        real_store(self, update)
+
+    monkeypatch.setattr(FrameTarget, "store", fail_at_first)
+    array = image_array(tmp_path / "a", in_chunk=2)
+    with shardcodec.stream(array, max_frames=4, threads=2, queue=60 * 192) as stream:
+        with pytest.raises(shardcodec.StreamError, match="no room"):
+            append_and_flush(stream, frames_of(40))
+        while stream._queue.n_busy:
+            time.sleep(0.001)
+        assert [frame.number for frame in stream._queue.waiting()] == list(range(stream.position))
+        has_failed.set()
+        stream.append(frames_of(40 - stream.position, first=stream.position))
+        stream.flush()
+    assert (array[...] == frames_of(40)).all()
