@@ -38,10 +38,10 @@ WIDER = """() => {
 # Links to other places of the site, without those that a reader does not see.
 LINKS = """() => [...document.querySelectorAll('article a[href]')].map(a => a.href.split('?')[0])
   .filter(href => href.startsWith(location.origin))"""
-# Blocks of commands of which a reader must scroll to see a comment, or all of a command without comments.
-HIDDEN = """() => [...document.querySelectorAll('.language-console pre, .language-bash pre')]
-  .filter(e => e.textContent.includes('# ') && e.querySelector('code').scrollWidth > e.querySelector('code').clientWidth + 1)
-  .map(e => e.textContent.trim().slice(0, 60))"""
+# Commands with a comment on their line, in blocks that a reader must scroll to see it.
+HIDDEN = r"""() => [...document.querySelectorAll('.language-console pre, .language-bash pre')]
+  .filter(e => e.querySelector('code').scrollWidth > e.querySelector('code').clientWidth + 1)
+  .flatMap(e => e.textContent.split('\n').filter(line => /^[^#\s].*\s# /.test(line)).map(line => `comment out of sight: ${line}`))"""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -126,7 +126,9 @@ def check(folder: Path, pictures: Path | None) -> list[str]:
             for name in names:
                 page.goto(f"{address}/{name}")
                 links |= set(page.evaluate(LINKS))
-                faults += [f"{name}, {width} px: {fault}" for fault in page.evaluate(WIDER)]
+                faults += [
+                    f"{name}, {width} px: {fault}" for fault in page.evaluate(WIDER) + page.evaluate(HIDDEN)
+                ]
                 if pictures:
                     page.screenshot(path=pictures / f"{name.replace('/', '-')}-{width}.png")
             search(page, address, faults)

@@ -114,6 +114,11 @@ class Options:
     staging_nbytes : int
         Bound in bytes of the encoded and decoded inner chunks held at a time for codecs that are not native. One inner
         chunk for each thread is held in any case.
+
+    Examples
+    --------
+    >>> shardcodec.Options(threads=2).durability
+    'rename'
     """
 
     threads: int

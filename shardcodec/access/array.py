@@ -225,6 +225,21 @@ class Array(ArrayReader):
     ------
     FileNotFoundError, SpecError, UnsupportedError
         As for `open_array`.
+
+    Examples
+    --------
+    >>> array = shardcodec.open_array("a.zarr", mode="r+")
+    >>> array.shape, array.chunks, array.shards
+    ((4, 6), (2, 3), (4, 6))
+    >>> array[1:3, 2:4] = 0
+    >>> array.write_boxes([(0, 0), (3, 4)], np.full((2, 1, 2), 9, "int32"))
+    >>> array.oindex[[0, 3], 4:].tolist()
+    [[4, 5], [9, 9]]
+    >>> array.append(np.ones((2, 6), "int32"))
+    (6, 6)
+    >>> array.attrs["unit"] = "m"
+    >>> dict(shardcodec.open_array("a.zarr").attrs)
+    {'unit': 'm'}
     """
 
     def __init__(

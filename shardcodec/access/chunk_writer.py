@@ -442,6 +442,16 @@ class SlotWriter(ChunkWriter):
         `token` is not a token of this version.
     FileNotFoundError
         The shard has been committed or aborted.
+
+    Examples
+    --------
+    >>> spec = shardcodec.ShardSpec((4, 6), (4, 3), "uint8", 0, codecs=["bytes"])
+    >>> token = shardcodec.ShardWriter.create("shard", spec)
+    >>> with shardcodec.ShardWriter.join(token) as part:
+    ...     part.write_chunk((0, 1), np.ones((4, 3), "uint8"))
+    >>> part.present.tolist()
+    [[0, 1]]
+    >>> shardcodec.ShardWriter.join(token).commit(part.present)
     """
 
     _CLOSED = "expected an open part of the shard, but it has been closed; call ShardWriter.join again"

@@ -133,6 +133,14 @@ class Attributes(MutableMapping[str, Any]):
         The attributes of Zarr v2 are a document of their own.
     options : Options, optional
         Options of the writes; None if the array may not be changed.
+
+    Examples
+    --------
+    >>> attributes = shardcodec.open_array("a.zarr", mode="r+").attrs
+    >>> attributes["unit"] = "K"
+    >>> attributes.update(axis="z")
+    >>> sorted(attributes)
+    ['axis', 'unit']
     """
 
     def __init__(self, folder: Folder, *, is_v2: bool, options: Options | None) -> None:

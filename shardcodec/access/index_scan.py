@@ -82,6 +82,14 @@ class ChunkState:
         Shape of an inner chunk, in elements.
     array_shape, shard_shape : tuple of int or None
         Shape of the array and of a shard, in elements, for pictures.
+
+    Examples
+    --------
+    >>> state = shardcodec.chunk_state("a.zarr", region=np.s_[:2])
+    >>> state.exists.tolist(), state.first
+    ([[True, True]], (0, 0))
+    >>> len(list(state.iter_existing()))
+    2
     """
 
     exists: np.ndarray[Any, np.dtype[np.bool_]]

@@ -74,6 +74,16 @@ class Shard(ShardReader):
         An argument is invalid.
     UnsupportedError
         Codecs follow the sharding, so inner chunks cannot be accessed one by one.
+
+    Examples
+    --------
+    >>> spec = shardcodec.ShardSpec.from_metadata(zarr.open_array("a.zarr").metadata.to_dict())
+    >>> with shardcodec.open_shard("a.zarr", "c/0/0", spec, mode="r+") as shard:
+    ...     shard.write_chunks([(0, 1)], np.full((1, 2, 3), 7, "int32"))
+    ...     shard.erase([(1, 0)])
+    ...     exists, row = shard.state().tolist(), shard.read_region(0).tolist()
+    >>> exists, row
+    ([[True, True], [False, True]], [0, 1, 2, 7, 7, 7])
     """
 
     def __init__(

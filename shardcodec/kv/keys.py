@@ -70,6 +70,11 @@ class KeyRange(_Bounds):
         Lower bound; any bytes, which need not be a key of the grid.
     exclusive_max : bytes
         Upper bound, not included; any bytes. Empty: the range has no upper bound.
+
+    Examples
+    --------
+    >>> kv.KeyRange.prefix(b"ab")
+    KeyRange(inclusive_min=b'ab', exclusive_max=b'ac')
     """
 
     __slots__ = ()

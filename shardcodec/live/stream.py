@@ -295,6 +295,16 @@ class Stream:
     ----------
     readable : {"after each update", "when a shard is full"}
         When other processes can read frames.
+
+    Examples
+    --------
+    >>> array = zarr.create_array("run.zarr", shape=(2, 4, 4), chunks=(1, 4, 4), dtype="uint8")
+    >>> with shardcodec.stream("run.zarr", axis=0) as frames:
+    ...     taken = frames.append(np.ones((4, 4), "uint8"))
+    ...     frames.flush()
+    ...     readable = int(array[0, 0, 0])
+    >>> taken, readable
+    (1, 1)
     """
 
     def __init__(
@@ -452,6 +462,15 @@ class StreamGroup(Sequence[Stream]):
     ----------
     streams, writers
         As `stream` makes them.
+
+    Examples
+    --------
+    >>> for name in ("left.zarr", "right.zarr"):
+    ...     array = zarr.create_array(name, shape=(2, 4, 4), chunks=(1, 4, 4), dtype="uint8")
+    >>> with shardcodec.stream(["left.zarr", "right.zarr"], axis=0) as cameras:
+    ...     taken = [camera.append(np.ones((4, 4), "uint8")) for camera in cameras]
+    >>> taken
+    [1, 1]
     """
 
     def __init__(self, streams: Sequence[Stream], writers: StreamWriters) -> None:

@@ -73,6 +73,13 @@ class IndexCache:
     -----
     An index of more than 256 KiB is cached at its second read. An index is not cached if its file was changed less than
     two seconds before the read, because the times of the file could not reveal another change.
+
+    Examples
+    --------
+    >>> cache = shardcodec.IndexCache(2**20)
+    >>> arrays = [shardcodec.open_array("a.zarr", index_cache=cache) for _ in range(2)]
+    >>> [int(array[0, 1]) for array in arrays]
+    [1, 1]
     """
 
     @checked

@@ -74,6 +74,12 @@ class AccessPattern(Record):
         Shape of the box, in elements.
     weight : float
         How often it is read, in relation to the other patterns.
+
+    Examples
+    --------
+    >>> planes = tools.AccessPattern("planes", (1, 512, 512), weight=2.0)
+    >>> planes.box, planes.weight
+    ((1, 512, 512), 2.0)
     """
 
     text: str

@@ -33,6 +33,13 @@ class Bounds(Record):
         Number of writers that work at the same time, each on shards of its own.
     ratio : float
         Expected compression ratio.
+
+    Examples
+    --------
+    >>> bounds = tools.Bounds(shard_nbytes=2**26, max_files=100)
+    >>> planes = tools.parse_access("1,:,:", (1000, 512, 512))
+    >>> tools.advise((1000, 512, 512), "uint16", [planes], bounds).proposals[0].n_files
+    8
     """
 
     chunk_nbytes: int = 1 << 20

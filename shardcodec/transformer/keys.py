@@ -60,6 +60,12 @@ class KeyLayout:
     ------
     ValueError
         The separator is neither "/" nor ".".
+
+    Examples
+    --------
+    >>> layout = transformer.KeyLayout.v3()
+    >>> layout.key("volume", (1, 2))
+    'volume/c/1/2'
     """
 
     folder: str

@@ -138,6 +138,13 @@ class ShardCodecPipeline(CodecPipeline):
     Notes
     -----
     `zarr.abc.codec.CodecPipeline` documents the methods; the docstrings here add what differs.
+
+    Examples
+    --------
+    >>> with zarr.config.set({"codec_pipeline.path": "shardcodec.ShardCodecPipeline"}):
+    ...     array = zarr.open_array("a.zarr")
+    >>> array[0].tolist()
+    [0, 1, 2, 3, 4, 5]
     """
 
     def __init__(self, metadata: ArrayMetadata, store: Any, attached: Mapping[str, Any] = NOTHING) -> None:

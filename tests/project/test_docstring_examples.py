@@ -89,6 +89,33 @@ def test_each_public_function_has_an_example() -> None:
     assert not sorted(FUNCTIONS - with_example), "add a section Examples to the docstring"
 
 
+# Classes whose objects only come from functions, and are read.
+RESULTS = {
+    "BoundStore",
+    "OpenArray",
+    "OpenArrays",
+    "ReadResult",
+    "Stamp",
+    "StoreSpec",
+    "StreamStats",
+    "WritePlan",
+}
+
+
+def test_each_public_class_has_an_example() -> None:
+    classes = {
+        name
+        for name, value in PUBLIC.items()
+        if inspect.isclass(value) and not issubclass(value, BaseException)
+    }
+    needed = {
+        name for name in classes if name.rpartition(".")[2] not in RESULTS and not name.endswith("Report")
+    }
+    with_example = {name for name in needed if ">>>" in (inspect.getdoc(PUBLIC[name]) or "")}
+    assert len(needed) > 15
+    assert not sorted(needed - with_example), "add a section Examples to the docstring"
+
+
 def test_examples_import_nothing_of_their_own() -> None:
     """The reference shows the imports once, above all examples of a page."""
     sources = [example.source for found in EXAMPLES.values() for example in found]

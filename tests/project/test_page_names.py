@@ -100,6 +100,19 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
     assert not dead, f"update {page}: {dead}"
 
 
+def test_first_page_installs_as_the_readme() -> None:
+    blocks = [
+        re.findall(r"^```console\n(.*?)^```", section[1], re.DOTALL | re.MULTILINE)
+        for page in ("README.md", "docs/index.md")
+        if (
+            section := re.search(
+                r"^## Install\n(.*?)^## ", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
+            )
+        )
+    ]
+    assert len(blocks) == 2 and blocks[0] and blocks[0] == blocks[1]
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
 def test_names_of_pages_are_links(page: str) -> None:
     text = re.sub(

@@ -463,6 +463,13 @@ class Prices:
     ----------
     get, put : float
         Of reads and of writes.
+
+    Examples
+    --------
+    >>> prices = tools.Prices(get=0.0004, put=0.005)
+    >>> report = tools.convert("a.zarr", "b.zarr", shards=(4, 3), dry_run=True, prices=prices)
+    >>> Path("b.zarr").exists()
+    False
     """
 
     get: float
