@@ -129,6 +129,8 @@ def parse_rules(kind: Kind, texts: Sequence[str]) -> Any:
     for text in texts:
         arrays, _, rest = text.rpartition(":")
         value = _parse_value(kind, rest)
+        if arrays and isinstance(value, int):
+            value = rest  # a number would be that of an axis
         given = value if isinstance(value, dict) and not arrays else {arrays or ALL: value}
         if twice := rules.keys() & given.keys():
             raise ValueError(f"{kind}: expected one rule for {min(twice)!r}, got two")
@@ -159,7 +161,7 @@ def rules_of(kind: Kind, given: Any) -> tuple[LayoutRule, ...]:
         return ()
     if not isinstance(given, Mapping):
         return (LayoutRule(kind, _value(kind, given)),)
-    axes = {name: size for name, size in given.items() if _is_whole(size)}
+    axes = {name: size for name, size in given.items() if _is_whole(size) and name != ALL}
     rules = [LayoutRule(kind, _value(kind, axes))] if axes else []
     rules += [
         LayoutRule(kind, _value(kind, value), str(name)) for name, value in given.items() if name not in axes
