@@ -33,6 +33,7 @@ from shardcodec.csrc.kernels cimport *
 from shardcodec.csrc.plan cimport *
 
 import os
+import struct
 import sys
 from collections import namedtuple
 from threading import get_ident, main_thread

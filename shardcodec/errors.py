@@ -15,6 +15,7 @@ __all__ = [
     "ChecksumError",
     "CodecError",
     "ConflictError",
+    "ElementTypeError",
     "GroupWriteError",
     "LockError",
     "LockScopeError",
@@ -60,6 +61,8 @@ class ShardError(Exception):
         Name of a codec, as in Zarr metadata.
     element : int
         The element that a codec cannot encode or decode, counted in the order in which the inner chunk stores its elements.
+    element_coords : tuple of int
+        The same by axis of the inner chunk.
     path : str
         Place in the JSON metadata, such as ``codecs[0].configuration.chunk_shape[1]``.
     """
@@ -75,6 +78,7 @@ class ShardError(Exception):
     actual: Any = None
     codec: str | None = None
     element: int | None = None
+    element_coords: tuple[int, ...] | None = None
     path: str | None = None
 
     def __init__(self, message: str = "", /, **context: Any) -> None:
@@ -122,6 +126,8 @@ class ShardError(Exception):
         "shard 'c/0/1': index is short"
         """
         text = self.message
+        if context.get("element_coords") is not None:
+            text = text.replace(f"element {self.element}:", f"element {tuple(context['element_coords'])}:", 1)
         if context.get("chunk_coords") is not None:
             text = f"inner chunk {tuple(context['chunk_coords'])}: {text}"
         if context.get("shard") not in (None, ""):
@@ -152,6 +158,13 @@ class ChecksumError(ShardError, ValueError):
 
 class CodecError(ShardError, ValueError):
     """A codec (``codec``) cannot decode or encode its input."""
+
+
+class ElementTypeError(CodecError, TypeError):
+    """A codec cannot encode an element because of its type, such as a number in an array of text.
+
+    Also a `TypeError`, which zarr raises.
+    """
 
 
 class SpecError(ShardError, ValueError):

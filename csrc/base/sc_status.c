@@ -7,6 +7,7 @@ sc_where_clear(struct sc_where *where)
 {
     memset(where, 0, sizeof *where);
     where->shard = where->entry = where->nested_entry = where->element = SC_NOWHERE;
+    where->type = where->other_type = -1;
 }
 
 enum sc_status

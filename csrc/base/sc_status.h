@@ -50,6 +50,8 @@ struct sc_where {
     uint64_t expected;
     uint64_t actual;
     uint64_t element;  /* of the decoded or encoded array of a codec, in stored order */
+    uint8_t value[8];  /* that element, in native byte order, */
+    int type, other_type; /* its type and that in which it has no place: enum sc_item_type, -1 if unknown */
     const char *codec; /* static string: name of the codec in Zarr metadata */
     const char *detail; /* static string: what a codec found wrong, may be NULL */
     int64_t library_code;

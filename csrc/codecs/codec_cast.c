@@ -446,17 +446,11 @@ refuse(const struct cast *cast, enum sc_status status, const uint8_t *src, size_
 {
     const size_t from = sc_item_nbytes(cast->from);
     uint8_t result[8];
-    double x;
     size_t i = begin;
 
     while (i + 1 < begin + n && cast_block(cast, src + i * from, 1, result))
         i++;
-    sc_items_to_doubles(cast->from, src + i * from, 1, &x);
-    where->element = i;
-    return sc_codec_failed(status, where, "cast_value",
-                           is_finite(x) ? "the number is outside of the range of the other data type"
-                                        : "an integer cannot be NaN or infinite",
-                           0, nbytes);
+    return sc_item_failed(status, where, "cast_value", "does not fit", src + i * from, i, cast->from, cast->to, nbytes);
 }
 
 static enum sc_status

@@ -195,8 +195,7 @@ run(const struct sc_op *op, change_items *change, enum sc_status status, const c
             continue;
         while (change(op, src + at, 1, dst + at))
             at += size;
-        where->element = at / size;
-        return sc_codec_failed(status, where, "scale_offset", detail, 0, nbytes);
+        return sc_item_failed(status, where, "scale_offset", detail, src + at, at / size, op->item, op->item, nbytes);
     }
     *dst_nbytes = nbytes;
     return SC_OK;
@@ -211,8 +210,8 @@ encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                                                            : scale_integers;
 
     (void)state;
-    return run(op, change, SC_CODEC_ENCODE, "the number minus offset, times scale, does not fit the data type", src,
-               src_nbytes, dst, dst_capacity, dst_nbytes, where);
+    return run(op, change, SC_CODEC_ENCODE, "minus offset, times scale, does not fit", src, src_nbytes, dst,
+               dst_capacity, dst_nbytes, where);
 }
 
 static enum sc_status
@@ -224,10 +223,9 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                                                            : unscale_integers;
 
     (void)state;
-    return run(
-        op, change, SC_CODEC_DATA,
-        "the number cannot be divided by scale without remainder, or its sum with offset does not fit the data type",
-        src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
+    return run(op, change, SC_CODEC_DATA,
+               "cannot be divided by scale without remainder, or its sum with offset does not fit", src, src_nbytes,
+               dst, dst_capacity, dst_nbytes, where);
 }
 
 const struct sc_codec sc_codec_scale_offset = {

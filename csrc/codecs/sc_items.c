@@ -10,6 +10,17 @@ sc_item_nbytes(int type)
     return type >= 0 && type < SC_N_ITEM_TYPES ? nbytes[type] : 0;
 }
 
+enum sc_status
+sc_item_failed(enum sc_status status, struct sc_where *where, const char *codec, const char *detail,
+               const uint8_t *item, uint64_t number, int type, int other_type, uint64_t nbytes)
+{
+    memcpy(where->value, item, sc_item_nbytes(type));
+    where->element = number;
+    where->type = type;
+    where->other_type = other_type;
+    return sc_codec_failed(status, where, codec, detail, 0, nbytes);
+}
+
 /* ---- floats to integers: what numpy's loops give on x86-64, where conversions outside of the range are INT_MIN */
 
 static inline int32_t

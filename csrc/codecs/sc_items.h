@@ -9,7 +9,7 @@
 #ifndef SC_ITEMS_H
 #define SC_ITEMS_H
 
-#include "base/sc_common.h"
+#include "base/sc_status.h"
 
 enum sc_item_type {
     SC_INT8,
@@ -34,6 +34,10 @@ enum sc_out_of_range { SC_REFUSE, SC_CLAMP, SC_WRAP };
 
 /* 0 for an unknown type. */
 size_t sc_item_nbytes(int type);
+
+/* Fill *where for an item, the one of this number, that has no place in another type, and return `status`. */
+enum sc_status sc_item_failed(enum sc_status status, struct sc_where *where, const char *codec, const char *detail,
+                              const uint8_t *item, uint64_t number, int type, int other_type, uint64_t nbytes);
 
 static inline bool
 sc_item_is_float(int type)

@@ -13,6 +13,7 @@ number, in C order. The first axis of an array of chunks counts the chunks.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -315,6 +316,17 @@ def coordinates(position: int, grid_shape: Ints) -> Ints:
     return tuple(int(i) for i in np.unravel_index(position, grid_shape)) if grid_shape else ()
 
 
+def element_coordinates(element: int | None, chain: Chain) -> Ints | None:
+    """Return an element by axis of the innermost chunk, from its position in stored order; None if it is unknown."""
+    leaf: Any = chain
+    while leaf.inner is not None:
+        leaf = leaf.inner
+    if element is None or len(leaf.shape) < 2 or element >= math.prod(leaf.shape):
+        return None
+    stored = coordinates(element, tuple(leaf.shape[axis] for axis in leaf.perm))
+    return tuple(stored[leaf.perm.index(axis)] for axis in range(len(stored)))
+
+
 def batches(n: int, chunk_nbytes: int) -> Iterator[slice]:
     """Yield slices of n chunks of at most `BATCH_NBYTES` each, or of one chunk if it is larger."""
     step = max(1, BATCH_NBYTES // max(1, chunk_nbytes))
@@ -354,7 +366,11 @@ def encode_chunks(
             if not isinstance(error.shard, int):
                 raise
             error.entry, error.shard = where[first + error.shard], None
-            raise error.with_context(shard=shard, chunk_coords=coordinates(error.entry, grid_shape)) from None
+            context = {
+                "chunk_coords": coordinates(error.entry, grid_shape),
+                "element_coords": element_coordinates(error.element, chain),
+            }
+            raise error.with_context(shard=shard, **context) from None
         results += new
     return results
 

@@ -19,7 +19,7 @@ from ..options import Options
 from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.waiting import Patience, retry
-from .inner_chunks import coordinates
+from .inner_chunks import coordinates, element_coordinates
 from .regions import Box, Points, Selection, as_void, covers, has_buffer_format, n_touched
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ def with_key(error: ShardError, chain: Chain, key: str) -> ShardError:
     context: dict[str, Any] = {"shard": key}
     if error.entry is not None and chain.inner is not None and error.entry < chain.n_chunks:
         context["chunk_coords"] = coordinates(error.entry, chain.grid_shape)
+    if (element := element_coordinates(error.element, chain)) is not None:
+        context["element_coords"] = element
     error.shard = None
     return error.with_context(**context)
 

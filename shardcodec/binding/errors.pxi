@@ -62,6 +62,13 @@ cdef object checksum_error(sc_status status, const sc_where *at):
         entry=known(at.entry), expected=at.expected, actual=at.actual, level=at.level, codec=codec)
 
 
+cdef tuple element_of(const sc_where *at):
+    """Return an element that a codec refused, and its text with the digits that its type has."""
+    letter = "bhiqBHIQefd"[at.type]
+    (value,) = struct.unpack_from(f"={letter}", PyBytes_FromStringAndSize(<const char *>at.value, 8))
+    return value, format(value, {"e": ".5g", "f": ".9g"}.get(letter, ""))
+
+
 cdef object codec_error(sc_status status, const sc_where *at):
     cdef str codec = text(at.codec) or "codec"
     if status == SC_CODEC_ENCODE and at.limit:
@@ -70,9 +77,10 @@ cdef object codec_error(sc_status status, const sc_where *at):
             f"chunks or another codec",
             entry=known(at.entry), codec=codec, nbytes=at.nbytes, limit=at.limit, level=at.level)
     if at.element != SC_NOWHERE:
+        value, shown = element_of(at)
         return CodecError(
-            f"{place(at)}{codec}: element {at.element}: {text(at.detail)}",
-            entry=known(at.entry), codec=codec, nbytes=at.nbytes, element=at.element, level=at.level)
+            f"{place(at)}{codec}: element {at.element}: {shown} {text(at.detail)} {ITEM_TYPES[at.other_type]}",
+            entry=known(at.entry), codec=codec, nbytes=at.nbytes, element=at.element, actual=value, level=at.level)
     cdef str detail = text(at.detail) or ("cannot encode" if status == SC_CODEC_ENCODE else "malformed data")
     return CodecError(
         f"{place(at)}{codec}: {detail} ({at.nbytes} bytes, library code {at.library_code})",

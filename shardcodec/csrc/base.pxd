@@ -48,6 +48,9 @@ cdef extern from "base/sc_status.h" nogil:
         uint64_t expected
         uint64_t actual
         uint64_t element
+        uint8_t value[8]
+        int type
+        int other_type
         const char *codec
         const char *detail
         int64_t library_code

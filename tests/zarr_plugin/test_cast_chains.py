@@ -150,12 +150,26 @@ def test_a_number_without_a_place_is_named_with_shard_chunk_and_element(tmp_path
     values = np.zeros(SHAPE, "i2")
     array[...] = values + 1
     values[9, 8] = 300
-    with pytest.raises(CodecError, match="element 8: the number is outside of the range") as caught:
+    with pytest.raises(CodecError, match=r"element \(1, 2\): 300 does not fit int8$") as caught:
         array[...] = values
     error = caught.value
     assert error.shard is not None and error.shard.endswith("c/1/0")
     assert (error.chunk_coords, error.element, error.codec) == ((0, 1), 8, "cast_value")
+    assert (error.element_coords, error.actual) == ((1, 2), 300)
     assert array[...].max() == 1
+
+
+def test_element_is_named_by_axis_also_after_a_transpose(tmp_path: Path) -> None:
+    """`element` counts in stored order, `element_coords` by axis of the inner chunk."""
+    codecs = [transpose(1, 0), named("cast_value", data_type="int8"), {"name": "bytes"}]
+    array = shardcodec.open_array(make(tmp_path / "a", "float64", 0, codecs, True), mode="r+")
+    values = np.zeros(SHAPE)
+    values[9, 8] = np.nan
+    with pytest.raises(
+        CodecError, match=r"inner chunk \(0, 1\): cast_value: element \(1, 2\): nan does not fit int8$"
+    ) as caught:
+        array[...] = values
+    assert (caught.value.element, caught.value.element_coords) == (9, (1, 2))
 
 
 def test_stored_numbers_that_have_no_place_are_named(tmp_path: Path) -> None:
@@ -166,9 +180,9 @@ def test_stored_numbers_that_have_no_place_are_named(tmp_path: Path) -> None:
     stored = np.zeros(CHUNK, "i2")
     stored[1, 2] = 300
     (path / "c/0/0").write_bytes(stored.tobytes())
-    with pytest.raises(CodecError, match="element 8") as caught:
+    with pytest.raises(CodecError, match=r"element \(1, 2\): 300 does not fit uint8$") as caught:
         shardcodec.open_array(path)[...]
-    assert caught.value.element == 8
+    assert (caught.value.element, caught.value.element_coords) == (8, (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +198,7 @@ def test_a_fill_value_that_cannot_be_encoded_is_refused(
     dtype: str, fill: Any, codecs: list[Any], sharded: bool, tmp_path: Path
 ) -> None:
     path = make(tmp_path / "a", dtype, fill, [*codecs, LITTLE], sharded)
-    with pytest.raises(SpecError, match=r"cannot encode the fill value: (the number|an integer)"):
+    with pytest.raises(SpecError, match=r"cannot encode the fill value: (300|nan|0) .*fit (int8|uint8)$"):
         shardcodec.open_array(path)
     if not ZARR_IS_31:
         with pytest.raises(ValueError), quiet():
@@ -324,7 +338,7 @@ def test_what_zarr_does_differently(
         )
     array = shardcodec.open_array(tmp_path / "mine", mode="r+")
     if mine is None:
-        with pytest.raises(CodecError, match="element 0: the number minus offset, times scale, does not fit"):
+        with pytest.raises(CodecError, match=r"element 0: .* minus offset, times scale, does not fit"):
             array[...] = np.array(values, dtype)
     else:
         array[...] = np.array(values, dtype)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from ... import native
-from ...errors import CodecError, ShardError
+from ...errors import CodecError, ElementTypeError, ShardError
 from ...storage.files import open_file
 from ...storage.waiting import WorkerThreads
 from ..chunk_regions import Cuts, cuts_of
@@ -145,7 +145,8 @@ def codec_error(error: Exception, item: int, position: int | None) -> Exception:
     """Return the error to raise after a codec failed on a chunk; it names the chunk. The caller chains it with ``raise ... from``.
 
     That is `error` itself for MemoryError and OSError, because the data are not their cause; for an error of shardcodec that
-    names no shard yet, a new error of its class; else a CodecError. `item` and `position` become its ``.shard`` and ``.entry``.
+    names no shard yet, a new error of its class; else a CodecError, which is a TypeError too if `error` is
+    one. `item` and `position` become its ``.shard`` and ``.entry``.
     """
     if isinstance(error, MemoryError | OSError):
         return error
@@ -153,7 +154,8 @@ def codec_error(error: Exception, item: int, position: int | None) -> Exception:
     if isinstance(error, ShardError) and error.shard is None:
         return type(error)(error.message, **(error.context | place))
     numbers = error.context if isinstance(error, ShardError) else {}
-    return CodecError(f"{type(error).__name__}: {error}", **(numbers | place))
+    kind = ElementTypeError if isinstance(error, TypeError) else CodecError
+    return kind(f"{type(error).__name__}: {error}", **(numbers | place))
 
 
 def whole_object(source: Any) -> memoryview | None:
