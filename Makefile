@@ -272,6 +272,12 @@ RESULT_GROUPS := whole,tiny,small,partial,loader,index
 bench-results: .venv/bench-$(VERSION)/stamp ## measure what the tables of the pages need, store it in bench/results, and update the pages
 	$(call venv,bench) bench/run.py --groups $(RESULT_GROUPS) --json bench/results/arrays.json $(BENCH_ARGS)
 	$(call venv,bench) bench/tables.py --write
+	$(call venv,bench) scripts/pictures.py --charts
+
+.PHONY: bench-scaling
+bench-scaling: .venv/bench-$(VERSION)/stamp build/special/tsan-$(VERSION)/stamp ## how cost grows with cores, threads, size and shards (needs strace)
+	$(call venv,bench) bench/scaling.py --json bench/results/scaling.json $(BENCH_ARGS)
+	$(call venv,bench) bench/tables.py --write
 
 # ---------------------------------------------------------------- the site
 

@@ -128,13 +128,9 @@ class Case:
         return f"v{self.zarr_format}-{self.field_name}-{shapes}-{re.sub('[^a-z0-9]+', '-', self.codec)}"
 
 
-def _cube(edge: int, inner: int, dtype: str) -> Case:
-    return Case((edge,) * 3, (edge // 2,) * 3, (inner,) * 3, dtype, "raw")
-
-
 def big(edge: int = 512) -> Case:
-    """Make a uint16 cube of eight shards with inner chunks of 32^3: 64 KiB each."""
-    return _cube(edge, 32, "uint16")
+    """Make a uint16 cube of eight shards with inner chunks of 32^3: 64 KiB each. A cube of 64^3 is one shard."""
+    return Case((edge,) * 3, (max(64, edge // 2),) * 3, (32,) * 3, "uint16", "raw")
 
 
 def table(edge: int = 512) -> Case:

@@ -41,6 +41,27 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
 
 
+def short(value: float) -> str:
+    """Return a number with two or three significant digits, as the pages have them."""
+    if value >= 1000:
+        return str(round(value, 3 - len(str(int(value))))).removesuffix(".0")
+    if value >= 10:
+        return f"{value:.0f}"
+    if value >= 1:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def first_lines(labels: list[str]) -> str:
+    """Return the first two lines of a table of a page."""
+    return line_of(labels) + f"|{'---|' * len(labels)}\n"
+
+
+def line_of(cells: list[str]) -> str:
+    """Return a line of a table."""
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"
+
+
 def medians(row: dict[str, Any]) -> dict[str, float]:
     return {name: median(peer["seconds"]) for name, peer in row["peers"].items() if peer["seconds"]}
 

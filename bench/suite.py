@@ -100,7 +100,7 @@ class Row:
     checker: str = field(default="", kw_only=True)  # the peer that reads written files back, likewise
     may_refuse: tuple[str, ...] = field(
         default=(), kw_only=True
-    )  # names of those that do not know each codec
+    )  # names of those that may fail, but not give wrong values
 
     most_rounds: ClassVar[int] = 99  # fewer for rows that take seconds
 

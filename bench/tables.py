@@ -17,6 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import scaling_tables
+from report import first_lines, line_of, short
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).with_name("results")
 Json = dict[str, Any]
@@ -283,17 +286,6 @@ def larger(peers: Json, name: str) -> float:
     return peer["stored_nbytes"] / ours if ours and "stored_nbytes" in peer else 1.0
 
 
-def number(value: float) -> str:
-    """Return two or three significant digits."""
-    if value >= 1000:
-        return str(round(value, 3 - len(str(int(value))))).removesuffix(".0")
-    if value >= 10:
-        return f"{value:.0f}"
-    if value >= 1:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
-
-
 def cells_of(table: Table, line: Line, row: tuple[str, str]) -> list[str]:
     """Return the texts of one row in all columns; the shortest times are bold."""
     peers = peers_of(result(table.result), row)
@@ -305,22 +297,13 @@ def cells_of(table: Table, line: Line, row: tuple[str, str]) -> list[str]:
         if name not in times:
             texts.append("")
             continue
-        text = number(times[name] / table.unit)
+        text = short(times[name] / table.unit)
         if name not in YARDSTICKS and times[name] <= TIE * shortest:
             text = f"**{text}**"
         if (ratio := larger(peers, name)) > LARGER:
             text += f" (+{100 * (ratio - 1):.0f} % file)"
         texts.append(text)
     return texts
-
-
-def first_lines(labels: list[str]) -> str:
-    return line_of(labels) + f"|{'---|' * len(labels)}\n"
-
-
-def line_of(cells: list[str]) -> str:
-    """Return a line of a table."""
-    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"
 
 
 def labels_of(table: Table) -> list[str]:
@@ -352,6 +335,16 @@ def with_table(text: str, first: str, table: str) -> str:
     return text[:start] + table + text[end:]
 
 
+def with_block(text: str, name: str, block: str) -> str:
+    """Return a page with this text between two comments that name it."""
+    start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = text.partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise LookupError(f"{PAGE} has no place {name!r}")
+    return f"{before}{start}\n{block}\n{end}{after}"
+
+
 def machine_text(document: Json) -> str:
     facts = document["machine"]
     versions = ", ".join(
@@ -380,6 +373,8 @@ def pages() -> dict[Path, str]:
     texts = {page: (ROOT / page).read_text() for page in (README, PAGE)}
     for table in TABLES:
         texts[table.page] = with_table(texts[table.page], first_lines(labels_of(table)), render(table))
+    for name, text in scaling_tables.blocks(result("scaling")).items():
+        texts[PAGE] = with_block(texts[PAGE], name, text)
     for page, name, pattern, text_of in SENTENCES:
         texts[page], n = re.subn(pattern, text_of(result(name)), texts[page], flags=re.MULTILINE)
         if n != 1:
