@@ -197,10 +197,12 @@ def charts() -> dict[str, str]:
 
 # ---------------------------------------------------------------- arrays and shards, drawn by shardcodec
 
-# What matplotlib draws in these colours follows the theme; the colours of shardcodec are for both.
+# What matplotlib draws in black follows the theme; it names no colour where it fills with black.
 THEME = """<style>
-:root { --ink: #1f2328; --faint: #999999 }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --faint: #8b949e } }
+:root { --ink: #1f2328; --dead: #000000 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --dead: #f0e442 } }
+svg { fill: var(--dead) }
+text { fill: var(--ink) }
 </style>"""
 INK = ("#000000", "#262626")
 
@@ -242,11 +244,9 @@ def drawings() -> dict[str, str]:
 def themed(svg: str) -> str:
     """Return a picture of matplotlib without its background, its date and its fixed ink."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"(fill|stroke): #(?:ffffff|FFFFFF)", r"\1: none", svg, count=1)  # the background
+    svg = re.sub(r"\bfill: #ffffff", "fill: none", svg)  # the background
     for color in INK:
         svg = re.sub(rf"(fill|stroke): {color}", r"\1: var(--ink)", svg)
-    # Text without a colour is black.
-    svg = re.sub(r'(<text [^>]*style=")(?![^"]*fill:)', r"\1fill: var(--ink); ", svg)
     start = svg.index(">", svg.index("<svg")) + 1
     return svg[:start] + "\n" + THEME + svg[start:]
 

@@ -30,8 +30,9 @@ def texts(source: str) -> list[str]:
 
 @cache
 def texts_of_package() -> str:
-    """Return all strings of the package, one a line."""
+    """Return all strings of the package and of its build, one a line."""
     paths = [path for path in (ROOT / "shardcodec").rglob("*.p*") if path.suffix in (".py", ".pxi", ".pyx")]
+    paths.append(ROOT / "setup.py")
     return "\n".join(text for path in sorted(paths) for text in texts(path.read_text(encoding="utf-8")))
 
 
@@ -45,6 +46,7 @@ def test_message_is_in_the_code(message: str) -> None:
 def test_page_has_the_messages_that_users_meet_most() -> None:
     assert len(MESSAGES) >= 20
     assert len(set(MESSAGES)) == len(MESSAGES)
+    assert set(re.findall(r"^```(\w+)$", PAGE, re.MULTILINE)) == {"text", "output"}  # output: of zarr
 
 
 def test_each_entry_has_a_cause_and_a_cure() -> None:
@@ -52,7 +54,11 @@ def test_each_entry_has_a_cause_and_a_cure() -> None:
     incomplete = [
         entry.splitlines()[0]
         for entry in entries
-        if not (entry.count("```text") == 1 and "**Cause.** " in entry and "**Cure.** " in entry)
+        if not (
+            len(re.findall(r"^```(?:text|output)$", entry, re.MULTILINE)) == 1
+            and "**Cause.** " in entry
+            and "**Cure.** " in entry
+        )
     ]
     assert not incomplete
 
