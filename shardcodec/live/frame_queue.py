@@ -251,6 +251,11 @@ class StreamQueue:
         """How many threads may store frames: one of them, and one that encodes the next ones meanwhile."""
         return 2 if self.target.encodes_ahead and not self._limits.by_shard else 1
 
+    def prepare(self, frames: Sequence[Frame]) -> FrameUpdate:
+        """Do what needs no turn, before `store`. Without the mutex."""
+        update = self.target.prepare(frames)
+        return self.target.encoded(update) if self.n_threads > 1 else update
+
     def store(self, update: FrameUpdate) -> None:
         """Store frames in one update. Without the mutex, but with the turn."""
         self._record.check()

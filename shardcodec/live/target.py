@@ -78,13 +78,14 @@ class FrameTarget:
         return self._objects.folder
 
     def prepare(self, frames: Sequence[Frame]) -> FrameUpdate:
-        """Do what does not need the locks of the objects: it may be done while other frames are stored."""
+        """Collect frames in one update."""
         source, indexes = _joined(frames)
         places = np.array([frame.place for frame in frames], dtype=np.int64)
-        block = self._block(source, indexes, places)
-        if block is None or not self.encodes_ahead:
-            return FrameUpdate(block or self._boxes(source, indexes, places), None)
-        return FrameUpdate(block, encode_ahead(block, self.options))
+        return FrameUpdate(self._block(source, indexes, places) or self._boxes(source, indexes, places), None)
+
+    def encoded(self, update: FrameUpdate) -> FrameUpdate:
+        """Encode the inner chunks of an update, if it has all their frames. Other frames may be stored meanwhile."""
+        return update._replace(chunks=encode_ahead(update.request, self.options))
 
     def store(self, update: FrameUpdate) -> None:
         """Store frames in one update of each object that they touch; it raises as `write_request_blocking`."""

@@ -229,7 +229,7 @@ class StreamWriters:
         begin = time.perf_counter()
         failure: BaseException | None = None
         try:
-            update = queue.target.prepare(frames) if frames else None
+            update = queue.prepare(frames) if frames else None
             with queue.turn:
                 if update is not None:
                     queue.store(update)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import descriptor, random_array, zarrs_view
+from helpers import descriptor, random_array, store_of, zarrs_view
 from live_frames import frames_of, image_array
 from zarr.codecs import ZstdCodec
 
@@ -66,10 +66,13 @@ def slots_with(frames: Values, shift: int = 0) -> Values:
     return slots
 
 
-def store(target: FrameTarget, slots: Values, first: int, n: int, places: Any = None) -> None:
+def store(
+    target: FrameTarget, slots: Values, first: int, n: int, places: Any = None, encodes: bool = False
+) -> None:
     """Store n frames that lie in the slots of their numbers."""
     numbers = range(first, first + n)
-    target.store(target.prepare([Frame(i, places[i] if places else (i,), slots, i, i, 0.0) for i in numbers]))
+    update = target.prepare([Frame(i, places[i] if places else (i,), slots, i, i, 0.0) for i in numbers])
+    target.store(target.encoded(update) if encodes else update)
 
 
 # ---------------------------------------------------------------- raw frames
@@ -94,7 +97,7 @@ def test_raw_frames_are_appended_from_the_memory_of_the_queue(tmp_path: Path) ->
 @pytest.mark.parametrize("codec", [None, "auto"])
 @pytest.mark.parametrize("in_chunk", [(1, 1), (2, 1), (4, 1), (1, 3), (2, 3)])
 def test_shards_do_not_depend_on_where_frames_lie_and_when_they_are_encoded(
-    tmp_path: Path, in_chunk: tuple[int, int], codec: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_chunk: tuple[int, int], codec: Any
 ) -> None:
     """One is written from the memory of the queue, or its frames are encoded ahead; the other one not."""
     frames = frames_of(24, BLOCK)
@@ -104,10 +107,8 @@ def test_shards_do_not_depend_on_where_frames_lie_and_when_they_are_encoded(
         layout = {"shape": (8, 3, *BLOCK), "shards": (8, 3, *BLOCK), "chunks": (*in_chunk, *BLOCK)}
         array = image_array(tmp_path / str(shift), **layout, compressors=codec)
         target, slots, first = target_of(array, (0, 1)), slots_with(frames, shift), 0
-        if shift:
-            monkeypatch.setattr(FrameTarget, "encodes_ahead", False)
         for n in (3, 6, 1, 2, 6, 1, 5):
-            store(target, slots, first, n, places)
+            store(target, slots, first, n, places, encodes=codec is not None and not shift)
             first += n
         shards.append((tmp_path / str(shift) / "c/0/0/0/0").read_bytes())
         assert (zarrs_view(array)[...] == frames.reshape(8, 3, *BLOCK)).all()
@@ -244,6 +245,18 @@ def test_next_update_is_encoded_while_one_is_stored(tmp_path: Path, monkeypatch:
 def append_and_flush(stream: Any, frames: Values) -> None:
     stream.append(frames)
     stream.flush()
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be appended to:RuntimeWarning")
+def test_frames_of_whole_shards_are_not_encoded_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All encoded inner chunks of a shard would be in memory at the same time, where it is otherwise encoded while it is stored."""
+    monkeypatch.delattr(target_module, "encode_ahead")
+    array = image_array(store_of("other", tmp_path / "a"))
+    with shardcodec.stream(array) as stream:
+        stream.append(frames_of(40))
+    assert (array[...] == frames_of(40)).all()
 
 
 def test_updates_that_fail_while_others_are_encoded_are_tried_again_in_order(
