@@ -169,6 +169,11 @@ class ChunkCheck:
             return self.decodes or self._ends_with_crc32c
         return level is Level.CHECKSUM and self.has_checksum
 
+    def reads_chunks(self, level: Level) -> bool:
+        """Return True if the bytes of inner chunks are read at a level; of chunks without shards also those without a checksum."""
+        is_opaque = self.is_plain and not (self.can_decode and self.spec.inner.fixed_nbytes is not None)
+        return self.is_checked(level) or (level is Level.CHECKSUM and is_opaque)
+
     def size_problem(self, nbytes: int) -> Problem | None:
         """Return what is wrong with the size of an encoded chunk; of most codecs only 0 bytes are wrong."""
         expected = self.spec.inner.fixed_nbytes if self.can_decode else None

@@ -68,6 +68,8 @@ __all__ = [
 
 # Decoded bytes of a shard that is verified sooner than a thread begins with it.
 SMALL_NBYTES = 1 << 20
+# Bytes that are read and checked in about the time that Python needs for an object, 50 us.
+LARGE_NBYTES = 256 << 10
 # Threads that wait for answers of a store of requests.
 _REQUEST_THREADS = 16
 
@@ -155,8 +157,15 @@ class ShardVerifier:
     ) -> Iterator[tuple[int, ShardVerdict]]:
         """Verify shards; see `ShardTool.run`."""
         is_short = self._array.store.is_near and self._reads_little()
-        for verdict in in_order(shards, self._look, n_threads, monitor, is_short=is_short):
+        for verdict in in_order(
+            shards, self._look, n_threads, monitor, is_short=is_short, is_large=self._is_large
+        ):
             yield 1, verdict
+
+    def _is_large(self, verdict: ShardVerdict) -> bool:
+        """Return True for an object whose bytes took longer than what Python does for it."""
+        nbytes = 0 if verdict.sizes is None else verdict.sizes[0]
+        return nbytes >= LARGE_NBYTES and (self.task.hashes or self._check.reads_chunks(self.task.level))
 
     def _share(self, options: Options, budget: MemoryBudget) -> MemoryShare:
         """Return the number of threads and the memory of each."""

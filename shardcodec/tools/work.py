@@ -278,6 +278,7 @@ def in_order(
     monitor: Monitor,
     *,
     is_short: bool = False,
+    is_large: Callable[[R], bool] | None = None,
     any_order: bool = False,
 ) -> Generator[R, None, None]:
     """Work on items in threads. No thread works after the generator is closed; after an error, close it to end them at once.
@@ -294,6 +295,8 @@ def in_order(
         It is asked before each item and each result whether to stop, also in the threads.
     is_short : bool
         The work on an item is expected to be short. It is done in the thread of the caller until it turns out to be long.
+    is_large : callable, optional
+        Says of a result that most of the work was done without Python's lock, so that a thread is worth it even if the work was short.
     any_order : bool
         Yield each result as soon as it is there, so that a long item does not keep the threads from further ones. All work is done in
         threads, so that an exception in the thread of the caller interrupts no item.
@@ -313,7 +316,7 @@ def in_order(
     """
     rest = iter(items)
     if not any_order and (n_threads == 1 or is_short):
-        yield from _one_by_one(rest, work, None if n_threads == 1 else _MOST_LONG, monitor)
+        yield from _one_by_one(rest, work, None if n_threads == 1 else _MOST_LONG, monitor, is_large)
         if n_threads == 1:
             return
     starts = _Starts(monitor)
@@ -348,15 +351,20 @@ def in_order(
 
 
 def _one_by_one(
-    items: Iterable[T], work: Callable[[T], R], most_long: int | None, monitor: Monitor
+    items: Iterable[T],
+    work: Callable[[T], R],
+    most_long: int | None,
+    monitor: Monitor,
+    is_large: Callable[[R], bool] | None,
 ) -> Iterator[R]:
-    """Work on items in this thread, until the work was long `most_long` times in a row."""
+    """Work on items in this thread, until the work was long, or the items were large, `most_long` times in a row."""
     n_long = 0
     for item in items:
         monitor.check()
         start = time.perf_counter()
         found = work(item)
-        n_long = n_long + 1 if time.perf_counter() - start > _SHORT_SECONDS else 0
+        is_long = time.perf_counter() - start > _SHORT_SECONDS
+        n_long = n_long + 1 if is_long or (is_large is not None and is_large(found)) else 0
         yield found
         if n_long == most_long:
             return

@@ -19,15 +19,18 @@ import zarr
 from helpers import KINDS_OF_STORE, create, files_below, store_of
 from monitors import StopAfter
 from resident import run_measuring
+from zarr.codecs import Crc32cCodec, GzipCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import tools
 from shardcodec.cli.app import run
+from shardcodec.tools import work as work_module
 from shardcodec.tools.work import Monitor, Stopped, in_order
 
 MIB = 1 << 20
+verify_module = sys.modules["shardcodec.tools.verify"]  # `tools.verify` is the function
 
 
 class StopAtCheck(Monitor):
@@ -74,6 +77,38 @@ def test_short_work_is_done_without_a_change_of_threads_until_it_is_long() -> No
     assert 40 < n_here < 60 and not any(found[n_here:])
     assert all(in_order(range(100), work, 1, Monitor()))
     assert not any(in_order(range(40), work, 3, Monitor()))
+
+
+@pytest.mark.parametrize(
+    ("codecs", "level", "uses_threads"),
+    [
+        ([Crc32cCodec()], "checksum", True),
+        ([Crc32cCodec()], "index", False),
+        ([GzipCodec(level=1)], "checksum", True),
+        (None, "checksum", False),  # nothing is read
+        (None, "decode", True),
+    ],
+)
+def test_large_chunks_without_shards_are_verified_in_threads(
+    codecs: Any, level: Any, uses_threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All chunks of up to 1 MiB were read one after the other, because none of them took half a millisecond."""
+    values = np.random.default_rng(0).integers(0, 256, (16, 1 << 19), dtype="u1")
+    array = zarr.create_array(
+        tmp_path / "a", shape=values.shape, chunks=(1, 1 << 19), dtype="u1", compressors=codecs
+    )
+    array[...] = values
+    idents = set()
+    monkeypatch.setattr(work_module, "_SHORT_SECONDS", 10.0)
+    original = verify_module.ShardVerifier._look_once
+
+    def look(self: Any, shard: Any) -> Any:
+        idents.add(threading.get_ident())
+        return original(self, shard)
+
+    monkeypatch.setattr(verify_module.ShardVerifier, "_look_once", look)
+    assert not tools.verify(tmp_path / "a", level=level, threads=2).n_findings
+    assert bool(idents - {threading.get_ident()}) == uses_threads
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
