@@ -250,7 +250,7 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     document: dict[str, Any] = {
         "machine": machine.facts(folder),
         "delays_writes": arguments.delay_writes,
-        "delays": {},
+        "rows": [],
     }
     slow = folder / "slow"
     slow.mkdir()
@@ -267,9 +267,25 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         }
         command = [sys.executable, "-W", "ignore", *sys.argv, "--one", "--folder", str(slow)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
-        document["delays"][delay] = results = json.loads(done.stdout.splitlines()[-1])
+        results = json.loads(done.stdout.splitlines()[-1])
+        document["rows"] += rows_of(f"{delay:g} us{', cold' * arguments.cold}", results)
         print(table(f"{delay:g} us{', writes too' * arguments.delay_writes}", results), flush=True)
     return document
+
+
+def rows_of(group: str, results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the results of one delay as run.py stores them; a peer without times has its failure."""
+    return [
+        {
+            "group": group,
+            "name": name,
+            "peers": {
+                peer: {"seconds": times} if isinstance(times, list) else {"seconds": [], "failed": str(times)}
+                for peer, times in of_peers.items()
+            },
+        }
+        for name, of_peers in results.items()
+    ]
 
 
 def shown(failure: Any) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import round_trip_tables
 import scaling_tables
 from report import first_lines, line_of, short
 
@@ -373,7 +374,12 @@ def pages() -> dict[Path, str]:
     texts = {page: (ROOT / page).read_text() for page in (README, PAGE)}
     for table in TABLES:
         texts[table.page] = with_table(texts[table.page], first_lines(labels_of(table)), render(table))
-    for name, text in scaling_tables.blocks(result("scaling")).items():
+    more = {
+        "round trips": round_trip_tables.delayed(result("round_trips")),
+        "cold page cache": round_trip_tables.cold(result("cold")),
+        **scaling_tables.blocks(result("scaling")),
+    }
+    for name, text in more.items():
         texts[PAGE] = with_block(texts[PAGE], name, text)
     for page, name, pattern, text_of in SENTENCES:
         texts[page], n = re.subn(pattern, text_of(result(name)), texts[page], flags=re.MULTILINE)

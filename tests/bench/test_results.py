@@ -60,6 +60,26 @@ def test_changed_figure_of_a_page_is_noticed(
     assert path.read_text() == (ROOT / table.page).read_text()
 
 
+def test_round_trips_are_stored_as_other_results(bench: Import) -> None:
+    rows = bench("round_trips").rows_of(
+        "50 us", {"raw: one shard": {"shardcodec": [0.1], "zarrs": "TimeoutError"}}
+    )
+    assert rows == [
+        {
+            "group": "50 us",
+            "name": "raw: one shard",
+            "peers": {
+                "shardcodec": {"seconds": [0.1]},
+                "zarrs": {"seconds": [], "failed": "TimeoutError"},
+            },
+        }
+    ]
+    tables = bench("round_trip_tables")
+    assert tables.milliseconds({"rows": rows}, "50 us", "raw: one shard") == {"shardcodec": 100}
+    times = {"shardcodec": 2.0, "zarr alone": 0.1, "zarrs": 3.0, "tensorstore": 2.5}
+    assert tables.fastest_other(times) == "tensorstore"
+
+
 def test_part_of_scaling_that_is_not_measured_is_named(bench: Import) -> None:
     """An empty table would look as if nothing were to measure."""
     tables = bench("scaling_tables")

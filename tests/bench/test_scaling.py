@@ -123,20 +123,27 @@ def run_scaling(path: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_timed_parts_run(tmp_path: Path, bench: Import) -> None:
-    path = tmp_path / "scaling.json"
-    run_scaling(path, "--parts", "cores,size,hops", "--bandwidth-mib", "1")
-    run_scaling(path, "--parts", "objects,bandwidth", "--objects", "5", "--bandwidth-mib", "1")
-    found = run_scaling(path, "--parts", "objects", "--objects", "20", "--tasks", "chunk_state")
-    (state,) = [row for row in found["rows"] if row["name"] == "chunk_state"]
-    assert state["peers"].keys() == {"5", "20"}
-    groups = {row["group"] for row in found["rows"]}
-    assert {"size", "objects", "memory"} < groups, "a run keeps the rows of earlier ones"
-    assert all(min(peer["seconds"]) > 0 for row in found["rows"] for peer in row["peers"].values())
-    assert not [name for name in os.listdir(tmp_path) if name != path.name], "files are left"
+def test_model_is_fitted_to_measured_times(tmp_path: Path, bench: Import) -> None:
+    found = run_scaling(tmp_path / "scaling.json", "--parts", "cores,hops,bandwidth", "--bandwidth-mib", "1")
     model = bench("model")
     for group in model.SERIAL:
+        assert len(model.fits(found, group)) >= 2
         assert all(model.limits(found, name, group).reason for name in model.fits(found, group))
+
+
+@pytest.mark.slow
+def test_parts_are_added_to_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "scaling.json"
+    run_scaling(path, "--parts", "size,objects", "--objects", "5", "--tasks", "open_array,chunk_state")
+    found = run_scaling(path, "--parts", "objects", "--objects", "20", "--tasks", "chunk_state")
+    rows = {row["name"]: row["peers"] for row in found["rows"] if row["group"] == "objects"}
+    assert {name: set(peers) for name, peers in rows.items()} == {
+        "open_array": {"5"},
+        "chunk_state": {"5", "20"},
+    }
+    assert [row for row in found["rows"] if row["group"] == "size"], "a run keeps the rows of earlier ones"
+    assert all(min(peer["seconds"]) > 0 for row in found["rows"] for peer in row["peers"].values())
+    assert not [name for name in os.listdir(tmp_path) if name != path.name], "files are left"
 
 
 @pytest.mark.slow
