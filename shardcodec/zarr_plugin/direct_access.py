@@ -40,7 +40,7 @@ from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
 from ..storage import indexes
 from ..storage.store import Store
-from .array_codecs import Kind
+from .array_codecs import Kind, TextKind
 from .request import Refusal
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def direct_access(
     except (Refusal, ShardError):
         return None
     sample = tuple(range(1, len(metadata.shape) + 1))
-    if chain.stage is not None or metadata.encode_chunk_key(sample) != keys.key(sample):
+    is_native = chain.stage is None or isinstance(kind, TextKind)
+    if not is_native or metadata.encode_chunk_key(sample) != keys.key(sample):
         return None
     path = array.store_path.path
     folder = Folder(store, f"{path}/" if path else "")
