@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..access.box_reader import Folder
 from ..access.shard_object import open_object
+from ..errors import ShardError
 from ..format.metadata import KeyEncoding
 from ..storage.store import Store
 from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name
@@ -189,8 +190,15 @@ class OtherObjects:
         return self.chosen is None or any(path == name or is_below(path, name) for name in self.chosen)
 
     def _stored(self, key: str) -> bytes | None:
-        """Return the bytes of a small object; None if it does not exist."""
-        view = open_object(self.store, key)
+        """Return the bytes of a small object; None if it does not exist, or the store takes only keys of Zarr, as that of icechunk."""
+        try:
+            view = open_object(self.store, key)
+        except (OSError, ShardError):
+            raise
+        except Exception:
+            if self.store.path(key) is not None:
+                raise
+            return None
         if view is None:
             return None
         with closing(view):

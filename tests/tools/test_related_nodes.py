@@ -28,7 +28,7 @@ from data_sets import (
     plate,
     same_files,
 )
-from helpers import RecordingStore, bits, bytes_of_files, quiet
+from helpers import OtherMemoryStore, RecordingStore, bits, bytes_of_files, quiet
 from spec_json import array_2022, hierarchy_2022
 from zarr.storage import LocalStore
 
@@ -560,3 +560,18 @@ def test_whole_copy_and_other_properties_stay_as_they_are(tmp_path: Path) -> Non
         (tmp_path / "old" / DATA_SET).write_bytes(other)
         convert(tmp_path / "old", tmp_path / f"{n}", exclude="color")
         assert (tmp_path / f"{n}" / DATA_SET).read_bytes() == other
+
+
+class KeysOfZarr(OtherMemoryStore):
+    """A store that takes only keys of Zarr, as that of icechunk."""
+
+    async def getsize(self, key: str) -> int:
+        if key == DATA_SET:
+            raise ValueError(f"invalid zarr key format {key}")
+        return await super().getsize(key)
+
+
+def test_store_that_takes_only_keys_of_zarr_has_no_properties(tmp_path: Path) -> None:
+    store = KeysOfZarr()
+    zarr.create_group(store).create_array("a", shape=(4,), chunks=(2,), dtype="u1")[...] = 1
+    assert convert(store, tmp_path / "new", only="a").is_complete
