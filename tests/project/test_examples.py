@@ -27,10 +27,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(name: str, folder: Path) -> str:
+def run(name: str, *arguments: Path | str) -> str:
     paths = [str(Path(shardcodec.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-P", str(ROOT / "examples" / name), str(folder)],
+        [sys.executable, "-P", str(ROOT / "examples" / name), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
@@ -176,3 +176,10 @@ def test_why_example_runs(tmp_path: Path) -> None:
     rows = [line.split(" | ") for line in run("why.py", tmp_path).splitlines()[2:]]
     assert [len(row) for row in rows] == [3, 3, 3]
     assert rows[0][2].rstrip(" |") == "0"
+
+
+@pytest.mark.nightly
+@pytest.mark.interop
+def test_tensorstore_loses_nothing_as_the_page_on_alternatives_says() -> None:
+    pytest.importorskip("tensorstore", reason="tensorstore is not installed")
+    assert run("why.py", "--writers", "TensorStore").splitlines()[2:] == ["| TensorStore | 0 | 0 of 5 |"]
