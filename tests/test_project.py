@@ -68,6 +68,20 @@ def test_memory_is_allocated_in_one_file() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_codecs_have_no_function_of_a_name_of_the_linked_libraries() -> None:
+    """A static `crc32` compiled with the bundled libraries, which have no headers, and not with zlib.h of the system."""
+    declared = (
+        r"(?:crc32|adler32)(?:_z|_combine\w*)?|(?:un)?compress[2_]?\w*|(?:de|in)flate\w*|(?:LZ4|ZSTD|XXH)\w+"
+    )
+    own = re.compile(rf"^({declared})\(", re.M)
+    wrong = {
+        path.name: own.findall(path.read_text())
+        for path in (ROOT / "csrc/codecs").glob("*.c")
+        if own.search(path.read_text())
+    }
+    assert not wrong
+
+
 C_PROGRAMS = [path for path in source_files(".c") if path.parts[-3] == "tests"]
 
 

@@ -24,14 +24,15 @@ copy_crc32c(const uint8_t *src, size_t nbytes, uint8_t *dst)
     return sc_crc32c_copy(0, dst, src, nbytes);
 }
 
+/* zlib.h declares functions of the names crc32 and adler32. */
 static uint32_t
-crc32(const uint8_t *src, size_t nbytes)
+crc32_of(const uint8_t *src, size_t nbytes)
 {
     return zng_crc32_z(0, src, nbytes);
 }
 
 static uint32_t
-adler32(const uint8_t *src, size_t nbytes)
+adler32_of(const uint8_t *src, size_t nbytes)
 {
     return zng_adler32_z(1, src, nbytes);
 }
@@ -196,20 +197,20 @@ decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
     return SC_OK;
 }
 
-#define ROW(function, json_name, copy)            \
-    const struct sc_codec sc_codec_##function = { \
-        .name = json_name,                        \
-        .max_nbytes = PTRDIFF_MAX - NBYTES,       \
-        .fixed_size = true,                       \
-        .checksum = function,                     \
-        .copy_checksum = copy,                    \
-        .bound = bound,                           \
-        .encode = encode,                         \
-        .decode = decode,                         \
+#define ROW(codec, function, copy)             \
+    const struct sc_codec sc_codec_##codec = { \
+        .name = #codec,                        \
+        .max_nbytes = PTRDIFF_MAX - NBYTES,    \
+        .fixed_size = true,                    \
+        .checksum = function,                  \
+        .copy_checksum = copy,                 \
+        .bound = bound,                        \
+        .encode = encode,                      \
+        .decode = decode,                      \
     }
 
-ROW(crc32c, "crc32c", copy_crc32c);
-ROW(fletcher32, "fletcher32", NULL);
-ROW(crc32, "crc32", NULL);
-ROW(adler32, "adler32", NULL);
-ROW(jenkins_lookup3, "jenkins_lookup3", NULL);
+ROW(crc32c, crc32c, copy_crc32c);
+ROW(fletcher32, fletcher32, NULL);
+ROW(crc32, crc32_of, NULL);
+ROW(adler32, adler32_of, NULL);
+ROW(jenkins_lookup3, jenkins_lookup3, NULL);
