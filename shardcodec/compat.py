@@ -38,7 +38,7 @@ from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec
 from zarr.codecs._v2 import V2Codec
 from zarr.core.array import AsyncArray, parse_array_metadata
 from zarr.core.array_spec import ArrayConfig, ArraySpec
-from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
+from zarr.core.buffer import Buffer, BufferPrototype, cpu, default_buffer_prototype
 from zarr.core.config import config
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.core.sync import _get_loop, _runner, sync
@@ -132,7 +132,7 @@ T = TypeVar("T")
 ArrayMetadata = ArrayV2Metadata | ArrayV3Metadata
 
 # Buffers in the memory of this process, which the engine needs. zarr looks up its default in its configuration at each call.
-IN_MEMORY = cpu.buffer_prototype
+IN_MEMORY: BufferPrototype = cpu.buffer_prototype
 
 
 def own_pipeline_class() -> type[CodecPipeline]:

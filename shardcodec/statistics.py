@@ -18,7 +18,7 @@ from .mounts import names_of_devices
 
 __all__ = ["Statistics", "stats"]
 
-logger = logging.getLogger("shardcodec")
+logger: logging.Logger = logging.getLogger("shardcodec")
 
 # Reasons contain names and shapes of the user's data, so there may be many. Beyond this number they are counted together.
 MAX_KINDS = 100
@@ -129,6 +129,6 @@ class Statistics:
             module.totals_reset()
 
 
-stats = Statistics()
+stats: Statistics = Statistics()
 
 os.register_at_fork(after_in_child=stats._begin_child)

@@ -111,7 +111,7 @@ class ArrayReader:
         except UnsupportedError as error:
             raise UnsupportedError(f"{error.message}; {_other_ways(error)}", **error.context) from error
         self.shape: Ints = layout.shape
-        self.ndim = len(layout.shape)
+        self.ndim: int = len(layout.shape)
         self.dtype = dtype
         self.fill_value = fill
         self.shards: Ints | None = spec.shape if chain.is_shard else None

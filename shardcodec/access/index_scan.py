@@ -167,21 +167,21 @@ class ShardGrid:
     def __init__(self, spec: ShardSpec, shape: Ints, region: Any) -> None:
         self.spec = spec
         self._shape = shape
-        self.chain = compiled(spec.chain)
+        self.chain: Chain = compiled(spec.chain)
         # for each axis of the array its stored axis
         self._axes = tuple(int(i) for i in np.argsort(self.chain.perm))
-        self.chunk_shape = tuple(spec.chunk_shape[i] for i in self._axes)
-        self.per_shard = tuple(spec.grid_shape[i] for i in self._axes)
+        self.chunk_shape: tuple[int, ...] = tuple(spec.chunk_shape[i] for i in self._axes)
+        self.per_shard: tuple[int, ...] = tuple(spec.grid_shape[i] for i in self._axes)
         box, _, _ = parse_selection(region, shape)
         step = box.step or (1,) * len(shape)
         ends = [s + (n - 1) * k + 1 if n else s for s, n, k in zip(box.start, box.count, step, strict=True)]
         if 0 in box.count:
             ends = list(box.start)
-        self.first = tuple(s // c for s, c in zip(box.start, self.chunk_shape, strict=True))
-        self.end = tuple(
+        self.first: tuple[int, ...] = tuple(s // c for s, c in zip(box.start, self.chunk_shape, strict=True))
+        self.end: tuple[int, ...] = tuple(
             -(-e // c) if e > s else s // c for s, e, c in zip(box.start, ends, self.chunk_shape, strict=True)
         )
-        self.shape = tuple(max(0, e - f) for f, e in zip(self.first, self.end, strict=True))
+        self.shape: tuple[int, ...] = tuple(max(0, e - f) for f, e in zip(self.first, self.end, strict=True))
         self._shards = [
             range(f // n, -(-e // n) if e > f else f // n)
             for f, e, n in zip(self.first, self.end, self.per_shard, strict=True)

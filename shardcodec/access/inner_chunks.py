@@ -207,7 +207,7 @@ class ClippedCodecs:
         self._spec = spec
         self._chains: dict[tuple[int, ...], Chain] = {}  # at most two sizes along each axis
         self.fill: Array = np.frombuffer(spec.fill, dtype=spec.dtype).reshape(())
-        self.input_dtype = self.fill.dtype
+        self.input_dtype: Any = self.fill.dtype
 
     def _chain(self, shape: tuple[int, ...]) -> Chain:
         chain = self._chains.get(shape)

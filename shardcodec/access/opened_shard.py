@@ -234,7 +234,8 @@ class NestedShard:
         self._chain = chain
         self._outer = outer
         self._options = options
-        self.missing = place is None
+        self.missing: bool = place is None
+        self.nbytes: int
         self._first, self.nbytes = place or (0, 0)
         self._data: bytes | None = None
         if chain is None or place is None:

@@ -110,8 +110,8 @@ class StoreObject:
     def __init__(self, store: Store, object_key: str, key: str | None = None) -> None:
         self.store = store
         self.object_key = object_key
-        self.key = object_key if key is None else key
-        self.path = store.path(object_key)
+        self.key: str = object_key if key is None else key
+        self.path: str | None = store.path(object_key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoreObject, (self.store, self.object_key, self.key)
@@ -219,13 +219,13 @@ class RemoteShard:
         index = loader.cached()
         if index is None:
             index = self._load()
-        self.missing = index is None
+        self.missing: bool = index is None
         if index is None:
             nothing = np.full((loader.chain.n_chunks, 2), ABSENT, dtype=np.uint64)
         self._index = RemoteIndex(nothing, None, None) if index is None else index
         self._is_confirmed = self._index.is_confirmed
         self._size = self._index.nbytes
-        self.generation = NO_OBJECT if index is None else state_bytes(index.state)
+        self.generation: bytes = NO_OBJECT if index is None else state_bytes(index.state)
 
     def _load(self) -> RemoteIndex | None:
         """Fetch the index; again under the lock if a writer may have replaced an object whose state has no name meanwhile."""

@@ -19,7 +19,7 @@ from .rewrite import compact, repair
 
 __all__ = ["app", "run"]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="shardcodec",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -59,8 +59,8 @@ COMMANDS = (
     verify,
 )
 
-for command in COMMANDS:
-    app.command(command.__name__.replace("_", "-"))(command)
+for _command in COMMANDS:
+    app.command(_command.__name__.replace("_", "-"))(_command)
 app.command("reshard", hidden=True)(convert)  # another name of convert
 
 

@@ -264,7 +264,7 @@ class StopRequests:
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested: bool = False
         self._old: dict[int, Any] = {}
         self._pipe = (-1, -1)
         self._old_fd = -1

@@ -105,17 +105,20 @@ class ChunkMap:
         max_cells: int = MAX_CELLS,
         axes: Sequence[int] | None = None,
     ) -> None:
-        self.shape, self.chunk_shape, self.shard_shape = shape, chunk_shape, shard_shape
-        self.first, self.grid_shape = first, grid_shape
+        self.shape = shape
+        self.chunk_shape = chunk_shape
+        self.shard_shape = shard_shape
+        self.first = first
+        self.grid_shape = grid_shape
         last = sorted(range(len(shape)), key=lambda axis: (grid_shape[axis] > 1, axis))[-2:]
         self.axes: Ints = tuple(sorted(last if axes is None else axes))
         self._names = names
         self._steps = tuple(max(1, -(-grid_shape[axis] // max_cells)) for axis in self.axes)
         cells = [-(-grid_shape[axis] // step) for axis, step in zip(self.axes, self._steps, strict=True)]
-        self.n_stored = np.zeros(cells, np.int64)
-        self.nbytes = np.zeros(cells, np.int64)
+        self.n_stored: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(cells, np.int64)
+        self.nbytes: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(cells, np.int64)
         hidden = math.prod(n for axis, n in enumerate(grid_shape) if axis not in self.axes)
-        self.n_grid = np.full(cells, hidden, np.int64)
+        self.n_grid: np.ndarray[Any, np.dtype[np.int64]] = np.full(cells, hidden, np.int64)
         for k, (axis, step) in enumerate(zip(self.axes, self._steps, strict=True)):
             along = np.diff(np.minimum(np.arange(cells[k] + 1) * step, grid_shape[axis]))
             self.n_grid *= along.reshape([-1 if k == i else 1 for i in range(len(cells))])
@@ -156,7 +159,8 @@ class ChunkMap:
     @property
     def share(self) -> Numbers:
         """Share of the inner chunks of each cell that exist."""
-        return self.n_stored / np.maximum(self.n_grid, 1)
+        share: Numbers = self.n_stored / np.maximum(self.n_grid, 1)
+        return share
 
     @property
     def mean_nbytes(self) -> Numbers:

@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 Endian = Literal["little", "big"]
+Kind = Literal["array -> array", "array -> bytes", "bytes -> bytes"]
 Shape = tuple[int, ...]
 
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
@@ -59,7 +60,7 @@ class Codec:
     """Base class of all codecs."""
 
     json_name: ClassVar[str]
-    kind: ClassVar[Literal["array -> array", "array -> bytes", "bytes -> bytes"]] = "bytes -> bytes"
+    kind: ClassVar[Kind] = "bytes -> bytes"
 
     def resolve(self, shape: Shape, dtype: DType) -> Codec:
         """Check the codec against its input array; return it with omitted values filled in."""
@@ -94,7 +95,7 @@ class Transpose(Codec):
     """A permutation of the axes: stored axis i is axis ``order[i]``."""
 
     json_name: ClassVar[str] = "transpose"
-    kind = "array -> array"
+    kind: ClassVar[Kind] = "array -> array"
 
     order: tuple[int, ...]
 
@@ -127,7 +128,7 @@ class Bytes(Codec):
     """The elements in C order; ``endian`` is None for elements without a byte order."""
 
     json_name: ClassVar[str] = "bytes"
-    kind = "array -> bytes"
+    kind: ClassVar[Kind] = "array -> bytes"
 
     endian: Endian | None = None
 
@@ -159,7 +160,7 @@ class RegistryPackBits(Codec):
     """
 
     json_name: ClassVar[str] = "packbits"
-    kind = "array -> bytes"
+    kind: ClassVar[Kind] = "array -> bytes"
 
     padding_encoding: str = "none"
     first_bit: int | None = None

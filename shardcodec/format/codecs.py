@@ -33,6 +33,7 @@ from .codec_classes import (
     Fletcher32,
     Gzip,
     JenkinsLookup3,
+    Kind,
     Lz4,
     RegistryPackBits,
     Shape,
@@ -123,7 +124,7 @@ class Sharding(Codec):
     """
 
     json_name: ClassVar[str] = "sharding_indexed"
-    kind = "array -> bytes"
+    kind: ClassVar[Kind] = "array -> bytes"
 
     chunk_shape: tuple[int, ...]
     codecs: tuple[Codec, ...] = (Bytes("little"),)

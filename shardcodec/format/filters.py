@@ -24,7 +24,7 @@ import numpy as np
 from .. import native
 from ..errors import CodecError
 from .checks import as_int, as_items, as_mapping, check_keys, parse_named, show, unsupported, within, wrong
-from .codec_classes import Bytes, Codec, Endian, RegistryPackBits, Shape, Transpose
+from .codec_classes import Bytes, Codec, Endian, Kind, RegistryPackBits, Shape, Transpose
 from .dtypes import DType, fill_from_document
 
 __all__ = [
@@ -71,7 +71,7 @@ _MOST_MAPPED = 256
 class Filter(Codec):
     """Base class of the filters."""
 
-    kind = "array -> array"
+    kind: ClassVar[Kind] = "array -> array"
 
     def resolve(self, shape: Shape, dtype: DType) -> Codec:
         if sys.byteorder != "little":

@@ -64,7 +64,7 @@ class NestedObject:
         outer.position_of(inner_key)  # raises if no entry has this key
         self.outer = outer
         self.inner_key = inner_key
-        self.key = f"{outer.target.key}[{(outer.path + inner_key).hex()}]"
+        self.key: str = f"{outer.target.key}[{(outer.path + inner_key).hex()}]"
 
     @property
     def identity(self) -> str:

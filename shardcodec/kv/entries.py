@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,9 @@ from .keys import (
 )
 from .spec import Layout
 
+if TYPE_CHECKING:
+    from .._native import Chain
+
 __all__ = ["Entries", "WriteBuffer"]
 
 # One flag for each of some positions: True if the entry exists.
@@ -67,7 +70,7 @@ class Entries:
     def __init__(self, target: ShardObject, layout: Layout, cache_nbytes: int | None) -> None:
         self.target = target
         self.layout = layout
-        self.chain = layout.chain()
+        self.chain: Chain = layout.chain()
         self._cache_nbytes = cache_nbytes
         self._outermost = target
         while isinstance(self._outermost, NestedObject):

@@ -149,8 +149,8 @@ class Grid:
     def __init__(self, shape: tuple[int, ...], prefix: bytes = b"") -> None:
         self.shape = shape
         self.prefix = prefix
-        self.n = math.prod(shape)
-        self.key_nbytes = AXIS_NBYTES * len(shape)
+        self.n: int = math.prod(shape)
+        self.key_nbytes: int = AXIS_NBYTES * len(shape)
         self._unpack = struct.Struct(f">{len(shape)}I").unpack
         self._strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
         self._axes = tuple(zip(shape, self._strides, strict=True))

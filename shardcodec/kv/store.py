@@ -129,7 +129,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self._cache_pool = cache_pool
         self._concurrency = data_copy_concurrency
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        self.stored = Entries(target, layout, cache_pool)
+        self.stored: Entries = Entries(target, layout, cache_pool)
         self._use(self.stored)
 
     def _use(self, entries: Entries | BoundEntries) -> None:

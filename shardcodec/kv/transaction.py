@@ -46,7 +46,7 @@ class Member:
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
-        self.pending = WriteBuffer()
+        self.pending: WriteBuffer = WriteBuffer()
         self.expected: bytes | None = None
         self.absent: set[int] = set()
         self.generation = UNKNOWN
@@ -146,7 +146,7 @@ class Transaction(CommitAtEnd):
         self._members: dict[str, Member] = {}
         self._joined: dict[Entries, Member] = {}
         self._state = "open"
-        self.mutex = threading.RLock()
+        self.mutex: threading.RLock = threading.RLock()
 
     @property
     def _transaction(self) -> Transaction:

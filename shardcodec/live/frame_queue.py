@@ -43,7 +43,7 @@ class FrameMemory:
 
     def __init__(self, nbytes: int, frame_nbytes: int) -> None:
         self._slot_nbytes = -(-frame_nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
-        self.n_slots = min(nbytes // self._slot_nbytes, MAX_FRAMES)
+        self.n_slots: int = min(nbytes // self._slot_nbytes, MAX_FRAMES)
         if not self.n_slots:
             raise ValueError(
                 f"queue: expected at least {self._slot_nbytes} bytes, for one frame, got {nbytes}"
@@ -118,16 +118,21 @@ class StreamQueue:
         self._whole: deque[Ints] = deque()
         self._missing: dict[Ints, int] = {}  # frames that have not come yet, of the shards of which some have
         self._done: set[int] = set()
+        self.n_stored: int
+        self.n_published: int
         self.n_stored = self.n_published = self._n_grown = order.number
         self.flush_until = 0
         self.n_busy = 0
-        self.is_closed = False
+        self.is_closed: bool = False
         self.turn = (
             _thread.allocate_lock()
         )  # of the thread whose frames are stored, while others may encode theirs
         self.failure: BaseException | None = None
+        self.n_frames: int
+        self.n_frames_stored: int
+        self.n_frames_dropped: int
         self.n_frames = self.n_frames_stored = self.n_frames_dropped = self.n_updates = 0
-        self.slowest = 0.0
+        self.slowest: float = 0.0
 
     @property
     def stores_shards(self) -> bool:

@@ -27,7 +27,8 @@ class FrameOrder:
     def __init__(self, extents: Ints, positions: Iterable[Any] | None, number: int, *, grows: bool) -> None:
         self.extents = extents
         self.grows = grows
-        self.n_inner = math.prod(extents[1:])
+        self.n_inner: int = math.prod(extents[1:])
+        self.number: int
         self.number = self._first = number
         self._places = None if positions is None else itertools.islice(positions, number, None)
 

@@ -63,10 +63,10 @@ class FrameTarget:
         self._objects, self.options = objects_of(array)
         self._spec = spec_with(ArrayConfig.from_dict({"write_empty_chunks": True}))
         self._others = tuple(axis for axis in range(array.ndim) if axis not in axes)
-        self.frame_shape = tuple(array.shape[axis] for axis in self._others)
-        self.frame_nbytes = int(np.prod(self.frame_shape, dtype=np.int64)) * array.dtype.itemsize
-        self.chunk_extents = tuple(array.chunks[axis] for axis in axes)
-        self.shard_extents = tuple((array.shards or array.chunks)[axis] for axis in axes)
+        self.frame_shape: tuple[int, ...] = tuple(array.shape[axis] for axis in self._others)
+        self.frame_nbytes: int = int(np.prod(self.frame_shape, dtype=np.int64)) * array.dtype.itemsize
+        self.chunk_extents: tuple[int, ...] = tuple(array.chunks[axis] for axis in axes)
+        self.shard_extents: tuple[int, ...] = tuple((array.shards or array.chunks)[axis] for axis in axes)
         if array.dtype.hasobject or array.dtype.kind == "T":
             raise UnsupportedError(f"array {array!r}: expected elements of a fixed size for a stream")
         if not self.frame_nbytes:

@@ -131,7 +131,7 @@ class BytesStore(MemoryStore):
     """One object with given bytes, under any key. A write creates new bytes and leaves the given ones alone."""
 
     def __init__(self, data: Any) -> None:
-        self.data = data
+        self.data: Any = data
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BytesStore, (None if self.data is None else bytes(self.data),)
@@ -277,7 +277,9 @@ class FileStore(Store):
         base = self._base
         return f"{base if type(base) is str else self.root}/{key}"
 
-    path = source
+    def path(self, key: str) -> str:
+        """Return the path of a file."""
+        return self.source(key)
 
     def staging(self, key: str) -> str | None:
         """Return the folder for temporary files of this object; None if there is none."""

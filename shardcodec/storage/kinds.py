@@ -111,7 +111,7 @@ class PlacedOptions(dict[str, Any]):
     def __init__(self, options: Mapping[str, Any], places: Iterable[Any]) -> None:
         super().__init__(options)
         given = [place for place in places if place is not None]
-        self.service = next((_service(place) for place in given if is_url(place)), None)
+        self.service: str | None = next((_service(place) for place in given if is_url(place)), None)
         if self.service is None:
             kinds = ", ".join(type(place).__name__ for place in given)
             raise TypeError(f"storage_options: expected them only with a URL, got a {kinds}")

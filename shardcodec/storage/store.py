@@ -43,6 +43,7 @@ from .runner import run_blocking
 
 if TYPE_CHECKING:
     from .runner import Runner
+    from .waiting import Patience
 
 __all__ = [
     "GROUP_NBYTES",
@@ -228,8 +229,8 @@ class Contest:
         self._options = options
         self._begun = time.monotonic()  # this attempt
         self._deadline = self._begun + options.lock_timeout
-        self.patience = locks.patience_of(options)
-        self.n_lost = 0  # attempts in which another writer was faster
+        self.patience: Patience = locks.patience_of(options)
+        self.n_lost: int = 0  # attempts in which another writer was faster
 
     def postpone(self, seconds: float) -> None:
         """Add time in which this writer did not contend."""

@@ -188,7 +188,7 @@ class ThreadCall(Generic[R]):
         self._unclaimed = [None]  # `pop` succeeds once: for the thread that begins, or for `native`
         self._result: R | None = None
         self.error: BaseException | None = None
-        self.is_done = False
+        self.is_done: bool = False
 
     def cancel(self) -> bool:
         """Return True if the call has not begun; it is never made then."""
@@ -334,12 +334,12 @@ class Turn:
     __slots__ = ("_waiting", "began", "first_calls_wait", "is_ending", "loop", "n_calls", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop | None = loop
         self.task: Callable[[], Task | None] = lambda: None  # a weak reference: a task keeps its result
-        self.n_calls = 0
-        self.began = 0.0
-        self.first_calls_wait = loop is not None and not has_task_per_call(loop)
-        self.is_ending = False
+        self.n_calls: int = 0
+        self.began: float = 0.0
+        self.first_calls_wait: bool = loop is not None and not has_task_per_call(loop)
+        self.is_ending: bool = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def begin(self) -> None:

@@ -130,7 +130,7 @@ class Backup:
     def __init__(self, shard: ShardTarget, folder: str) -> None:
         self._shard, self._folder = shard, os.path.abspath(folder)
         name = object_name(shard.relative)
-        self.path = os.path.join(folder, *filter(None, (node_path(shard.array.name), name)))
+        self.path: str = os.path.join(folder, *filter(None, (node_path(shard.array.name), name)))
         self._journal = f"{self.path}.journal"
 
     @property

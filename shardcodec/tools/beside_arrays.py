@@ -82,6 +82,8 @@ class BesideArrays:
     ) -> None:
         self._root, self._arrays, self._chosen = root, arrays, chosen
         self._old, self._new, self._only_arrays = old, new, only_arrays
+        self.n_documents: int
+        self.n_compared: int
         self.n_documents = self.n_compared = 0
         # documents that are JSON objects, by their path below the root
         self._documents: dict[str, Document] = {}

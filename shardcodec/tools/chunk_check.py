@@ -114,15 +114,17 @@ class ChunkCheck:
         decode: Decode | None = None,
         is_plain: bool = False,
     ) -> None:
-        self.spec, self.share = spec, share
-        self.can_decode, self.is_plain = can_decode, is_plain
+        self.spec = spec
+        self.share = share
+        self.can_decode = can_decode
+        self.is_plain = is_plain
         codecs = spec.inner.bytes_codecs
         self._ends_with_crc32c = bool(codecs) and isinstance(codecs[-1], Crc32c)
         self._options = options
         self._decode_foreign = decode
         # of inner chunks that cannot be decoded only a checksum at their end counts
-        self.has_checksum = has_checksum(spec.inner) if self.decodes else _has_last_checksum(spec.inner)
-        self.nested = self._of_nested()
+        self.has_checksum: bool = has_checksum(spec.inner) if self.decodes else _has_last_checksum(spec.inner)
+        self.nested: ChunkCheck | None = self._of_nested()
 
     @classmethod
     def of(
@@ -329,7 +331,9 @@ class ForeignChunks:
     """
 
     def __init__(self, codecs: ZarrCodecs | TextCodecs, shape: tuple[int, ...]) -> None:
-        self._codecs, self.shape, self.fill = codecs, shape, codecs.fill
+        self._codecs = codecs
+        self.shape = shape
+        self.fill: np.ndarray[Any, Any] = codecs.fill
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self | None:

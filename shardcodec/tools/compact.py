@@ -198,7 +198,7 @@ class ShardPacker:
         self._options = replace(options, threads=1)
         holds_whole = holds_whole_shards(array, self._to)
         self._share = budget.share(array.shard_spec, array.place, options.threads, holds_whole=holds_whole)
-        self.n_threads = self._share.n_threads
+        self.n_threads: int = self._share.n_threads
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int

@@ -68,7 +68,8 @@ class CopySource:
         storage_options: Mapping[str, Any] | None,
         budget: MemoryBudget,
     ) -> None:
-        self.array, self.n_threads = array, options.threads
+        self.array = array
+        self.n_threads: int = options.threads
         self._options = replace(options, threads=1)
         if array.layout is None:
             found = next(find_arrays(source, spec=array.shard_spec, storage_options=storage_options))

@@ -195,12 +195,12 @@ class HierarchyCopy:
         is_one_shard: bool = False,
     ) -> None:
         check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
-        self.place = CopyPlace(to, storage_options, job)
+        self.place: CopyPlace = CopyPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
         self._budget, self._options = budget, options
         if job is not None:
             claim(self.place.hierarchy, job, None, is_begun=False)
-        self.objects = CopyWriter(self.place, budget, options)
+        self.objects: CopyWriter = CopyWriter(self.place, budget, options)
 
     def copy_all(self, array: ArrayTarget) -> None:
         """Copy all objects of an array that is not sharded, except documents."""

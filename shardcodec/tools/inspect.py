@@ -287,7 +287,9 @@ class ShardInspector:
         picture: ArrayPicture | None = None,
     ) -> None:
         self._array, self._task, self._options, self._picture = array, task, options, picture
-        self.n_threads = options.threads if array.store.is_near else max(options.threads, REQUEST_THREADS)
+        self.n_threads: int = (
+            options.threads if array.store.is_near else max(options.threads, REQUEST_THREADS)
+        )
         self._memory = ENTRIES_NBYTES if budget.nbytes is None else budget.nbytes
 
     def run(

@@ -177,7 +177,7 @@ class NewHierarchy:
         self._prefix = "/".join(filter(None, (above, node_path(path))))
         self.root: Folder = folder_at(self.store_path, "")
         name = os.fspath(place) if isinstance(place, os.PathLike) else str(place)
-        self.place = "/".join(filter(None, (name, path)))
+        self.place: str = "/".join(filter(None, (name, path)))
         self.before_store: Callable[[], None] = _nothing
 
     @property

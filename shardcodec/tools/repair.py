@@ -108,7 +108,7 @@ class ShardRepairer:
         checks = ChunkCheck.of_array(array, self._options, share)
         self._source = source
         self._repair = ShardRepair(checks, self._options, source, task.order, budget)
-        self.n_threads = share.n_threads
+        self.n_threads: int = share.n_threads
 
     def _source_of(self, array: ArrayTarget, options: Options, budget: MemoryBudget) -> CopySource | None:
         task = self._task

@@ -306,7 +306,8 @@ class FindingList:
     """
 
     def __init__(self, array: str, shard: str) -> None:
-        self._array, self.shard = array, shard
+        self._array = array
+        self.shard = shard
         self._listed: list[Finding] = []
         self._n_errors = 0
 

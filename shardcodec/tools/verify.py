@@ -142,15 +142,16 @@ class ShardVerifier:
     """
 
     def __init__(self, array: ArrayTarget, task: VerifyTask, options: Options, budget: MemoryBudget) -> None:
-        self._array, self.task = array, task
-        self.comparison = (
+        self._array = array
+        self.task = task
+        self.comparison: Comparison | None = (
             None if task.against is None else Comparison.of(array, task.against, task.storage_options)
         )
         share = self._share(options, budget)
-        self.n_threads = share.n_threads
+        self.n_threads: int = share.n_threads
         one_thread = replace(options, threads=1)
         self._check = ChunkCheck.of_array(array, one_thread, share)
-        self.decodes = self._check.decodes
+        self.decodes: bool = self._check.decodes
 
     def run(
         self, shards: Iterable[ShardTarget], monitor: Monitor, n_threads: int

@@ -198,9 +198,9 @@ class ArrayKeys:
         self.layout = layout
         self.path = path
         self.per_shard: Ints = as_int_tuple(chunks_per_shard, "chunks_per_shard", minimum=1)
-        self.ndim = len(self.per_shard)
-        self.n_chunks = math.prod(self.per_shard)
-        self.region = layout.base(path) + (layout.lead if self.ndim else layout.scalar)
+        self.ndim: int = len(self.per_shard)
+        self.n_chunks: int = math.prod(self.per_shard)
+        self.region: str = layout.base(path) + (layout.lead if self.ndim else layout.scalar)
         """Common start of the keys of all chunks and shards."""
 
     def locate(self, key: str) -> tuple[str, int] | None:

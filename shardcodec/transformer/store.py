@@ -211,7 +211,7 @@ def _beyond(array: ArrayKeys, prefix: str) -> str:
 # ---------------------------------------------------------------- `ShardingStorageTransformer`
 
 # Index of the draft of 2022: pairs of little endian numbers, without a checksum.
-INDEX_2022 = ({"name": "bytes", "configuration": {"endian": "little"}},)
+INDEX_2022: tuple[dict[str, Any], ...] = ({"name": "bytes", "configuration": {"endian": "little"}},)
 
 
 class ShardingStorageTransformer(TransformerReader):
@@ -297,7 +297,7 @@ class ShardingStorageTransformer(TransformerReader):
             per_shard, (1,) * len(per_shard), "uint8", 0, ["bytes"], index_codecs, index_location
         )
         introduce(store)
-        self.shards = Shards(store, self._arrays, self._spec, self._choices)
+        self.shards: Shards = Shards(store, self._arrays, self._spec, self._choices)
 
     # ---- description
 

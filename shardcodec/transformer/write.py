@@ -338,8 +338,8 @@ class Batch:
         self._take = take
         self._waiting: list[_QueuedEdit] | None = None
         self._errors: dict[int, Exception] = {}
-        self.new_nbytes = 0
-        self.depends_on_old = True
+        self.new_nbytes: int = 0
+        self.depends_on_old: bool = True
 
     def begin(self) -> None:
         """Compute the attributes. Called when the lock of the object is held, perhaps several times."""
@@ -441,7 +441,7 @@ class BufferedEdits(BufferedWrites):
     """
 
     def __init__(self, spec: ShardSpec) -> None:
-        self.kind = spec
+        self.kind: ShardSpec = spec
         self._n_chunks = spec.n_chunks
         self.shown: dict[int, bytes | None] = {}
         self._certain: set[int] = set()

@@ -84,8 +84,8 @@ class ZarrCodecs:
         self._links: dict[bool, list[tuple[Any, ArraySpec]]] = links
         self._pipeline = batched_pipeline([codec for codec, _ in links[False]])
         self._prototype = self._specs[False].prototype
-        self.fill = _element(dtype.to_native_dtype(), fill_value)
-        self.one_by_one = all(is_synchronous(codec) for codec, _ in links[False])
+        self.fill: np.ndarray[Any, Any] = _element(dtype.to_native_dtype(), fill_value)
+        self.one_by_one: bool = all(is_synchronous(codec) for codec, _ in links[False])
 
     @cached_property
     def input_dtype(self) -> np.dtype[Any]:

@@ -54,8 +54,8 @@ class _BoundArray:
     def _bind(self, array: Array, metadata: ArrayMetadata) -> None:
         self.array = array
         self._metadata = metadata
-        self.dtype = dtype_of(metadata)
-        self.order = getattr(metadata, "order", self._config.order)
+        self.dtype: np.dtype[Any] = dtype_of(metadata)
+        self.order: Any = getattr(metadata, "order", self._config.order)
 
     def with_metadata(self, metadata: Any) -> Self:
         """Return an engine for the same objects with other metadata, for example after a change of the shape.

@@ -58,7 +58,8 @@ class ShardingCodec(ZarrShardingCodec):
             return NotImplemented
         return all(getattr(self, f.name) == getattr(other, f.name) for f in fields(ZarrShardingCodec))
 
-    __hash__ = ZarrShardingCodec.__hash__
+    def __hash__(self) -> int:
+        return super().__hash__()
 
     # ---- one shard in memory
 

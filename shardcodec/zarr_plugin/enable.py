@@ -174,7 +174,7 @@ class ProcessStatistics:
         return f"<shardcodec.stats: call it for the counters>\n{open_arrays()!r}"
 
 
-stats = ProcessStatistics()
+stats: ProcessStatistics = ProcessStatistics()
 
 
 # ---------------------------------------------------------------- the arrays that `attach` returns

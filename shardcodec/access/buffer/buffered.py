@@ -103,7 +103,7 @@ class BufferedElements(BufferedWrites):
     def __init__(self, kind: Hashable, target: Target, dtype: np.dtype[Any]) -> None:
         self.kind = kind
         self.target = target
-        self.overlay = Overlay(target.chain, dtype)
+        self.overlay: Overlay = Overlay(target.chain, dtype)
 
     @property
     def memory_nbytes(self) -> int:

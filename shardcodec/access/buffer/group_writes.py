@@ -320,7 +320,7 @@ class group_writes:  # noqa: N801  # used like a function
         if max_bytes < 0:
             raise ValueError(f"expected max_bytes >= 0, got {max_bytes}")
         self.max_bytes = max_bytes
-        self.flush_on_error = bool(flush_on_error)
+        self.flush_on_error: bool = bool(flush_on_error)
 
     def __enter__(self) -> None:
         if is_zarrs_loop():

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ... import native
-from ...access.box_reader import ArrayObjects
+from ...access.box_reader import ArrayObjects, Folder
 from ...access.inner_chunks import compiled
 from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter
-from ...format.byte_document import byte_document
+from ...format.byte_document import ByteDocument, byte_document
+from ...format.dtypes import DType
 from ...format.metadata import KeyEncoding, key_encoding, parse_document
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
@@ -49,13 +50,14 @@ class NewArray:
     def __init__(
         self, hierarchy: NewHierarchy, name: str, document: Mapping[str, Any], options: Options
     ) -> None:
-        self.name, self._hierarchy, self._options = name, hierarchy, options
-        self.folder = hierarchy.folder(name)
+        self._hierarchy, self._options = hierarchy, options
+        self.name = name
+        self.folder: Folder = hierarchy.folder(name)
         self.keys: KeyEncoding = key_encoding(document)
-        self.bytes = byte_document(document)
+        self.bytes: ByteDocument = byte_document(document)
         self.shape: Ints = parse_document(self.bytes.document).shape
-        self.chain = ChainSpec.from_metadata(self.bytes.document)
-        self.dtype = self.chain.dtype
+        self.chain: ChainSpec = ChainSpec.from_metadata(self.bytes.document)
+        self.dtype: DType = self.chain.dtype
         self._objects = ArrayObjects(self.folder, self.keys, self.shape, compiled(self.chain), self.dtype)
 
     @cached_property

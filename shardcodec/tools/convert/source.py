@@ -74,7 +74,7 @@ class StoredObjects:
     def __init__(self, folder: Folder, keys: KeyEncoding, shape: Ints, size: Ints) -> None:
         self._folder, self._keys, self._shape, self._size = folder, keys, shape, size
         self.grid: Ints = tuple(-(-n // step) for n, step in zip(shape, size, strict=True))
-        self.n_grid = math.prod(self.grid)
+        self.n_grid: int = math.prod(self.grid)
         self._turn = threading.Lock()
         self._is_listed = False
         self._listed: Coords | None = None

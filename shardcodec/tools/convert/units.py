@@ -108,7 +108,7 @@ class UntilFailure(Monitor):
 
     def __init__(self, monitor: Monitor, *, fail_fast: bool) -> None:
         self._monitor, self._fail_fast = monitor, fail_fast
-        self.has_failed = False
+        self.has_failed: bool = False
 
     def add(self, part: Totals) -> None:
         """Note the result of a unit."""

@@ -257,8 +257,10 @@ class ArrayConversion:
         *,
         records_source: bool,
     ) -> None:
-        self.array, self.source, self.stored = array, source, _stored_shards(array, source)
-        self.new = NewArray(destination, array.name, plan.documents[array.name], options)
+        self.array = array
+        self.source = source
+        self.stored: dict[Ints, list[Ints]] | None = _stored_shards(array, source)
+        self.new: NewArray = NewArray(destination, array.name, plan.documents[array.name], options)
         self._plan, self._options, self._records_source = plan, options, records_source
         self._encoded = _encoded(array, source, plan)
         spec = self.new.spec

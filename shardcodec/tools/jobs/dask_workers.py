@@ -189,14 +189,15 @@ class DaskWorkers:
         monitor: Monitor | None = None,
         is_own: bool = False,
     ) -> None:
-        self.client, self.is_own = client, is_own
+        self.client = client
+        self.is_own = is_own
         workers = self._first_workers(monitor or Monitor())
-        self.n_threads = min(one.n_threads for one in workers)
+        self.n_threads: int = min(one.n_threads for one in workers)
         if threads is not None:
             self.n_threads = min(self.n_threads, threads)
-        self.n_slots = sum(min(one.n_threads, self.n_threads) for one in workers)
-        self.n_shares = SHARES * self.n_slots
-        self.memory = _memory(workers, memory)
+        self.n_slots: int = sum(min(one.n_threads, self.n_threads) for one in workers)
+        self.n_shares: int = SHARES * self.n_slots
+        self.memory: int = _memory(workers, memory)
 
     def look(self) -> list[_Worker]:
         """Ask the scheduler for its workers."""
@@ -385,10 +386,12 @@ class TaskPlugin(WorkerPlugin):  # type: ignore[misc]
         memory: int,
         is_own: bool,
     ) -> None:
-        self.name = f"shardcodec-{uuid.uuid4().hex}"
-        self.version = build_info()["version"]
-        self.place, self.n_threads = place, n_threads
-        self._task, self._options, self._memory, self.is_own = task, options, memory, is_own
+        self.name: str = f"shardcodec-{uuid.uuid4().hex}"
+        self.version: str = build_info()["version"]
+        self.place = place
+        self.n_threads = n_threads
+        self._task, self._options, self._memory = task, options, memory
+        self.is_own = is_own
 
     def setup(self, worker: Any) -> None:
         if self.is_own and threading.current_thread() is threading.main_thread():
@@ -396,7 +399,7 @@ class TaskPlugin(WorkerPlugin):  # type: ignore[misc]
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
         limit = worker.memory_manager.memory_limit  # may be less than the run began with
-        self.worker = ShardWorker(
+        self.worker: ShardWorker = ShardWorker(
             self.place,
             self._task,
             self._options,

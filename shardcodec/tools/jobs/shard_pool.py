@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
-from ...options import check
+from ...options import Options, check
 from ...storage.files import check_name
 from ...storage.kinds import is_url
 from ..hierarchy_copy import HierarchyCopy
@@ -150,9 +150,10 @@ class ShardPool:
     """
 
     def __init__(self, target: Any, spec: ShardSpec | None, run: RunOptions, **more_places: Any) -> None:
-        self._target, self._spec, self.run = absolute_place(target), spec, run
-        self.options = current_options(argument=check({"threads": run.threads}))
-        self.budget = MemoryBudget(run.memory)
+        self._target, self._spec = absolute_place(target), spec
+        self.run = run
+        self.options: Options = current_options(argument=check({"threads": run.threads}))
+        self.budget: MemoryBudget = MemoryBudget(run.memory)
         given = {name: place for name, place in more_places.items() if place is not None}
         self._cluster = chosen_cluster(run.dask, {"target": self._target, **given})
         self._workers: DaskWorkers | None = None

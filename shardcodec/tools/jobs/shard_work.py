@@ -288,7 +288,7 @@ class ShardWorker:
         self._opening, self._lock = threading.Lock(), threading.Lock()
         self._open_task: _OpenTask | None = None
         self._n_running = 0
-        self.is_stopped = False
+        self.is_stopped: bool = False
 
     def run(self, names: Sequence[Any], most_seconds: float) -> ShardBatch:
         """Work on shards in their order, until the time is over or the worker is stopped; a shard that was begun is finished.
