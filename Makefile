@@ -421,7 +421,7 @@ $(eval $(call environment,types,types))
 
 .PHONY: check-public-types
 check-public-types: .venv/types-$(VERSION)/stamp ## pyright: every public name has a type; pyright and mypy find the mistakes of users' programs
-	$(call venv,types) -m pyright --verifytypes shardcodec --ignoreexternal
+	cd "$$(mktemp -d)"; PATH='$(CURDIR)/.venv/types-$(VERSION)/bin':"$$PATH" pyright --verifytypes shardcodec --ignoreexternal
 	$(call pytest,types) -q tests/project/test_types.py
 
 check-c: .venv/dev-$(VERSION)/needed

@@ -1,9 +1,6 @@
 # compat.py - the only module that uses zarr's internals and handles the differences between its versions
 # SPDX-License-Identifier: MIT
-"""A common interface to zarr 3.1.6 to 3.4.
-
-Only this module imports from ``zarr.core``, which zarr declares private.
-"""
+"""A common interface to zarr 3.1.6 to 3.4; only this module imports from ``zarr.core``, which zarr declares private."""
 
 from __future__ import annotations
 
@@ -39,7 +36,8 @@ from zarr.codecs._v2 import V2Codec
 from zarr.core.array import AsyncArray, parse_array_metadata
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import Buffer, BufferPrototype, cpu, default_buffer_prototype
-from zarr.core.config import config
+from zarr.core.config import Config
+from zarr.core.config import config as _zarrs_config
 from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 from zarr.core.sync import _get_loop, _runner, sync
 from zarr.core.sync import loop as _zarrs_loop
@@ -130,6 +128,7 @@ __all__ = [
 
 T = TypeVar("T")
 ArrayMetadata = ArrayV2Metadata | ArrayV3Metadata
+config: Config = _zarrs_config
 
 # Buffers in the memory of this process, which the engine needs. zarr looks up its default in its configuration at each call.
 IN_MEMORY: BufferPrototype = cpu.buffer_prototype

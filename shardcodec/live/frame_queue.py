@@ -124,7 +124,7 @@ class StreamQueue:
         self.flush_until = 0
         self.n_busy = 0
         self.is_closed: bool = False
-        self.turn = (
+        self.turn: _thread.LockType = (
             _thread.allocate_lock()
         )  # of the thread whose frames are stored, while others may encode theirs
         self.failure: BaseException | None = None

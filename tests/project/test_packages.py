@@ -47,7 +47,7 @@ def bounds(texts: list[str]) -> Bounds:
     """Return the lower bounds in texts such as `numpy >=2.0`, `py-numpy@2.0:` or `cython3 (>= 3.1)`."""
     found = {}
     for text in texts:
-        match = re.fullmatch(r"(?:py-|python3-)?([\w-]+?)3?(?: \(>= | ?>=|@)([\d.]+)[:)]?", text)
+        match = re.fullmatch(r"(?:py-|python3-)?([\w-]+?)3?(?: \(>= (?:1:)?| ?>=|@)([\d.]+)[:)]?", text)
         if match:
             found[match[1]] = match[2]
     return found
@@ -119,12 +119,14 @@ def debian() -> Recipe:
     )
     assert builds and version and licence
     needs = [one.strip() for one in builds[1].split(",")]
+    depends = re.search(r"^Depends: (.*?)^\w", control, re.M | re.S)
+    assert depends is not None
     rules = (PACKAGING / "debian/rules").read_text()
     return Recipe(
         version[1],
         {"Expat": "MIT"}[licence[1]],
         bounds(needs),
-        None,
+        bounds([one.strip().replace("python3 ", "python ") for one in depends[1].split(",")]),
         set(needs),
         "export SHARDCODEC_LIBS = system" in rules,
     )
