@@ -4,7 +4,7 @@
 
 A wheel that a new compiler makes needs the glibc of that system. zig's compiler links against an old glibc, for this
 architecture and for others. auditwheel then reads from the symbols which systems can load the wheel, and names them in
-its tag. Builds of one commit are equal byte for byte (`make reproducible`).
+its tag. `make reproducible` compares two builds of one commit.
 """
 
 from __future__ import annotations
