@@ -9,11 +9,11 @@ Where a shard is replaced as a whole, its frames wait until all are there.
 
 from __future__ import annotations
 
-import _thread
 import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,10 @@ from .order import FrameOrder
 from .record import StreamRecord
 from .target import Frame, FrameTarget, FrameUpdate
 
-__all__ = ["FrameMemory", "StreamLimits", "StreamQueue"]
+__all__ = ["FrameMemory", "StreamLimits", "StreamQueue", "Ticket", "Tokens"]
 
 Ints = tuple[int, ...]
+Tokens = SimpleQueue[None]
 
 # Frames that wait in the memory of one queue, also if they are tiny.
 MAX_FRAMES = 1 << 16
@@ -38,7 +39,8 @@ class FrameMemory:
     """The memory of the frames that wait: slots of the size of the largest frame. Callers hold the mutex of the writers.
 
     A frame goes behind the one before it, if this slot is free and was used before, else into the lowest free slot. So frames that
-    follow each other lie one behind the other, and no more memory is used than once waited.
+    follow each other lie one behind the other, and no more memory is used than once waited. The exception of a signal handler may stop
+    a caller at any moment, so one array alone says which slots are free.
     """
 
     def __init__(self, nbytes: int, frame_nbytes: int) -> None:
@@ -49,7 +51,6 @@ class FrameMemory:
                 f"queue: expected at least {self._slot_nbytes} bytes, for one frame, got {nbytes}"
             )
         self._is_free = bytearray(b"\1" * self.n_slots)
-        self._n_free = self.n_slots
         self._n_used = 0  # slots behind these were never taken
         self._last = -1
         room = np.empty(self.n_slots * self._slot_nbytes + BLOCK_NBYTES, dtype=np.uint8)
@@ -58,17 +59,16 @@ class FrameMemory:
     @property
     def is_full(self) -> bool:
         """True if no slot is free."""
-        return not self._n_free
+        return 1 not in self._is_free
 
     def take(self) -> int | None:
         """Return a free slot; None if there is none."""
-        if not self._n_free:
+        if self.is_full:
             return None
         slot = self._last + 1
         if slot >= self._n_used or not self._is_free[slot]:
             slot = self._is_free.index(1)
         self._is_free[slot] = 0
-        self._n_free -= 1
         self._n_used = max(self._n_used, slot + 1)
         self._last = slot
         return slot
@@ -77,7 +77,6 @@ class FrameMemory:
         """Free slots."""
         for slot in slots:
             self._is_free[slot] = 1
-            self._n_free += 1
 
     def slots(self, shape: Ints, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Return all slots as one array of frames of this shape."""
@@ -100,11 +99,24 @@ class StreamLimits(NamedTuple):
     grow_every: int | None
 
 
+class Ticket:
+    """An update that has begun. Updates are stored in the order of their tickets, because a later frame may have the same place.
+
+    number: of its first frame. turn: has a token when all tickets before this one have ended. is_void: one of them has failed, so its frames must be stored first.
+    """
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self.frames: list[Frame] = frames
+        self.number: int = frames[0].number if frames else 0
+        self.turn: Tokens = Tokens()
+        self.is_void: bool = False
+
+
 class StreamQueue:
     """The frames of one stream that wait. Callers of the methods hold the mutex of the writers, except for `store` and `publish`.
 
     flush_until: frames with smaller numbers are stored at once. n_stored: all frames with smaller numbers are stored, or were dropped.
-    n_published: those that the record counts. n_busy: threads that store frames. failure: the error of the last update.
+    n_published: those that the record counts. failure: the error of the last update.
     """
 
     def __init__(
@@ -122,11 +134,8 @@ class StreamQueue:
         self.n_published: int
         self.n_stored = self.n_published = self._n_grown = order.number
         self.flush_until = 0
-        self.n_busy = 0
+        self._tickets: list[Ticket] = []
         self.is_closed: bool = False
-        self.turn: _thread.LockType = (
-            _thread.allocate_lock()
-        )  # of the thread whose frames are stored, while others may encode theirs
         self.failure: BaseException | None = None
         self.n_frames: int
         self.n_frames_stored: int
@@ -138,6 +147,11 @@ class StreamQueue:
     def stores_shards(self) -> bool:
         """True if shards are stored as a whole."""
         return self._limits.by_shard
+
+    @property
+    def n_busy(self) -> int:
+        """Number of threads that encode or store frames."""
+        return len(self._tickets)
 
     @property
     def update_nbytes(self) -> int:
@@ -187,7 +201,9 @@ class StreamQueue:
 
     def next_update(self, now: float, *, is_full: bool) -> list[Frame] | float:
         """Return the frames to store now, an empty list for an update of the record alone, or the seconds until the next look."""
-        if self.failure is not None or self.n_busy >= self.n_threads:
+        if self.failure is not None or self.is_closed or self.n_busy >= self.n_threads:
+            return math.inf
+        if any(ticket.is_void for ticket in self._tickets):
             return math.inf
         if self.n_busy:  # only whole updates, because others may come while the first one is stored
             waiting = self._groups.get((), deque())
@@ -209,6 +225,10 @@ class StreamQueue:
         """Return True if readers see all frames before a number."""
         n_seen = self.n_published if self._limits.grow_every is None else min(self.n_published, self._n_grown)
         return n_seen >= number
+
+    def is_busy_before(self, number: int) -> bool:
+        """Return True if an update of frames before a number, or of the record alone, has not ended."""
+        return any(ticket.number < number for ticket in self._tickets)
 
     def _shard_to_store(self, *, any_shard: bool) -> Ints | None:
         while self._whole:
@@ -254,15 +274,16 @@ class StreamQueue:
     @property
     def n_threads(self) -> int:
         """How many threads may store frames: one of them, and one that encodes the next ones meanwhile."""
-        return 2 if self.target.encodes_ahead and not self._limits.by_shard else 1
+        may_encode = self.target.encodes_ahead and self.target.options.threads > 1
+        return 2 if may_encode and not self._limits.by_shard else 1
 
     def prepare(self, frames: Sequence[Frame]) -> FrameUpdate:
-        """Do what needs no turn, before `store`. Without the mutex."""
+        """Do what may be done before the frames of earlier tickets are stored. Without the mutex."""
         update = self.target.prepare(frames)
         return self.target.encoded(update) if self.n_threads > 1 else update
 
     def store(self, update: FrameUpdate) -> None:
-        """Store frames in one update. Without the mutex, but with the turn."""
+        """Store frames in one update. Without the mutex; the caller has the turn."""
         self._record.check()
         self.target.store(update)
 
@@ -289,13 +310,36 @@ class StreamQueue:
             self._n_grown = n_frames
         self.n_published = n_frames
 
-    def fail(self, frames: Sequence[Frame], error: BaseException) -> None:
+    def begin_update(self, frames: list[Frame]) -> Ticket:
+        """Return the ticket of the next update."""
+        ticket = Ticket(frames)
+        self._tickets.append(ticket)
+        if len(self._tickets) == 1:
+            ticket.turn.put(None)
+        return ticket
+
+    def end_update(self, ticket: Ticket, error: BaseException | None) -> list[Frame]:
+        """End an update, whose frames wait again if they are not stored; return those that a closed stream has given up."""
+        had_turn = ticket is self._tickets[0]
+        self._tickets.remove(ticket)
+        if error is not None and not ticket.is_void:
+            self.failure = None if self.is_closed else error
+            for later in self._tickets:
+                later.is_void = True
+        if had_turn and self._tickets:
+            self._tickets[0].turn.put(None)
+        if self.is_closed:
+            self.n_frames -= len(ticket.frames)
+            return ticket.frames
+        self._put_back(ticket.frames)
+        return []
+
+    def _put_back(self, frames: Sequence[Frame]) -> None:
         """Put frames that were not stored back to the beginning of the queue."""
-        self.failure = error
         if frames:
             key = self._shard_of(frames[0].place) if self._limits.by_shard else ()
             waiting = self._groups.get(key, deque())
-            self._groups[key] = deque(sorted((*frames, *waiting)))  # by number: several updates may fail
+            self._groups[key] = deque(sorted((*frames, *waiting)))  # by number: several updates may come back
             if self._limits.by_shard and key not in self._missing:
                 self._whole.appendleft(key)
 
@@ -319,13 +363,14 @@ class StreamQueue:
         )
 
     def waiting(self) -> list[Frame]:
-        """Return the frames that are not stored."""
-        return [frame for group in self._groups.values() for frame in group]
+        """Return the frames that are not stored, also those of updates that have begun."""
+        begun = [frame for ticket in self._tickets for frame in ticket.frames]
+        return begun + [frame for group in self._groups.values() for frame in group]
 
     def close(self) -> list[Frame]:
-        """Take no further frames; drop and return those that could not be stored."""
-        self.is_closed = True
-        frames = self.waiting()
+        """Take no further frames; drop and return those that wait. Those of updates that have begun follow in `end_update`."""
+        self.is_closed, self.failure = True, None
+        frames = [frame for group in self._groups.values() for frame in group]
         self._groups.clear()
         self.n_frames -= len(frames)
         return frames

@@ -436,12 +436,14 @@ class Stream:
             return
         self._writers.check_process()
         try:
-            self._writers.flush(self._queue)
+            self._writers.flush(self._queue, is_last=True)
             self._queue.end_record()
         finally:
-            self._writers.give_up(self._queue)
-            if self._ends_threads:
-                self._writers.end()
+            try:
+                self._writers.give_up(self._queue)
+            finally:
+                if self._ends_threads:
+                    self._writers.end()
 
     def __enter__(self) -> Self:
         return self

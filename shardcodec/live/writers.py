@@ -15,20 +15,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Literal, TypeVar
 
 from .. import native
 from ..errors import StreamFullError
 from ..storage.waiting import WorkerThreads
-from .frame_queue import FrameMemory, StreamQueue
-from .target import Frame
+from .frame_queue import FrameMemory, StreamQueue, Ticket, Tokens
 
 __all__ = ["Full", "StreamWriters"]
 
 T = TypeVar("T")
 Full = Literal["block", "raise", "drop"]
-Tokens = SimpleQueue[None]
 
 # Memory that the engine keeps from one update to the next for each thread, in updates: encoded inner chunks, and all that is appended.
 KEPT_UPDATES = 2
@@ -37,7 +35,10 @@ IDLE_SECONDS = 1.0
 
 
 class StreamWriters:
-    """The threads and the memory that the streams of a group share. At most one thread stores frames of a stream at a time; another one may encode the next ones."""
+    """The threads and the memory that the streams of a group share.
+
+    One thread stores frames of a stream, while another one may encode the next ones. Each update has a ticket.
+    """
 
     def __init__(self, queues: Sequence[StreamQueue], memory: FrameMemory, n_threads: int) -> None:
         self._queues = queues
@@ -45,7 +46,7 @@ class StreamWriters:
         self._mutex = _thread.allocate_lock()
         self._idle: list[Tokens] = []  # threads without work
         self._waiting: list[Tokens] = []  # callers that wait for an update
-        self._turn = 0
+        self._first = 0  # number of the queue that is asked first
         self._is_ending = self._is_abandoned = self._has_no_thread = False
         self._process = os.getpid()
         # new memory for each update would cost as much as a copy of the frames
@@ -99,18 +100,27 @@ class StreamWriters:
         with self._mutex:
             self._memory.give([slot])
 
-    def flush(self, queue: StreamQueue) -> None:
-        """Store all frames that were taken so far, and return when they are stored; it raises as `Stream.flush`."""
+    def flush(self, queue: StreamQueue, *, is_last: bool = False) -> None:
+        """Store all frames that were taken so far, and return when they are stored; it raises as `Stream.flush`.
+
+        is_last: wait also for updates of frames that other threads append meanwhile.
+        """
         with self._mutex:
             queue.failure = None  # its frames are tried again now
             self._check(queue)
             number = queue.flush_until = queue.order.number
-        self._wait_for(lambda: True if queue.is_flushed(number) and not queue.n_busy else None, queue)
+
+        def is_done() -> bool | None:
+            is_busy = queue.n_busy > 0 if is_last else queue.is_busy_before(number)
+            return True if queue.is_flushed(number) and not is_busy else None
+
+        self._wait_for(is_done, queue)
 
     def give_up(self, queue: StreamQueue) -> None:
-        """Take no further frames of a stream, and drop those that wait."""
+        """Take no further frames of a stream, drop those that wait, and return when no update is under way."""
         with self._mutex:
             self._memory.give(frame.slot for frame in queue.close())
+        self._wait_for(lambda: None if queue.n_busy else True, queue)
 
     def end(self) -> None:
         """End the threads, as soon as updates that have begun are finished."""
@@ -186,7 +196,7 @@ class StreamWriters:
         while (update := self._next_update()) is not None:
             self._store(*update)
 
-    def _next_update(self) -> tuple[StreamQueue, list[Frame]] | None:
+    def _next_update(self) -> tuple[StreamQueue, Ticket] | None:
         """Wait for the next update; None: there will be none."""
         while not self._is_abandoned:
             tokens = Tokens()
@@ -212,45 +222,50 @@ class StreamWriters:
             for each in self._queues:
                 each.flush_until = each.order.number
 
-    def _choose(self) -> tuple[StreamQueue, list[Frame]] | float:
-        """Return the next stream and its frames, which the caller stores; or the seconds until the next look."""
+    def _choose(self) -> tuple[StreamQueue, Ticket] | float:
+        """Return the next stream and the ticket of its frames, which the caller stores; or the seconds until the next look."""
         now, wait, n = time.monotonic(), math.inf, len(self._queues)
         for i in range(n):
-            number = (self._turn + i) % n
+            number = (self._first + i) % n
             update = self._queues[number].next_update(now, is_full=self._memory.is_full)
             if not isinstance(update, float):
-                self._turn = number + 1
-                self._queues[number].n_busy += 1
-                return self._queues[number], update
+                self._first = number + 1
+                return self._queues[number], self._queues[number].begin_update(update)
             wait = min(wait, update)
         return wait
 
-    def _store(self, queue: StreamQueue, frames: list[Frame]) -> None:
+    def _store(self, queue: StreamQueue, ticket: Ticket) -> None:
+        """Store the frames of a ticket, when its turn has come."""
         begin = time.perf_counter()
         failure: BaseException | None = None
         try:
-            update = queue.prepare(frames) if frames else None
-            with queue.turn:
-                if update is not None:
-                    queue.store(update)
-                with self._mutex:
-                    n_frames = queue.mark_stored(frames)
-                    self._memory.give(frame.slot for frame in frames)
-                    frames = []
-                queue.publish(n_frames)
+            self._prepare_and_store(queue, ticket)
         except BaseException as error:  # noqa: BLE001 - the caller of the stream raises it
             failure = error
         with self._mutex:
-            queue.n_busy -= 1
-            if failure is None:
+            if failure is None and not ticket.is_void:
                 queue.n_updates += 1
                 queue.slowest = max(queue.slowest, time.perf_counter() - begin)
-            else:
-                queue.fail(frames, failure)
+            self._memory.give(frame.slot for frame in queue.end_update(ticket, failure))
             waiting, self._waiting = self._waiting, []
             idle = self._take_idle()
         _wake(waiting)
         _wake(idle)
+
+    def _prepare_and_store(self, queue: StreamQueue, ticket: Ticket) -> None:
+        try:
+            update = queue.prepare(ticket.frames) if ticket.frames else None
+        finally:
+            ticket.turn.get()  # also after an error, so that the first frames that fail are the first to be told
+        if ticket.is_void:
+            return
+        if update is not None:
+            queue.store(update)
+        with self._mutex:
+            n_frames = queue.mark_stored(ticket.frames)
+            self._memory.give(frame.slot for frame in ticket.frames)
+            ticket.frames = []
+        queue.publish(n_frames)
 
 
 def _wake(sleepers: Sequence[Tokens]) -> None:

@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import resource
+import sys
 import threading
 import time
 from pathlib import Path
@@ -155,6 +156,36 @@ def test_frames_that_follow_each_other_lie_in_slots_that_do() -> None:
     assert memory.take() == 6
 
 
+@pytest.mark.parametrize("call", ["take", "give"])
+def test_signal_handler_that_raises_leaves_the_slots_right(call: str) -> None:
+    """A counter of free slots beside them went wrong: then a full memory raised ValueError instead of waiting."""
+    for n_lines in itertools.count(1):
+        memory, lines, before = FrameMemory(4 * 64, 64), itertools.count(1), sys.gettrace()
+        memory.take()
+        code = getattr(FrameMemory, call).__code__
+
+        def trace(
+            frame: Any, event: str, _: Any, code: Any = code, lines: Any = lines, n: int = n_lines
+        ) -> Any:
+            if event == "line" and frame.f_code is code and next(lines) == n:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            memory.take() if call == "take" else memory.give([0])
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        taken = list(iter(memory.take, None))
+        assert len(taken) >= (2 if call == "take" else 3) and memory.is_full
+        memory.give(taken)
+        assert sorted(iter(memory.take, None)) == sorted(taken)
+    assert n_lines > 1
+
+
 def test_frames_that_do_not_follow_each_other_in_memory_wait_for_the_next_update(tmp_path: Path) -> None:
     """They would be copied. So slots that are used again in a circle would cost a copy of each frame."""
     target = target_of(image_array(tmp_path / "a", in_chunk=2))
@@ -281,3 +312,114 @@ def test_updates_that_fail_while_others_are_encoded_are_tried_again_in_order(
         stream.append(frames_of(40 - stream.position, first=stream.position))
         stream.flush()
     assert (array[...] == frames_of(40)).all()
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let updates of the arrays of a name fail after a while, so that the next one is encoded meanwhile."""
+    real_store = FrameTarget.store
+
+    def fail(self: FrameTarget, update: Any) -> None:
+        if name in repr(self.folder):
+            time.sleep(0.2)
+            raise OSError(28, "No space left on device")
+        real_store(self, update)
+
+    monkeypatch.setattr(FrameTarget, "store", fail)
+
+
+@pytest.mark.parametrize("call", ["flush", "close"])
+def test_error_names_the_frames_of_all_updates_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The frames of a second update were not named, and after `close` their slots were lost for the other streams of a group."""
+    arrays = [image_array(tmp_path / name, in_chunk=2) for name in "xy"]
+    full_disk(monkeypatch, "x")
+    group = shardcodec.stream(arrays, max_frames=4, threads=2, max_delay=60, queue=8 * 192)
+    group[0].append(frames_of(8))
+    with pytest.raises(shardcodec.StreamError) as caught:
+        getattr(group[0], call)()
+    assert caught.value.numbers == tuple(range(8))
+    if call == "close":
+        assert group[0].stats.frames_queued == 0
+        for first in range(0, 40, 8):
+            group[1].append(frames_of(8, first=first))
+            group[1].flush()
+        assert (arrays[1][...] == frames_of(40)).all()
+        group.close()
+    else:
+        with pytest.raises(shardcodec.StreamError):
+            group.close()
+
+
+def delay_first_encode(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_encode, n_encoded = target_module.encode_ahead, itertools.count()
+
+    def encode(request: Any, options: Any) -> Any:
+        if next(n_encoded) == 0:
+            time.sleep(0.3)
+        return real_encode(request, options)
+
+    monkeypatch.setattr(target_module, "encode_ahead", encode)
+
+
+def test_newest_frame_of_a_place_stays_if_an_older_one_is_encoded_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update that was ready first was stored first."""
+    delay_first_encode(monkeypatch)
+    array = image_array(tmp_path / "a", 4)
+    with shardcodec.stream(
+        array, positions=[0, 1, 2, 3] * 2, max_frames=4, threads=2, max_delay=60
+    ) as stream:
+        stream.append(frames_of(8))
+    assert (array[...] == frames_of(4, first=4)).all()
+
+
+def test_update_is_not_stored_before_an_earlier_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of the later one would be replaced by an older frame of its place, when the earlier one is tried again."""
+    delay_first_encode(monkeypatch)
+    real_store, calls = FrameTarget.store, itertools.count()
+
+    def fail_once(self: FrameTarget, update: Any) -> None:
+        if next(calls) == 0:
+            raise OSError("no room")
+        real_store(self, update)
+
+    monkeypatch.setattr(FrameTarget, "store", fail_once)
+    array = image_array(tmp_path / "a", 4)
+    with shardcodec.stream(
+        array, positions=[0, 1, 2, 3] * 2, max_frames=4, threads=2, max_delay=60
+    ) as stream:
+        stream.append(frames_of(8))
+        with pytest.raises(shardcodec.StreamError, match="no room") as caught:
+            stream.flush()
+        assert caught.value.numbers == tuple(range(8)) and stream.stored == 0
+        stream.flush()
+    assert (array[...] == frames_of(4, first=4)).all()
+
+
+def test_flush_returns_while_another_thread_appends(tmp_path: Path) -> None:
+    """It waited until no update was under way, which never came."""
+    array = image_array(tmp_path / "a", 1_000_000, in_shard=1000)
+    ends = threading.Event()
+
+    def append_for_ever() -> None:
+        frames = frames_of(8)
+        while not ends.is_set():
+            stream.append(frames)
+
+    with shardcodec.stream(array, threads=2, max_frames=4, queue=64 * 192, max_delay=0) as stream:
+        thread = threading.Thread(target=append_for_ever)
+        thread.start()
+        flush = threading.Thread(target=stream.flush)
+        while not stream.stored:
+            time.sleep(0.001)
+        flush.start()
+        flush.join(30)
+        has_returned = not flush.is_alive()
+        ends.set()
+        thread.join()
+        flush.join()
+    assert has_returned
