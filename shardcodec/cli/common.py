@@ -502,7 +502,10 @@ def shown(kind: ProgressKind, stop: StopRequests) -> Iterator[Monitor]:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
         )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        # rich moves what is printed above the bar, to stderr: right for a report on the same terminal, if its lines stay whole
+        console = Console(stderr=True, soft_wrap=True)
+        is_beside = sys.stdout.isatty()
+        with Progress(*columns, console=console, transient=True, redirect_stdout=is_beside) as bars:
             yield _Bar(stop, bars)
 
 

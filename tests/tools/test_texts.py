@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +171,33 @@ def test_progress_has_bytes_rate_and_time_left(
     assert all(" of 4 shards, " in line and "/s, " in line and line.endswith(" left") for line in first)
     assert last.endswith("/s") and "4 of 4 shards, " in last and ": 0 B" not in last
     assert err.endswith("\r\x1b[K") == (how == "terminal")
+
+
+@pytest.mark.parametrize("output", ["file", "terminal"])
+def test_report_is_whole_beside_a_bar(output: str, tmp_path: Path) -> None:
+    """With the bar of rich, the JSON of each command went to stderr, wrapped at the width of the terminal, and a file stayed empty."""
+    create(tmp_path / "old")[...] = 1
+    master, terminal = pty.openpty()
+    report = tmp_path / "report"
+    with open(report, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "shardcodec", "verify", str(tmp_path / "old"), "--json"],
+            stdout=file if output == "file" else terminal,
+            stderr=terminal,
+            env={**os.environ, "COLUMNS": "90", "TERM": "xterm"},
+        )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # at the end of the terminal
+        while data := os.read(master, 1 << 16):
+            shown += data
+    os.close(master)
+    assert process.wait() == 0
+    assert b"4/4" in shown  # of the bar
+    text = (
+        report.read_text() if output == "file" else shown[shown.index(b"{") : shown.rindex(b"}") + 1].decode()
+    )
+    assert json.loads(text)["schema"] == "shardcodec.verify"
 
 
 def test_time_left_follows_from_the_last_shards() -> None:
