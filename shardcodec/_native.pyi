@@ -345,6 +345,7 @@ def write(
     write_empty: bool = False,
     keep_empty: bool = False,
     sync: bool = False,
+    only_encodes: bool = False,
     tells_states: bool = False,
     allow_in_index: bool = False,
     staging: str | None = None,

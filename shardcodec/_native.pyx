@@ -119,9 +119,10 @@ cdef int start() except -1:
     cdef const char *what = NULL
     sc_cpu_init()
     sc_crc32c_init()
-    # A fork takes the mutexes in the opposite order; a thread may hold a later one when it takes one of the first two.
-    if (sc_fault_init() != SC_OK or sc_staging_init() != SC_OK or sc_buffer_init() != SC_OK or sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or
-            sc_lock_init() != SC_OK or sc_cache_init() != SC_OK or sc_closer_init() != SC_OK):
+    # A fork takes the mutexes in the opposite order; a thread may hold a later one when it takes one of the first three.
+    if (sc_fault_init() != SC_OK or sc_staging_init() != SC_OK or sc_buffer_init() != SC_OK or
+            sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK or
+            sc_cache_init() != SC_OK or sc_closer_init() != SC_OK):
         raise MemoryError("cannot install fork handlers")
     if sc_codec_selftest(&what) != SC_OK:
         raise ImportError(f"expected {text(what)} to behave as declared, but its self-test failed; rebuild shardcodec")

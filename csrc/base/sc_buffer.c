@@ -19,13 +19,13 @@ static unsigned n_kept;
 static uint64_t kept_nbytes;
 static _Atomic int64_t most_nbytes; /* that may be kept */
 
-/* Under the mutex. */
+/* Under the mutex. The order stays: the oldest memory comes first. */
 static struct sc_buffer
 take(unsigned i)
 {
     struct sc_buffer buffer = kept[i];
 
-    kept[i] = kept[--n_kept];
+    memmove(kept + i, kept + i + 1, (--n_kept - i) * sizeof *kept);
     kept_nbytes -= buffer.capacity;
     return buffer;
 }
@@ -49,22 +49,30 @@ take_kept(size_t n, struct sc_buffer *buffer)
     return best < MAX_KEPT;
 }
 
-/* Keep memory, if it may be kept. */
+/* Keep memory, if it may be kept, instead of the oldest one: that may have a size that is not needed any more. */
 static bool
 keep(const struct sc_buffer *buffer)
 {
+    uint8_t *old[MAX_KEPT];
+    unsigned n_old = 0;
+    int64_t most;
     bool keeps;
 
     if (buffer->capacity < LEAST_NBYTES || (uintptr_t)buffer->data % SC_BLOCK_NBYTES ||
         !atomic_load_explicit(&most_nbytes, memory_order_relaxed))
         return false;
     pthread_mutex_lock(&mutex);
-    keeps = n_kept < MAX_KEPT && (int64_t)(kept_nbytes + buffer->capacity) <= atomic_load(&most_nbytes);
+    most = atomic_load(&most_nbytes);
+    keeps = most > 0 && buffer->capacity <= (uint64_t)most;
+    while (keeps && (n_kept == MAX_KEPT || kept_nbytes + buffer->capacity > (uint64_t)most))
+        old[n_old++] = take(0).data;
     if (keeps) {
         kept[n_kept++] = *buffer;
         kept_nbytes += buffer->capacity;
     }
     pthread_mutex_unlock(&mutex);
+    while (n_old)
+        sc_free(old[--n_old]);
     return keeps;
 }
 
@@ -86,10 +94,14 @@ sc_buffer_keep(int64_t nbytes)
 
 SC_HOLD_ACROSS_FORK(mutex)
 
+/* The child has none of the streams that have raised the limit. */
 static void
 after_fork_in_child(void)
 {
     pthread_mutex_init(&mutex, NULL);
+    atomic_store(&most_nbytes, 0);
+    while (n_kept)
+        sc_free(take(0).data);
 }
 
 enum sc_status

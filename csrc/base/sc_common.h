@@ -31,7 +31,7 @@
 /* Buffers that vector code touches start on a cache line. */
 #define SC_ALIGNMENT 64
 
-/* No file system has larger blocks, and no machine has smaller pages. */
+/* No file system that is written past the page cache has larger blocks here, and no machine has smaller pages. */
 #define SC_BLOCK_NBYTES 4096u
 
 static inline uint32_t

@@ -169,6 +169,28 @@ fetch_end(int fd, uint64_t end, uint64_t n)
 #endif
 }
 
+/* Some memory, such as that of a device, cannot be written past the page cache: write a copy of what is lent. */
+static ssize_t
+write_copy(int fd, const struct sc_append *append, const struct iovec parts[2])
+{
+    struct iovec copies[2] = { { sc_aligned_alloc(SC_BLOCK_NBYTES, parts[0].iov_len), parts[0].iov_len }, parts[1] };
+    struct sc_where ignored;
+    ssize_t r = -1;
+    int error;
+
+    cut_back(fd, append);
+    errno = ENOMEM;
+    if (!copies[0].iov_base)
+        return -1;
+    memcpy(copies[0].iov_base, parts[0].iov_base, parts[0].iov_len);
+    if (!reserve(fd, append, parts[0].iov_len + parts[1].iov_len, &ignored))
+        r = write_once(fd, append->path, copies, append->data_offset);
+    error = errno;
+    sc_free(copies[0].iov_base);
+    errno = error;
+    return r;
+}
+
 static enum sc_status
 append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_where *where)
 {
@@ -182,6 +204,8 @@ append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_w
     memcpy(append->data + n - append->index_nbytes, append->index, (size_t)append->index_nbytes);
     if (!status) {
         r = write_once(fd, append->path, parts, append->data_offset);
+        if (r < 0 && errno == EFAULT && append->lent_nbytes)
+            r = write_copy(fd, append, parts);
         *refused = r < 0 && errno == EINVAL;
         if (r >= 0 && (uint64_t)r != total)
             errno = ENOSPC;

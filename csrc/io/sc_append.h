@@ -37,8 +37,7 @@ struct sc_append {
     const struct sc_file_id *seen; /* the shard as the caller has inspected it: `path` must still name it, unchanged */
     const uint8_t *lent; /* direct: new inner chunks in the memory of the caller, whole blocks of it; NULL: none */
     uint64_t lent_nbytes;
-    uint8_t *
-        data; /* the other new inner chunks, behind the lent ones; `direct` completes the last block: sc_append_room() */
+    uint8_t *data; /* the others, behind the lent ones; `direct` completes the last block: sc_append_room() */
     uint64_t data_nbytes;
     uint64_t data_offset; /* of all of them: at or behind seen->nbytes; on a block boundary for `direct` */
     const uint8_t *index;

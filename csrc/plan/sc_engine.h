@@ -200,6 +200,7 @@ struct sc_write_plan {
     uint64_t batch_nbytes; /* decoded bytes encoded at a time, about */
     struct sc_io_rules io; /* max_nbytes bounds the threads of a deep run; half of it bounds its pieces */
     bool sync;
+    bool only_encodes; /* the new objects are stored by a later write */
     bool tells_states; /* look at each new file, for `made` */
     bool allow_in_index; /* for nested shards that are decoded; the caller checks the outermost entries */
     struct sc_cancel *cancel; /* may be NULL; finished items stay, the others are unchanged */

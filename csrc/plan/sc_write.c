@@ -272,11 +272,13 @@ reserve_result(struct sc_write_object *object)
 {
     const struct sc_write_item *item = object->item;
     const struct sc_walk *walk = &object->walk;
-    uint64_t nbytes = sc_chain_bound(item->chain->inner);
+    uint64_t nbytes = item->encoded ? 0 : sc_chain_bound(item->chain->inner);
 
-    if (item->append == SC_APPEND_NOT || item->in_place || item->encoded || item->selection || walk->leaps)
+    if (item->append == SC_APPEND_NOT || item->in_place || (!item->encoded && (item->selection || walk->leaps)))
         return SC_OK;
-    for (int a = 0; a < item->chain->ndim; a++)
+    for (size_t i = 0; i < item->n_encoded; i++)
+        nbytes += item->encoded[i].nbytes;
+    for (int a = 0; !item->encoded && a < item->chain->ndim; a++)
         if (!mul_fits(nbytes, walk->end[a] - walk->first[a], &nbytes) || nbytes > PTRDIFF_MAX / 2)
             return SC_OK;
     return sc_buffer_reserve(&object->result,
@@ -509,6 +511,8 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
     run_free(&run);
     plan->stats = (struct sc_stats){ 0 };
     status = sc_run_end(&run.base, &plan->stats, where);
+    if (plan->only_encodes)
+        plan->stats.bytes_written = 0; /* a later write counts them */
     sc_totals_add(&plan->stats);
     return status;
 }

@@ -7,6 +7,7 @@ A `Request` says which elements of which objects of one store are read or writte
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ..storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ..storage.store import Outcome, Store, StoredObject, StreamedObject
 from ..storage.waiting import Patience, in_thread
 from .placement import ABSENT
-from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes
+from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes, with_key
 from .records import EncodedItem, Flags, PlanItem
 from .regions import Box, Boxes, as_void, pack_boxes
 from .write import Elements, WriteItem, ordered, work_nbytes, write_objects
@@ -267,33 +268,54 @@ def encode_ahead(request: Request, options: Options) -> NewChunks | None:
     """Encode the inner chunks of a write before it takes the locks of its objects; None if it does not give them whole.
 
     The result has a mapping for each object, from positions of inner chunks to encoded bytes, in the order in which they are stored.
+    Errors are those of the write.
     """
-    plan: list[PlanItem] = []
-    places: list[list[int]] = []
-    for item in request.items:
-        chain, box = item.chain, item.box
-        is_native = chain.is_shard and chain.stage is None and not chain.is_opaque
-        if not is_native or not isinstance(box, Box) or box.step is not None:
-            return None
-        shape = tuple(chain.inner.shape)
-        parts = list(zip(box.start, box.count, shape, strict=True))
-        if chain.perm != tuple(range(len(shape))) or any(start % n or count % n for start, count, n in parts):
-            return None
-        first = [start // n for start, _, n in parts]
-        steps = list(np.ndindex(*(count // n for _, count, n in parts)))
-        for step in steps:
-            at = tuple(a + i * n for a, i, n in zip(box.at, step, shape, strict=True))
-            plan.append(PlanItem(chain.inner, None, Box((0,) * len(shape), shape, None, at)))
-        coords = np.add(first, steps).T
-        places.append(np.ravel_multi_index(tuple(coords), tuple(chain.grid_shape)).tolist())
-    rules = {"write_empty": request.writes_empty, "n_threads": options.threads}
-    new, *_ = native.load().write(plan, as_void(request.array), request.axes, **rules)
+    grids = [grid for item in request.items if (grid := _whole_chunks(item)) is not None]
+    if len(grids) < len(request.items):
+        return None
+    places = [
+        (item, at) for item, (positions, _) in zip(request.items, grids, strict=True) for at in positions
+    ]
+    boxes = itertools.chain.from_iterable(boxes for _, boxes in grids)
+    plan = [PlanItem(item.chain.inner, None, box) for (item, _), box in zip(places, boxes, strict=True)]
+    rules: dict[str, Any] = {
+        "order": options.order,  # of shards in shards
+        "write_empty": request.writes_empty,
+        "n_threads": options.threads,
+        "only_encodes": True,
+        "cancel": native.current(),
+        **options.io_rules,
+    }
+    try:
+        new, *_ = native.load().write(plan, as_void(request.array), request.axes, **rules)
+    except ShardError as error:
+        if not isinstance(error.shard, int):
+            raise
+        item, error.entry = places[error.shard]
+        raise with_key(error, item.chain, _name_of(request, item.key)) from error.__cause__
     encoded = iter(new)
-    chunks = [dict(zip(positions, encoded, strict=False)) for positions in places]
+    chunks = [dict(zip(positions, encoded, strict=False)) for positions, _ in grids]
     return [
         {position: of[position] for position in ordered(list(of), item.chain.grid_shape, options.order)}
         for of, item in zip(chunks, request.items, strict=True)
     ]
+
+
+def _whole_chunks(item: ObjectSelection) -> tuple[list[int], list[Box]] | None:
+    """Return the positions of the inner chunks of a write, and the box of each in the array; None if it does not give them whole."""
+    chain, box = item.chain, item.box
+    is_native = chain.is_shard and chain.stage is None and not chain.is_opaque
+    if not is_native or not isinstance(box, Box) or box.step is not None:
+        return None
+    shape = tuple(chain.inner.shape)
+    sides = list(zip(box.start, box.count, shape, strict=True))
+    if chain.perm != tuple(range(len(shape))) or any(start % n or count % n for start, count, n in sides):
+        return None
+    steps = np.array(list(np.ndindex(*(count // n for _, count, n in sides)))).T
+    first = np.array([[start // n] for start, _, n in sides])
+    positions = np.ravel_multi_index(tuple(steps + first), tuple(chain.grid_shape)).tolist()
+    begins = (steps.T * shape + box.at).tolist()
+    return positions, [Box((0,) * len(shape), shape, None, tuple(begin)) for begin in begins]
 
 
 class _ElementsMaker:
@@ -377,6 +399,11 @@ class _ElementsMaker:
 
 def _item(request: Request, old: StoredObject) -> WriteItem:
     item = request.items[old.position]
-    path = request.store.path(item.key)
-    name = path if path is not None and request.names_paths else item.key
+    path, name = request.store.path(item.key), _name_of(request, item.key)
     return WriteItem(item.chain, path, old.data, item.box, name, old.file, complete=item.ends_at_edge)
+
+
+def _name_of(request: Request, key: str) -> str:
+    """Return the name of an object in errors."""
+    path = request.store.path(key) if request.names_paths else None
+    return key if path is None else path

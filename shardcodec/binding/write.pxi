@@ -163,13 +163,14 @@ cdef int read_chunks(Batch batch, Chain chain, object chunks, sc_write_item *ite
 
 
 def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=False, bint keep_empty=False,
-          bint sync=False, bint tells_states=False, bint allow_in_index=False, staging=None, unsigned n_threads=1,
-          uint64_t batch_nbytes=524288, Cancel cancel=None, unsigned io_depth=0, io_latency=None):
+          bint sync=False, bint only_encodes=False, bint tells_states=False, bint allow_in_index=False, staging=None,
+          unsigned n_threads=1, uint64_t batch_nbytes=524288, Cancel cancel=None, unsigned io_depth=0, io_latency=None):
     """Write parts of one array, or encoded inner chunks, into many objects.
 
     items: sequence of `access.records.PlanItem`; `selection` as for `read`. With a path, the file is replaced, updated as `way`
     says, or removed if the shard becomes empty. Without a path, the new object is returned.
-    staging: folder for temporary names. tells_states: return the states of the new files. io_depth, io_latency: as for `read`.
+    staging: folder for temporary names. only_encodes: the new objects are stored by a later write, which counts them.
+    tells_states: return the states of the new files. io_depth, io_latency: as for `read`.
 
     Returns four lists: the new objects by item; positions of items that must be new but exist, and of items whose file cannot be
     appended to (the plan skips both); the states of the new files by item, as `OpenShard.state`. An object is `Bytes`; None if
@@ -212,6 +213,7 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
         plan.rules.write_empty = write_empty
         plan.rules.keep_empty = keep_empty
         plan.sync = sync
+        plan.only_encodes = only_encodes
         plan.tells_states = tells_states
         plan.allow_in_index = allow_in_index
         plan.staging = batch.read_folder(staging)

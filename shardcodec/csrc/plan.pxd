@@ -159,6 +159,7 @@ cdef extern from "plan/sc_engine.h" nogil:
         uint64_t batch_nbytes
         sc_io_rules io
         bint sync
+        bint only_encodes
         bint tells_states
         bint allow_in_index
         sc_cancel *cancel

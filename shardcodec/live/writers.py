@@ -19,6 +19,7 @@ from queue import Empty
 from typing import Literal, TypeVar
 
 from .. import native
+from ..access.placement import APPEND_NBYTES
 from ..errors import StreamFullError
 from ..storage.waiting import WorkerThreads
 from .frame_queue import FrameMemory, StreamQueue, Ticket, Tokens
@@ -49,13 +50,14 @@ class StreamWriters:
         self._first = 0  # number of the queue that is asked first
         self._is_ending = self._is_abandoned = self._has_no_thread = False
         self._process = os.getpid()
-        # new memory for each update would cost as much as a copy of the frames
-        self._kept_nbytes = KEPT_UPDATES * n_threads * max(queue.update_nbytes for queue in queues)
-        native.load().keep_memory(self._kept_nbytes)
         self._caller = threading.get_ident()
         self._threads = WorkerThreads[None](n_threads, "shardcodec-stream")
         for _ in range(n_threads):
             self._threads.submit(self._run)
+        # new memory for each update would cost as much as a copy of the frames; last, so that `end` follows
+        update_nbytes = min(max(queue.update_nbytes for queue in queues), APPEND_NBYTES)
+        self._kept_nbytes = KEPT_UPDATES * n_threads * update_nbytes
+        native.load().keep_memory(self._kept_nbytes)
 
     # ---- in the thread of the caller
 
@@ -127,10 +129,12 @@ class StreamWriters:
         with self._mutex:
             self._is_ending = self._is_abandoned = True
             idle = self._take_idle()
+            kept, self._kept_nbytes = self._kept_nbytes, 0  # several threads may close the stream
         _wake(idle)
-        self._threads.__exit__(None, None, None)
-        kept, self._kept_nbytes = self._kept_nbytes, 0
-        native.load().keep_memory(-kept)
+        try:
+            self._threads.__exit__(None, None, None)
+        finally:
+            native.load().keep_memory(-kept)
 
     def stats(self, queue: StreamQueue) -> tuple[int, int, int, int, float]:
         """Return frames that wait, stored and dropped ones, updates, and the seconds of the slowest update."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import os
@@ -11,14 +12,16 @@ import resource
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from helpers import descriptor, random_array, store_of, zarrs_view
 from live_frames import frames_of, image_array
-from zarr.codecs import ZstdCodec
+from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
 from shardcodec import native, tools
@@ -423,3 +426,172 @@ def test_flush_returns_while_another_thread_appends(tmp_path: Path) -> None:
         thread.join()
         flush.join()
     assert has_returned
+
+
+@pytest.mark.parametrize("order", ["morton", "lexicographic"])
+def test_shards_in_shards_do_not_depend_on_when_they_are_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Any
+) -> None:
+    """The order of their inner chunks was not told to the encoder."""
+    frames, shards = random_array((8, 64, 32), "uint16"), []
+    inner = ShardingCodec(chunk_shape=(1, 16, 8), codecs=[BytesCodec(), ZstdCodec(level=1)])
+    for is_ahead in (True, False):
+        monkeypatch.setattr(FrameTarget, "encodes_ahead", is_ahead)
+        path = tmp_path / str(is_ahead)
+        serializer = ShardingCodec(chunk_shape=(2, 64, 32), codecs=[inner])
+        layout: dict[str, Any] = {"shape": frames.shape, "chunks": frames.shape, "dtype": "uint16"}
+        zarr.create_array(path, **layout, serializer=serializer, compressors=None)
+        with (
+            shardcodec.options(order=order),
+            shardcodec.stream(path, max_frames=8, threads=2, max_delay=60) as stream,
+        ):
+            stream.append(frames)
+        shards.append((path / "c/0/0/0").read_bytes())
+    assert shards[0] == shards[1]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_error_of_the_encoder_names_shard_and_inner_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """It named neither of them where frames are encoded ahead."""
+    array = image_array(tmp_path / "a", in_chunk=2)
+    stream: Any = shardcodec.stream(array, threads=threads, max_frames=4, max_delay=60)
+    stream.append(frames_of(2))
+    stream.flush()
+    real_load = native.load
+
+    def failing(plan: Any, *arguments: Any, **rules: Any) -> Any:
+        error = shardcodec.ShardError("the encoder says no")
+        error.shard, error.entry = (1, None) if plan[0].chain.inner is None else (0, 2)  # type: ignore[assignment]
+        raise error
+
+    class Engine:
+        write = staticmethod(failing)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real_load(), name)
+
+    monkeypatch.setattr(native, "load", Engine)
+    stream.append(frames_of(4, first=2))
+    with pytest.raises(shardcodec.StreamError) as caught:
+        stream.close()
+    monkeypatch.undo()
+    assert f"shard '{tmp_path / 'a/c/0/0/0'}': inner chunk (2, 0, 0): the encoder says no" in str(
+        caught.value
+    )
+
+
+# ---------------------------------------------------------------- memory that the engine cannot use as it is
+
+
+def device_memory() -> Values:
+    """Return memory of the kernel that can be read, but not pinned, as that of many cameras; skip if there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "[vvar]" in line:
+            page = (ctypes.c_ubyte * 4096).from_address(int(line.split("-")[0], 16))
+            reader, writer = os.pipe()
+            try:
+                os.write(writer, page)
+            except OSError:
+                break
+            finally:
+                os.close(reader)
+                os.close(writer)
+            return np.frombuffer(page, dtype="uint8").reshape(64, 64)
+    pytest.skip("no readable page of the kernel")
+
+
+@pytest.mark.usefixtures("direct")
+def test_frames_in_memory_that_cannot_be_pinned_are_copied(tmp_path: Path) -> None:
+    """A write past the page cache refuses such memory, so the frames of a camera without ``copy`` could not be stored."""
+    frame = device_memory()
+    array = new_array(tmp_path / "a", (64, 64), 8, dtype="uint8")
+    with shardcodec.stream(array, copy=False, max_frames=2, max_delay=60) as stream:
+        stream.append(np.full((64, 64), 1, "uint8"))
+        stream.flush()
+        inode = (tmp_path / "a/c/0/0/0").stat().st_ino
+        stream.append(frame)
+        stream.flush()
+        stream.append(np.full((64, 64), 3, "uint8"))
+    values = zarrs_view(array)[...]
+    assert (values[0] == 1).all() and (values[2] == 3).all() and stream.stored == 3
+    assert (tmp_path / "a/c/0/0/0").stat().st_ino == inode
+    assert tools.verify(tmp_path / "a", level="decode").n_findings == 0
+
+
+@pytest.mark.skipif("SHARDCODEC_TEST_SANITIZER" in os.environ, reason="sanitizers have their own memory")
+def test_kept_memory_follows_the_sizes_of_updates(tmp_path: Path) -> None:
+    """Memory of sizes that no update needs any more took all places, so each update got new memory again."""
+    frames = encoded_frames(4)
+    native.load().keep_memory(64 * MIB)
+    try:
+        for n in range(16):  # fills the places
+            small = new_array(tmp_path / f"s{n}", (640 + 16 * n, 1024), compressors=ZstdCodec(level=1))
+            with shardcodec.stream(small, max_frames=1) as stream:
+                stream.append(random_array((2, 640 + 16 * n, 1024), "uint16"))
+        array = new_array(tmp_path / "a", (1024, 1024), 64, compressors=ZstdCodec(level=1))
+        faults = []
+        with shardcodec.stream(array, max_frames=4, threads=2) as stream:
+            for _ in range(16):
+                stream.append(frames)
+                stream.flush()
+                faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    finally:
+        native.load().keep_memory(-64 * MIB)
+    assert faults[-1] - faults[7] < 8 * (frames.nbytes // 4096) // 4
+
+
+def test_forked_child_keeps_no_memory_of_the_streams_of_its_parent(tmp_path: Path) -> None:
+    """It kept all that they had kept, and as much again of its own, for ever."""
+    array = new_array(tmp_path / "a", (1024, 1024), compressors=ZstdCodec(level=1))
+    with shardcodec.stream(array, max_frames=1) as stream:
+        stream.append(encoded_frames(3))
+        stream.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads
+            child = os.fork()
+        if not child:
+            engine = native.load()
+            before = resident_nbytes()
+            engine.keep_memory(-(1 << 40))
+            os._exit(before - resident_nbytes() > MIB)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def resident_nbytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_bytes_of_frames_that_are_encoded_ahead_are_counted_once(tmp_path: Path) -> None:
+    array = new_array(tmp_path / "a", (64, 64), compressors=ZstdCodec(level=1))
+    frames = random_array((16, 64, 64), "uint16")
+    with shardcodec.stream(array, max_frames=8, threads=2, max_delay=60) as stream:
+        stream.append(frames[:8])
+        stream.flush()
+        shard = tmp_path / "a/c/0/0/0"
+        before, nbytes_before = shardcodec.stats()["bytes_written"], shard.stat().st_size
+        stream.append(frames[8:])
+        stream.flush()
+        nbytes = shardcodec.stats()["bytes_written"] - before
+        added = shard.stat().st_size - nbytes_before
+    assert added // 2 < nbytes <= added
+
+
+def test_limit_of_kept_memory_is_given_back_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative limit would stop all streams of the process from keeping memory. Large updates keep no more than an append has."""
+    amounts: list[int] = []
+    real_load = native.load
+
+    class Engine:
+        keep_memory = staticmethod(amounts.append)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real_load(), name)
+
+    monkeypatch.setattr(native, "load", Engine)
+    array = new_array(tmp_path / "a", (1024, 2048), 64, compressors=ZstdCodec(level=1))
+    stream: Any = shardcodec.stream(array, max_frames=32, queue="128MiB", threads=2)
+    stream.close()
+    stream._writers.end()
+    assert amounts[0] == 2 * 2 * (64 << 20) and sum(amounts) == 0 and min(amounts) == -amounts[0]
