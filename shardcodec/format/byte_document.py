@@ -5,7 +5,8 @@
 Shards, indexes and checksums have no data type. So the new document has the same shards, index and keys, and elements and
 codecs of inner chunks that the engine has:
 
-    bfloat16, int4, float8 ...      raw elements of the same size; the codecs stay, and are checked by decoding
+    bfloat16, int4, float8 ...      integers of the same size and sign; the codecs stay, and are checked by decoding
+    complex_bfloat16 ...            raw elements of the same size; the codecs stay if they take them
     string, variable_length_bytes   raw elements, and codecs that permit inner chunks of any size
     any other data type or codec    the same
     |O of Zarr v2 with vlen-utf8    the same, by way of the ``zarr.json`` of an array of strings with equal chunks
@@ -18,18 +19,18 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import ShardError, UnsupportedError
-from .checks import bounded_depth, parse_named, show
-from .codecs import COMPRESSORS
+from .checks import bounded_depth, parse_named, show, within
+from .codecs import COMPRESSORS, SERIALIZERS, Codec, Filter, RegistryPackBits, Sharding, parse_codecs
 from .dtypes import DType, fill_from_json, parse_data_type
-from .metadata import document_in_v3, has_text, parse_document
-from .ml_types import COMPLEX_NBYTES, ML_NBYTES, ml_dtype
+from .metadata import TEXT_CODECS, document_in_v3, has_text, parse_document
+from .ml_types import COMPLEX_NBYTES, ML_NBYTES, ml_bits, ml_dtype, ml_kind
 from .spec import ChainSpec
 
 __all__ = ["ByteDocument", "byte_document", "inner_codecs"]
@@ -90,7 +91,7 @@ class ByteDocument:
         while any(map(_is_sharding, codecs)):
             codecs = inner_codecs(codecs)
         first = next((codec for codec in codecs if _codec_name(codec) != "transpose"), None)
-        return first if _codec_name(first) in ("bytes", "vlen-utf8", "vlen-bytes") else None
+        return first if _codec_name(first) in SERIALIZERS | TEXT_CODECS.keys() else None
 
     def restored(self, document: Document, codecs: Sequence[Any] | None = None) -> dict[str, Any]:
         """Return the ``zarr.json`` of a new array with elements of this data type.
@@ -134,9 +135,7 @@ def byte_document(document: Document) -> ByteDocument:
         itemsize = _SIZES.get(name)
         nbytes = itemsize or _USUAL_NBYTES
         fill = _fill(name, nbytes, stored.get("fill_value"))
-        with_data_type = {**stored, "data_type": f"r{8 * nbytes}"}
-        if "fill_value" in stored:
-            with_data_type["fill_value"] = [0] * nbytes if fill is None else list(fill)
+        with_data_type = _with_elements(stored, name, fill or bytes(nbytes))
         if itemsize is None:
             return ByteDocument(
                 stored, _with_any_size(with_data_type), name, _first_codec(stored), has_fill=False
@@ -149,6 +148,48 @@ def byte_document(document: Document) -> ByteDocument:
         codec = str(error.codec or error.message)
         return ByteDocument(stored, _with_any_size(with_data_type), name, codec, has_fill)
     return ByteDocument(stored, with_data_type, name, has_fill=has_fill)
+
+
+def _with_elements(document: Document, name: str, fill: bytes) -> Document:
+    """Return the document with elements that the engine has, of as many bytes as `fill`, in place of those of the data type `name`."""
+    data_type, value = f"r{8 * len(fill)}", list(fill)
+    codecs = _integer_codecs(document.get("codecs"), name)
+    if codecs is None:
+        changes: dict[str, Any] = {"data_type": data_type, "fill_value": value}
+    else:
+        is_signed = ml_kind(name) == "i"
+        number = int.from_bytes(fill, sys.byteorder, signed=is_signed)
+        data_type = f"{'int' if is_signed else 'uint'}{8 * len(fill)}"
+        changes = {"data_type": data_type, "fill_value": number, "codecs": codecs}
+    return {**document, **{key: changes[key] for key in changes if key in document}}
+
+
+def _integer_codecs(codecs: Any, name: str) -> list[Any] | None:
+    """Return codecs that do to integers what `codecs` do to elements of a type: the bits of the type are written into `packbits`.
+
+    None for codecs that calculate with the elements, or that the engine does not have, and for complex numbers.
+    """
+    try:
+        every = list(_every_codec(parse_codecs(codecs, "codecs")))
+    except ShardError:  # `parse_document` explains it
+        return None
+    if name not in ML_NBYTES or any(isinstance(codec, Filter) for codec in every):
+        return None
+    n, written = ml_bits(name), {}
+    for packbits in every:
+        if isinstance(packbits, RegistryPackBits):
+            with within("codecs"):
+                packbits.check_bits(n, name)
+            last = n - 1 if packbits.last_bit is None else packbits.last_bit
+            written[packbits.json_name] = replace(packbits, last_bit=last).to_json()
+    return _replaced(codecs, lambda inner: [written.get(_codec_name(codec), codec) for codec in inner])
+
+
+def _every_codec(codecs: Sequence[Codec]) -> Iterator[Codec]:
+    for codec in codecs:
+        yield codec
+        if isinstance(codec, Sharding):
+            yield from _every_codec(codec.codecs)
 
 
 def _is_foreign(data_type: Any) -> bool:
@@ -223,16 +264,16 @@ def _with_any_size(document: Document) -> Document:
     return lenient
 
 
-def _replaced(codecs: Sequence[Any], kept: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
-    """Return codecs whose innermost list is `bytes` and those that `kept` returns of it."""
+def _replaced(codecs: Sequence[Any], changed: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+    """Return codecs whose innermost list is what `changed` returns of it."""
     for place, codec in enumerate(codecs):
         if not _is_sharding(codec):
             continue
         configuration = codec.get("configuration")
         if isinstance(configuration, Mapping) and isinstance(configuration.get("codecs"), Sequence):
-            inner = {**configuration, "codecs": _replaced(configuration["codecs"], kept)}
+            inner = {**configuration, "codecs": _replaced(configuration["codecs"], changed)}
             return [*codecs[:place], {**codec, "configuration": inner}, *codecs[place + 1 :]]
-    return [_BYTES, *kept(codecs)]
+    return changed(codecs)
 
 
 def _last_codecs(codecs: Sequence[Any]) -> list[Any]:
@@ -242,11 +283,11 @@ def _last_codecs(codecs: Sequence[Any]) -> list[Any]:
         n += 1
     last = list(codecs[len(codecs) - n :])
     is_compressed = any(_codec_name(codec) not in _CHECKSUMS for codec in last)
-    return last if is_compressed else [_ZSTD, *last]
+    return [_BYTES, *last] if is_compressed else [_BYTES, _ZSTD, *last]
 
 
 def _last_checksum(codecs: Sequence[Any]) -> list[Any]:
-    return [_ZSTD, *(codec for codec in codecs[-1:] if _codec_name(codec) in _CHECKSUMS)]
+    return [_BYTES, _ZSTD, *(codec for codec in codecs[-1:] if _codec_name(codec) in _CHECKSUMS)]
 
 
 def _is_sharding(codec: Any) -> bool:

@@ -104,11 +104,6 @@ def _filters(chain: ChainSpec) -> list[Filter]:
     return [codec for codec in chain.codecs if isinstance(codec, Filter)]
 
 
-def _takes_numbers(chain: ChainSpec) -> bool:
-    """Return True if the first operation of the engine takes elements in native byte order."""
-    return bool(_filters(chain)) or isinstance(chain.serializer, RegistryPackBits)
-
-
 def _operations(chain: ChainSpec) -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return what the engine does to elements and to bytes; filters store elements in native order, so another one is a step."""
     filters, dtype = _filters(chain), chain.dtype
@@ -134,7 +129,7 @@ def _nan_order(chain: ChainSpec) -> str | None:
     serializer = chain.serializer
     if isinstance(serializer, Sharding) or chain.dtype.name not in _FLOATS or not np.isnan(chain.fill_value):
         return None
-    if isinstance(serializer, RegistryPackBits) or _takes_numbers(chain):
+    if isinstance(serializer, RegistryPackBits) or _filters(chain):
         return sys.byteorder
     return serializer.endian or sys.byteorder
 
@@ -142,7 +137,7 @@ def _nan_order(chain: ChainSpec) -> str | None:
 def _lower_swap(chain: ChainSpec, native_order: bool) -> tuple[SwapField, ...]:
     """Return the runs that the engine reverses; only a leaf has them, because a shard delegates to its inner chunks."""
     serializer = chain.serializer
-    if isinstance(serializer, RegistryPackBits) or _takes_numbers(chain):
+    if isinstance(serializer, RegistryPackBits) or _filters(chain):
         return () if native_order else chain.swap
     if isinstance(serializer, Sharding) or serializer.endian is None:
         return ()

@@ -188,16 +188,21 @@ class RegistryPackBits(Codec):
             unsupported("", reason, codec=self.json_name)
         n_parts = 2 if kind == "c" else 1  # the parts of a complex number are two numbers
         n = 1 if kind == "b" else n_bits(dtype) // n_parts
-        for name in ("first_bit", "last_bit"):
-            value = getattr(self, name)
-            if value is not None and value >= n:
-                wrong(name, f"expected at most {n - 1} for {dtype}, got {value}", actual=value, limit=n - 1)
+        self.check_bits(n, str(dtype))
         return replace(
             self,
             first_bit=self.first_bit or None,
             last_bit=None if self.last_bit == n - 1 else self.last_bit,
             number=(dtype.itemsize // n_parts, n, kind == "i"),
         )
+
+    def check_bits(self, n: int, data_type: str) -> None:
+        """Refuse bits that elements of `n` bits do not have."""
+        for name in ("first_bit", "last_bit"):
+            value = getattr(self, name)
+            if value is not None and value >= n:
+                reason = f"expected at most {n - 1} for {data_type}, got {value}"
+                wrong(name, reason, actual=value, limit=n - 1)
 
     def configuration(self) -> dict[str, Any]:
         given = {

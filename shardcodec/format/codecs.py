@@ -62,6 +62,7 @@ __all__ = [
     "COMPRESSORS",
     "NUMCODECS",
     "ROWS",
+    "SERIALIZERS",
     "Adler32",
     "AsType",
     "BitRound",
@@ -485,6 +486,8 @@ COMPRESSORS = frozenset(
     if row.codec.encoded_nbytes is Codec.encoded_nbytes and row.codec is not Sharding
     for name in row.names
 )
+# Names of the codecs that turn elements into bytes.
+SERIALIZERS = frozenset(row.codec.json_name for row in ROWS if row.codec.kind == "array -> bytes")
 _OF_FIXED_SIZE = frozenset(name for row in ROWS for name in row.names) - COMPRESSORS - {Sharding.json_name}
 
 # The parsers of the configurations of numcodecs, by their ``id``.

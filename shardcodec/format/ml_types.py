@@ -21,8 +21,10 @@ __all__ = [
     "COMPLEX_NBYTES",
     "ML_NBYTES",
     "element_kind",
+    "ml_bits",
     "ml_dtype",
     "ml_dtypes",
+    "ml_kind",
     "ml_name",
     "n_bits",
     "refuse_complex",
@@ -79,13 +81,23 @@ def element_kind(dtype: DType) -> str:
     name = ml_name(dtype)
     if name is None:
         return dtype.kind
-    return "f" if "float" in name else "u" if name.startswith("u") else "i"
+    return ml_kind(name)
 
 
 def n_bits(dtype: DType) -> int:
     """Return the bits of an element that have a meaning."""
     name = ml_name(dtype)
-    return 8 * dtype.itemsize if name is None else int(re.findall(r"\d+", name)[0])
+    return 8 * dtype.itemsize if name is None else ml_bits(name)
+
+
+def ml_kind(name: str) -> str:
+    """Return numpy's letter for the kind of a data type of `ML_NBYTES`."""
+    return "f" if "float" in name else "u" if name.startswith("u") else "i"
+
+
+def ml_bits(name: str) -> int:
+    """Return the bits that have a meaning, of a data type of `ML_NBYTES`."""
+    return int(re.findall(r"\d+", name)[0])
 
 
 def refuse_complex(name: str) -> NoReturn:

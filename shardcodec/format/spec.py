@@ -311,7 +311,7 @@ class ChainSpec(Readable):
     @property
     def serializer(self) -> Bytes | RegistryPackBits | Sharding:
         """The array -> bytes codec."""
-        return next(codec for codec in self.codecs if isinstance(codec, Bytes | RegistryPackBits | Sharding))
+        return next(codec for codec in self.codecs if codec.kind == "array -> bytes")  # type: ignore[return-value]
 
     @property
     def bytes_codecs(self) -> tuple[Codec, ...]:

@@ -363,7 +363,7 @@ class ArrayReport(Report):
     problem : str or None
         Why its shards cannot be read.
     foreign_codec : str or None
-        A codec of the inner chunks that shardcodec does not have.
+        A codec that the tools leave to zarr's codecs, or to those of text, when they need elements; chunks are moved as bytes.
     layout : LayoutRecord or None
         Its metadata; None if they are invalid.
     stored : StoredRecord or None
@@ -403,7 +403,7 @@ class ArrayReport(Report):
             kind = "its data type" if self.layout is None else self.layout.dtype
             yield (
                 "note",
-                f"inner chunks are moved as bytes: only zarr decodes {kind} with the codec {self.foreign_codec}",
+                f"inner chunks are moved as bytes; codec {self.foreign_codec} of {kind} is left to zarr's codecs or to those of text",
             )
         if self.layout is not None:
             yield from self.layout.facts()

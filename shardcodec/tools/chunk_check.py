@@ -373,7 +373,7 @@ def opened_by_zarr(array: ArrayTarget) -> Any:
 def elements_of(array: ArrayTarget, threads: int | None = None) -> Any:
     """Return the elements of an array: an object with shape, dtype, chunks, shards and `__getitem__`.
 
-    Elements of a type that numpy does not have, such as bfloat16, are raw bytes.
+    Elements of a type that numpy does not have, such as bfloat16, are raw bytes or integers of the same bits.
 
     Raises
     ------
@@ -390,8 +390,8 @@ def elements_of(array: ArrayTarget, threads: int | None = None) -> Any:
         return opened_by_zarr(array)
     except Exception as error:
         raise UnsupportedError(
-            f"array {array.place}: expected elements that shardcodec or zarr can decode, got {array.data_type} with the codec "
-            f"{array.foreign_codec or 'bytes'} ({type(error).__name__})"
+            f"array {array.place}: expected elements that shardcodec or zarr can decode, got {array.data_type}"
+            f"{f' with the codec {array.foreign_codec}' if array.foreign_codec else ''} ({type(error).__name__})"
         ) from error
 
 

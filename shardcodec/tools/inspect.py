@@ -551,8 +551,8 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
 
 
 def _inner_codecs(array: ArrayTarget, spec: ShardSpec) -> list[Any]:
-    """Return the codecs of the inner chunks as the metadata have them, if the engine lacks one; else as it read them."""
-    if array.foreign_codec is not None:
+    """Return the codecs of the inner chunks as the metadata have them, if the engine lacks one or the data type; else as it read them."""
+    if array.bytes is not None and array.bytes.is_foreign:
         return inner_codecs(_stored(array)["codecs"])
     return [codec.to_json() for codec in spec.codecs]
 

@@ -429,9 +429,8 @@ class _VerifyRun:
         work = self._work(array)
         if not work.decodes:
             detail = f"neither shardcodec nor zarr decodes {array.data_type} with the codec {array.foreign_codec}: only "
-            detail += (
-                f"{'sizes' if array.is_plain else 'indexes'}, and checksums behind this codec, are checked"
-            )
+            detail += "that no chunk is empty" if array.is_plain else "indexes"
+            detail += ", and checksums behind this codec, are checked"
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
             self._leave(array.name, detail)
         chosen = self._chosen(array, counts)

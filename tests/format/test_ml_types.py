@@ -174,7 +174,7 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for fill, is_known in ((0.0, True), (1.5, False), ("0x3c", True)):
         assert byte_document({**document, "fill_value": fill}).has_fill == is_known
     monkeypatch.undo()
-    assert byte_document({**document, "fill_value": 1.5}).document["fill_value"] == [0x3C]
+    assert byte_document({**document, "fill_value": 1.5}).document["fill_value"] == 0x3C
 
 
 def test_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from ...compat import data_type_of, refusal_of
 from ...errors import ShardError, UnsupportedError
 from ...format.byte_document import byte_document, inner_codecs
-from ...format.codecs import Bytes, Codec, CodecLike, compose_transposes, parse_codecs
+from ...format.codecs import SERIALIZERS, Bytes, Codec, CodecLike, compose_transposes, parse_codecs
 from ...format.dtypes import swap_fields
 from ...format.spec import ChainSpec, ShardSpec
 from ..chunk_check import ForeignChunks
@@ -161,10 +161,9 @@ def _codecs(source: SourceArray, choices: Choices, like: ChainSpec | None) -> tu
 
 
 def _with_bytes(codecs: tuple[CodecLike, ...], source: SourceArray) -> tuple[CodecLike, ...]:
-    serializers = ("bytes", "packbits", "sharding_indexed")
     names = [_name(codec) for codec in codecs]
     endian = "little" if swap_fields(source.dtype) else None
-    if not any(name in serializers for name in names):
+    if not any(name in SERIALIZERS for name in names):
         n = sum(name == "transpose" for name in names)
         return (*codecs[:n], Bytes(endian), *codecs[n:])  # type: ignore[arg-type]
     return tuple(Bytes(endian) if codec == "bytes" else codec for codec in codecs)  # type: ignore[arg-type]
@@ -274,7 +273,10 @@ def _completed(
         return NewLayout(stored.restored(document), "move")
     if stored.codec is None and stored.has_fill:
         inner = chain.codecs if chain.inner is None else chain.inner.codecs
-        codecs = [stored.serializer if isinstance(codec, Bytes) else codec.to_json() for codec in inner]
+        is_raw = source.dtype.kind == "V"  # raw bytes have lost the byte order
+        codecs = [
+            stored.serializer if is_raw and isinstance(codec, Bytes) else codec.to_json() for codec in inner
+        ]
         return NewLayout(stored.restored(document, codecs), "encode", reason)
     behind = _codecs_behind(source, choices, like)
     new = stored.restored(document, None if behind is None else [stored.serializer, *behind])

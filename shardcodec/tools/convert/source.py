@@ -237,7 +237,7 @@ class SourceArray(ABC):
     codec_names : tuple of str
         Names of its codecs, of a sharded array those of its inner chunks; empty without metadata of Zarr.
     bytes : ByteDocument or None
-        Of an array whose data type the engine does not have: its metadata; `dtype` is then that of raw bytes.
+        Of an array whose data type the engine does not have: its metadata; `dtype` is then that of raw bytes, or of integers of the same bits.
     """
 
     name: str
