@@ -545,9 +545,11 @@ def test_kept_memory_follows_the_sizes_of_updates(tmp_path: Path) -> None:
 def test_forked_child_keeps_no_memory_of_the_streams_of_its_parent(tmp_path: Path) -> None:
     """It kept all that they had kept, and as much again of its own, for ever."""
     array = new_array(tmp_path / "a", (1024, 1024), compressors=ZstdCodec(level=1))
-    with shardcodec.stream(array, max_frames=1) as stream:
-        stream.append(encoded_frames(3))
-        stream.flush()
+    frames = np.random.default_rng(0).integers(0, 1 << 16, (8, 1024, 1024), "uint16")
+    with shardcodec.stream(array, max_frames=8, threads=2) as stream:
+        for _ in range(3):
+            stream.append(frames)
+            stream.flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads
             child = os.fork()
