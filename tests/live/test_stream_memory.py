@@ -523,13 +523,13 @@ def test_frames_in_memory_that_cannot_be_pinned_are_copied(tmp_path: Path) -> No
 @pytest.mark.skipif("SHARDCODEC_TEST_SANITIZER" in os.environ, reason="sanitizers have their own memory")
 def test_kept_memory_follows_the_sizes_of_updates(tmp_path: Path) -> None:
     """Memory of sizes that no update needs any more took all places, so each update got new memory again."""
-    frames = encoded_frames(4)
+    frames = np.random.default_rng(0).integers(0, 1 << 16, (4, 1024, 1024), "uint16")
     native.load().keep_memory(64 * MIB)
     try:
         for n in range(16):  # fills the places
             small = new_array(tmp_path / f"s{n}", (640 + 16 * n, 1024), compressors=ZstdCodec(level=1))
             with shardcodec.stream(small, max_frames=1) as stream:
-                stream.append(random_array((2, 640 + 16 * n, 1024), "uint16"))
+                stream.append(frames[:2, : 640 + 16 * n])
         array = new_array(tmp_path / "a", (1024, 1024), 64, compressors=ZstdCodec(level=1))
         faults = []
         with shardcodec.stream(array, max_frames=4, threads=2) as stream:
