@@ -138,6 +138,8 @@ class CompactReport(ReportOfShards):
         False if the work was stopped before the end, or a new hierarchy has no metadata because a shard failed.
     others : ObjectCounts
         Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
+    notes : tuple of str
+        What `to` names if it is a part of a hierarchy, in sentences; of groups only after all was written.
     n_packed, n_failed : int
         Shards that were packed, and not packed because of a damage or an error.
     freed_nbytes : int

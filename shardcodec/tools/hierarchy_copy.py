@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -236,19 +236,20 @@ class HierarchyCopy:
         if node_path(name) not in self._documents:
             self._documents[name] = _stored_documents(folder)
 
-    def finish(self, groups: Iterable[tuple[str, Folder]], *, is_part: bool = False) -> None:
+    def finish(self, groups: Iterable[tuple[str, Folder]], *, is_part: bool = False) -> Sequence[str]:
         """Write the documents, also of groups without arrays. Consolidated metadata become those of the new nodes.
 
-        With `is_part` groups name only the new nodes, too.
+        With `is_part` groups name only the new nodes, too; the notes that are returned say where this changes them.
         """
         for name, folder in groups:
             self.add_group(name, folder)
-        nodes = mended_documents(self._documents) if is_part else self._documents
+        nodes, notes = mended_documents(self._documents) if is_part else (self._documents, [])
         documents = {node: with_consolidated(node, nodes) for node in nodes}
         if documents:
             self.place.hierarchy.write_documents(documents, may_replace=False)
         if self.place.job is not None:
             release(self.place.hierarchy)
+        return notes
 
 
 def _stored_documents(folder: Folder) -> dict[str, bytes]:

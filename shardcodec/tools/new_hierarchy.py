@@ -378,10 +378,10 @@ class NewHierarchy:
         durable = options.durability == "fsync"
 
         def copy(entry: OtherObject) -> int | None:
-            if (data := others.mended(entry)) is not None:
+            if (mended := others.mended(entry)) is not None:
                 self.before_store()
-                self.put(entry.name, data, durable=durable, may_replace=may_replace)
-                return len(data)
+                self.put(entry.name, mended.data, durable=durable, may_replace=may_replace)
+                return len(mended.data)
             return self.copy(
                 others.store, entry.key, entry.name, budget, durable=durable, may_replace=may_replace
             )

@@ -7,6 +7,7 @@ They are found by one listing of the hierarchy. Metadata of nodes, chunks of arr
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ from ..errors import ShardError
 from ..format.metadata import KeyEncoding
 from ..storage.store import Store
 from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name
-from .related_nodes import DATA_SET, groups_of, is_below, mended_data_set
+from .related_nodes import groups_of, is_below
 from .report import Fact, Record, format_count, format_nbytes
 from .targets import ArrayTarget, find_arrays, find_groups, find_hierarchy
+from .webknossos import DATA_SET, MendedObject, mended_data_set
 from .work import Monitor, in_order
 
 __all__ = [
@@ -72,12 +74,15 @@ class ObjectCounts(Record):
         Those that are not.
     left : tuple of LeftObject
         The first `MAX_LEFT` of them.
+    notes : tuple of str
+        What they name in a part of the hierarchy, in sentences; the first `MAX_LEFT` of these.
     """
 
     n_objects: int = 0
     nbytes: int = 0
     n_left: int = 0
     left: tuple[LeftObject, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def facts(self) -> Iterator[Fact]:
         """Yield the objects as lines of text.
@@ -163,31 +168,29 @@ class OtherObjects:
                 entry = self._entry(key, key.removeprefix(root))
                 if entry is not None:
                     yield entry
-        # the data set of a part of its layers is in no folder of these
-        data_set = OtherObject(root + DATA_SET, DATA_SET)
-        if "" not in chosen and self.mended(data_set) is not None:
-            yield data_set
+        # the properties of a data set are in a folder above those of its layers
+        for above in sorted(groups_of(chosen).difference(chosen)):
+            data_set = OtherObject(root + posixpath.join(above, DATA_SET), posixpath.join(above, DATA_SET))
+            if self.mended(data_set) is not None:
+                yield data_set
 
-    def mended(self, entry: OtherObject) -> bytes | None:
-        """Return the bytes that an object gets in a part of the hierarchy, whose nodes it names; None for other objects."""
+    def mended(self, entry: OtherObject) -> MendedObject | None:
+        """Return what an object becomes in a part of the hierarchy, whose nodes it names; None for other objects."""
         folder, _, name = entry.name.rpartition("/")
         if self.nodes is None or name != DATA_SET:
             return None
         data = self._stored(entry.key)
-        return None if data is None else mended_data_set(folder, data, self._is_there)
+        return None if data is None else mended_data_set(folder, data, self._has)
 
-    def changes(self, entry: OtherObject) -> bool:
-        """Return True for an object that names fewer nodes in the new hierarchy."""
-        return self.mended(entry) not in (None, self._stored(entry.key))
-
-    def _is_there(self, path: str) -> bool:
-        """Return True for a node, or a folder of other objects, that the new hierarchy gets."""
+    def _has(self, path: str) -> bool | None:
+        """Return True for a node that the new hierarchy gets, False for what is left out; None for other objects that it may get."""
         assert self.nodes is not None
         if path in self.nodes:
             return True
         if path in self.arrays or path in self.documents or self.is_left(f"{path}/"):
             return False
-        return self.chosen is None or any(path == name or is_below(path, name) for name in self.chosen)
+        is_chosen = self.chosen is None or any(path == name or is_below(path, name) for name in self.chosen)
+        return None if is_chosen else False
 
     def _stored(self, key: str) -> bytes | None:
         """Return the bytes of a small object; None if it does not exist, or the store takes only keys of Zarr, as that of icechunk."""
@@ -336,20 +339,22 @@ def count_objects(others: OtherObjects | None, monitor: Monitor, n_threads: int)
     store = others.store
 
     def size(entry: OtherObject) -> int | None:
+        if (mended := others.mended(entry)) is not None:
+            return len(mended.data)
         view = open_object(store, entry.key)
         if view is None:
             return None
         view.close()
         return view.nbytes
 
-    counts = _Counts()
+    counts = _Counts(others)
     counts.add(others, size, monitor, n_threads)
     return counts.end()
 
 
 def copy_objects(others: OtherObjects, copy: OnObject, monitor: Monitor, n_threads: int) -> ObjectCounts:
     """Copy the objects in threads; those with the names of metadata, which show an array to readers, come last."""
-    counts = _Counts()
+    counts = _Counts(others)
     documents: list[OtherObject] = []
 
     def first() -> Iterator[OtherObject | LeftObject]:
@@ -368,9 +373,11 @@ def copy_objects(others: OtherObjects, copy: OnObject, monitor: Monitor, n_threa
 class _Counts:
     """Sums over objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: OtherObjects) -> None:
+        self._others = others
         self._n = self._nbytes = self._n_left = 0
         self._left: list[LeftObject] = []
+        self._notes: list[str] = []
 
     def add(
         self, entries: Iterable[OtherObject | LeftObject], work: OnObject, monitor: Monitor, n_threads: int
@@ -385,6 +392,8 @@ class _Counts:
         """Yield the objects, and count those that are left out."""
         for entry in entries:
             if isinstance(entry, OtherObject):
+                mended = self._others.mended(entry)
+                self._notes += () if mended is None else mended.notes
                 yield entry
                 continue
             self._n_left += 1
@@ -393,4 +402,6 @@ class _Counts:
 
     def end(self) -> ObjectCounts:
         """Return the sums."""
-        return ObjectCounts(self._n, self._nbytes, self._n_left, tuple(self._left))
+        return ObjectCounts(
+            self._n, self._nbytes, self._n_left, tuple(self._left), tuple(self._notes[:MAX_LEFT])
+        )

@@ -3,7 +3,7 @@
 """The nodes that a user chooses of a hierarchy (`Selection`), what programs need beside them, and group metadata that name other nodes.
 
 The conventions are those of xarray and CF (coordinates, bounds, grid mappings), OME-Zarr 0.4 and 0.5 (levels, labels, plates, wells),
-AnnData (elements of several arrays, the index of a data frame), SpatialData and webknossos (layers, magnifications).
+AnnData (elements of several arrays, the index of a data frame) and SpatialData; `webknossos.py` has that of webknossos.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .documents import (
 )
 
 __all__ = [
-    "DATA_SET",
     "ArrayFacts",
     "KnownNodes",
     "Nodes",
     "Selection",
     "ZarrNodes",
     "axes_of_levels",
+    "group_notes",
     "groups_of",
     "is_below",
     "mended",
-    "mended_data_set",
     "mended_documents",
+    "mended_notes",
     "with_needed",
 ]
 
@@ -478,13 +478,27 @@ def _behind_scale(ratio: list[float], transformation: Attributes) -> Attributes:
     return {"type": "sequence", "transformations": [first, transformation], **ends}
 
 
-def mended_documents(nodes: Mapping[str, StoredDocuments]) -> dict[str, dict[str, bytes]]:
-    """Return the documents of nodes, by path and name; those of groups name only these nodes."""
-    return {path: _mended_node(path, documents, nodes) for path, documents in nodes.items()}
+def group_notes(name: str, notes: Sequence[str]) -> list[str]:
+    """Return sentences that name their group."""
+    return [f"group {name or '/'}: {note}" for note in notes]
+
+
+def mended_notes(path: str, old: Attributes, new: Attributes) -> list[str]:
+    """Return the note about attributes of a group that name fewer nodes than before; none if there are none."""
+    changed = sorted(name for name in old if new.get(name) != old[name])
+    return group_notes(path, [f"{', '.join(changed)}: only what the copy has is named"] if changed else ())
+
+
+def mended_documents(
+    nodes: Mapping[str, StoredDocuments],
+) -> tuple[dict[str, dict[str, bytes]], list[str]]:
+    """Return the documents of nodes, by path and name, those of groups naming only these nodes; and notes about the changes."""
+    notes: list[str] = []
+    return {path: _mended_node(path, documents, nodes, notes) for path, documents in nodes.items()}, notes
 
 
 def _mended_node(
-    path: str, documents: StoredDocuments, nodes: Mapping[str, StoredDocuments]
+    path: str, documents: StoredDocuments, nodes: Mapping[str, StoredDocuments], notes: list[str]
 ) -> dict[str, bytes]:
     new = dict(documents)
     own = parsed(documents.get("zarr.json"))
@@ -492,82 +506,11 @@ def _mended_node(
         attributes = mended(path, own["attributes"], nodes.__contains__)
         if attributes != own["attributes"]:
             new["zarr.json"] = encoded_document({**own, "attributes": attributes})
+            notes += mended_notes(path, own["attributes"], attributes)
     own = parsed(documents.get(".zattrs"))
     if own is not None and ".zgroup" in documents:
         attributes = mended(path, own, nodes.__contains__)
         if attributes != own:
             new[".zattrs"] = encoded_document(attributes)
+            notes += mended_notes(path, own, attributes)
     return new
-
-
-# ---------------------------------------------------------------- the properties of a data set of webknossos
-
-# They are in an object of their own in the folder of the data set.
-DATA_SET = "datasource-properties.json"
-# The lists of magnifications of a layer; the second one is older.
-_MAGNIFICATIONS = {"mags": "mag", "wkwResolutions": "resolution"}
-
-
-def mended_data_set(folder: str, data: bytes, is_there: IsThere) -> bytes | None:
-    """Return the properties of a data set that name only the layers, magnifications and attachments that are there.
-
-    `is_there` gets paths below the root of the hierarchy. None for another or a malformed document.
-    """
-    properties = parsed(data)
-    layers = None if properties is None else properties.get("dataLayers")
-    if properties is None or not isinstance(layers, list):
-        return None
-    kept = [_mended_layer(folder, layer, is_there) for layer in layers]
-    new = {**properties, "dataLayers": [layer for layer in kept if layer is not None]}
-    return data if new == properties else encoded_document(new)
-
-
-def _mended_layer(folder: str, layer: Any, is_there: IsThere) -> Any:
-    """Return a layer; None if nothing of it is there."""
-    if not isinstance(layer, Mapping) or not isinstance(name := layer.get("name"), str):
-        return layer
-    new = dict(layer)
-    lists = [key for key in _MAGNIFICATIONS if isinstance(layer.get(key), list)]
-    for key in lists:
-        places = (
-            (mag, _place_of(mag, f"{name}/{_name_of(mag, _MAGNIFICATIONS[key])}")) for mag in layer[key]
-        )
-        new[key] = [mag for mag, place in places if _is_kept(folder, place, is_there)]
-    if not any(new[key] for key in lists) and not (
-        all(not layer[key] for key in lists) and is_there(_inside(folder, name))
-    ):
-        return None
-    attachments = layer.get("attachments")
-    if isinstance(attachments, Mapping):
-        kept = {kind: _mended_attachment(folder, given, is_there) for kind, given in attachments.items()}
-        new["attachments"] = {kind: given for kind, given in kept.items() if given is not None}
-    return new
-
-
-def _mended_attachment(folder: str, given: Any, is_there: IsThere) -> Any:
-    """Return an attachment, or a list of them; None for one that is not there."""
-    if isinstance(given, list):
-        return [each for each in given if _is_kept(folder, _place_of(each, None), is_there)]
-    return given if _is_kept(folder, _place_of(given, None), is_there) else None
-
-
-def _place_of(entry: Any, usual: str | None) -> str | None:
-    """Return the path of a magnification or an attachment in the folder of its data set; None if it is not known."""
-    path = entry.get("path") if isinstance(entry, Mapping) else None
-    return path if isinstance(path, str) else usual
-
-
-def _name_of(entry: Any, key: str) -> str:
-    """Return the usual name of the folder of a magnification, such as ``2`` or ``4-4-1``."""
-    steps = entry.get(key) if isinstance(entry, Mapping) else None
-    if not isinstance(steps, list) or not steps:
-        return str(steps)
-    return str(steps[0]) if len(set(map(str, steps))) == 1 else "-".join(map(str, steps))
-
-
-def _is_kept(folder: str, place: str | None, is_there: IsThere) -> bool:
-    """Return True for a place that is there, or lies outside of the folder of the data set."""
-    if place is None or "://" in place or place.startswith("/"):
-        return True
-    inside = posixpath.normpath(place)
-    return inside.startswith("..") or is_there(_inside(folder, inside))

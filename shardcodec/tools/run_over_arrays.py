@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -41,6 +41,7 @@ class ReportOfShards(Report):
     left_arrays: tuple[LeftArray, ...] = ()
     is_complete: bool = True
     others: ObjectCounts = NO_OBJECTS
+    notes: tuple[str, ...] = ()
 
     @property
     def n_unreadable_arrays(self) -> int:
@@ -60,6 +61,7 @@ class ReportOfShards(Report):
         for array in self.left_arrays:
             yield "", array.text(self.target, to)
         yield from self.others.result_facts(would=self.dry_run)
+        yield from (("", note) for note in self.notes)
         yield "", self._sums()
 
     def _sums(self) -> str:
@@ -117,6 +119,7 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._listed: list[R] = []
         self._left: list[LeftArray] = []
         self._others = NO_OBJECTS
+        self._notes: Sequence[str] = ()
 
     def run(self) -> S:
         """Work on all arrays, write the documents of a new hierarchy, and return the report.
@@ -145,7 +148,8 @@ class RunOverArrays(ABC, Generic[R, S]):
             is_part = self._request.array is not None
             has_groups = not is_part and self._request.spec is None
             target, options = self._request.target, self._pool.run.storage_options
-            self._to.finish(find_groups(target, options) if has_groups else (), is_part=is_part)
+            groups = find_groups(target, options) if has_groups else ()
+            self._notes = self._to.finish(groups, is_part=is_part)
         return self._report(is_complete=is_complete)
 
     def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
@@ -225,6 +229,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             "shards": tuple(self._listed),
             "left_arrays": tuple(self._left),
             "others": self._others,
+            "notes": (*self._notes, *self._others.notes),
         }
 
     def _work_on(

@@ -28,14 +28,13 @@ from data_sets import (
     plate,
     same_files,
 )
-from helpers import OtherMemoryStore, RecordingStore, bits, bytes_of_files, quiet
+from helpers import RecordingStore, bits, bytes_of_files, quiet
 from spec_json import array_2022, hierarchy_2022
 from zarr.storage import LocalStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, plan_convert, repair, run_part
 from shardcodec.tools.related_nodes import (
-    DATA_SET,
     ArrayFacts,
     KnownNodes,
     Selection,
@@ -461,117 +460,3 @@ def test_command_takes_and_leaves_arrays(tmp_path: Path, capsys: pytest.CaptureF
     assert run(plan) == 0
     assert run(["run-part", str(tmp_path / "p.json"), "0"]) == 0
     assert array_names(tmp_path / "c") == ["tas"]
-
-
-# ---- webknossos
-
-LAYERS = {"color": ("1", "2-2-1", "4-4-1"), "cells": ("1", "2-2-1")}
-
-
-def data_set(place: Path, zarr_format: int = 3) -> dict[str, Any]:
-    """Write two layers of webknossos, and a mesh of one of them; return the properties."""
-    group = zarr.open_group(place, mode="w", zarr_format=zarr_format)
-    layers: list[dict[str, Any]] = []
-    for name, mags in LAYERS.items():
-        for mag in mags:
-            array = group.create_array(f"{name}/{mag}", shape=(1, 8, 8, 8), chunks=(1, 4, 4, 4), dtype="u1")
-            array[...] = 1
-        steps = [[int(step) for step in mag.split("-")] for mag in mags]
-        layers.append({"name": name, "category": "color", "dataFormat": f"zarr{zarr_format}"})
-        layers[-1]["mags"] = [
-            {"mag": step * (3 // len(step)), "axisOrder": {"c": 0}}
-            | ({"path": f"./{name}/{mag}"} if name == "cells" else {})
-            for mag, step in zip(mags, steps, strict=True)
-        ]
-    layers[1]["attachments"] = {
-        "meshes": [
-            {"name": "all", "path": "./cells/meshes/all.hdf5"},
-            {"name": "far", "path": "https://host/far"},
-        ],
-        "segmentIndex": {"name": "index", "path": "cells/index.hdf5"},
-    }
-    properties = {"id": {"name": "a"}, "scale": [1, 1, 2], "dataLayers": layers, "version": 1}
-    for path in ("cells/meshes/all.hdf5", "cells/index.hdf5"):
-        (place / path).parent.mkdir(exist_ok=True)
-        (place / path).write_bytes(b"mesh")
-    (place / DATA_SET).write_text(json.dumps(properties))
-    return properties
-
-
-def layers_of(place: Path) -> dict[str, list[Any]]:
-    """Return the magnifications of each layer that the properties name; each must be there."""
-    properties = json.loads((place / DATA_SET).read_text())
-    assert properties["scale"] == [1, 1, 2]
-    found = {}
-    for layer in properties["dataLayers"]:
-        names = ["1" if mag["mag"] == [1, 1, 1] else "-".join(map(str, mag["mag"])) for mag in layer["mags"]]
-        assert all((place / layer["name"] / name / "zarr.json").exists() for name in names)
-        found[layer["name"]] = names
-    return found
-
-
-@pytest.mark.parametrize(
-    ("how", "layers", "has_files"),
-    [
-        ({"only": "color"}, {"color": ["1", "2-2-1", "4-4-1"]}, None),
-        ({"only": ["color/1", "cells/2-2-1"]}, {"color": ["1"], "cells": ["2-2-1"]}, False),
-        ({"only": "cells"}, {"cells": ["1", "2-2-1"]}, True),
-        ({"exclude": "color"}, {"cells": ["1", "2-2-1"]}, True),
-        ({"exclude": ["*/1", "color/4-4-1"]}, {"color": ["2-2-1"], "cells": ["2-2-1"]}, True),
-    ],
-)
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_properties_of_webknossos_name_what_is_there(
-    how: dict[str, Any],
-    layers: dict[str, list[str]],
-    has_files: bool | None,
-    zarr_format: int,
-    tmp_path: Path,
-) -> None:
-    """A part had no properties with `only`, and with `exclude` they named layers that were not there: webknossos opened neither."""
-    data_set(tmp_path / "old", zarr_format)
-    report = convert(tmp_path / "old", tmp_path / "new", **how)
-    assert layers_of(tmp_path / "new") == layers
-    assert f"{DATA_SET}: only what the copy has is named" in report.notes
-    if has_files is not None:
-        attachments = json.loads((tmp_path / "new" / DATA_SET).read_text())["dataLayers"][-1]["attachments"]
-        assert [mesh["name"] for mesh in attachments["meshes"]] == ["all", "far"][not has_files :]
-        assert ("segmentIndex" in attachments) == has_files == (tmp_path / "new/cells/index.hdf5").exists()
-
-
-def test_properties_of_webknossos_in_a_job_and_after_repair(tmp_path: Path) -> None:
-    data_set(tmp_path / "old")
-    plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=2, only="*/2-2-1")
-    for part in range(2):
-        run_part(tmp_path / "plan", part)
-    assert layers_of(tmp_path / "new") == {"color": ["2-2-1"], "cells": ["2-2-1"]}
-    repair(tmp_path / "old", to=tmp_path / "repaired", array="color/4-4-1")
-    assert layers_of(tmp_path / "repaired") == {"color": ["4-4-1"]}
-
-
-def test_whole_copy_and_other_properties_stay_as_they_are(tmp_path: Path) -> None:
-    data_set(tmp_path / "old")
-    before = (tmp_path / "old" / DATA_SET).read_bytes()
-    report = convert(tmp_path / "old", tmp_path / "new")
-    assert (tmp_path / "new" / DATA_SET).read_bytes() == before and not report.notes
-    for n, other in enumerate(
-        (b"{", b"[1]", b'{"dataLayers": {"a": 1}}', b'{"dataLayers": ["a", {"name": 1}]}')
-    ):
-        (tmp_path / "old" / DATA_SET).write_bytes(other)
-        convert(tmp_path / "old", tmp_path / f"{n}", exclude="color")
-        assert (tmp_path / f"{n}" / DATA_SET).read_bytes() == other
-
-
-class KeysOfZarr(OtherMemoryStore):
-    """A store that takes only keys of Zarr, as that of icechunk."""
-
-    async def getsize(self, key: str) -> int:
-        if key == DATA_SET:
-            raise ValueError(f"invalid zarr key format {key}")
-        return await super().getsize(key)
-
-
-def test_store_that_takes_only_keys_of_zarr_has_no_properties(tmp_path: Path) -> None:
-    store = KeysOfZarr()
-    zarr.create_group(store).create_array("a", shape=(4,), chunks=(2,), dtype="u1")[...] = 1
-    assert convert(store, tmp_path / "new", only="a").is_complete

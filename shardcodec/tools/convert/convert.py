@@ -272,6 +272,7 @@ def convert(
             may_use_intermediate=temp is not None,
         )
         others = count_objects(tree.others, monitor, options.threads)
+        tree = replace(tree, notes=(*tree.notes, *others.notes))
         arrays = tuple(array_reports(plan, tree, prices, has_cost=dry_run))
         if on_array is not None:
             for array_report in arrays:
@@ -449,6 +450,7 @@ def plan_convert(
     choices = _choices(chunks, shards, access, codecs, like, storage_options)
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
+    tree = replace(tree, notes=(*tree.notes, *others.notes))
     _plan_file(plan, file, source, destination, storage_options, n_parts).write()
     return _planned(plan, options, tuple(array_reports(plan, tree, None, has_cost=True)), others, tree)
 

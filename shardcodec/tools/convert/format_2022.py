@@ -38,11 +38,11 @@ from ...transformer.legacy_2022.open import legacy_store, open_2022, open_conver
 from ..documents import DOCUMENTS, encoded_document, is_own_name, node_path, object_name
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
 from ..other_objects import LeftObject, ObjectCounts, OtherObject, OtherObjects, count_objects
-from ..related_nodes import ArrayFacts, KnownNodes, Selection
+from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
 from ..report import format_count
 from ..rewrite import copy_chunks, stored_runs
 from ..work import MemoryBudget, MemoryShare, Monitor, in_order
-from .source import SourceArray, SourceTree, decoded_source, group_notes
+from .source import SourceArray, SourceTree, decoded_source
 from .zarr_source import zarr_source
 
 __all__ = ["Source2022", "convert_2022", "legacy_hierarchy", "legacy_tree"]

@@ -17,7 +17,7 @@ from ...format.attributes import as_json_attributes
 from ...format.byte_document import byte_document
 from ...format.dtypes import DType, as_dtype, parse_data_type
 from ...storage.kinds import file_above
-from ..related_nodes import ArrayFacts, KnownNodes, Selection
+from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
 from .source import (
     Ints,
     ObjectSource,
@@ -27,7 +27,6 @@ from .source import (
     chunks_of_object,
     fields_of,
     file_state,
-    group_notes,
 )
 
 __all__ = [

@@ -22,8 +22,17 @@ from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
 from ..documents import document_of, group_documents, inner_path
-from ..other_objects import OtherObject, OtherObjects, written_documents
-from ..related_nodes import DATA_SET, KnownNodes, Selection, ZarrNodes, groups_of, mended, with_needed
+from ..other_objects import OtherObjects, written_documents
+from ..related_nodes import (
+    KnownNodes,
+    Selection,
+    ZarrNodes,
+    group_notes,
+    groups_of,
+    mended,
+    mended_notes,
+    with_needed,
+)
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
 from .format_2022 import legacy_hierarchy, legacy_tree
@@ -34,7 +43,6 @@ from .source import (
     SourceTree,
     array_attributes,
     decoded_source,
-    group_notes,
     is_array_like,
     object_source,
 )
@@ -115,10 +123,7 @@ def open_source(
     part = replace(
         tree.others, left=left, chosen=folders if others == "chosen" else None, nodes={*kept, *names}
     )
-    notes = tree.notes
-    if part.changes(OtherObject(part.root.prefix + DATA_SET, DATA_SET)):
-        notes = (*notes, f"{DATA_SET}: only what the copy has is named")
-    return replace(tree, others=part, notes=notes)
+    return replace(tree, others=part)
 
 
 def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]) -> SourceTree:
@@ -127,9 +132,7 @@ def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]
     for path in (path for path in tree.groups if path in kept):
         given = tree.groups[path]
         groups[path] = mended(path, given, lambda node: node in kept or node in names)
-        changed = sorted(name for name in given if groups[path].get(name) != given[name])
-        if changed:
-            notes += group_notes(path, [f"{', '.join(changed)}: only what the copy has is named"])
+        notes += mended_notes(path, given, groups[path])
     return replace(
         tree,
         groups=groups,

@@ -45,7 +45,6 @@ __all__ = [
     "decoded_source",
     "fields_of",
     "file_state",
-    "group_notes",
     "is_array_like",
     "object_source",
 ]
@@ -332,11 +331,6 @@ class SourceTree:
         if self.others is None:
             return "none"
         return "all" if self.others.chosen is None else "chosen"
-
-
-def group_notes(name: str, notes: Sequence[str]) -> list[str]:
-    """Return sentences that name their group."""
-    return [f"group {name or '/'}: {note}" for note in notes]
 
 
 def file_state(path: str) -> str:
