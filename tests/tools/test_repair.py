@@ -393,7 +393,7 @@ def test_command_repairs_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not Path(old).exists()
     assert run(["repair", path, "--in-place", "--backup", old]) == 1
     text = capsys.readouterr().out
-    assert "lost: (0, 0)" in text and f"the old object: {old}/c/0/1" in text
+    assert "\n  lost          (0, 0)\n" in text and f"\n  old object    {old}/c/0/1\n" in text
     assert run(["repair", path, "--in-place", "--backup", old, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["schema_version"], document["n_damaged"]) == (
