@@ -92,7 +92,7 @@ def dead_links(page: Page, links: set[str]) -> list[str]:
             )
             anchors[address] = set(found)
         if anchor and unquote(anchor) not in anchors[address]:
-            dead.append(f"{link}: there is no such place")
+            dead.append(f"{link}: the page has no such heading")
     return dead
 
 

@@ -15,7 +15,7 @@ class PyShardcodec(PythonPackage):
 
     license("MIT")
 
-    # Of the released sdist; there is none yet.
+    # Placeholder: the first release sets the checksum of its sdist.
     version("0.1.0", sha256="0000000000000000000000000000000000000000000000000000000000000000")
 
     variant("cli", default=True, description="Install what the command shardcodec needs")
