@@ -301,11 +301,13 @@ class WriteEach(Write):
                 peer.write(target, box, values[box])
 
 
-@dataclass(frozen=True)
-class Update(Row):
-    """Writes one box of an existing array repeatedly, with other values each time. Each peer has its own copy."""
+class Change(Row):
+    """Writes the same elements of an existing array repeatedly, with other values each time. Each peer has its own copy."""
 
-    box: Box = ()
+    @property
+    def in_numpy(self) -> Any:
+        """The selection in the words of NumPy."""
+        raise NotImplementedError
 
     def takes(self, peer: Peer) -> bool:
         return super().takes(peer) and peer.can_update
@@ -314,13 +316,24 @@ class Update(Row):
         prepared = self.prepare(context, peer, 0)
         self.operate(peer, prepared)
         expected = context.values(self.case).copy()
-        expected[self.box] = prepared[1]
+        expected[self.in_numpy] = prepared[1]
         assert_equal(peer, context.read_back(context.own_copy(self, peer), self.case), expected)
         return {}
 
     def prepare(self, context: Context, peer: Peer, number: int) -> Any:
-        values = context.values(self.case)[self.box] + np.array(number + 1, dtype=self.case.dtype)
+        values = context.values(self.case)[self.in_numpy] + np.array(number + 1, dtype=self.case.dtype)
         return peer.open(context.own_copy(self, peer), self.case), values
+
+
+@dataclass(frozen=True)
+class Update(Change):
+    """Writes one box."""
+
+    box: Box = ()
+
+    @property
+    def in_numpy(self) -> Box:
+        return self.box
 
     def operate(self, peer: Peer, prepared: Any) -> Any:
         array, values = prepared
@@ -372,23 +385,10 @@ class Select(Row):
 
 
 @dataclass(frozen=True, eq=False)
-class Store(Select):
-    """Writes the same elements of an existing array repeatedly, with other values each time. Each peer has its own copy."""
+class Store(Change, Select):
+    """Writes a selection: index arrays or a mask."""
 
-    def takes(self, peer: Peer) -> bool:
-        return super().takes(peer) and peer.can_update
-
-    def check(self, context: Context, peer: Peer) -> dict[str, Any]:
-        prepared = self.prepare(context, peer, 0)
-        self.operate(peer, prepared)
-        expected = context.values(self.case).copy()
-        expected[self.in_numpy] = prepared[1]
-        assert_equal(peer, context.read_back(context.own_copy(self, peer), self.case), expected)
-        return {}
-
-    def prepare(self, context: Context, peer: Peer, number: int) -> Any:
-        values = self.expected(context.values(self.case)) + np.array(number + 1, dtype=self.case.dtype)
-        return peer.open(context.own_copy(self, peer), self.case), values
+    in_numpy = Select.in_numpy
 
     def operate(self, peer: Peer, prepared: Any) -> Any:
         array, values = prepared
