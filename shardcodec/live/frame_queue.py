@@ -102,7 +102,8 @@ class StreamLimits(NamedTuple):
 class Ticket:
     """An update that has begun. Updates are stored in the order of their tickets, because a later frame may have the same place.
 
-    number: of its first frame. turn: has a token when all tickets before this one have ended. is_void: one of them has failed, so its frames must be stored first.
+    number: of its first frame. turn: gets a token when all tickets before this one have ended. is_void: one of them has failed, and
+    its frames must be stored first.
     """
 
     def __init__(self, frames: list[Frame]) -> None:
