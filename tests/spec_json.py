@@ -76,6 +76,17 @@ def metadata(*codecs: Any, **changes: Any) -> Json:
     return {key: value for key, value in (base | changes).items() if value is not ...}
 
 
+def typed_metadata(
+    data_type: Any, codecs: Any, shape: Any, chunk: Any, shard: Any = None, fill: Any = None
+) -> Json:
+    """Return a zarr.json of an array of some type, with these codecs for its chunks or, with `shard`, for its inner chunks."""
+    if fill is None:
+        fill = [0.0, 0.0] if str(data_type).startswith("complex") else False if data_type == "bool" else 0
+    outer = [sharding(chunk, codecs)] if shard is not None else codecs
+    grid = named("regular", chunk_shape=list(chunk if shard is None else shard))
+    return metadata(*outer, shape=list(shape), data_type=data_type, chunk_grid=grid, fill_value=fill)
+
+
 def hierarchy_2022() -> Json:
     """Return the zarr.json of a hierarchy of the 2022 format."""
     return {

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spec_json import CHECKED_INDEX, CRC, Json, named, transpose, zstd
+from spec_json import CRC, Json, named, transpose, typed_metadata, zstd
 
 import shardcodec
 from shardcodec import _native as native
@@ -221,21 +221,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def made(folder: Path, name: str, codecs: list[Any], sharded: bool, fill: Any = 0) -> shardcodec.Array:
-    outer = SHARD if sharded else CHUNK
-    if sharded:
-        codecs = [
-            named("sharding_indexed", chunk_shape=list(CHUNK), codecs=codecs, index_codecs=CHECKED_INDEX)
-        ]
-    document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(SHAPE),
-        "data_type": name,
-        "chunk_grid": named("regular", chunk_shape=list(outer)),
-        "chunk_key_encoding": named("default", separator="/"),
-        "fill_value": bool(fill) if name == "bool" else fill,
-        "codecs": codecs,
-    }
+    fill = bool(fill) if name == "bool" else fill
+    document = typed_metadata(name, codecs, SHAPE, CHUNK, SHARD if sharded else None, fill)
     folder.mkdir()
     (folder / "zarr.json").write_text(json.dumps(document))
     return shardcodec.open_array(folder, mode="r+")

@@ -21,7 +21,7 @@ import zarr
 from codec_rows import ROWS as ALL_ROWS
 from codec_rows import CodecRow
 from helpers import ZARR_IS_31, bits, on_pipeline, quiet, zarr_has_codec
-from spec_json import CRC, LITTLE, Json, named, sharding, transpose, zstd
+from spec_json import CRC, LITTLE, Json, named, sharding, transpose, typed_metadata, zstd
 
 import shardcodec
 from shardcodec.format import codecs as codec_module
@@ -80,17 +80,7 @@ def as_fill(dtype: str, number: Any) -> Any:
 
 
 def document_of(shape: Any, chunk: Any, dtype: str, fill: Any, codecs: list[Json]) -> Json:
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": dtype,
-        "chunk_grid": named("regular", chunk_shape=list(chunk)),
-        "chunk_key_encoding": named("default", separator="/"),
-        "fill_value": as_fill(dtype, np.asarray(fill, dtype)),
-        "codecs": codecs,
-        "attributes": {},
-    }
+    return typed_metadata(dtype, codecs, shape, chunk, fill=as_fill(dtype, np.asarray(fill, dtype)))
 
 
 def program(rng: random.Random) -> tuple[Program, Array]:

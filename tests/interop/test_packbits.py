@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from spec_json import CHECKED_INDEX, Json, named, zstd
+from spec_json import Json, named, typed_metadata, zstd
 from zarr.abc.codec import ArrayBytesCodec
 
 import shardcodec
@@ -84,21 +84,7 @@ def zarrs_pipeline() -> Iterator[None]:
 
 def stored(folder: Path, dtype: str, configuration: Json, sharded: bool) -> Path:
     codecs: list[Any] = [named("packbits", **configuration), *([zstd()] if sharded else [])]
-    if sharded:
-        codecs = [
-            named("sharding_indexed", chunk_shape=list(CHUNK), codecs=codecs, index_codecs=CHECKED_INDEX)
-        ]
-    document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(SHAPE),
-        "data_type": dtype,
-        "chunk_grid": named("regular", chunk_shape=list(SHARD if sharded else CHUNK)),
-        "chunk_key_encoding": named("default", separator="/"),
-        "fill_value": [0.0, 0.0] if dtype == "complex64" else False if dtype == "bool" else 0,
-        "codecs": codecs,
-        "attributes": {},
-    }
+    document = typed_metadata(dtype, codecs, SHAPE, CHUNK, SHARD if sharded else None)
     folder.mkdir()
     (folder / "zarr.json").write_text(json.dumps(document))
     return folder

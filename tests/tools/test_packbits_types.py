@@ -16,7 +16,7 @@ from typing import Any
 import codec_rows
 import numpy as np
 import pytest
-from spec_json import CHECKED_INDEX, Json, named
+from spec_json import Json, named, typed_metadata
 
 import shardcodec
 from shardcodec import SpecError, tools
@@ -29,22 +29,7 @@ SHAPE, SHARD, CHUNK = (13, 20), (8, 12), (4, 6)
 
 
 def document_of(data_type: Any, codecs: list[Json], sharded: bool) -> Json:
-    grid = SHARD if sharded else CHUNK
-    if sharded:
-        codecs = [
-            named("sharding_indexed", chunk_shape=list(CHUNK), codecs=codecs, index_codecs=CHECKED_INDEX)
-        ]
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(SHAPE),
-        "data_type": data_type,
-        "chunk_grid": named("regular", chunk_shape=list(grid)),
-        "chunk_key_encoding": named("default", separator="/"),
-        "fill_value": False if data_type == "bool" else [0.0, 0.0] if data_type == "complex64" else 0,
-        "codecs": codecs,
-        "attributes": {},
-    }
+    return typed_metadata(data_type, codecs, SHAPE, CHUNK, SHARD if sharded else None)
 
 
 def stored(place: Path, document: Json) -> np.ndarray[Any, Any]:

@@ -14,7 +14,7 @@ import pytest
 import zarr
 from codec_rows import ROWS, CodecRow
 from helpers import ZARR_IS_31, bits, ours, quiet, zarrs_view
-from spec_json import named
+from spec_json import named, typed_metadata
 from zarr.storage import MemoryStore
 
 import shardcodec
@@ -50,24 +50,7 @@ def chain_of(row: CodecRow, configuration: dict[str, Any], extra: str) -> list[A
 
 def create(row: CodecRow, configuration: dict[str, Any], dtype: str, extra: str, sharded: bool) -> Any:
     codecs = chain_of(row, configuration, extra)
-    outer = SHARD if sharded else CHUNK
-    if sharded:
-        index_codecs = [named("bytes", endian="little"), named("crc32c")]
-        codecs = [
-            named("sharding_indexed", chunk_shape=list(CHUNK), codecs=codecs, index_codecs=index_codecs)
-        ]
-    document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(SHAPE),
-        "data_type": dtype,
-        "chunk_grid": named("regular", chunk_shape=list(outer)),
-        "chunk_key_encoding": named("default"),
-        "fill_value": [0.0, 0.0] if dtype.startswith("complex") else False if dtype == "bool" else 0,
-        "codecs": codecs,
-        "attributes": {},
-    }
-    return store_with(document)
+    return store_with(typed_metadata(dtype, codecs, SHAPE, CHUNK, SHARD if sharded else None))
 
 
 def store_with(document: Any) -> MemoryStore:
