@@ -4,11 +4,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -173,30 +169,21 @@ def test_progress_has_bytes_rate_and_time_left(
     assert err.endswith("\r\x1b[K") == (how == "terminal")
 
 
-@pytest.mark.parametrize("output", ["file", "terminal"])
-def test_report_is_whole_beside_a_bar(output: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_report_is_whole_beside_a_bar(
+    is_beside: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the bar of rich, the JSON of each command went to stderr, wrapped at the width of the terminal, and a file stayed empty."""
-    create(tmp_path / "old")[...] = 1
-    master, terminal = pty.openpty()
-    report = tmp_path / "report"
-    with open(report, "wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "shardcodec", "verify", str(tmp_path / "old"), "--json"],
-            stdout=file if output == "file" else terminal,
-            stderr=terminal,
-            env={**os.environ, "COLUMNS": "90", "TERM": "xterm"},
-        )
-    os.close(terminal)
-    shown = b""
-    with contextlib.suppress(OSError):  # at the end of the terminal
-        while data := os.read(master, 1 << 16):
-            shown += data
-    os.close(master)
-    assert process.wait() == 0
-    assert b"\x1b[?25l" in shown  # a bar hides the cursor
-    text = (
-        report.read_text() if output == "file" else shown[shown.index(b"{") : shown.rindex(b"}") + 1].decode()
-    )
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_beside)
+    folder = tmp_path / ("longer than a line " * 6)
+    create(folder)[...] = 1
+    run(["verify", str(folder), "--json"])
+    out, err = capsys.readouterr()
+    assert "\x1b[?25l" in err  # a bar hides the cursor
+    text = err[err.index("{") : err.rindex("}") + 1] if is_beside else out
     assert json.loads(text)["schema"] == "shardcodec.verify"
 
 
