@@ -286,6 +286,8 @@ def readable_frames(path: Path, first: int, n: int) -> list[bool]:
 
 def delay(peer: str, path: Path, live: Live) -> dict[str, Any]:
     """Read each frame as soon as possible. A frame that is not readable 5 s after the last one was appended counts as never."""
+    import zarr  # noqa: F401  # else the first frame waits for it
+
     process = in_process("paced", peer, path, live, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdin is not None
     seconds: list[float] = []

@@ -26,10 +26,10 @@ from .manifest import Manifest, OldManifest
 from .other_objects import LeftObject, OtherObjects
 from .report import Finding, FindingKind
 from .targets import ArrayTarget
-from .verify_report import UncheckedPart
+from .verify_report import NOT_IN_MANIFEST, UncheckedPart
 from .work import BLOCK_NBYTES, Monitor, in_order
 
-__all__ = ["NOT_IN_MANIFEST", "BesideArrays", "different_hash"]
+__all__ = ["BesideArrays", "different_hash"]
 
 Document = Mapping[str, Any]
 
@@ -39,10 +39,6 @@ _MAX_NAMED = 3
 _OF_NODE = {True: ("zarr.json", ".zgroup"), False: ("zarr.json", ".zarray")}
 # Members of a document that say nothing if they are empty.
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
-
-
-# Why an object is not checked against the hashes of a manifest.
-NOT_IN_MANIFEST = "the manifest has no hash of it: it is new, or it was damaged then"
 
 
 def different_hash(expected: str, actual: str) -> str:

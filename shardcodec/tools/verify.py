@@ -31,7 +31,7 @@ from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
 from ..storage.waiting import retry
 from .against import Comparison, compared_objects
-from .beside_arrays import NOT_IN_MANIFEST, BesideArrays, different_hash
+from .beside_arrays import BesideArrays, different_hash
 from .chunk_check import ChunkCheck, Level, LevelName
 from .hashed_object import HashedObject
 from .jobs.shard_pool import ShardPool, absolute_place
@@ -47,7 +47,14 @@ from .manifest import (
 from .report import MAX_FINDINGS, Finding, FindingKind
 from .survey import survey
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state
-from .verify_report import MAX_UNCHECKED, ShardFindings, UncheckedPart, VerifiedArray, VerifyReport
+from .verify_report import (
+    MAX_UNCHECKED,
+    NOT_IN_MANIFEST,
+    ShardFindings,
+    UncheckedPart,
+    VerifiedArray,
+    VerifyReport,
+)
 from .work import MemoryBudget, MemoryShare, Monitor, RunOptions, in_order
 
 __all__ = [

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,8 +22,12 @@ from .report import (
     format_share,
 )
 
-__all__ = ["ShardFindings", "UncheckedPart", "VerifiedArray", "VerifyReport"]
+__all__ = ["NOT_IN_MANIFEST", "ShardFindings", "UncheckedPart", "VerifiedArray", "VerifyReport"]
 
+
+# Why an object was not compared with a manifest.
+NOT_IN_MANIFEST = "the manifest has no hash of it: it is new, or it was damaged then"
+_MANY_NOT_IN_MANIFEST = "the manifest has no hash of them: they are new, or they were damaged then"
 
 # Parts that were not checked and that a report lists, and those that its text names; all are counted.
 MAX_UNCHECKED = 1000
@@ -240,13 +245,36 @@ class VerifyReport(Report):
         yield from (("next", text) for text in self._next_steps())
 
     def _unchecked_facts(self) -> Iterator[Fact]:
+        """Yield the parts that were not checked; those that a manifest lacks have one line for each array."""
         of_arrays = {one.name for one in self.arrays if one.problem is not None}
+        n_more = self.n_unchecked - len(of_arrays)
         parts = [part for part in self.unchecked if part.name not in of_arrays]
-        for part in parts[:MAX_NAMED]:
-            yield "", f"not checked: {part.name or self.target}: {part.reason}"
-        n_more = self.n_unchecked - len(of_arrays) - len(parts[:MAX_NAMED])
+        lines = [
+            (f"not checked: {part.name or self.target}: {part.reason}", 1)
+            for part in parts
+            if part.reason != NOT_IN_MANIFEST
+        ]
+        lines += self._not_in_manifest(parts)
+        for text, n_parts in lines[:MAX_NAMED]:
+            yield "", text
+            n_more -= n_parts
         if n_more > 0:
             yield "", f"not checked: {format_count(n_more, 'further part')}"
+
+    def _not_in_manifest(self, parts: list[UncheckedPart]) -> Iterator[tuple[str, int]]:
+        """Yield a line and the number of its objects for each array that has objects without a hash in the manifest."""
+        arrays, grouped = {one.name for one in self.arrays}, defaultdict(list)
+        for part in parts:
+            if part.reason == NOT_IN_MANIFEST:
+                folders = part.name.split("/")[:-1]
+                above = ("/".join(folders[:n]) for n in range(len(folders), -1, -1))
+                grouped[next((name for name in above if name in arrays), "")].append(part.name)
+        for name, objects in grouped.items():
+            first, count = objects[0], len(objects)
+            more = f" and {count - 1} more" if count > 1 else ""
+            place = f" of {name}" if name else ""
+            reason = NOT_IN_MANIFEST if count == 1 else _MANY_NOT_IN_MANIFEST
+            yield f"not compared{place}: {first}{more}: {reason}", count
 
     def _next_steps(self) -> Iterator[str]:
         """Yield commands that help with what was found."""

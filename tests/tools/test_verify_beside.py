@@ -235,7 +235,10 @@ def test_changed_new_and_missing_objects_are_named(tmp_path: Path) -> None:
     names = {part.name for part in report.unchecked}
     assert {"note.txt", "plain/c/0/1", "later/zarr.json", "later/c/0/0"} <= names
     assert "plain/c/1/0" not in names and report.n_unchecked == len(names)
-    assert "not checked: plain/c/0/1: the manifest has no hash of it" in str(report)
+    text = str(report)
+    assert "not compared of plain: plain/c/0/1: the manifest has no hash of it" in text
+    assert "not compared of later: later/c/0/0 and 4 more: the manifest has no hash of them" in text
+    assert "not checked: note.txt" in text and text.count("not compared") == 2
 
 
 def test_text_of_another_target_is_refused(tmp_path: Path) -> None:
