@@ -251,10 +251,14 @@ debian: .venv/build-$(VERSION)/stamp ## build packaging/debian from the sdist in
 demo: .venv/demo-$(VERSION)/stamp ## a real MRI series through zarr, with and without shardcodec
 	PYTHONSAFEPATH=1 $(call venv,demo) examples/demo.py
 
+define install_zarrista
+$(call venv,bench) -c 'import zarrista' 2>/dev/null || $(call venv,bench) $(pip_install) --no-deps zarrista \
+  || echo 'zarrista cannot be installed here and is not measured'
+endef
+
 .PHONY: bench
 bench: .venv/bench-$(VERSION)/stamp ## measure all peers in one run
-	$(call venv,bench) -c 'import zarrista' 2>/dev/null || $(call venv,bench) $(pip_install) --no-deps zarrista \
-	  || echo 'zarrista cannot be installed here and is not measured'
+	$(install_zarrista)
 	$(call pytest,bench) bench -c bench/pytest.ini $(BENCH_ARGS)
 
 .PHONY: bench-remote
@@ -265,12 +269,13 @@ bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: re
 bench-object-writes: .venv/bench-$(VERSION)/stamp ## writing to S3 (moto) with latency: requests, bytes, seconds
 	$(call venv,bench) bench/object_writes.py $(BENCH_ARGS)
 
-# The groups of the tables of README.md and docs/performance.md, on an idle machine: a quarter of an hour.
+# The groups of the tables of README.md and docs/performance.md, on an idle machine: twenty minutes. The tables do not have zarr's batched pipeline.
 RESULT_GROUPS := whole,tiny,small,partial,loader,index
 
 .PHONY: bench-results
 bench-results: .venv/bench-$(VERSION)/stamp ## measure what the tables of the pages need, store it in bench/results, and update the pages
-	$(call venv,bench) bench/run.py --groups $(RESULT_GROUPS) --json bench/results/arrays.json $(BENCH_ARGS)
+	$(install_zarrista)
+	$(call venv,bench) bench/run.py --groups $(RESULT_GROUPS) --without 'zarr batched' --most-seconds 30 --json bench/results/arrays.json $(BENCH_ARGS)
 	$(call venv,bench) bench/tables.py --write
 	$(call venv,bench) scripts/pictures.py --charts
 

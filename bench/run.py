@@ -244,6 +244,7 @@ def parse() -> argparse.Namespace:
         "--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,mask"
     )
     parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in peers.ALL))
+    parser.add_argument("--without", type=names, default=[], help="all peers but these")
     parser.add_argument(
         "--folder", type=Path, default=None, help="where arrays are made (a temporary folder)"
     )
@@ -255,6 +256,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--markdown", type=Path, default=None)
     arguments = parser.parse_args()
+    if arguments.without:
+        arguments.peers = [peer.name for peer in peers.ALL if peer.name not in arguments.without]
     unknown = set(arguments.groups) - set(GROUPS)
     if unknown:
         parser.error(f"no such groups: {', '.join(sorted(unknown))}")

@@ -61,7 +61,7 @@ def columns(*peers: str) -> dict[str, str]:
 
 PAGE, README = "docs/performance.md", "README.md"
 WHOLE, TINY, SMALL, LOADER = "whole array", "tiny inner chunks", "small reads", "loader"
-PARTIAL, INDEX, TOOLS, TASKS = "partial writes", "index arrays", "tools", "end to end"
+PARTIAL, INDEX, TOOLS, TASKS, FILTERS = "partial writes", "index arrays", "tools", "end to end", "codecs"
 OTHERS = ("zarr fused", "zarrs", "tensorstore", "zarrista")
 CODECS = {
     "uncompressed": "raw",
@@ -74,6 +74,25 @@ TWO = {"uncompressed": "raw", "zstd 1": "zstd 1"}
 
 def whole(text: str, *codecs: str) -> tuple[tuple[str, str], ...]:
     return tuple((WHOLE, f"{text}, {codec}") for codec in codecs)
+
+
+FILTER_CHAINS = (
+    "shuffle + zlib",
+    "fletcher32",
+    "delta",
+    "fixedscaleoffset",
+    "bitround",
+    "quantize",
+    "astype",
+    "packbits",
+    "scale_offset + cast_value",
+    "bz2, staged",
+)
+STRINGS = "1,000,000 strings"
+
+
+def of_chain(chain: str, layout: str, *what: str) -> tuple[tuple[str, str], ...]:
+    return tuple((FILTERS, f"{chain}, {layout}, {text}") for text in what)
 
 
 def plane(codec: str) -> tuple[tuple[str, str], ...]:
@@ -236,6 +255,28 @@ TABLES = (
                 ("box of 40³ in 1 shard, zstd 1", "box of 40^3 in 1 shard, zstd 1"),
                 ("box of 40³ in 8 shards, zstd 1", "box of 40^3 in 8 shards, zstd 1"),
             )
+        ),
+    ),
+    Table(
+        PAGE,
+        "codecs",
+        "256³, shards 128³, inner chunks 32³: read / write",
+        columns("shardcodec", "zarr batched", "zarr fused", "zarrs"),
+        (
+            *(Line(chain, of_chain(chain, "sharded", "read", "write")) for chain in FILTER_CHAINS),
+            Line("10⁶ strings, zstd", of_chain(STRINGS, "sharded", "read", "write")),
+        ),
+    ),
+    Table(
+        PAGE,
+        "codecs",
+        "the same without shards: read / write / one chunk written",
+        columns("shardcodec", "zarr batched", "zarr fused", "zarrs"),
+        (
+            *(
+                Line(chain, of_chain(chain, "plain", "read", "write", "one inner chunk written"))
+                for chain in FILTER_CHAINS
+            ),
         ),
     ),
     Table(
