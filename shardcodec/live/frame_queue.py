@@ -377,5 +377,13 @@ class StreamQueue:
         return frames
 
     def end_record(self) -> None:
-        """Tell readers that no further frames come. Without the mutex."""
-        self._record.publish(self.n_published, is_open=False)
+        """Tell readers that no further frames come; StreamError: the record could not be stored. Without the mutex."""
+        try:
+            self._record.publish(self.n_published, is_open=False)
+        except StreamError:
+            raise
+        except Exception as error:
+            raise StreamError(
+                f"array {self.target.folder!r}: all frames are stored, but the end of the stream could not be: {error}; readers with "
+                "`tail` wait until another stream resumes"
+            ) from error

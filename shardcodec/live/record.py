@@ -76,7 +76,12 @@ class StreamRecord:
         change_document(self._folder, NAME, changed, self._options)
 
     def _check(self, stored: Mapping[str, Any] | None) -> None:
-        if stored is None or stored.get("stream") != self._stream:
+        if stored is None:
+            raise StreamError(
+                f"array {self._folder!r}: expected the {NAME} of this stream, but it does not exist any more; the array was removed or "
+                "made again: begin a new stream"
+            )
+        if stored.get("stream") != self._stream:
             raise StreamError(
                 f"array {self._folder!r}: expected to be its only stream, but another one has begun since; of two programs that stream "
                 "into one array, stop the older one"

@@ -16,7 +16,6 @@ import numpy as np
 
 from ..access.array import document_of
 from ..arguments import checked
-from ..errors import StreamError
 from ..options import Durability
 from ..readable import format_nbytes, parse_nbytes
 from .frame_queue import FrameMemory, StreamLimits, StreamQueue
@@ -209,6 +208,7 @@ def stream(
     }
     handles = [handle_on(each, storage_options, writes=True, **options) for each in chosen]
     targets = [FrameTarget(each, axes_of(axis, each.ndim, document_of(each))) for each in handles]
+    _check_different(targets)
     memory = FrameMemory(nbytes, max(target.frame_nbytes for target in targets))
     orders = [None] * len(targets) if positions is None else itertools.tee(positions, len(targets))
     queues = []
@@ -222,6 +222,16 @@ def stream(
     )
     streams = [Stream(each, writers, memory, full, copy, ends_threads=not is_group) for each in queues]
     return StreamGroup(streams, writers) if is_group else streams[0]
+
+
+def _check_different(targets: Sequence[FrameTarget]) -> None:
+    """Raise ValueError if an array is given twice: its second stream would take it over from the first one."""
+    seen: set[str] = set()
+    for target in targets:
+        (name,) = target.folder.store.lock_names([target.folder.prefix + NAME])
+        if name in seen:
+            raise ValueError(f"arrays: expected different arrays, got {target.folder!r} twice")
+        seen.add(name)
 
 
 def _limits(
@@ -500,12 +510,12 @@ class StreamGroup(Sequence[Stream]):
             return
         self._writers.check_process()
         self._is_closed = True
-        failure: StreamError | None = None
+        failure: Exception | None = None
         try:
             for each in self._streams:
                 try:
                     each.close()
-                except StreamError as error:
+                except Exception as error:  # noqa: BLE001 - the frames of the other streams are stored first
                     failure = failure or error
         finally:
             self._writers.end()
@@ -526,7 +536,7 @@ def _close(streams: Sequence[Stream | StreamGroup], error: BaseException | None)
     for each in streams:
         try:
             each.close()
-        except StreamError as failure:
+        except Exception as failure:
             if error is None:
                 raise
             error.add_note(str(failure))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -193,6 +194,8 @@ def handle_on(
 
 def seconds_of(value: str | float, name: str) -> float:
     """Return a duration in seconds: a number of them, or a text such as ``50ms``."""
+    if not isinstance(value, str) and 0 <= value < math.inf:  # the text of a small number has an exponent
+        return float(value)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value))
     factor = None if match is None else _SECONDS.get(match[2])
     if match is None or factor is None:

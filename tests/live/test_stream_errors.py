@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import small_disk, zarrs_view
+from helpers import in_child, small_disk, zarrs_view
 from live_frames import frame_of, frames_of, image_array
 
 import shardcodec
 from shardcodec import tools
 from shardcodec.live.frame_queue import FrameMemory
-from shardcodec.live.record import NAME
+from shardcodec.live.record import NAME, StreamRecord
 from shardcodec.live.target import FrameTarget, seconds_of
 
 # ---------------------------------------------------------------- a full queue
@@ -219,6 +220,62 @@ def test_error_of_the_block_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert "1 frames from number 0" in caught.value.__notes__[0]
 
 
+def test_error_of_the_block_comes_first_in_a_forked_child(tmp_path: Path) -> None:
+    """`sys.exit` of the child once became a RuntimeError."""
+    array = image_array(tmp_path / "a")
+
+    def work() -> None:
+        error = SystemExit(5)
+        stream.__exit__(SystemExit, error, None)
+        assert "expected the process" in error.__notes__[0]
+
+    with shardcodec.stream(array) as stream:
+        in_child(work)
+
+
+def test_frames_of_other_streams_are_stored_if_one_cannot_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the last record was once an OSError, and the streams behind this one lost their frames."""
+    arrays = [image_array(tmp_path / name) for name in "ab"]
+    publish = StreamRecord.publish
+
+    def full_disk(record: StreamRecord, n_frames: int, *, is_open: bool = True) -> None:
+        if not is_open and repr(record._folder).endswith("a"):
+            raise OSError(28, "No space left on device")
+        publish(record, n_frames, is_open=is_open)
+
+    monkeypatch.setattr(StreamRecord, "publish", full_disk)
+    streams = shardcodec.stream(arrays, max_delay="1h")
+    for stream in streams:
+        stream.append(frames_of(3))
+    with pytest.raises(shardcodec.StreamError, match="all frames are stored, but the end of the stream"):
+        streams.close()
+    for array in arrays:
+        assert (array[:3] == frames_of(3)).all()
+
+
+def test_removed_array_is_named(tmp_path: Path) -> None:
+    """The error once spoke of another stream."""
+    array = image_array(tmp_path / "a")
+    stream: Any = shardcodec.stream(array, max_delay="1h")
+    stream.append(frame_of(0))
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(shardcodec.StreamError, match="the array was removed"):
+        stream.close()
+    assert not (tmp_path / "a").exists()
+
+
+def test_array_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    """The second stream once took the array over, and the first one lost its frames."""
+    image_array(tmp_path / "a")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for other in ("a", "link"):
+        with pytest.raises(ValueError, match="expected different arrays"):
+            shardcodec.stream([tmp_path / "a", tmp_path / other])
+    assert not (tmp_path / "a" / NAME).exists()
+
+
 def test_frames_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     array = image_array(tmp_path / "a")
     with shardcodec.stream(array) as stream:
@@ -279,9 +336,10 @@ def test_arrays_that_cannot_take_frames_are_refused(tmp_path: Path) -> None:
 
 
 def test_durations_have_units() -> None:
-    assert [seconds_of(each, "x") for each in (2, 0.5, "50ms", "1.5 s", "2min", "100us", "3")] == [
+    assert [seconds_of(each, "x") for each in (2, 0.5, 1e-7, "50ms", "1.5 s", "2min", "100us", "3")] == [
         2,
         0.5,
+        1e-7,
         0.05,
         1.5,
         120,
