@@ -113,6 +113,21 @@ def test_first_page_installs_as_the_readme() -> None:
     assert len(blocks) == 2 and blocks[0] and blocks[0] == blocks[1]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/how-to/start.md"])
+def test_installation_begins_with_an_environment(page: str) -> None:
+    """pip of Debian and Ubuntu refuses to install outside of one."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    environment = "python3 -m venv ~/zarr-env\nsource ~/zarr-env/bin/activate\n"
+    assert 0 < text.find(environment) < text.find("pip install -e .")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/how-to/start.md"])
+def test_pages_name_the_packages_of_debian(page: str) -> None:
+    """A minimal system has a Python without `venv` and without headers."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert re.search(r"`apt install [^`]*gcc python3-dev python3-venv`", text)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
 def test_names_of_pages_are_links(page: str) -> None:
     text = re.sub(
