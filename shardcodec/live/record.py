@@ -14,10 +14,11 @@ from typing import Any
 
 from ..access.box_reader import Folder
 from ..access.documents import change_document
+from ..arguments import show
 from ..errors import StreamError
 from ..options import Options
 
-__all__ = ["NAME", "StreamRecord", "read_record"]
+__all__ = ["NAME", "StreamRecord", "problem_of", "read_record"]
 
 # Without a dot at its beginning, so that copies of the array have it.
 NAME = "shardcodec-stream.json"
@@ -29,12 +30,20 @@ def read_record(folder: Folder) -> Mapping[str, Any] | None:
     record = folder.document(NAME)
     if record is None:
         return None
-    is_known = record.get("version") == VERSION and isinstance(record.get("frames"), int)
-    if not is_known or not isinstance(record.get("axes"), list):
-        raise ValueError(
-            f"{folder!r}: expected a {NAME} of version {VERSION}, got version {record.get('version')}"
-        )
+    if (problem := problem_of(record)) is not None:
+        raise ValueError(f"{folder!r}: {problem}")
     return record
+
+
+def problem_of(record: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a record; None if `stream` can read it."""
+    version = record.get("version")
+    if version != VERSION:
+        return f"expected a {NAME} of version {VERSION}, got version {version}"
+    for name, kind in (("frames", int), ("axes", list)):
+        if not isinstance(record.get(name), kind):
+            return f"{NAME}: expected {name} of type {kind.__name__}, got {show(record.get(name))}"
+    return None
 
 
 class StreamRecord:

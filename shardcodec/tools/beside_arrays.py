@@ -20,6 +20,8 @@ from ..access.shard_object import open_object
 from ..compat import metadata_from, refusal_of
 from ..errors import ShardError, SpecError
 from ..format.metadata import json_object
+from ..live.record import NAME as RECORD_NAME
+from ..live.record import problem_of as record_problem_of
 from .documents import DOCUMENTS, document_of, group_documents, is_group
 from .hashed_object import HashedObject
 from .manifest import Manifest, OldManifest
@@ -221,8 +223,31 @@ class BesideArrays:
                 reason = reasons.pop(name)
                 if isinstance(sha256, Exception):
                     yield self._finding(FindingKind.UNREADABLE, name, f"it cannot be read: {sha256}")
+                    continue
+                parts = self._check_other(name, sha256, reason, is_compared=name in compared)
+                if self._is_record(name):  # it can be checked without a manifest
+                    yield from self._check_record(name)
+                    yield from (part for part in parts if isinstance(part, Finding))
                 else:
-                    yield from self._check_other(name, sha256, reason, is_compared=name in compared)
+                    yield from parts
+
+    def _is_record(self, name: str) -> bool:
+        """Return True for the record of a stream beside the metadata of an array."""
+        folder, _, last = name.rpartition("/")
+        return last == RECORD_NAME and folder in self._others.arrays
+
+    def _check_record(self, name: str) -> Iterator[Finding]:
+        """Check the record of a stream."""
+        try:
+            stored = self._root.get(self._root.prefix + name)
+            if stored is None:
+                return
+            self.n_documents += 1
+            problem = record_problem_of(json_object(stored, RECORD_NAME))
+        except (SpecError, OSError) as error:
+            problem = str(error)
+        if problem is not None:
+            yield self._finding(FindingKind.UNREADABLE, name, problem, name.rpartition("/")[0])
 
     def _hashed(self, name: str) -> tuple[str, str | Exception | None]:
         """Return the name of an object and its hash: None if no manifest needs it, or the error of a read."""

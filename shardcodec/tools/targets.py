@@ -25,6 +25,7 @@ from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
 from ..format.spec import ChainSpec, ShardSpec
+from ..live.record import NAME as RECORD_NAME
 from ..storage.files import is_stray_journal, pending_journal
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, object_at, zip_at
 from ..storage.store import Store
@@ -385,12 +386,14 @@ class ArrayTarget:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
 
     def _listed(self, key: str) -> ShardTarget | ForeignObject | None:
-        """Return the target for a key; None for the undo journal of a shard beside it."""
+        """Return the target for a key; None for the undo journal of a shard beside it, and for the record of a stream."""
         assert self.keys is not None
         grid = self.shard_grid
         coords = self.keys.coords(key.removeprefix(self.folder.prefix), len(grid))
         if coords is not None and all(i < n for i, n in zip(coords, grid, strict=True)):
             return ShardTarget(self, key, coords)
+        if key == self.folder.prefix + RECORD_NAME:
+            return None
         path = self.store.path(key)
         if (is_stray := is_stray_journal(key, path)) is not None:
             reason = "it is the undo journal of another file"

@@ -18,6 +18,7 @@ from live_frames import frame_of, frames_of, image_array
 
 import shardcodec
 from shardcodec import tools
+from shardcodec.cli.app import run as run_command
 from shardcodec.live.frame_queue import FrameMemory
 from shardcodec.live.record import NAME
 from shardcodec.live.target import FrameTarget
@@ -366,9 +367,30 @@ def test_tools_take_the_record_for_no_damage(tmp_path: Path) -> None:
     array = image_array(group.store_path / "a")
     with shardcodec.stream(array) as stream:
         stream.append(frames_of(25))
-    assert tools.verify(tmp_path / "g", level="decode").n_findings == 0
+    for target in (
+        "g",
+        "g/a",
+    ):  # the record was once a foreign file that could not be checked, so the exit code was 5
+        report = tools.verify(tmp_path / target, level="decode")
+        assert report.n_findings == report.n_unchecked == 0 and not report.kinds
+        assert run_command(["verify", str(tmp_path / target)]) == 0
+    assert tools.inspect(tmp_path / "g/a").arrays[0].foreign == ()
     tools.convert(tmp_path / "g", tmp_path / "copy")
     assert (zarr.open_array(tmp_path / "copy/a")[:25] == frames_of(25)).all()
+
+
+@pytest.mark.parametrize("stored", ["", "[]", '{"version": 2}', '{"version": 1, "frames": "x", "axes": [0]}'])
+def test_verify_finds_a_damaged_record(tmp_path: Path, stored: str) -> None:
+    group = zarr.create_group(tmp_path / "g")
+    array = image_array(group.store_path / "a")
+    with shardcodec.stream(array) as stream:
+        stream.append(frames_of(5))
+    (tmp_path / "g/a" / NAME).write_text(stored)
+    for target in ("g", "g/a"):
+        report = tools.verify(tmp_path / target)
+        assert report.kinds == {"unreadable": 1} and NAME in report.shards[0].shard
+        with pytest.raises(ValueError, match=NAME):
+            shardcodec.stream(array, resume=True)
 
 
 # ---------------------------------------------------------------- threads, processes, other features

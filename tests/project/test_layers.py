@@ -74,6 +74,7 @@ DOOR = {
     "format.metadata",
     "format.spec",
     "format.text",
+    "live.record",
     "storage.file_systems",
     "storage.files",
     "storage.kinds",
