@@ -16,6 +16,7 @@ __all__ = [
     "Mount",
     "descriptor_info",
     "find_mount",
+    "find_mount_of",
     "mount_of",
     "mount_of_path",
     "names_of_devices",
@@ -105,10 +106,15 @@ class Descriptor:
 def mount_of(fd: int) -> Mount | None:
     """Return the mount of an open file; None if /proc does not show it."""
     try:
-        number = descriptor_info(fd).mount_number
-        return find_mount(_table(), number, _device(os.fstat(fd).st_dev))
+        return find_mount_of(fd)
     except OSError:
         return None
+
+
+def find_mount_of(fd: int) -> Mount | None:
+    """Return the mount of an open file as `mount_of` does, but raise OSError if /proc cannot be read."""
+    number = descriptor_info(fd).mount_number
+    return find_mount(_table(), number, _device(os.fstat(fd).st_dev))
 
 
 def mount_of_path(path: str) -> Mount | None:

@@ -11,6 +11,7 @@ kernel never uses it again (Linux 6.8), so a locked file needs no further call. 
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import time
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 from .. import mounts, native
 from ..errors import LockScopeError, LockScopeWarning
-from ..mounts import Descriptor, DescriptorInfo, Mount, mount_of
+from ..mounts import Descriptor, DescriptorInfo, Mount, find_mount_of
 from ..statistics import stats
 
 __all__ = [
@@ -61,6 +62,9 @@ DISK_TYPES = LOCAL_TYPES | {"apfs", "exfat", "fuseblk", "nilfs2", "ntfs3", "ramf
 
 # Cost of a call in seconds that is assumed until calls have been timed: FUSE has an unknown server behind it.
 LOCAL_SECONDS, FUSE_SECONDS, REMOTE_SECONDS = 2e-6, 100e-6, 500e-6
+
+# After these errors /proc can be read later, so a name that was found without it is not memoised.
+OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 # `statfs` types that give the name if /proc does not. ext4 is missing, because it shares its type with ext2 and ext3.
 MAGIC_NAMES = {0x01021994: "tmpfs", 0x58465342: "xfs", 0x9123683E: "btrfs"}
@@ -281,7 +285,8 @@ def appends_directly(path: str, file: int | OpenFile) -> bool:
         known = name_of(file) in DIRECT_TYPES and native.load().direct_append_works(
             os.path.dirname(path) or "."
         )
-        _known[key] = known
+        if key in _names:
+            _known[key] = known
     return known
 
 
@@ -291,9 +296,14 @@ def name_of(file: int | OpenFile) -> str:
     name = _names.get(key)
     if name is None:
         fd = file if isinstance(file, int) else file.fd
-        mount, magic = mount_of(fd), native.load().file_system_magic(fd)
+        magic, lasts = native.load().file_system_magic(fd), True
+        try:
+            mount = find_mount_of(fd)
+        except OSError as error:
+            mount, lasts = None, error.errno not in OUT_OF_RESOURCES
         name = mount.file_system if mount else MAGIC_NAMES.get(magic) or f"statfs type {magic:#x}"
-        _names[key] = name
+        if lasts:
+            _names[key] = name
     return name
 
 

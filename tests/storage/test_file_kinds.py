@@ -31,6 +31,7 @@ from zarr.storage import LocalStore, MemoryStore
 import shardcodec
 from shardcodec import ShardFileError, ShardSpec, ShardWriter, native
 from shardcodec.kv import ShardedKeyValueStore
+from shardcodec.storage import file_systems
 from shardcodec.storage.indexes import Sidecar
 from shardcodec.transformer import ShardingStorageTransformer, convert_2022, open_2022
 
@@ -332,6 +333,22 @@ def free_descriptors(n: int) -> Iterator[None]:
         for fd in taken:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_file_system_is_looked_up_again_after_descriptors_ran_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the fix the process took the file system for an unknown one, with neither appends nor updates in place, for ever."""
+    monkeypatch.setattr(file_systems, "_names", {})
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        expected = file_systems.name_of(fd)
+        file_systems._names.clear()
+        with free_descriptors(0):
+            file_systems.name_of(fd)
+        assert file_systems.name_of(fd) == expected
+    finally:
+        os.close(fd)
 
 
 @pytest.mark.parametrize("locking", ["process", "thread"])
