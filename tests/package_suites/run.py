@@ -37,7 +37,7 @@ PACKAGES: dict[str, dict[str, Any]] = tomllib.loads((HERE / "packages.toml").rea
 PROGRAMS = ("dask", "icechunk", "obstore", "s3fs", "xarray")
 TOOLS = ("flask", "flask-cors", "moto[s3]", "pytest", "pytest-asyncio", "pytest-xdist")
 COPIES = ("anndata", "icechunk", "ome_zarr", "spatialdata", "webknossos")
-COPY_NEEDS = ("anndata", "icechunk", "ome-zarr", "spatialdata", "webknossos")
+COPY_NEEDS = ("anndata", "icechunk", "ome-zarr", "spatialdata", "webknossos>=2")
 PROGRAM_NEEDS = ("dask[array]", "icechunk", "obstore", "s3fs", "xarray")
 
 
