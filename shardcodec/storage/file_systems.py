@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from .. import mounts, native
 from ..errors import LockScopeError, LockScopeWarning
-from ..mounts import Descriptor, DescriptorInfo, Mount, find_mount_of
+from ..mounts import Descriptor, DescriptorInfo, Mount
 from ..statistics import stats
 
 __all__ = [
@@ -296,15 +296,20 @@ def name_of(file: int | OpenFile) -> str:
     name = _names.get(key)
     if name is None:
         fd = file if isinstance(file, int) else file.fd
-        magic, lasts = native.load().file_system_magic(fd), True
-        try:
-            mount = find_mount_of(fd)
-        except OSError as error:
-            mount, lasts = None, error.errno not in OUT_OF_RESOURCES
+        magic = native.load().file_system_magic(fd)
+        mount, lasts = _mount_of(fd)
         name = mount.file_system if mount else MAGIC_NAMES.get(magic) or f"statfs type {magic:#x}"
         if lasts:
             _names[key] = name
     return name
+
+
+def _mount_of(fd: int) -> tuple[Mount | None, bool]:
+    """Return the mount of an open file, and whether this answer may be memoised."""
+    try:
+        return mounts.find_mount_of(fd), True
+    except OSError as error:
+        return None, error.errno not in OUT_OF_RESOURCES
 
 
 # By device, `statfs` type, and number of the mount; the one of the last two that is not known or not needed is 0.
@@ -346,12 +351,13 @@ class FileTime(NamedTuple):
 
 
 class MountScope(NamedTuple):
-    """A mount and the scope of its locks; `file_time` if a file was made to find out."""
+    """A mount and the scope of its locks; `file_time` if a file was made to find out, `lasts` if it may be memoised."""
 
     mount: Mount | None
     scope: str
     reason: str
     file_time: FileTime | None = None
+    lasts: bool = True
 
     @property
     def name(self) -> str:
@@ -377,8 +383,10 @@ def check_held(lock: Any, path: str, *, wants_cluster: bool) -> None:
     """
     known = _known_scopes.get(lock.mount)
     if known is None:
-        known = _known_scopes.setdefault(lock.mount, _look(lock.fd))
-        _report(known)
+        known = _look(lock.fd)
+        if known.lasts:
+            _known_scopes[lock.mount] = known
+            _report(known)
     if wants_cluster and known.scope != CLUSTER:
         raise _error(path, known)
 
@@ -416,8 +424,10 @@ def check_absent(path: str) -> None:
     key = 0, os.stat(folder).st_dev
     known = _known_scopes.get(key)
     if known is None:
-        known = _known_scopes[key] = _probe(folder)
-        _record(known)
+        known = _probe(folder)
+        if known.lasts:
+            _known_scopes[key] = known
+            _record(known)
     if known.scope != CLUSTER:
         raise _error(path, known)
 
@@ -460,13 +470,13 @@ def refuse_store(name: str, reason: str) -> LockScopeError:
 
 
 def _look(fd: int) -> MountScope:
-    mount = mounts.mount_of(fd)
+    mount, lasts = _mount_of(fd)
     try:
         info = mounts.descriptor_info(fd)
-    except OSError:
-        info = DescriptorInfo()
+    except OSError as error:
+        info, lasts = DescriptorInfo(), lasts and error.errno not in OUT_OF_RESOURCES
     scope = lock_scope(mount, info)
-    return MountScope(mount, scope.scope, scope.reason)
+    return MountScope(mount, scope.scope, scope.reason, lasts=lasts)
 
 
 def _probe(folder: str) -> MountScope:

@@ -351,6 +351,25 @@ def test_file_system_is_looked_up_again_after_descriptors_ran_out(
         os.close(fd)
 
 
+def test_reach_of_locks_is_looked_up_again_after_descriptors_ran_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the fix the reach of locks on this mount was unknown for ever, and `locking="cluster"` refused to write."""
+    monkeypatch.setattr(file_systems, "_known_scopes", {})
+    (tmp_path / "shard").write_bytes(b"")
+    lock = native.load().FileLock()
+    assert lock.try_acquire(str(tmp_path / "shard")) == "held"
+    try:
+        with free_descriptors(0):
+            file_systems.check_held(lock, "shard", wants_cluster=False)
+        assert not file_systems._known_scopes
+        file_systems.check_held(lock, "shard", wants_cluster=False)
+        (known,) = file_systems._known_scopes.values()
+        assert known.mount is not None
+    finally:
+        lock.release()
+
+
 @pytest.mark.parametrize("locking", ["process", "thread"])
 @pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
 def test_error_without_free_descriptors_names_the_file(tmp_path: Path, strategy: str, locking: str) -> None:

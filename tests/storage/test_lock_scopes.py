@@ -252,7 +252,7 @@ def unknown_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def as_if(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let every file be on this mount."""
-    monkeypatch.setattr(mounts, "mount_of", lambda fd: parse_line(REAL[name].encode()))
+    monkeypatch.setattr(mounts, "find_mount_of", lambda fd: parse_line(REAL[name].encode()))
 
 
 def array_in(folder: Path, **options: Any) -> Any:
@@ -369,7 +369,7 @@ def test_denied_locks_are_told_once_for_each_mount(tmp_path: Path, monkeypatch: 
         path.parent.mkdir(exist_ok=True)
         path.touch()
     monkeypatch.setattr(_native, "FileLock", refusing_lock("denied"))  # the file could not be opened
-    monkeypatch.setattr(mounts, "mount_of", mount_of)
+    monkeypatch.setattr(mounts, "find_mount_of", mount_of)
     with pytest.warns(LockScopeWarning, match="expected permission") as caught:
         assert [lock_of(str(path)) for path in paths] == [None] * 3
     told = [str(warning.message) for warning in caught]
