@@ -305,26 +305,8 @@ def test_icechunk_is_refused_in_a_child(enabled: None) -> None:
 
 
 def test_child_makes_clients_of_fsspec_again(tmp_path: Path) -> None:
-    asyn = pytest.importorskip("fsspec.asyn", reason="fsspec is not installed")
-
-    class Client(asyn.AsyncFileSystem):  # type: ignore[misc]
-        """A file system whose client works only in the process that has made it, as one with connections."""
-
-        protocol = "client"
-        cachable = False
-
-        def __init__(self, folder: str, **options: Any) -> None:
-            super().__init__(folder=folder, **options)
-            self.folder = folder
-            self.process = os.getpid()
-
-        async def _cat_file(self, path: str, start: Any = None, end: Any = None, **unused: Any) -> bytes:
-            assert self.process == os.getpid()
-            data = (Path(self.folder) / path).read_bytes()
-            return data[start if start is None or start >= 0 else max(0, len(data) + start) : end]
-
-        async def _info(self, path: str, **unused: Any) -> dict[str, Any]:
-            return {"name": path, "size": (Path(self.folder) / path).stat().st_size, "type": "file"}
+    pytest.importorskip("fsspec.asyn", reason="fsspec is not installed")
+    from fsspec_clients import Client
 
     make(tmp_path)
     store = FsspecStore(Client(str(tmp_path), asynchronous=True), read_only=True, path="")
