@@ -404,8 +404,14 @@ native = Extension(
     py_limited_api=ABI3,
 )
 
+# `pip install -e` puts the checkout itself on the path. With setuptools' own finder, a program in the folder that contains the checkout
+# would import the checkout as an empty package.
+OPTIONS = {"editable_wheel": {"mode": "compat"}}
+if ABI3:
+    OPTIONS["bdist_wheel"] = {"py_limited_api": "cp311"}
+
 setup(
     ext_modules=[native],
     cmdclass={"build": Build, "build_ext": BuildExt, "build_py": BuildPy, "bdist_wheel": BdistWheel},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if ABI3 else {},
+    options=OPTIONS,
 )

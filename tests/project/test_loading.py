@@ -226,3 +226,12 @@ def test_stub_matches_the_extension() -> None:
     for name, cls in own.items():
         if isinstance(cls, type):
             assert public(vars(cls)) == public(stub[name]), name
+
+
+def test_editable_installation_puts_the_checkout_on_the_path() -> None:
+    """A program in the folder that contains the checkout imported the checkout as an empty package: no attribute 'enable'.
+
+    setuptools' own finder comes after `sys.path`, where Python takes a folder of this name for a package without `__init__.py`.
+    """
+    text = (Path(__file__).parents[2] / "setup.py").read_text(encoding="utf-8")
+    assert 'OPTIONS = {"editable_wheel": {"mode": "compat"}}' in text and "options=OPTIONS" in text
