@@ -435,7 +435,8 @@ check-c: .venv/dev-$(VERSION)/needed
 	  $(call mend,correct the lines above; 'make check-c' checks C alone)
 
 check-project: .venv/test-$(VERSION)/stamp
-	$(call pytest,test) -q -m 'not slow' tests/test_project.py tests/project/test_layers.py
+	$(call pytest,test) -q -m 'not slow' tests/test_project.py tests/project/test_layers.py \
+	  $(call mend,correct what the failed assertions name; 'make check-project' checks this alone)
 
 .PHONY: format
 format: .venv/dev-$(VERSION)/needed ## repair what the formatters and linters of `make check` can repair

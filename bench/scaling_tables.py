@@ -160,7 +160,7 @@ def machine(document: Json) -> str:
     """Return where it was measured, and whether other programs disturbed it."""
     facts, edge, rows = document["machine"], 512 // document["shrink"], document.get("rows", [])
     told = f"{edge}³ uint16, shards {edge // 2}³, inner chunks 32³; {facts['cpus_used']} cores of an {facts['cpu']}"
-    told += f", Linux {facts['kernel']}, {facts['file_system']}."
+    told += f", Linux {facts['kernel'].partition('-')[0]}, {facts['file_system']}."
     others = max((row["disturbance"] or 0 for row in rows), default=0)
     if others > 0.1:
         told += f" Other programs used up to {others:.1f} cores meanwhile, so the times are too long; the counters are right."

@@ -394,7 +394,7 @@ def machine_text(document: Json) -> str:
         for name in ("python", "zarr", "zarrs", "zarrista", "tensorstore")
         if name in facts["versions"]
     )
-    system = f"Linux {facts['kernel']}, {facts['file_system']}"
+    system = f"Linux {facts['kernel'].partition('-')[0]}, {facts['file_system']}"
     return f"{document['threads']} threads on {facts['cpus_used']} cores of an {facts['cpu']} with {system}: {versions}."
 
 

@@ -30,7 +30,7 @@ for argument; do
     case $argument in
         -l?*)
             has "lib${{argument#-l}}.so" || has "lib${{argument#-l}}.a" ||
-                {{ echo "${{0##*/}}: $argument: no declared package has it" >&2; exit 1; }} ;;
+                {{ echo "${{0##*/}}: $argument: no declared package has it; the list packages of .ci/run lacks it" >&2; exit 1; }} ;;
         -print-file-name=*) has "${{argument#*=}}" || {{ echo "${{argument#*=}}"; exit; }} ;;
     esac
 done

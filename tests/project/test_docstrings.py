@@ -95,10 +95,10 @@ def refers_to_another(text: str) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_docstring_begins_with_a_sentence(name: str) -> None:
     text = inspect.getdoc(NAMES[name])
-    assert text, "there is no docstring"
+    assert text, f"{name}: there is no docstring"
     first = text.split("\n\n")[0].splitlines()[0]
-    assert re.search(r"\.\)?$", first), f"the first line is no sentence: {first!r}"
-    assert first[0].isupper() or first[0] == "`"
+    is_sentence = re.search(r"\.\)?$", first) is not None and (first[0].isupper() or first[0] == "`")
+    assert is_sentence, f"{name}: expected a first line that is a sentence, got {first!r}"
 
 
 @pytest.mark.parametrize("name", CALLABLES)
@@ -108,9 +108,9 @@ def test_docstring_names_every_parameter(name: str) -> None:
     if not wanted or name in STORE_OF_ZARR or refers_to_another(text):
         return
     listed = section(text, "Parameters")
-    assert listed is not None, f"the parameters {wanted} are not described"
+    assert listed is not None, f"{name}: expected a section Parameters with {wanted}"
     missing = [p for p in wanted if not re.search(rf"^(?:\S.*)?(?<!\w){p}\b", listed, re.M)]
-    assert not missing
+    assert not missing, f"{name}: the section Parameters lacks {missing}"
 
 
 @pytest.mark.parametrize("name", CALLABLES)
@@ -118,4 +118,5 @@ def test_docstring_describes_the_result(name: str) -> None:
     text = inspect.getdoc(CALLABLES[name]) or ""
     if not returns_something(CALLABLES[name]) or name in STORE_OF_ZARR or refers_to_another(text):
         return
-    assert section(text, "Returns") is not None or section(text, "Yields") is not None
+    has_result = section(text, "Returns") is not None or section(text, "Yields") is not None
+    assert has_result, f"{name}: expected a section Returns or Yields"
