@@ -531,7 +531,9 @@ def with_document(array: Array, document: Mapping[str, Any]) -> Array:
 
 
 def reopened(array: Array, mode: Mode, threads: int | None = None) -> Array:
-    """Return a handle on the same objects with the stored metadata and the options in force now."""
+    """Return a handle on the same objects with the stored metadata and the options in force now; ValueError: `array` permits no write."""
+    if mode == "r+":
+        array._check_writable()
     folder, own_threads, index_cache, _, clip, *_ = array._arguments
     return Array(folder, threads or own_threads, index_cache, False, clip, mode=mode)
 

@@ -167,7 +167,8 @@ def stream(
     FileNotFoundError, SpecError, UnsupportedError
         As for `open_array`.
     TypeError, ValueError
-        An argument is invalid; or the array has frames of an earlier stream, and neither `resume` nor `start` says what to do.
+        An argument is invalid; an array is opened for reading only; or it has frames of an earlier stream, and neither `resume` nor
+        `start` says what to do.
 
     Warns
     -----

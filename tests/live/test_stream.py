@@ -508,13 +508,22 @@ def test_other_layouts(tmp_path: Path, layout: str) -> None:
 
 def test_handle_and_url_are_targets(tmp_path: Path) -> None:
     image_array(tmp_path / "a")
-    handle = shardcodec.open_array(tmp_path / "a")
+    handle = shardcodec.open_array(tmp_path / "a", mode="r+")
     with shardcodec.stream(handle) as stream:
         stream.append(frames_of(5))
     with shardcodec.stream(f"file://{tmp_path}/a", resume=True) as stream:
         stream.append(frames_of(5, first=5))
     assert (handle[:10] == frames_of(10)).all()
     assert repr(stream) == f"<Stream {tmp_path}/a position=10 stored=10>"
+
+
+@pytest.mark.parametrize("opened", [shardcodec.open_array, lambda path: zarr.open_array(path, mode="r")])
+def test_array_that_is_opened_for_reading_is_refused(tmp_path: Path, opened: Any) -> None:
+    """A stream once wrote through a handle with mode "r"."""
+    image_array(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"mode='r'|read-only"):
+        shardcodec.stream(opened(tmp_path / "a"))
+    assert not (tmp_path / "a" / NAME).exists()
 
 
 @pytest.mark.parametrize("copy", [tools.convert, lambda a, b: tools.compact(a, to=b)])
