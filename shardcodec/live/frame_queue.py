@@ -359,6 +359,8 @@ class StreamQueue:
         shown = (
             f"{len(numbers)} frames from number {numbers[0]} on" if numbers else "the record of the stream"
         )
+        if len(numbers) == 1:
+            shown = f"frame {numbers[0]}"
         return StreamError(
             f"array {self.target.folder!r}: {shown} could not be stored: {error}", numbers=tuple(numbers)
         )

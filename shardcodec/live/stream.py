@@ -370,7 +370,8 @@ class Stream:
         Parameters
         ----------
         frames : array_like
-            Its shape is that of the array without the axes of the stream.
+            Its shape is that of the array without the axes of the stream. Another data type is cast if NumPy's rule ``"same_kind"``
+            permits it.
 
         Returns
         -------

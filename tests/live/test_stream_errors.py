@@ -217,7 +217,7 @@ def test_error_of_the_block_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(FrameTarget, "store", full_disk)
         stream.append(frame_of(0))
         raise ZeroDivisionError
-    assert "1 frames from number 0" in caught.value.__notes__[0]
+    assert "frame 0 could not be stored" in caught.value.__notes__[0]
 
 
 def test_error_of_the_block_comes_first_in_a_forked_child(tmp_path: Path) -> None:
