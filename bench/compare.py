@@ -10,7 +10,6 @@ overlap, and the ratio is beyond the limit. Peers that did not change between th
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import program
 import report
 
 # Below it two medians are a tie (README.md, "How far to trust it").
@@ -52,8 +52,8 @@ class Pair:
 
 def pairs(before: Json, after: Json, names: list[str] | None = None) -> Iterator[Pair]:
     """Yield the rows and peers that both results have times of."""
-    rows = {(row["group"], row["name"]): row["peers"] for row in before["rows"]}
-    for row in after["rows"]:
+    rows = {(row["group"], row["name"]): row["peers"] for row in before.get("rows", ())}
+    for row in after.get("rows", ()):
         old = rows.get((row["group"], row["name"]), {})
         for name, peer in row["peers"].items():
             times = old.get(name, {}).get("seconds")
@@ -113,14 +113,20 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
-    parser.add_argument("--peers", type=lambda text: [name.strip() for name in text.split(",")], default=None)
+    parser.add_argument("--peers", type=program.names, default=None)
     parser.add_argument("--slower", type=float, default=None, help="end with status 1 beyond this ratio")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    before, after = (json.loads(path.read_text()) for path in (options.before, options.after))
+    before, after = (program.load(path) for path in (options.before, options.after))
+    shrinks = [document.get("shrink", 1) for document in (before, after)]
+    if shrinks[0] != shrinks[1]:
+        sys.stderr.write(
+            f"the two results have arrays of other sizes: --shrink {shrinks[0]}, then {shrinks[1]}\n"
+        )
+        return 2
     compared = list(pairs(before, after, options.peers))
     if not compared:
         sys.stderr.write("the two results have no row of a peer in common\n")

@@ -40,9 +40,11 @@ from typing import Any
 
 import machine
 import numpy as np
+import program
 
 PEERS = ("shardcodec", "acquire-zarr", "zarr fused")
 CODECS = ("raw", "zstd", "lz4")
+PARTS = ("speed", "delay", "kills")
 RATE = 50.0
 N_IMAGES = 8
 
@@ -377,15 +379,15 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="few frames")
     parser.add_argument("--sizes", default="512,2048")
-    parser.add_argument("--codecs", default=",".join(CODECS))
+    parser.add_argument("--codecs", type=program.some_of(CODECS), default=list(CODECS))
     parser.add_argument("--chunks", default="1,8", help="frames of an inner chunk")
-    parser.add_argument("--frames", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--frames", type=program.positive, default=500)
+    parser.add_argument("--rounds", type=program.positive, default=3)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--parts", default="speed,delay,kills")
-    parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--parts", type=program.some_of(PARTS), default=list(PARTS))
+    parser.add_argument("--peers", type=program.some_of(PEERS), default=list(PEERS))
+    parser.add_argument("--folder", type=program.folder, default=None)
+    parser.add_argument("--json", type=program.file_to_write, default=None)
     parser.add_argument("--job", default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -405,9 +407,7 @@ def main() -> None:
         do_job(json.loads(arguments.job))
         return
     peers = [
-        peer
-        for peer in arguments.peers.split(",")
-        if peer != "acquire-zarr" or importlib.util.find_spec("acquire_zarr")
+        peer for peer in arguments.peers if peer != "acquire-zarr" or importlib.util.find_spec("acquire_zarr")
     ]
     n = 100 if arguments.quick else arguments.frames
     rounds, n_kills = (1, 2) if arguments.quick else (arguments.rounds, arguments.kills)
@@ -415,9 +415,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-live-", dir=arguments.folder) as folder:
         document["machine"] = machine.facts(Path(folder))
         for size in map(int, arguments.sizes.split(",")):
-            for codec in arguments.codecs.split(","):
+            for codec in arguments.codecs:
                 for chunk in map(int, arguments.chunks.split(",")):
-                    for part in arguments.parts.split(","):
+                    for part in arguments.parts:
                         # 50 frames/s of 8 MiB are more than a disk takes; the process is killed within a second
                         live = Live(size, codec, chunk, {"speed": n, "delay": 150, "kills": 2000}[part])
                         if part != "speed" and size > 512:

@@ -10,7 +10,6 @@ Universal Scalability Law). None of the three is negative.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import program
 
 Json = dict[str, Any]
 
@@ -150,7 +150,13 @@ def exponent(peers: dict[str, Json]) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    document = json.loads(Path(arguments[0]).read_text())
+    if len(arguments) != 1:
+        print(
+            "usage: bench/model.py RESULT, a file that bench/scaling.py has written with --json",
+            file=sys.stderr,
+        )
+        return 2
+    document = program.load(Path(arguments[0]))
     for group in SERIAL:
         for name, found in fits(document, group).items():
             print(

@@ -5,11 +5,12 @@ python bench/report.py result.json
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import program
 
 OURS, FLOOR = "shardcodec", "floor"
 OUR_HANDLES = (
@@ -244,9 +245,22 @@ def render(document: dict[str, Any]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def main() -> None:
-    sys.stdout.write(render(json.loads(Path(sys.argv[1]).read_text())))
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: bench/report.py RESULT, a file that bench/run.py has written with --json\n")
+        return 2
+    document = program.load(Path(arguments[0]))
+    if (
+        missing := {"threads", "rounds", "missing", "warning", "load_after", "rows", "memory"}
+        - document.keys()
+    ):
+        sys.stderr.write(
+            f"{arguments[0]}: expected a result of bench/run.py, but it has no {', '.join(sorted(missing))}\n"
+        )
+        return 2
+    sys.stdout.write(render(document))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(sys.argv[1:]))

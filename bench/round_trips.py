@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -268,6 +268,8 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         command = [sys.executable, "-W", "ignore", *sys.argv, "--one", "--folder", str(slow)]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
         results = json.loads(done.stdout.splitlines()[-1])
+        if not results:
+            raise SystemExit(f"no row has {' or '.join(arguments.rows)} in its name")
         document["rows"] += rows_of(f"{delay:g} us{', cold' * arguments.cold}", results)
         print(table(f"{delay:g} us{', writes too' * arguments.delay_writes}", results), flush=True)
     return document
@@ -333,11 +335,17 @@ def table(title: str, results: dict[str, Any]) -> str:
     )
 
 
+def delays(text: str) -> list[float]:
+    try:
+        return [float(one) for one in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers, such as 0,200, got {text!r}") from None
+
+
 def parse() -> argparse.Namespace:
     parser = program.parser(__file__, __doc__, ALL)
-    numbers: Callable[[str], list[float]] = lambda text: [float(one) for one in text.split(",")]  # noqa: E731
-    parser.add_argument("--delays", type=numbers, default=list(DELAYS_US), help="in microseconds")
-    parser.add_argument("--codecs", type=program.names, default=list(CODECS))
+    parser.add_argument("--delays", type=delays, default=list(DELAYS_US), help="in microseconds")
+    parser.add_argument("--codecs", type=program.some_of(CODECS), default=list(CODECS))
     parser.add_argument(
         "--cold", action="store_true", help="remove the files from the page cache before each turn"
     )

@@ -31,6 +31,7 @@ import machine
 import memory
 import numpy as np
 import peers
+import program
 import report
 import sampler
 import suite
@@ -220,47 +221,49 @@ def summary(result: dict[str, Any]) -> str:
     return f"{result['name']:45} " + "  ".join(f"{name} {text}" for name, text in times.items()) + " ms"
 
 
-def names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/run.py"
     )
-    parser.add_argument("--shrink", type=int, default=1, help="arrays with N^3 times fewer elements (1)")
+    parser.add_argument(
+        "--shrink", type=program.positive, default=1, help="arrays with N^3 times fewer elements (1)"
+    )
     parser.add_argument(
         "--quick", action="store_const", const=4, dest="shrink", help="small arrays: --shrink 4"
     )
     parser.add_argument(
         "--check", action="store_true", help="compare results, time nothing; status 1 if a peer fails"
     )
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each peer per row (7)")
+    parser.add_argument("--rounds", type=program.positive, default=7, help="turns of each peer per row (7)")
     parser.add_argument(
         "--most-seconds", type=float, default=60, help="of one peer in one row, after 3 turns (60)"
     )
-    parser.add_argument("--groups", type=names, default=list(GROUPS), help=f"some of {','.join(GROUPS)}")
     parser.add_argument(
-        "--rows", type=names, default=None, help="parts of the names of rows, e.g. plane,mask"
+        "--groups", type=program.some_of(GROUPS), default=list(GROUPS), help=f"some of {','.join(GROUPS)}"
     )
-    parser.add_argument("--peers", type=names, default=None, help=", ".join(peer.name for peer in peers.ALL))
-    parser.add_argument("--without", type=names, default=[], help="all peers but these")
     parser.add_argument(
-        "--folder", type=Path, default=None, help="where arrays are made (a temporary folder)"
+        "--rows", type=program.names, default=None, help="parts of the names of rows, e.g. plane,mask"
+    )
+    known = [peer.name for peer in peers.ALL]
+    parser.add_argument("--peers", type=program.some_of(known), default=None, help=", ".join(known))
+    parser.add_argument("--without", type=program.some_of(known), default=[], help="all peers but these")
+    parser.add_argument(
+        "--folder", type=program.folder, default=None, help="where arrays are made (a temporary folder)"
     )
     parser.add_argument(
         "--profile",
         action="store_true",
         help="also report the packages that the time of shardcodec's rows goes to",
     )
-    parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--markdown", type=Path, default=None)
+    parser.add_argument("--json", type=program.file_to_write, default=None)
+    parser.add_argument("--markdown", type=program.file_to_write, default=None)
     arguments = parser.parse_args()
     if arguments.without:
-        arguments.peers = [peer.name for peer in peers.ALL if peer.name not in arguments.without]
-    unknown = set(arguments.groups) - set(GROUPS)
-    if unknown:
-        parser.error(f"no such groups: {', '.join(sorted(unknown))}")
+        arguments.peers = [name for name in known if name not in arguments.without]
+    if arguments.rows and not selected_rows(arguments):
+        parser.error(
+            f"argument --rows: no row of {', '.join(arguments.groups)} has {' or '.join(arguments.rows)} in its name"
+        )
     return arguments
 
 

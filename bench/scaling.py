@@ -37,6 +37,7 @@ import data
 import machine
 import memory
 import numpy as np
+import program
 from data import Case
 
 Json = dict[str, Any]
@@ -435,15 +436,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench/scaling.py"
     )
-    texts: Callable[[str], list[str]] = lambda text: text.split(",")  # noqa: E731
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", type=texts, default=list(PARTS), help=", ".join(PARTS))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--shrink", type=int, default=1, help="divide the edge of arrays")
+    parser.add_argument("--json", type=program.file_to_write, required=True)
+    parser.add_argument("--parts", type=program.some_of(PARTS), default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--rounds", type=program.positive, default=5)
+    parser.add_argument("--shrink", type=program.positive, default=1, help="divide the edge of arrays")
     parser.add_argument(
         "--objects", type=lambda text: [int(n) for n in text.split(",")], default=list(OBJECTS)
     )
-    parser.add_argument("--tasks", type=texts, default=[], help="of the part objects (all)")
+    parser.add_argument("--tasks", type=program.names, default=[], help="of the part objects (all)")
     parser.add_argument(
         "--bandwidth-mib", type=int, default=128, help="size of the copies of the part bandwidth"
     )

@@ -430,6 +430,9 @@ def pages() -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--write"]):
+        sys.stderr.write(f"bench/tables.py: expected no argument, or --write, got {' '.join(arguments)}\n")
+        return 2
     stale = {path: text for path, text in pages().items() if path.read_text() != text}
     for path, text in stale.items():
         if "--write" in arguments:

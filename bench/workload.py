@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,18 +38,37 @@ def names() -> list[str]:
 
 def load(name: str) -> Json:
     """Return the content of a file; unknown members are refused, because a misspelt one would change what is measured."""
-    document: Json = json.loads((FOLDER / f"{name}.json").read_text())
-    _check(document, FILE, name)
-    for array in document["arrays"].values():
-        _check(array, ARRAY, name)
+    try:
+        document: Json = json.loads((FOLDER / f"{name}.json").read_text())
+    except ValueError as error:
+        raise WorkloadError(f"{name}: expected JSON: {error}") from None
+    _check(document, FILE, name, {"group", "codecs", "arrays", "rows"})
+    for label, array in document["arrays"].items():
+        where = f"{name}: array {label}"
+        _check(array, ARRAY, where, {"shape", "chunks", "dtype"})
+        _check_names(array.get("codecs", ()), document["codecs"], f"{where}: codecs")
     for row in document["rows"]:
-        _check(row, ROW, name)
+        _check(row, ROW, f"{name}: row {row.get('name')}", {"name", "do"})
+        where = f"{name}: row {row['name']}"
+        _check_names([row["do"]], KINDS, f"{where}: do")
+        _check(row, ROW, where, KINDS[row["do"]].needs)
+        for members in ("arrays", "codecs"):
+            _check_names(row.get(members, ()), document[members], f"{where}: {members}")
     return document
 
 
-def _check(members: Json, known: set[str], where: str) -> None:
+def _check(
+    members: Json, known: set[str], where: str, needed: set[str] | frozenset[str] = frozenset()
+) -> None:
     if unknown := members.keys() - known:
-        raise WorkloadError(f"{where}: unknown members {sorted(unknown)}")
+        raise WorkloadError(f"{where}: unknown members {sorted(unknown)}; expected some of {sorted(known)}")
+    if missing := needed - members.keys():
+        raise WorkloadError(f"{where}: missing members {sorted(missing)}")
+
+
+def _check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
+    if unknown := sorted(set(names) - set(known)):
+        raise WorkloadError(f"{where}: expected some of {', '.join(known)}; got {', '.join(unknown)}")
 
 
 def rows(name: str, shrink: int = 1) -> list[Row]:
@@ -121,8 +140,10 @@ def boxes_of(how: Any, case: Case, shrink: int = 1) -> tuple[Box, ...]:
     if isinstance(how, list):
         return tuple(tuple(slice(*pair) for pair in box) for box in how)
     _check(how, BOXES, "boxes")
-    (kind,) = how.keys() & BOX_RULES.keys()
-    boxes = list(BOX_RULES[kind](how, case, shrink))
+    rules = [rule for rule in BOX_RULES if rule in how]
+    if len(rules) != 1:
+        raise WorkloadError(f"boxes: expected one of {', '.join(BOX_RULES)}, got {how}")
+    boxes = list(BOX_RULES[rules[0]](how, case, shrink))
     match how.get("order", "drawn"):
         case "ascending":
             boxes.sort(key=lambda box: [s.start for s in box])
@@ -131,7 +152,7 @@ def boxes_of(how: Any, case: Case, shrink: int = 1) -> tuple[Box, ...]:
         case "drawn":
             pass
         case other:
-            raise WorkloadError(f"unknown order {other!r}")
+            raise WorkloadError(f"boxes: expected the order drawn, ascending or shuffled, got {other!r}")
     return tuple(boxes) * how.get("repeat", 1)
 
 
@@ -205,6 +226,7 @@ class Kind:
 
     row: type[Row]
     members: Callable[[Json, Case, int], Json]
+    needs: frozenset[str] = frozenset({"boxes"})
 
 
 def _boxes(entry: Json, case: Case, shrink: int) -> Json:
@@ -226,12 +248,12 @@ KINDS = {
     "read cold": Kind(ReadCold, _boxes),
     "read warm": Kind(ReadWarm, _boxes),
     "read together": Kind(ReadTogether, _boxes),
-    "write": Kind(Write, lambda entry, case, shrink: {}),
+    "write": Kind(Write, lambda entry, case, shrink: {}, frozenset()),
     "write each": Kind(WriteEach, _boxes),
     "write gathered": Kind(WriteEach, lambda *how: {**_boxes(*how), "gathered": True}),
     "update": Kind(Update, _box),
-    "select": Kind(Select, _selection),
-    "store": Kind(Store, _selection),
+    "select": Kind(Select, _selection, frozenset({"select"})),
+    "store": Kind(Store, _selection, frozenset({"select"})),
 }
 
 

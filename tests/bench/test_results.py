@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -137,6 +138,65 @@ def test_two_results_are_compared(
         assert difference in text
     assert "| zarrs" not in text, "only one result has it"
     assert bench("compare").main([*files, "--peers", "zarr"]) == 2
+
+
+def test_results_of_arrays_of_other_sizes_are_not_compared(
+    bench: Import, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, shrink in (("a", 1), ("b", 16)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result({"zarr": [1.0]}, shrink=shrink)))
+    assert bench("compare").main([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert "--shrink 1, then 16" in capsys.readouterr().err
+
+
+def test_file_without_a_result_is_named(
+    bench: Import, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They ended with a traceback of json."""
+    path = tmp_path / "a.md"
+    path.write_text("| row |")
+    for call in (
+        lambda: bench("compare").main([str(path), str(path)]),
+        lambda: bench("report").main([str(path)]),
+        lambda: bench("model").main([str(tmp_path / "absent.json")]),
+    ):
+        with pytest.raises(SystemExit, match=r"expected a result that --json has written: "):
+            call()
+    assert bench("report").main([str(ROOT / "bench/results/scaling.json")]) == 2
+    assert "expected a result of bench/run.py, but it has no load_after" in capsys.readouterr().err
+    assert bench("tables").main(["--writ"]) == 2
+    assert "expected no argument, or --write, got --writ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--groups", "smal"], "--groups: expected some of .*small.*; got smal"),
+        (["--peers", "zarrs,shardcodek"], "--peers: expected some of shardcodec, .*; got shardcodek"),
+        (["--without", "nobody"], "--without: expected some of shardcodec, .*; got nobody"),
+        (["--groups", "small", "--rows", "nothing"], "--rows: no row of small has nothing in its name"),
+        (["--shrink", "0"], "--shrink: expected a whole number of at least 1, got '0'"),
+        (["--rounds", "0"], "--rounds: expected a whole number of at least 1, got '0'"),
+        (["--folder", "/absent"], "--folder: expected a folder, got '/absent'"),
+        (
+            ["--json", "/absent/a.json"],
+            "--json: expected a file in a folder that exists, got '/absent/a.json'",
+        ),
+    ],
+)
+def test_wrong_argument_is_told_before_anything_is_measured(
+    arguments: list[str],
+    told: str,
+    bench: Import,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A misspelt library was left out without a word, and a result without a folder was lost after half an hour."""
+    run = bench("run")
+    monkeypatch.setattr("sys.argv", ["run.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        run.parse()
+    assert re.search(told, capsys.readouterr().err)
 
 
 def test_run_keeps_the_tail_and_memory(bench: Import, tmp_path: Path) -> None:

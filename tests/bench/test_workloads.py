@@ -112,9 +112,27 @@ def test_peers_that_a_file_names_exist(bench: Import) -> None:
         ({"rowz": []}, "rowz"),
         ({"arrays": {"cube": {"shape": [4], "chunks": [2], "dtype": "u1", "shard": [2]}}}, "shard"),
         ({"rows": [{"name": "a", "do": "read", "box": "whole"}]}, "box"),
+        (
+            {"rows": [{"name": "a", "do": "raed", "boxes": "whole"}]},
+            "row a: do: expected some of read, .*; got raed",
+        ),
+        ({"rows": [{"name": "a", "do": "read"}]}, r"row a: missing members \['boxes'\]"),
+        (
+            {"rows": [{"name": "a", "do": "write", "codecs": ["zst"]}]},
+            "row a: codecs: expected some of .*; got zst",
+        ),
+        (
+            {"rows": [{"name": "a", "do": "read", "boxes": {"seed": 1}}]},
+            "boxes: expected one of random, planes",
+        ),
+        (
+            {"rows": [{"name": "a", "do": "read", "boxes": {"random": 1, "planes": 1}}]},
+            "boxes: expected one of",
+        ),
+        ({"arrays": {"cube": {"shape": [4], "chunks": [2]}}}, r"array cube: missing members \['dtype'\]"),
     ],
 )
-def test_unknown_member_is_refused(
+def test_mistake_of_a_file_is_named(
     change: dict[str, object], message: str, bench: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = bench("workload")
