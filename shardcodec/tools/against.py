@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -21,12 +21,12 @@ from .chunk_check import elements_of, type_of
 from .convert.open_source import open_foreign
 from .convert.source import SourceArray, SourceTree
 from .other_objects import OtherObject, objects_to_compare
-from .related_nodes import Selection
+from .related_nodes import Selection, groups_of
 from .report import Finding, FindingKind
-from .targets import ArrayTarget, ShardTarget, find_arrays
+from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups
 from .work import Monitor, in_order
 
-__all__ = ["Comparison", "compared_objects"]
+__all__ = ["Comparison", "compared_objects", "missing_nodes"]
 
 # Decoded bytes of one block.
 BLOCK_NBYTES = 32 << 20
@@ -168,6 +168,24 @@ def _named(tree: SourceTree, name: str) -> SourceArray:
         if array.name == name:
             return array
     raise FileNotFoundError(f"against: expected an array {name!r} at {tree.place}, but there is none")
+
+
+# ---- arrays and groups
+
+
+def missing_nodes(
+    against: Any, known: Collection[str], storage_options: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Yield the arrays and groups of another hierarchy that are not `known`, by path; those in such a group are not named."""
+    tree = open_foreign(against, current_options(), Selection(nodes=frozenset()))
+    if tree is not None:
+        names = {*tree.unchosen, *tree.groups}
+    else:
+        arrays = find_arrays(against, storage_options=storage_options)
+        groups = find_groups(against, storage_options)
+        names = {*(array.name for array in arrays), *(name for name, _ in groups)}
+    missing = {name for name in names if name and name not in known}
+    yield from sorted(name for name in missing if groups_of([name]).isdisjoint(missing))
 
 
 # ---- objects that belong to no array

@@ -30,7 +30,7 @@ from ..options import Options
 from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
 from ..storage.waiting import retry
-from .against import Comparison, compared_objects
+from .against import Comparison, compared_objects, missing_nodes
 from .beside_arrays import BesideArrays, different_hash
 from .chunk_check import ChunkCheck, Level, LevelName
 from .hashed_object import HashedObject
@@ -46,7 +46,15 @@ from .manifest import (
 )
 from .report import MAX_FINDINGS, Finding, FindingKind
 from .survey import survey
-from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_hierarchy, lasting_state
+from .targets import (
+    ArrayTarget,
+    ForeignObject,
+    ShardTarget,
+    find_arrays,
+    find_groups,
+    find_hierarchy,
+    lasting_state,
+)
 from .verify_report import (
     MAX_UNCHECKED,
     NOT_IN_MANIFEST,
@@ -311,7 +319,8 @@ def verify(
         file is refused.
     against : path-like, URL, zarr store or array-like, optional
         An array with the same elements, in any layout, or the group with such arrays: any source of `convert`. All elements of the
-        checked shards are compared, bit by bit. An object that belongs to no array must be in both hierarchies with the same bytes.
+        checked shards are compared, bit by bit. `target` must have all arrays and groups of the other group, and its objects that
+        belong to no array with the same bytes. Attributes are not compared.
     array : str, optional
         Only this array, by its path in the group.
     only_arrays : bool
@@ -493,7 +502,9 @@ class _VerifyRun:
         if self.is_stopped or root is None or any(one.is_2022 for one in self._targets):
             return
         compared: set[str] = set()
-        if self._task.against is not None and not only_arrays:
+        if self._task.against is not None and array is None:
+            self._find_missing_nodes(target, root)
+        if self._task.against is not None and not only_arrays and not self.is_stopped:
             compared = self._compare_objects(root, array)
         if self.is_stopped:
             return
@@ -508,6 +519,21 @@ class _VerifyRun:
                     break
         self._n_documents = beside.n_documents
         self._n_other_objects += beside.n_compared
+
+    def _find_missing_nodes(self, target: Any, root: Folder) -> None:
+        """Report the arrays and groups that only the other hierarchy has."""
+        options = self._pool.run.storage_options
+        known = {one.name for one in self._targets}
+        if "" in known:  # an array is compared with any other one
+            return
+        known.update(name for name, _ in find_groups(target, options))
+        for name in missing_nodes(self._task.against, known, options):
+            self._monitor.check()
+            shown = root.store.path(root.prefix + name) or root.prefix + name
+            detail = "only the other hierarchy has this array or group"
+            self._note(Finding(FindingKind.MISSING_OBJECT, shown, detail, name, recoverable=False))
+            if self.is_stopped:
+                return
 
     def _compare_objects(self, root: Folder, array: str | None) -> set[str]:
         """Compare the objects that belong to no array with those of the other hierarchy; return their names."""

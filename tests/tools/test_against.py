@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,40 @@ def test_other_object_that_differs_is_found(
     assert verify(new, against=old, array="1").n_findings == 0
     assert verify(new, against=old, array="0").n_findings == name.startswith("0/")
     assert verify(new, only_arrays=True).n_unchecked == 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "document", "group"])
+@pytest.mark.parametrize("other", ["zarr", "hdf5"])
+def test_array_that_only_the_other_has_is_found(other: str, kind: str, tmp_path: Path) -> None:
+    """A data set without one of its coordinates was called equal to its original: no damage found, exit code 0."""
+    sources = {"t": VALUES, "lat": np.arange(33.0), "deep/a": VALUES[0], "deep/b": VALUES[0]}
+    if other == "hdf5":
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / "old", "w") as file:
+            for name, values in sources.items():
+                file[name] = values
+    else:
+        with quiet():
+            group = zarr.create_group(tmp_path / "old")
+            for name, values in sources.items():
+                group.create_array(name, data=values)
+    new = tmp_path / "new"
+    convert(tmp_path / "old", new)
+    assert verify(new, against=tmp_path / "old").n_findings == 0
+    lost = "deep" if kind == "group" else "lat"
+    if kind == "document":
+        (new / lost / "zarr.json").unlink()
+    else:
+        shutil.rmtree(new / lost)
+    root = json.loads((new / "zarr.json").read_text())
+    root.pop("consolidated_metadata", None)  # it would show what is lost
+    (new / "zarr.json").write_text(json.dumps(root))
+    report = verify(new, against=tmp_path / "old")
+    assert report.kinds == {"missing object": 1}
+    (shard,) = report.shards
+    assert (shard.array, shard.shard) == (lost, str(new / lost))
+    assert verify(new, against=tmp_path / "old", array="t").n_findings == 0
+    assert verify(new / "t", against=tmp_path / "old/t").n_findings == 0
 
 
 def test_against_an_array_in_memory(tmp_path: Path) -> None:
