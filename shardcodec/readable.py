@@ -42,8 +42,8 @@ def format_nbytes(nbytes: float, digits: int = 3) -> str:
     return f"{value:.{digits if value < 1000 else max(digits, 4)}g} {unit}"
 
 
-def parse_nbytes(text: str | int) -> int:
-    """Return the number of bytes of a text such as ``512MiB``, ``4 GB`` or ``1.5G``.
+def parse_nbytes(text: str | int, name: str = "") -> int:
+    """Return the number of bytes of a text such as ``512MiB``, ``4 GB`` or ``1.5G``. Errors begin with the name of the argument.
 
     ``KiB``, ``MiB``, ... and the letters alone are powers of 1024; ``kB``, ``MB``, ... are powers of 1000.
 
@@ -56,7 +56,8 @@ def parse_nbytes(text: str | int) -> int:
     factor = None if found is None else _UNITS.get(found[2].lower())
     nbytes = 0 if found is None or factor is None else int(float(found[1]) * factor)
     if nbytes <= 0:
-        raise ValueError(f"expected a size such as 512MiB or 4GB, got {text!r}")
+        where = f"{name}: " if name else ""
+        raise ValueError(f"{where}expected a size such as 512MiB or 4GB, got {text!r}")
     return nbytes
 
 

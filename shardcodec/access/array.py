@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -41,6 +41,27 @@ __all__ = [
 
 Mode = Literal["r", "r+"]
 Ints = tuple[int, ...]
+
+
+class ArrayKeywords(TypedDict, total=False):
+    """The other keywords of `create_array`: those of the newest `zarr.create_array`, for type checkers. zarr checks the values."""
+
+    shape: Any
+    dtype: Any
+    chunks: Any
+    shards: Any
+    filters: Any
+    compressors: Any
+    serializer: Any
+    fill_value: Any
+    order: Literal["C", "F"] | None
+    zarr_format: Literal[2, 3] | None
+    attributes: Mapping[str, Any] | None
+    chunk_key_encoding: Any
+    dimension_names: Iterable[str | None] | None
+    overwrite: bool
+    config: Any
+    write_data: bool
 
 
 @checked
@@ -122,7 +143,7 @@ def create_array(
     threads: int | None = None,
     index_cache: int | IndexCache | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    **keywords: Any,
+    **keywords: Unpack[ArrayKeywords],
 ) -> Array:
     """Create an array with `zarr.create_array` and open it for reads and writes.
 
@@ -165,20 +186,21 @@ def create_array(
     """
     import zarr
 
+    given: dict[str, Any] = {**keywords}
     values = None if data is None else np.asarray(data)
     if values is not None:
         for keyword, value in (("shape", values.shape), ("dtype", values.dtype)):
-            if keywords.setdefault(keyword, value) != value:
-                raise ValueError(f"{keyword}: expected {value}, that of `data`, got {keywords[keyword]}")
-    if "dtype" in keywords:
-        keywords["dtype"] = type_for_zarr(keywords["dtype"])
-    trial = zarr.create_array({}, **{**keywords, "overwrite": False})
+            if given.setdefault(keyword, value) != value:
+                raise ValueError(f"{keyword}: expected {value}, that of `data`, got {given[keyword]}")
+    if "dtype" in given:
+        given["dtype"] = type_for_zarr(given["dtype"])
+    trial = zarr.create_array({}, **{**given, "overwrite": False})
     document = trial.metadata.to_dict()
     Array(
         folder_at(trial.store, ""), threads, index_cache, False, document=document
     )  # raises what is not supported
     place = at_url(store, storage_options)
-    made = zarr.create_array(place, name=name, **keywords)
+    made = zarr.create_array(place, name=name, **given)
     folder = folder_at(made.store_path, "")
     array = Array(folder, threads, index_cache, False, mode="r+", config=trial.async_array.config)
     if values is not None:

@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -59,6 +59,7 @@ __all__ = [
     "TEXT_CODECS",
     "ArrayLayout",
     "KeyEncoding",
+    "UserMetadata",
     "document_in_v3",
     "has_objects",
     "has_text",
@@ -69,6 +70,14 @@ __all__ = [
 ]
 
 Edges = tuple[tuple[int, ...], ...]
+
+
+class UserMetadata(TypedDict, total=False):
+    """What a user adds to the metadata of an array."""
+
+    attributes: Mapping[str, Any] | None
+    dimension_names: Iterable[str | None] | None
+
 
 _ZARR_JSON_REQUIRED = ("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "fill_value", "codecs")
 _ZARR_JSON_KNOWN = (

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from ..arguments import check_argument
 from ..readable import Fact, Readable
@@ -63,7 +63,7 @@ from .dtypes import (
     fill_to_json,
     swap_fields,
 )
-from .metadata import parse_document
+from .metadata import UserMetadata, parse_document
 from .spec_text import chain_facts, shard_facts, spec_repr
 
 __all__ = ["ChainSpec", "ShardSpec", "assign", "element"]
@@ -600,7 +600,7 @@ class ShardSpec(Readable):
         """
         return self.sharding.to_json()
 
-    def to_metadata(self, array_shape: Iterable[int], **keywords: Any) -> dict[str, Any]:
+    def to_metadata(self, array_shape: Iterable[int], **keywords: Unpack[UserMetadata]) -> dict[str, Any]:
         """Return the ``zarr.json`` of an array of such shards.
 
         Parameters

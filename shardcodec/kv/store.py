@@ -529,8 +529,15 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
                 return self._read(key, byte_range, if_not_equal, INLINE_NBYTES)
         return await self._in_thread(self._read, key, byte_range, if_not_equal)
 
-    async def read_many(self, keys: Sequence[Key], **how: Any) -> list[ReadResult]:
+    async def read_many(
+        self,
+        keys: Sequence[Key],
+        *,
+        byte_ranges: Sequence[slice | None] | None = None,
+        if_not_equal: bytes | None = None,
+    ) -> list[ReadResult]:
         """Read values of one state of the shard; see `read_many_sync`."""
+        how = {"byte_ranges": byte_ranges, "if_not_equal": if_not_equal}
         return await self._in_thread(self.read_many_sync, keys, **how)
 
     async def list(

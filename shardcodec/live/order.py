@@ -99,6 +99,10 @@ def axes_of(axis: Any, ndim: int, document: Mapping[str, Any]) -> Ints:
 
 def _axis_of(axis: Any, ndim: int, names: Sequence[Any]) -> int:
     if isinstance(axis, str):
+        if not any(names):
+            raise ValueError(
+                f"axis: expected numbers, because the dimensions of the array have no names, got {axis!r}"
+            )
         if axis not in names:
             raise ValueError(f"axis: expected one of the dimensions {list(names)}, got {axis!r}")
         return list(names).index(axis)

@@ -200,7 +200,7 @@ def stream(
         raise ValueError(
             "grow_every: expected None with `positions`, because the first axis grows in C order"
         )
-    delay, nbytes = seconds_of(max_delay, "max_delay"), parse_nbytes(queue)
+    delay, nbytes = seconds_of(max_delay, "max_delay"), parse_nbytes(queue, "queue")
     options = {
         "write_strategy": "append",
         "compact": False,  # packing moves inner chunks under the hands of readers

@@ -113,7 +113,7 @@ class PlacedOptions(dict[str, Any]):
         given = [place for place in places if place is not None]
         self.service: str | None = next((_service(place) for place in given if is_url(place)), None)
         if self.service is None:
-            kinds = ", ".join(type(place).__name__ for place in given)
+            kinds = " and a ".join(dict.fromkeys(type(place).__name__ for place in given))
             raise TypeError(f"storage_options: expected them only with a URL, got a {kinds}")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from ..compat import (
     default_buffer_prototype,
     is_buffer,
 )
+from ..format.codecs import IndexLocation
 from ..format.spec import ShardSpec
 from ..options import OptionChoices, check
 from ..storage.kinds import introduce
@@ -270,7 +271,7 @@ class ShardingStorageTransformer(TransformerReader):
         path: str | Iterable[str] = "",
         layout: KeyLayout | None = None,
         index_codecs: Sequence[Any] = INDEX_2022,
-        index_location: Any = "end",
+        index_location: IndexLocation = "end",
         read_only: bool | None = None,
         **choices: Unpack[OptionChoices],
     ) -> None:

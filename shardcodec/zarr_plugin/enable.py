@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 from zarr import Array, AsyncArray
 
 from .. import native, statistics
+from ..arguments import check_argument
 from ..build_info import build_info
 from ..compat import CodecPipeline, config, pipeline_of, pipelines_of_arrays, quiet, with_pipeline
 from ..option_sources import (
@@ -577,6 +578,7 @@ def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[Opti
     >>> with shardcodec.enable(durability="fsync"):
     ...     zarr.open_array("a.zarr")[0] = 7
     """
+    check_argument("children", children, bool)
     options = check(defaults)
     native.require()
     undo_workers = None if client is None else enable_workers(client, options)

@@ -25,11 +25,13 @@ tools.verify("a.zarr", level="decode")
 tools.convert("a.zarr", "b.zarr", shards=[4, 4], only="t*", codecs=["zstd", {"name": "crc32c"}], verify="full")
 spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 0)
 shardcodec.open_shard(b"", None, spec, mode="r+").write_encoded([(0, 0)], [b""], strategy="append")
+shardcodec.create_array("a.zarr", shape=(4, 4), shards=(4, 4), chunks=(2, 2), dtype="u1", dimension_names=("y", "x"))
+spec.to_metadata((8, 8), dimension_names=("y", "x"))
 """
 # Each of these lines has one mistake. `enable(**defaults: Any)` and `level: str` accepted them, so it appeared when the job ran.
 WRONG = """
 import shardcodec
-from shardcodec import kv, tools
+from shardcodec import kv, tools, transformer
 spec = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 0)
 shard = shardcodec.open_shard(b"", None, spec)
 shardcodec.enable(write_strategy="apend")
@@ -48,6 +50,10 @@ tools.repair("a.zarr", order="mortn", dry_run=True)
 tools.convert("a.zarr", "b.zarr", verify="ful")
 tools.plan_writes("a.zarr", workers=2, align="chunk")
 kv.ShardedKeyValueStore("a", grid_shape=(4,), index_codecs=["bytes"], index_location="strat")
+shardcodec.create_array("a.zarr", shape=(4, 4), chunk=(2, 2), dtype="u1")
+spec.to_metadata((8, 8), dimension_name=("y", "x"))
+transformer.ShardingStorageTransformer("a.zarr", (2, 2), index_location="strat")
+kv.ShardedKeyValueStore("a", grid_shape=(4,), index_codecs=["bytes"]).read_many(["0"], byte_range=[None])
 """
 
 
