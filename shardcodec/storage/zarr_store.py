@@ -8,10 +8,13 @@ Nothing identifies a state of an object. Writers of this process exclude each ot
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
+import zipfile
+import zlib
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 from .. import compat
@@ -159,12 +162,24 @@ class ZarrStore(Store):
         return await self._get(key, SuffixByteRequest(nbytes))
 
     async def _get(self, key: str, byte_range: Any) -> Answer | None:
-        buffer = await self._base.get(key, prototype=self.prototype, byte_range=byte_range)
+        with self._damage_of_zip(key):
+            buffer = await self._base.get(key, prototype=self.prototype, byte_range=byte_range)
         return None if buffer is None else Answer(buffer.as_numpy_array())
 
     async def size(self, key: str) -> int:
         """Return the size of an object in bytes."""
-        return int(await self._base.getsize(key))
+        with self._damage_of_zip(key):  # zarr reads the whole entry
+            return int(await self._base.getsize(key))
+
+    @contextmanager
+    def _damage_of_zip(self, key: str) -> Iterator[None]:
+        """Raise the error of a part of a disk that cannot be read, in place of those that `zipfile` raises for a damaged entry."""
+        try:
+            yield
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise OSError(
+                errno.EIO, f"the entry of the zip file is damaged: {error}", self.describe(key)
+            ) from error
 
     async def exchange(
         self,

@@ -102,7 +102,7 @@ class Comparison:
             positions = itertools.product(*map(range, self._array.shard_grid))
         for coords in positions:
             shard = self._array.shard(coords)
-            if open_object(self._array.store, shard.key) is None:
+            if not shard.is_stored:
                 yield shard
 
     def findings(self, shard: ShardTarget) -> Iterator[Finding]:

@@ -104,11 +104,8 @@ class CopySource:
             positions = (shard.coords for shard in self._array.shards() if shard.coords is not None)
         for coords in positions:
             shard = self.array.shard(coords)
-            view = open_object(self.array.store, shard.key)
-            if view is None:
+            if not shard.is_stored:
                 yield shard
-            else:
-                view.close()
 
 
 def _shape(array: ArrayTarget) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ writes passes `node_path` or `object_name` before the first write.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -96,6 +97,11 @@ def _nodes(
             node = document_of(below)
         except SpecError as error:
             yield path, below, error
+            continue
+        except OSError as error:
+            if error.errno != errno.EIO:  # others are not of this document alone
+                raise
+            yield path, below, SpecError(f"the metadata cannot be read: {error}")
             continue
         if node is None:
             continue

@@ -38,6 +38,7 @@ __all__ = [
     "group_notes",
     "groups_of",
     "is_below",
+    "is_match",
     "mended",
     "mended_documents",
     "mended_notes",
@@ -190,6 +191,10 @@ class Selection:
             return path in self.nodes
         return (not self.only or _matches(path, self.only)) and not _matches(path, self.exclude)
 
+    def unknown(self, paths: Collection[str]) -> str | None:
+        """Return the first pattern of `only` that fits no node; None if each fits one."""
+        return next((one for one in self.only if not any(_matches(path, (one,)) for path in paths)), None)
+
     def arrays(self, names: Collection[str], nodes: Nodes) -> set[str]:
         """Return the arrays that are chosen, with those that programs need beside them."""
         chosen = set(filter(self.matches, names))
@@ -211,7 +216,12 @@ class Selection:
 def _matches(path: str, patterns: Sequence[str]) -> bool:
     """Return True if a pattern fits a path, or a group that it is in."""
     paths = (path, *_groups_above(path)) if path else ()
-    return any(fnmatch.fnmatchcase(each, pattern) for each in paths if each for pattern in patterns)
+    return any(is_match(each, pattern) for each in paths if each for pattern in patterns)
+
+
+def is_match(path: str, pattern: str) -> bool:
+    """Return True if a pattern fits a path; a path with brackets is also a pattern of itself."""
+    return path == pattern or fnmatch.fnmatchcase(path, pattern)
 
 
 def groups_of(paths: Iterable[str]) -> set[str]:

@@ -9,6 +9,7 @@ without an index (`ArrayTarget.plain`).
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
@@ -19,7 +20,7 @@ from typing import Any
 
 from ..access.box_reader import Folder, folder_at
 from ..access.shard import Shard
-from ..access.shard_object import StoreObject
+from ..access.shard_object import StoreObject, open_object
 from ..compat import StorePath
 from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
@@ -116,6 +117,21 @@ class ShardTarget:
     def place(self) -> StoreObject:
         """The object in the store."""
         return StoreObject(self.array.store, self.key, self.name)
+
+    @property
+    def is_stored(self) -> bool:
+        """True if there is an object, also a damaged one: a link to nothing, a folder, or what the disk cannot read."""
+        try:
+            view = open_object(self.array.store, self.key)
+        except ShardError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return True
+        if view is not None:
+            view.close()
+        return view is not None
 
     @property
     def has_journal(self) -> bool:

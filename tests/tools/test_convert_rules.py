@@ -252,6 +252,22 @@ def test_one_chunk_beside_arrays_of_several_has_no_shards(tmp_path: Path) -> Non
         assert kept(report).keys() == {"lat"}
 
 
+def test_shards_that_do_not_fit_small_arrays(tmp_path: Path) -> None:
+    """`--shards time=48` was refused because of `time_bnds`, of one chunk, which has no shards anyway."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+    add(group, "heat", np.ones((120, 6, 4)), ("time", "lat", "lon"), (24, 6, 4))
+    add(group, "time_bnds", np.ones((120, 2)), ("time", "bnds"), (120, 2))
+    for shards in ({"time": 48}, {"time": 48, "lat": 6}):
+        report = convert(tmp_path / "old", tmp_path / "new", shards=shards, dry_run=True)
+        assert layouts(report) == {"heat": ((24, 6, 4), (48, 6, 4)), "time_bnds": (120, 2)}
+        assert kept(report)["time_bnds"].startswith("it is small")
+    with pytest.raises(ValueError, match=r"along the axis time of .*heat, got 100; choose 96 or 120, or"):
+        convert(tmp_path / "old", tmp_path / "new", shards={"time": 100})
+    with pytest.raises(ValueError, match=r"along the axis time of .*time_bnds, got 48; choose 120, or"):
+        convert(tmp_path / "old", tmp_path / "new", shards={"time_bnds": {"time": 48}})
+
+
 # ---- the command, plans
 
 

@@ -87,6 +87,50 @@ def test_coordinates_may_be_left_out_and_may_be_in_a_group_above(tmp_path: Path)
     assert array_names(tmp_path / "less") == ["cells", "run/day/v", "run/day/y"]
 
 
+def test_pattern_that_fits_nothing_is_refused(tmp_path: Path) -> None:
+    """A misspelt name beside a right one was ignored, and the copy did not have the array."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+        for name in ("tas", "deep/pr"):
+            group.create_array(name, data=np.ones((4, 6)))
+    for only, unknown in (
+        (["tas", "pr"], "'pr'"),
+        ("nothing", "'nothing'"),
+        (["deep", "deep/x*"], r"'deep/x\*'"),
+    ):
+        with pytest.raises(
+            FileNotFoundError, match=f"matches {unknown}, but there is none; there are deep/pr, tas$"
+        ):
+            convert(tmp_path / "old", tmp_path / "new", only=only)
+    assert not (tmp_path / "new").exists()
+    convert(tmp_path / "old", tmp_path / "new", only=["tas", "deep"], exclude="nothing")
+
+
+def test_names_with_brackets_choose_themselves(tmp_path: Path) -> None:
+    """`--exclude 'band[1]'` left nothing out, and a rule for this name was refused with a list that had it."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+        for name in ("band[1]", "band1", "b*"):
+            group.create_array(name, data=np.ones((4, 6)))
+    for number, (how, names) in enumerate(
+        (
+            ({"only": "band[1]"}, {"band[1]", "band1"}),  # it is also a pattern
+            ({"exclude": ["band[1]", "b[*]"]}, set()),
+            ({"array": "band[1]"}, {"band[1]"}),
+        )
+    ):
+        if not names:
+            with pytest.raises(FileNotFoundError, match="but there is none"):
+                convert(tmp_path / "old", tmp_path / f"{number}", **how)
+            continue
+        report = convert(tmp_path / "old", tmp_path / f"{number}", **how)
+        assert {one.name for one in report.arrays} == names
+    rule = {"band[[]1]": (2, 2)}
+    for chunks in (rule, {"band[1]": (2, 2)}):
+        report = convert(tmp_path / "old", tmp_path / "new", chunks=chunks, only="band[1]", dry_run=True)
+        assert {one.name: one.chunk_shape for one in report.arrays}["band[1]"] == (2, 2)
+
+
 def test_words_of_cf() -> None:
     """A kind before a colon is no variable, except in the longer form of a grid mapping."""
     texts = {
@@ -375,7 +419,7 @@ def test_objects_of_nodes_that_are_left_out_are_not_copied(tmp_path: Path) -> No
 )
 def test_selection_of_nothing_is_refused(how: dict[str, Any], tmp_path: Path) -> None:
     image(tmp_path / "old")
-    with pytest.raises(FileNotFoundError, match="expected an array that matches"):
+    with pytest.raises(FileNotFoundError, match=r"expected an array (or a group )?that matches"):
         convert(tmp_path / "old", tmp_path / "new", **how)
     assert not (tmp_path / "new").exists()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +322,52 @@ def test_missing_chunk_is_taken_from_a_copy(same: bool, in_place: bool, tmp_path
     assert (report.n_damaged, report.n_restored) == (1, 1)
     result = tmp_path / ("a.zarr" if in_place else "c.zarr")
     np.testing.assert_array_equal(zarr.open_array(result, mode="r")[...], VALUES)
+
+
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_chunk_that_cannot_be_opened_is_taken_from_a_copy(kind: str, same: bool, tmp_path: Path) -> None:
+    """The look for chunks that only the copy has ended both commands: exit code 3, and a new hierarchy without metadata."""
+    v3(tmp_path / "a.zarr")
+    v3(tmp_path / "b.zarr", chunks=(4, 4) if same else (10, 3))
+    chunk = tmp_path / "a.zarr/c/1/1"
+    chunk.unlink()
+    if kind == "link":
+        chunk.symlink_to(tmp_path / "nothing")
+    else:
+        chunk.mkdir()
+    assert verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr").kinds == {"unreadable": 1}
+    report = repair(tmp_path / "a.zarr", to=tmp_path / "c.zarr", copy=tmp_path / "b.zarr")
+    assert (report.n_damaged, report.n_restored) == (1, 1)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "c.zarr", mode="r")[...], VALUES)
+
+
+def _damage_of_entry(path: Path, name: str) -> None:
+    """Change a byte of an entry that a zip file stores as it is."""
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        entry = file.getinfo(name)
+    data[entry.header_offset + 30 + len(name) + 9] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["a/c/1/1", "a/zarr.json"])
+def test_damaged_entry_of_a_zip_file_is_found(name: str, tmp_path: Path) -> None:
+    """The checksum of the zip file ended `verify` with the traceback of a `BadZipFile`."""
+    zarr.create_group(tmp_path / "g.zarr")
+    v3(tmp_path / "g.zarr/a")
+    v3(tmp_path / "g.zarr/b")
+    with zipfile.ZipFile(tmp_path / "g.zip", "w") as file:
+        for one in sorted((tmp_path / "g.zarr").rglob("*")):
+            file.write(one, one.relative_to(tmp_path / "g.zarr"))
+    assert run(["verify", str(tmp_path / "g.zip")]) == 0
+    _damage_of_entry(tmp_path / "g.zip", name)
+    report = verify(tmp_path / "g.zip")
+    assert report.kinds == {"unreadable": 1}
+    assert [one.name for one in report.arrays] == ["a", "b"]
+    assert "the entry of the zip file is damaged: Bad CRC-32" in report.shards[0].findings[0].detail
+    assert run(["convert", str(tmp_path / "g.zip"), str(tmp_path / "new")]) == 3
+    if name == "a/c/1/1":
+        done = repair(tmp_path / "g.zip", to=tmp_path / "c.zarr", copy=tmp_path / "g.zarr")
+        assert (done.n_damaged, done.n_restored) == (1, 1)
+        assert verify(tmp_path / "c.zarr", against=tmp_path / "g.zarr").n_findings == 0

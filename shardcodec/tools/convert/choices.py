@@ -8,7 +8,6 @@ a pattern names.
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from ...format.codecs import CodecLike
 from ..advise import AccessPattern, Proposal, advise, fitting_access
-from ..related_nodes import axes_of_levels
+from ..related_nodes import axes_of_levels, is_match
 from ..report import format_nbytes, parse_nbytes
 from ..targets import ArrayTarget
 from .source import Ints, SourceArray, SourceTree
@@ -209,18 +208,28 @@ def choices_of_arrays(tree: SourceTree, choices: Choices) -> dict[str, ArrayChoi
     """Return the choices for each array; raise `ValueError` for an unknown name of an axis or an array."""
     rules = _Rules(tree, choices)
     rules.check()
-    resolved = {source.name: rules.of(source) for source in tree.arrays}
+    resolved: dict[str, ArrayChoices] = {}
+    unfit: dict[str, ValueError] = {}
+    for source in tree.arrays:
+        try:
+            resolved[source.name] = rules.of(source)
+        except ValueError as error:  # a small array has no shards, so a rule for shards need not fit it
+            unfit[source.name] = error
+            resolved[source.name] = rules.of(source, has_shards=False)
     arrays = [source for source in tree.arrays if source.shape]
     one_chunk = {source.name: _is_one_chunk(source, resolved[source.name].choices) for source in arrays}
     small = {source.name: _nbytes(source) < SMALL_NBYTES for source in arrays}
     for source in filter(rules.may_lose_shards, arrays):
         # if all arrays of the group are small, the user means them
         is_exempt = any(kind[source.name] and not all(kind.values()) for kind in (one_chunk, small))
-        if is_exempt and not resolved[source.name].kept:
+        if is_exempt and (source.name in unfit or not resolved[source.name].kept):
+            unfit.pop(source.name, None)
             why = (
                 f"it is small, {format_nbytes(_nbytes(source))}" if small[source.name] else "it is one chunk"
             )
             resolved[source.name] = ArrayChoices(rules.plain(has_shards=False), why)
+    for misfit in unfit.values():
+        raise misfit
     return resolved
 
 
@@ -273,7 +282,7 @@ class _Rules:
     def check(self) -> None:
         """Raise `ValueError` for a rule whose names no array has."""
         for rule in (*self._rules["chunks"], *self._rules["shards"]):
-            if rule.arrays != ALL and not fnmatch.filter(self._names, rule.arrays):
+            if rule.arrays != ALL and not any(is_match(name, rule.arrays) for name in self._names):
                 raise ValueError(
                     f"{rule.kind}: expected the path of an array, or a pattern of paths, got {rule.arrays!r}; there are "
                     f"{', '.join(sorted(self._names))}"
@@ -287,7 +296,7 @@ class _Rules:
                 )
 
     def _check_axes(self, rule: LayoutRule, sizes: Mapping[str, int]) -> None:
-        names = [name for name in self._axes if fnmatch.fnmatchcase(name, rule.arrays)]
+        names = [name for name in self._axes if is_match(name, rule.arrays)]
         known = {axis for name in names for axis in self._axes[name] if axis is not None}
         if unknown := sorted(sizes.keys() - known):
             there = f"there are {', '.join(sorted(known))}" if known else "no axis has a name"
@@ -297,7 +306,7 @@ class _Rules:
 
     def _rule(self, kind: Kind, source: SourceArray) -> tuple[LayoutRule | None, str]:
         """Return the rule for an array, and why there is none."""
-        fitting = [rule for rule in self._rules[kind] if fnmatch.fnmatchcase(source.name, rule.arrays)]
+        fitting = [rule for rule in self._rules[kind] if is_match(source.name, rule.arrays)]
         if not fitting:
             return None, f"no rule for {kind} names it" if self._rules[kind] else ""
         rule = fitting[-1]
@@ -342,17 +351,17 @@ class _Rules:
     def may_lose_shards(self, source: SourceArray) -> bool:
         """Return True for an array without shards that no rule names."""
         rules = [rule for kind in ("chunks", "shards") for rule in self._rules[kind] if rule.arrays != ALL]
-        is_named = any(fnmatch.fnmatchcase(source.name, rule.arrays) for rule in rules)
+        is_named = any(is_match(source.name, rule.arrays) for rule in rules)
         return source.shard_shape is None and not is_named
 
-    def of(self, source: SourceArray) -> ArrayChoices:
-        """Return the choices for one array, as if it were not small."""
+    def of(self, source: SourceArray, *, has_shards: bool = True) -> ArrayChoices:
+        """Return the choices for one array, as if it were not small; without `has_shards` no rule for shards counts."""
         misfit = self._misfit_of_like(source)
         plain = self.plain(like=None) if misfit else self.plain()
         if not source.shape:
             return ArrayChoices(plain, misfit)
         chunks, no_chunks = self._rule("chunks", source)
-        shards, no_shards = self._rule("shards", source)
+        shards, no_shards = self._rule("shards", source) if has_shards else (None, "")
         if no_chunks and shards is not None and isinstance(shards.value, int):
             shards = None  # a size fits all arrays, also those that the rules for chunks leave
         why = no_chunks or no_shards or misfit
@@ -412,9 +421,10 @@ class _Rules:
         for axis, (side, whole) in enumerate(zip(sides, rounded, strict=True)):
             if side != whole and side < source.shape[axis]:
                 name, size = self._axes[source.name][axis], inner[axis]
+                near = dict.fromkeys((whole - size or whole, whole))
                 raise ValueError(
                     f"shards: expected a multiple of the inner chunk, {size}, along the axis {name} of {source.place}, got {side}; "
-                    f"choose {whole - size or whole} or {whole}, or inner chunks that divide {side} (--chunks {name}=N)"
+                    f"choose {' or '.join(map(str, near))}, or inner chunks that divide {side} (--chunks {name}=N)"
                 )
         return rounded
 

@@ -60,6 +60,8 @@ __all__ = [
 
 # All nodes of a hierarchy.
 _ALL = Selection()
+# Arrays that a message names.
+_MAX_LISTED = 20
 
 
 def selection_of(
@@ -111,6 +113,10 @@ def open_source(
     if folders is None:
         groups = () if selection.nodes is not None else filter(selection.matches, filter(None, kept))
         folders = _outermost({*names, *groups})
+    if unknown := selection.unknown({*arrays, *tree.groups}):
+        raise FileNotFoundError(
+            f"{tree.place}: expected an array or a group that matches {unknown!r}, but there is none; there are {_listed(arrays)}"
+        )
     if not names and not folders and (selection.only or selection.exclude):
         but = f" and not {list(selection.exclude)}" if selection.exclude else ""
         raise FileNotFoundError(
@@ -138,6 +144,14 @@ def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]
         groups=groups,
         consolidated=[path for path in tree.consolidated if path in kept],
         notes=tuple(notes),
+    )
+
+
+def _listed(names: Collection[str]) -> str:
+    """Return the first names of arrays, for a message."""
+    first = ", ".join(sorted(names)[:_MAX_LISTED])
+    return (
+        f"{first}, and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else first or "no arrays"
     )
 
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import itertools
 import json
@@ -22,6 +21,7 @@ from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..documents import consolidated, node_path
 from ..new_hierarchy import NewHierarchy
+from ..related_nodes import is_match
 from ..targets import ArrayTarget
 from .choices import Choices, choices_of_arrays
 from .destination import NewArray
@@ -383,7 +383,7 @@ def _is_meant(array: ArrayTarget, choices: Choices) -> bool:
         return True
     axes = set(array.document.get("dimension_names") or ())
     return any(
-        fnmatch.fnmatchcase(array.name, rule.arrays)
+        is_match(array.name, rule.arrays)
         and not (isinstance(rule.value, Mapping) and axes.isdisjoint(rule.value))
         for rule in choices.rules
     )
