@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/performance.md, made from bench/results/*.json.
+"""The tables of README.md and docs/performance.md, and figures of docs/alternatives.md, made from bench/results/*.json.
 
     python bench/tables.py            compare; status 1 if a page has other figures than the results
     python bench/tables.py --write    put the figures of the results into the pages
@@ -59,7 +59,7 @@ def columns(*peers: str) -> dict[str, str]:
     return {NAMES.get(peer, peer): peer for peer in peers}
 
 
-PAGE, README = "docs/performance.md", "README.md"
+PAGE, README, ALTERNATIVES = "docs/performance.md", "README.md", "docs/alternatives.md"
 WHOLE, TINY, SMALL, LOADER = "whole array", "tiny inner chunks", "small reads", "loader"
 PARTIAL, INDEX, TOOLS, TASKS, FILTERS = "partial writes", "index arrays", "tools", "end to end", "codecs"
 OTHERS = ("zarr fused", "zarrs", "tensorstore", "zarrista")
@@ -398,7 +398,30 @@ def machine_text(document: Json) -> str:
     return f"{document['threads']} threads on {facts['cpus_used']} cores of an {facts['cpu']} with {system}: {versions}."
 
 
-# The sentences that name the machine of a result: page, result, pattern, text.
+def times_of(document: Json, row: tuple[str, str], *peers: str) -> list[str]:
+    """Return the milliseconds of peers in a row."""
+    return [short(1e3 * median(peers_of(document, row)[peer]["seconds"])) for peer in peers]
+
+
+def small_boxes(document: Json) -> str:
+    ours, theirs = times_of(document, (SMALL, "box of 40^3, raw"), "shardcodec", "tensorstore")
+    return f"{ours} ms, TensorStore {theirs}"
+
+
+def gzip_written(document: Json) -> str:
+    row = (WHOLE, "write, gzip 1")
+    ours, theirs = times_of(document, row, "shardcodec", "zarrs")
+    share = 100 * (larger(peers_of(document, row), "zarrs") - 1)
+    return f"it took {theirs} ms where shardcodec took {ours}, with files that are {share:.0f} % larger"
+
+
+def one_chunk_read(document: Json) -> str:
+    (through_zarr,) = times_of(document, (SMALL, "one inner chunk, zstd 1"), "shardcodec")
+    theirs, opened = times_of(document, (LOADER, "one inner chunk, zstd 1"), "zarrista", "open_array")
+    return f"It took {theirs} ms for one (zstd). Through `zarr.Array` shardcodec took {through_zarr}, with `shardcodec.open_array` {opened}"
+
+
+# The sentences that have figures of a result, or name its machine: page, result, pattern, text.
 SENTENCES = (
     (PAGE, "arrays", r"^Measured with .*$", lambda document: f"Measured with {machine_text(document)}"),
     (
@@ -407,12 +430,20 @@ SENTENCES = (
         r"(?<=; two threads, ).*?(?=, warm page cache)",
         lambda document: document["machine"]["cpu"].partition(" (")[0],
     ),
+    (ALTERNATIVES, "arrays", r"[\d.]+ ms, TensorStore [\d.]+", small_boxes),
+    (ALTERNATIVES, "arrays", r"it took [\d.]+ ms where shardcodec took .*? larger", gzip_written),
+    (
+        ALTERNATIVES,
+        "arrays",
+        r"It took [\d.]+ ms for one \(zstd\).*?`shardcodec.open_array` [\d.]+\d",
+        one_chunk_read,
+    ),
 )
 
 
 def pages() -> dict[Path, str]:
     """Return the pages as they should be."""
-    texts = {page: (ROOT / page).read_text() for page in (README, PAGE)}
+    texts = {page: (ROOT / page).read_text() for page in (README, PAGE, ALTERNATIVES)}
     for table in TABLES:
         texts[table.page] = with_table(texts[table.page], first_lines(labels_of(table)), render(table))
     more = {

@@ -45,7 +45,7 @@ def test_changed_figure_of_a_page_is_noticed(
     bench: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = bench("tables")
-    for page in (tables.README, tables.PAGE):
+    for page in (tables.README, tables.PAGE, tables.ALTERNATIVES):
         (tmp_path / page).parent.mkdir(exist_ok=True)
         (tmp_path / page).write_text((ROOT / page).read_text())
     monkeypatch.setattr(tables, "ROOT", tmp_path)
