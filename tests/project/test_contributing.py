@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -67,7 +67,10 @@ def test_each_kind_of_store_has_a_line_in_the_contract(tmp_path: Path) -> None:
         except pytest.skip.Exception:
             continue
         is_open = not isinstance(made, AbstractContextManager) or hasattr(made, "get")
-        with nullcontext(made) if is_open else made as store:
+        with (
+            suppress(AttributeError),
+            nullcontext(made) if is_open else made as store,
+        ):  # zarr 3.1: the end of an unused ZipStore
             tested.add(type(store))
     missing = {*kinds.KINDS, compat.ObjectStore} - tested
     assert not missing, f"tests/store_contract.py: add a line to KINDS for {sorted(map(str, missing))}"
