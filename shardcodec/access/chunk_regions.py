@@ -3,7 +3,8 @@
 """Copy between inner chunks and an array with numpy.
 
 The engine does this with strides. Arrays with elements of variable length, and arrays from codecs written in Python, need
-numpy.
+numpy. numpy selects positions; the engine copies texts (StringDType), because numpy before 2.5 stores wrong ones, or ends the process,
+in assignments with index arrays, with values that are repeated, or with 255 bytes (numpy #27737, #32153, #29261).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .. import native
 from .regions import Box, Boxes, Lists, Points, Selection
 
 if TYPE_CHECKING:
@@ -149,9 +151,15 @@ class _AxisCuts(Cuts):
 
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
         parts = self._parts(position)
-        values = chunk.transpose(self._inverse)[_index([part.chunk for part in parts])]
+        chunk = chunk.transpose(self._inverse)
+        values = _selected(chunk, _index([part.chunk for part in parts]), array)
         values = values[(*(0 if target < 0 else slice(None) for target in self._axes), ...)]
-        array[self._target([part.array for part in parts])] = values.transpose(np.argsort(self._kept))
+        _put(
+            array,
+            self._target([part.array for part in parts]),
+            values.transpose(np.argsort(self._kept)),
+            chunk,
+        )
 
     def boxes(self, position: int, array: Array) -> list[ArrayBox] | None:
         parts = self._parts(position)
@@ -166,13 +174,13 @@ class _AxisCuts(Cuts):
 
     def gather(self, position: int, array: Array, chunk: Array) -> None:
         parts = self._parts(position)
-        values = array[self._target([part.array for part in parts])].transpose(self._kept)
+        values = _selected(array, self._target([part.array for part in parts]), chunk).transpose(self._kept)
         values = values[(*(None if target < 0 else slice(None) for target in self._axes), ...)]
-        chunk.transpose(self._inverse)[_index([part.chunk for part in parts])] = values
+        _put(chunk.transpose(self._inverse), _index([part.chunk for part in parts]), values, array)
 
     def fill(self, position: int | None, array: Array, value: Array) -> None:
         places = self._all if position is None else [part.array for part in self._parts(position)]
-        array[self._target(places)] = value
+        _put(array, self._target(places), _selected(value, (), array), value)
 
     @property
     def _kept(self) -> list[int]:
@@ -226,6 +234,38 @@ def _index(parts: Iterable[Any]) -> Index:
     return np.ix_(*(np.arange(p.start, p.stop, p.step or 1) if isinstance(p, slice) else p for p in parts))
 
 
+def _selected(source: Array, index: Index, target: Array) -> Array:
+    """Return the elements of an array that an index selects; of texts that the engine copies to `target`, their offsets."""
+    return _offsets(source, index) if _are_texts(source, target) else source[index]
+
+
+def _put(target: Array, index: Index, values: Array, source: Array) -> None:
+    """Set selected elements to what `_selected` returned of `source`."""
+    if target.dtype.kind == "T" and source.dtype.kind != "T":
+        source = values.astype(target.dtype)
+        values = _offsets(source, (slice(None),) * source.ndim)
+    if not _are_texts(source, target):
+        target[index] = values
+        return
+    to = _offsets(target, index)
+    values = np.broadcast_to(values, to.shape)
+    native.load().copy_texts(source, np.ascontiguousarray(values), target, np.ascontiguousarray(to))
+
+
+def _are_texts(source: Array, target: Array) -> bool:
+    return source.dtype.kind == target.dtype.kind == "T"
+
+
+def _offsets(array: Array, index: Index) -> Array:
+    """Return for each element that an index selects how many bytes it lies behind the first element of the array."""
+    if any(isinstance(part, slice) for part in index):
+        index = np.ix_(*(np.arange(n)[part] for n, part in zip(array.shape, index, strict=False)))
+    offsets = np.zeros((), np.int64)
+    for part, stride in zip(index, array.strides, strict=False):
+        offsets = offsets + part * stride
+    return offsets
+
+
 class _PointCuts(Cuts):
     """Single elements."""
 
@@ -260,14 +300,16 @@ class _PointCuts(Cuts):
         return tuple(within[self._runs[position]] for within in self._inside)
 
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
-        array[self._places[self._runs[position]]] = chunk[self._chunk_index(position)]
+        values = _selected(chunk, self._chunk_index(position), array)
+        _put(array, (self._places[self._runs[position]],), values, chunk)
 
     def gather(self, position: int, array: Array, chunk: Array) -> None:
-        values = array if array.ndim == 0 else array[self._places[self._runs[position]]]
-        chunk[self._chunk_index(position)] = values
+        index = () if array.ndim == 0 else (self._places[self._runs[position]],)
+        _put(chunk, self._chunk_index(position), _selected(array, index, chunk), array)
 
     def fill(self, position: int | None, array: Array, value: Array) -> None:
-        array[self._places if position is None else self._places[self._runs[position]]] = value
+        places = self._places if position is None else self._places[self._runs[position]]
+        _put(array, (places,), _selected(value, (), array), value)
 
 
 class _ManyCuts(Cuts):

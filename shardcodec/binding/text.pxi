@@ -31,20 +31,40 @@ cdef enum:
     NUMPY_2_0 = 0x12
 
 cdef void **numpy_api = NULL
+cdef bint has_fencepost = False
 
 
 cdef int find_numpy() except -1:
     """Find the functions for StringDType; ImportError where NumPy has none."""
-    global numpy_api
+    global numpy_api, has_fencepost
     cdef void **api
+    from numpy import __version__ as version
+    from numpy.lib import NumpyVersion
     if numpy_api != NULL:
         return 0
     from numpy._core import _multiarray_umath
     api = <void **>PyCapsule_GetPointer(_multiarray_umath._ARRAY_API, NULL)
     if (<FeatureVersion>api[NUMPY_FEATURE_VERSION])() < NUMPY_2_0:
         raise ImportError("expected numpy 2.0 or later, which has functions for StringDType")
+    has_fencepost = NumpyVersion(version) < "2.3.2"
     numpy_api = api
     return 0
+
+
+cdef int pack_string(void *allocator, void *element, const char *text, size_t nbytes) noexcept nogil:
+    """Set an element; -1: no memory.
+
+    NumPy before 2.3.2 takes the memory of an element of 255 bytes for larger than it is, if it was the first text of this element,
+    and a longer text that replaces it overwrites others (its issue 29261). An element that was a short text before is safe.
+    """
+    cdef PackString pack = <PackString>numpy_api[NUMPY_PACK]
+    if has_fencepost and nbytes >= 255:
+        if pack(allocator, element, b"", 0) != 0:
+            return -1
+        memset(element, 0, 16)  # a new element; its old text was freed
+        if pack(allocator, element, b"", 0) != 0:
+            return -1
+    return pack(allocator, element, text, nbytes)
 
 
 cdef struct StringSink:
@@ -58,7 +78,7 @@ cdef void begin_strings(sc_text_sink *sink, void *descr) noexcept nogil:
 
 
 cdef c_bool put_string(sc_text_sink *sink, void *element, const uint8_t *text, size_t nbytes) noexcept nogil:
-    return (<PackString>numpy_api[NUMPY_PACK])((<StringSink *>sink).allocator, element, <const char *>text, nbytes) == 0
+    return pack_string((<StringSink *>sink).allocator, element, <const char *>text, nbytes) == 0
 
 
 cdef void end_strings(sc_text_sink *sink) noexcept nogil:
@@ -240,6 +260,73 @@ def make_texts(places, array, *, bint is_text):
     if to.kind != "O":
         raise TypeError(f"expected an array of objects, got {to.descr}")
     make_objects(to, 0, to.first, &place, is_text)
+
+
+cdef int check_offsets(Elements of, const int64_t *offsets, size_t n) except -1:
+    """Check that each offset, in bytes from the first element, is that of an element of 16 bytes."""
+    cdef int64_t low = 0, high = 0, distance
+    cdef size_t i
+    cdef int a
+    for a in range(of.ndim):
+        if of.shape[a] == 0:
+            high = -1  # no element
+            break
+        distance = <int64_t>(of.shape[a] - 1) * of.strides[a]
+        if distance < 0:
+            low += distance
+        else:
+            high += distance
+    for i in range(n):
+        if high < 0 or offsets[i] < low or offsets[i] > high or offsets[i] % 16:
+            raise ValueError(f"expected offsets of elements from {low} to {high} bytes, got {offsets[i]}")
+    return 0
+
+
+def copy_texts(source, froms, target, tos):
+    """Copy elements of StringDType, one after the other, from these offsets in the source to those in the target.
+
+    An offset is the distance from the first element of an array, in bytes. It does what numpy before 2.5 does wrongly.
+    """
+    cdef Elements of = Elements(source), to = Elements(target)
+    cdef View froms_ = View(froms), tos_ = View(tos)
+    cdef size_t n = froms_.nbytes() // sizeof(int64_t), i
+    cdef const int64_t *origin = <const int64_t *>froms_.words(n)
+    cdef const int64_t *place = <const int64_t *>tos_.words(n)
+    cdef void *descr = <void *><PyObject *>of.descr
+    cdef void *target_descr = <void *><PyObject *>to.descr
+    cdef const uint8_t *first = of.first
+    cdef uint8_t *target_first = to.first
+    cdef void *loading
+    cdef void *packing
+    cdef StaticString text
+    cdef int failed = 0
+    if of.kind != "T" or to.kind != "T" or not target.flags.writeable:
+        raise TypeError(f"expected two arrays of StringDType, and to write to the second, got {of.descr} and {to.descr}")
+    if descr == target_descr:
+        raise ValueError("expected two arrays, which have memory of their own, got views of one")
+    check_offsets(of, origin, n)
+    check_offsets(to, place, n)
+    with nogil:
+        # in the order of their addresses, as each thread does it that holds both
+        if descr < target_descr:
+            loading = (<AcquireAllocator>numpy_api[NUMPY_ACQUIRE])(descr)
+            packing = (<AcquireAllocator>numpy_api[NUMPY_ACQUIRE])(target_descr)
+        else:
+            packing = (<AcquireAllocator>numpy_api[NUMPY_ACQUIRE])(target_descr)
+            loading = (<AcquireAllocator>numpy_api[NUMPY_ACQUIRE])(descr)
+        for i in range(n):
+            text.nbytes, text.start = 0, NULL
+            failed = (<LoadString>numpy_api[NUMPY_LOAD])(loading, first + origin[i], &text)
+            if failed == 0:
+                failed = pack_string(packing, target_first + place[i], text.start, text.nbytes)
+            if failed != 0:
+                break
+        (<ReleaseAllocator>numpy_api[NUMPY_RELEASE])(packing)
+        (<ReleaseAllocator>numpy_api[NUMPY_RELEASE])(loading)
+    if failed > 0:
+        raise ValueError("expected strings, got a missing value")
+    if failed < 0:
+        raise MemoryError
 
 
 def text_offsets(places, offsets):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import ZARR_IS_31, bits, create, ours, quiet, random_array, zarrs_view
+from numpy.lib import NumpyVersion
 from zarr.codecs import BytesCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
@@ -211,6 +212,8 @@ def test_index_arrays_of_any_integer_type(kind: str) -> None:
     values = random_array((16, 24), "int32")
     array[...] = values
     rows = np.array([9, 1, 12], kind)
+    if kind == "u8" and NumpyVersion(np.__version__) < "2.2.0":
+        pytest.skip("zarr refuses unsigned 64-bit index arrays with numpy before 2.2")
     try:
         assert bits(array.oindex[rows, 3:5]) == bits(values[[9, 1, 12], 3:5])
     except shardcodec.UnsupportedError:

@@ -46,7 +46,7 @@ from zarr.core.dtype import VariableLengthBytes
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
-from shardcodec import CodecError, open_array
+from shardcodec import CodecError, native, open_array
 from shardcodec.zarr_plugin.array_codecs import StagedKind, TextKind, kind_of
 
 TEXTS = [
@@ -232,6 +232,87 @@ def test_random_programs(program: tuple[str, dict[str, Any], list[Any]], write_e
                 found, direct, answer = array.vindex[selection], handle.vindex[selection], expected[selection]
             assert equal(found, answer) and equal(direct, answer)
             assert equal(array[...], expected) and equal(zarrs_view(array)[...], expected)
+
+
+LONG = ["", "y" * 16, "z" * 254, "z" * 255, "z" * 256, "z" * 300, "ü" * 127, "ü" * 128]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["planes", "plain turned"])
+def test_long_texts_with_index_arrays(kind: str, name: str) -> None:
+    """numpy 2.0 to 2.4 stored wrong elements or ended the process: long texts, index arrays along several axes, repeated values.
+
+    Inner chunks without elements have a long fill value; inner chunks are merged with texts of 255 bytes, a limit of numpy's memory.
+    """
+    rng = np.random.default_rng(2)
+    store = MemoryStore()
+    fill = "f" * 40 if kind == "string" else b"f" * 40
+    create(store, kind, fill_value=fill, **ANY[name])
+    handle = open_array(store, mode="r+")
+    expected = np.full(handle.shape, fill, dtype=object)
+    out = np.empty(handle.shape, np.dtypes.StringDType() if kind == "string" else object)
+    for step in range(60):
+        rows, columns = (rng.permutation(n)[: rng.integers(1, 4)] for n in handle.shape)
+        texts = rng.choice(LONG, (len(rows), len(columns)))
+        objects = np.array([text if kind == "string" else text.encode() for text in texts.flat], dtype=object)
+        values = objects.reshape(texts.shape).astype(out.dtype)
+        if step % 3 == 0:
+            handle.set_selection((rows, columns), values, kind="orthogonal")
+            expected[np.ix_(rows, columns)] = objects.reshape(texts.shape)
+        elif step % 3 == 1:
+            handle.set_selection((rows, columns), values[0, 0], kind="orthogonal")
+            expected[np.ix_(rows, columns)] = objects[0]
+        else:
+            n = min(len(rows), len(columns))
+            handle.set_selection((rows[:n], columns[:n]), values[0, 0], kind="coordinate")
+            expected[rows[:n], columns[:n]] = objects[0]
+        found = handle.get_selection((rows, columns), kind="orthogonal")
+        assert found.tolist() == expected[np.ix_(rows, columns)].tolist()
+        n = min(len(rows), len(columns))
+        found = handle.get_selection((rows[:n], columns[:n]), kind="coordinate")
+        assert found.tolist() == expected[rows[:n], columns[:n]].tolist()
+        handle.get_selection(..., out=out)
+        assert out.tolist() == expected.tolist()
+
+
+def test_texts_that_replace_others_keep_to_their_memory() -> None:
+    """numpy 2.0 to 2.3.1 wrote past the end of an element of 255 bytes, so neighbours had other texts."""
+    lengths = [0, 1, 15, 16, 254, 255, 256, 257, 300]
+    target = np.empty(4, np.dtypes.StringDType())
+    expected = [""] * 4
+    rng = np.random.default_rng(0)
+    for number in range(2000):
+        place, text = int(rng.integers(4)), "abcd"[number % 4] * int(rng.choice(lengths))
+        source, expected[place] = np.array([text], target.dtype), text
+        native.load().copy_texts(source, np.zeros(1, np.int64), target, np.array([16 * place]))
+        assert target.tolist() == expected
+
+
+def test_copies_outside_of_an_array_are_refused() -> None:
+    texts = np.array([["a", "b" * 20], ["c", "d"]], np.dtypes.StringDType())
+    target = np.empty((2, 2), texts.dtype)
+    copy = native.load().copy_texts
+    every = np.arange(4) * 16
+    copy(texts[::-1, ::-1], -every, target, every)
+    assert target.ravel().tolist() == ["d", "c", "b" * 20, "a"]
+    for wrong in ([64], [-16], [8], [2**62]):
+        for froms, tos in ((wrong, [0]), ([0], wrong)):
+            with pytest.raises(ValueError, match="expected offsets of elements from 0 to 48 bytes"):
+                copy(texts, np.array(froms), target, np.array(tos))
+    with pytest.raises(ValueError, match="2 numbers of 8 bytes, got 8 bytes"):
+        copy(texts, np.zeros(2, np.int64), target, np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="expected offsets"):
+        copy(texts[:0], np.zeros(1, np.int64), target, np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="views of one"):
+        copy(texts, every, texts.T, every)
+    with pytest.raises(TypeError, match="StringDType"):
+        copy(texts.astype(object), every, target, every)
+    target.flags.writeable = False
+    with pytest.raises(TypeError, match="write"):
+        copy(texts, every, target, every)
+    missing = np.array(["a", None], np.dtypes.StringDType(na_object=None))
+    with pytest.raises(ValueError, match="missing value"):
+        copy(missing, np.array([16]), np.empty(1, texts.dtype), np.zeros(1, np.int64))
 
 
 @pytest.mark.parametrize("kind", KINDS)
