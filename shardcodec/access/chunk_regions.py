@@ -253,7 +253,7 @@ def _put(target: Array, index: Index, values: Array, source: Array) -> None:
 
 
 def _are_texts(source: Array, target: Array) -> bool:
-    return source.dtype.kind == target.dtype.kind == "T"
+    return bool(source.dtype.kind == target.dtype.kind == "T")
 
 
 def _offsets(array: Array, index: Index) -> Array:
