@@ -52,6 +52,7 @@ __all__ = [
     "StorageOption",
     "ThreadsOption",
     "parse_share",
+    "printable",
     "run_command",
     "shown",
     "spec_from",
@@ -193,6 +194,15 @@ def spec_from(file: str | None) -> ShardSpec | None:
 # `Output`: prints results as text, as one JSON document, or as one JSON document a line.
 
 
+# Control characters, which would move the cursor of a terminal or change its colours.
+_CONTROLS = {n: repr(chr(n))[1:-1] for n in (*range(0x20), *range(0x7F, 0xA0))}
+
+
+def printable(text: str) -> str:
+    """Return a line for readers, with escapes for the control characters that names may have."""
+    return text.translate(_CONTROLS)
+
+
 class Output:
     """Prints results in the form that the user chose.
 
@@ -229,7 +239,7 @@ class Output:
         """Print lines, if the output is for readers."""
         if self.is_text:
             for line in lines:
-                self._write(line)
+                self._write(printable(line))
 
     def end(self, report: Report) -> None:
         """Print the whole result, if the output is JSON."""
@@ -458,7 +468,7 @@ class _Bar(_Shown):
     def _begin(self, name: str, total: int | None) -> None:
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(name, total=total, rate="")
+        self._task = self._bars.add_task(printable(name), total=total, rate="")
 
     def _show(self, n: int, now: float) -> None:
         if self._task is not None:
@@ -497,7 +507,7 @@ def shown(kind: ProgressKind, stop: StopRequests) -> Iterator[Monitor]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # names may have brackets
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),

@@ -34,7 +34,8 @@ MAX_UNCHECKED = 1000
 MAX_NAMED = 20
 
 # Findings that `repair` can do something about.
-_REPAIRED = frozenset(FindingKind) - WARNINGS - {FindingKind.MISSING_OBJECT, FindingKind.STALE_METADATA}
+_REPLACED = frozenset({FindingKind.DIFFERENT, FindingKind.MISSING_OBJECT})
+_REPAIRED = frozenset(FindingKind) - WARNINGS - _REPLACED - {FindingKind.STALE_METADATA}
 
 
 @dataclass(frozen=True)
@@ -281,6 +282,8 @@ class VerifyReport(Report):
         path, kinds = shlex.quote(self.target), self.kinds
         if any(kinds.get(kind) for kind in _REPAIRED):
             yield f"`shardcodec repair {path} --to NEW --dry-run` shows what can be restored; `--from COPY` takes the rest from a copy"
+        if any(kinds.get(kind) for kind in _REPLACED):
+            yield "`repair` keeps all that decodes: copy objects that differ, or are missing, from the hierarchy that is right"
         if kinds.get(FindingKind.STALE_METADATA):
             yield f"consolidate the metadata: `python -c 'import zarr; zarr.consolidate_metadata({self.target!r})'`"
         if any("no manifest" in part.reason for part in self.unchecked):

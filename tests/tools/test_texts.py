@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create
+from helpers import create, quiet
 
 import shardcodec
 import shardcodec.cli.common as common
@@ -187,6 +187,26 @@ def test_report_is_whole_beside_a_bar(
     assert json.loads(text)["schema"] == "shardcodec.verify"
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_names_are_neither_markup_nor_commands_of_a_terminal(
+    is_terminal: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal an array `deep[/b]` ended each command with a traceback of rich, and the name of another one could set colours."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with quiet():
+        zarr.create_group(tmp_path / "g")
+    names = ("deep[/b]", "x[red]", "line\nand \x1b[31mred")
+    for name in names:
+        create(tmp_path / "g" / name)[...] = 1
+    with quiet():
+        zarr.create_group(tmp_path / "g/deep[")
+    assert run(["verify", str(tmp_path / "g")]) == 0
+    out, err = capsys.readouterr()
+    assert "\n".join(["", "deep[/b]", ""]) in out and "\n".join(["", r"line\nand \x1b[31mred", ""]) in out
+    assert is_terminal == ("x[red]" in err) and "\x1b[31mred" not in out + err
+
+
 def test_time_left_follows_from_the_last_shards() -> None:
     """A resumed job skips the first thousand shards at once, and then needs a second for each."""
     pace = common.Pace(1100, 0.0)
@@ -196,3 +216,12 @@ def test_time_left_follows_from_the_last_shards() -> None:
         pace.advance(1, float(second))
     assert pace.shards() == "1070 of 1100 shards"
     assert pace.rate(70.0) == "70 MiB, 1 MiB/s, 30 s left"
+
+
+def test_next_step_of_objects_that_differ_is_no_repair(tmp_path: Path) -> None:
+    """`repair` was named for elements that differ from a copy, and it finds no damage in them."""
+    create(tmp_path / "old")[...] = 1
+    create(tmp_path / "new")[...] = 2
+    text = str(tools.verify(tmp_path / "new", against=tmp_path / "old"))
+    assert "copy objects that differ, or are missing, from the hierarchy that is right" in text
+    assert "shardcodec repair" not in text
