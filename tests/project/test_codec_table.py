@@ -33,9 +33,10 @@ def names() -> set[str]:
 
 
 def test_every_codec_is_compared_with_zarr() -> None:
-    assert {row.name for row in codec_rows.ROWS} == names()
+    rows = {row.name for row in codec_rows.ROWS}
+    assert rows == names(), f"tests/codec_rows.py: add or remove the rows of {sorted(rows ^ names())}"
     in_v2 = {row.name.removeprefix("numcodecs.") for row in codec_rows.ROWS if row.in_v2}
-    assert in_v2 == set(NUMCODECS)
+    assert in_v2 == set(NUMCODECS), f"tests/codec_rows.py: correct in_v2 of {sorted(in_v2 ^ set(NUMCODECS))}"
 
 
 def test_python_and_c_have_the_same_codecs() -> None:
@@ -54,11 +55,14 @@ def test_python_and_c_have_the_same_codecs() -> None:
             lowered |= {codec.native()[0] for codec in resolved if codec.json_name not in EVERYWHERE}
     big = named("cast_value", data_type="int16"), named("bytes", endian="big")
     lowered |= {name for name, _ in lower(ChainSpec((4, 6), "int32", 0, big))["ops"]}
-    assert lowered == set(native.CODECS)
+    assert lowered == set(native.CODECS), (
+        f"SC_CODECS of csrc/codecs/sc_codec.h and the classes of shardcodec/format differ: {sorted(lowered ^ set(native.CODECS))}"
+    )
 
 
 def test_every_class_of_a_codec_can_be_imported_from_one_module() -> None:
-    assert {row.codec.__name__ for row in ROWS} <= set(codec_module.__all__)
+    missing = {row.codec.__name__ for row in ROWS} - set(codec_module.__all__)
+    assert not missing, f"add to __all__ of shardcodec/format/codecs.py: {sorted(missing)}"
 
 
 def test_numcodecs_has_every_codec_of_v2() -> None:
