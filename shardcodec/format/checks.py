@@ -28,6 +28,7 @@ __all__ = [
     "check_keys",
     "parse_named",
     "show",
+    "unknown_codec",
     "unsupported",
     "within",
     "wrong",
@@ -46,6 +47,19 @@ def wrong(path: str, reason: str, **numbers: Any) -> NoReturn:
 def unsupported(path: str, reason: str, **names: Any) -> NoReturn:
     """Raise `UnsupportedError` about the value at ``path``."""
     raise UnsupportedError(_place(path, reason), path=path, reason=reason, **names)
+
+
+def unknown_codec(path: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raise `UnsupportedError` about a codec that is not among the known ones; a close name is named, because it may be meant."""
+    from difflib import get_close_matches  # needed for this error alone
+
+    family = (
+        "numcodecs." if name.startswith("numcodecs.") else ""
+    )  # with it, all of its codecs would be close
+    names = [one.removeprefix(family) for one in known if one.startswith(family)]
+    near = get_close_matches(name.removeprefix(family)[:60], names, n=1, cutoff=0.8)
+    hint = f"; is {family + near[0]!r} meant?" if near else ""
+    unsupported(path, f"shardcodec does not implement codec {show(name)}{hint}", codec=name)
 
 
 def _place(path: str, reason: str) -> str:

@@ -16,7 +16,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from .checks import as_int, as_int_tuple, as_items, check_keys, parse_named, show, unsupported, within, wrong
+from .checks import (
+    as_int,
+    as_int_tuple,
+    as_items,
+    check_keys,
+    parse_named,
+    show,
+    unknown_codec,
+    unsupported,
+    within,
+    wrong,
+)
 from .codec_classes import (
     BLOSC_COMPRESSORS,
     BLOSC_SHUFFLES,
@@ -230,7 +241,7 @@ def _parse_codec(data: object, lenient: bool) -> Codec:
         return data
     name, configuration = parse_named(data)
     if name not in _PARSERS:
-        unsupported("", f"shardcodec does not implement codec {show(name)}", codec=name)
+        unknown_codec("", name, _PARSERS)
     with within("configuration"):
         return _PARSERS[name](configuration, lenient)
 

@@ -39,6 +39,7 @@ from .checks import (
     check_keys,
     parse_named,
     show,
+    unknown_codec,
     unsupported,
     within,
     wrong,
@@ -512,7 +513,7 @@ def _numcodec(data: Mapping[str, Any], itemsize: int) -> Codec:
     if not isinstance(name, str):
         wrong("id", f"expected the name of a codec, got {show(name)}", actual=name)
     if name not in NUMCODECS:
-        unsupported("id", f"shardcodec does not implement codec {show(name)}", codec=name)
+        unknown_codec("id", name, NUMCODECS)
     if name == "blosc" and data.get("typesize") is None:
         data = {**data, "typesize": itemsize}  # numcodecs takes it from its input
     if name == "shuffle":

@@ -17,6 +17,7 @@ import pytest
 from spec_checks import AT, NAMESPACE, refused, shard
 from spec_json import BIG, CRC, LITTLE, metadata, named, sharding, transpose
 
+import shardcodec
 from shardcodec import errors
 from shardcodec.errors import SpecError, UnsupportedError
 from shardcodec.format import checks
@@ -476,3 +477,19 @@ def test_specs_import_only_numpy() -> None:
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 imported.add(str(node.module).partition(".")[0])
     assert imported - set(sys.stdlib_module_names) <= {"numpy", "ml_dtypes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("zstdd", "; is 'zstd' meant?"),
+        ("numcodecs.shufle", "; is 'numcodecs.shuffle' meant?"),
+        ("numcodecs.lzma", ""),  # another codec, and not lz4
+        ("z" * 10**6, ""),
+    ],
+)
+def test_misspelt_codec_is_named_with_the_one_that_may_be_meant(name: str, meant: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        shardcodec.ShardSpec((4,), (2,), "uint8", 0, [LITTLE, name])
+    text = f"codecs[1]: shardcodec does not implement codec {checks.show(name)}{meant}"
+    assert str(caught.value) == text
