@@ -43,6 +43,7 @@ __all__ = [
     "mended_documents",
     "mended_notes",
     "with_needed",
+    "with_ome_05",
 ]
 
 Attributes = Mapping[str, Any]
@@ -368,6 +369,55 @@ def _entries(place: Attributes, name: str) -> list[Attributes]:
 
 def _has_path(entry: Any) -> bool:
     return isinstance(entry, Mapping) and isinstance(entry.get("path"), str)
+
+
+# Metadata of OME-Zarr, which 0.4 has among the other attributes of a group and 0.5 below ``ome``.
+_OF_OME = frozenset(
+    {"multiscales", "omero", "image-label", "labels", "plate", "well", "series", "bioformats2raw.layout"}
+)
+
+
+def with_ome_05(groups: Mapping[str, Attributes]) -> dict[str, dict[str, Any]]:
+    """Return the attributes of groups whose metadata are those of OME-Zarr 0.4, as 0.5 has them: 0.4 is of Zarr v2 only.
+
+    Groups of SpatialData stay, because it has versions of its own.
+    """
+    spatial = {path for path, attributes in groups.items() if "spatialdata_attrs" in attributes}
+    old = {
+        path: attributes
+        for path, attributes in groups.items()
+        if "ome" not in attributes and spatial.isdisjoint((path, *_groups_above(path)))
+    }
+    found = {path for path, attributes in old.items() if _is_ome_04(attributes)}
+    layout = "bioformats2raw.layout"
+    found |= {path for path in old if layout in old[path] and any(is_below(one, path) for one in found)}
+    found |= {child for path in found for name in ("labels", "OME") if (child := _inside(path, name)) in old}
+    return {path: _ome_05(old[path]) for path in found}
+
+
+def _is_ome_04(attributes: Attributes) -> bool:
+    """Return True for a group of an image, a plate or a well."""
+    images = attributes.get("multiscales")
+    parts = [*(images if isinstance(images, list) else ()), attributes.get("plate"), attributes.get("well")]
+    versions = [part.get("version") for part in parts if isinstance(part, Mapping)]
+    return bool(versions) and set(versions) == {"0.4"}
+
+
+def _ome_05(attributes: Attributes) -> dict[str, Any]:
+    ome = {name: _without_version(value) for name, value in attributes.items() if name in _OF_OME}
+    others = {name: value for name, value in attributes.items() if name not in _OF_OME}
+    return {"ome": {"version": "0.5", **ome}, **others}
+
+
+def _without_version(value: Any) -> Any:
+    """Return metadata without the version, which 0.5 has once in a group."""
+    if isinstance(value, list):
+        return list(map(_without_version, value))
+    return (
+        {name: one for name, one in value.items() if name != "version"}
+        if isinstance(value, Mapping)
+        else value
+    )
 
 
 def mended(group: str, attributes: Attributes, is_there: IsThere) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from shardcodec.tools.related_nodes import (
     Selection,
     mended,
     with_needed,
+    with_ome_05,
 )
 
 VERSIONS = ["0.4", "0.5"]
@@ -504,3 +505,62 @@ def test_command_takes_and_leaves_arrays(tmp_path: Path, capsys: pytest.CaptureF
     assert run(plan) == 0
     assert run(["run-part", str(tmp_path / "p.json"), "0"]) == 0
     assert array_names(tmp_path / "c") == ["tas"]
+
+
+@pytest.mark.parametrize("kind", ["image", "plate"])
+def test_ome_zarr_04_becomes_05(kind: str, tmp_path: Path) -> None:
+    """Copies had the metadata of 0.4 in Zarr v3, which no version of OME-Zarr has: ome-zarr-models and neuroglancer refused them."""
+    {"image": image, "plate": plate}[kind](tmp_path / "old", "0.4")
+    versioned = {"multiscales": [{"version": "0.4"}], "plate": {"version": "0.4"}, "well": {"version": "0.4"}}
+    with quiet():
+        group = zarr.open_group(tmp_path / "old")
+        groups = [group, *(node for _, node in group.members(max_depth=None) if isinstance(node, zarr.Group))]
+    for one in groups:
+        for name in versioned.keys() & dict(one.attrs).keys():
+            more = versioned[name]
+            given = one.attrs[name]
+            one.attrs[name] = [{**given[0], **more[0]}] if isinstance(more, list) else {**given, **more}
+    old = {one.path: dict(one.attrs) for one in groups}
+    report = convert(tmp_path / "old", tmp_path / "new")
+    assert report.notes == ("the metadata of OME-Zarr 0.4, which needs Zarr v2, became those of 0.5",)
+    new = {
+        path: json.loads((tmp_path / "new" / path / "zarr.json").read_text()).get("attributes", {})
+        for path in old
+    }
+    names = {"multiscales", "omero", "plate", "well", "labels"}
+    for path, attributes in old.items():
+        if not names & attributes.keys():
+            assert new[path] == attributes  # tables and their parts, rows of a plate
+            continue
+        ome = new[path].pop("ome")
+        assert ome.pop("version") == "0.5" and new[path] == {}
+        assert "version" not in str(ome) and ome.keys() == attributes.keys()
+    level = "s0" if kind == "image" else "A/1/0/s0"
+    stored = json.loads((tmp_path / "new" / level / "zarr.json").read_text())
+    assert stored["dimension_names"] == list("czyx" if kind == "image" else "yx")
+
+
+def test_only_groups_of_ome_zarr_04_become_05() -> None:
+    image04 = {"multiscales": [{"version": "0.4", "datasets": []}], "omero": {}, "mine": 1}
+    assert with_ome_05({"": image04}) == {
+        "": {"ome": {"version": "0.5", "multiscales": [{"datasets": []}], "omero": {}}, "mine": 1}
+    }
+    for attributes in (
+        {"multiscales": [{"version": "0.3"}]},
+        {"multiscales": [{"version": "0.4"}, {"version": "0.4-dev-spatialdata"}]},
+        {"multiscales": "x", "labels": ["a"], "series": 1},
+        {"bioformats2raw.layout": 3},
+        {**image04, "spatialdata_attrs": {}},
+        {**image04, "ome": {}},
+    ):
+        assert with_ome_05({"": attributes, "labels": {"labels": ["a"]}}) == {}
+    layout = {
+        "": {"bioformats2raw.layout": 3},
+        "OME": {"series": ["0"]},
+        "0": image04,
+        "other": {"labels": ["a"]},
+    }
+    new = with_ome_05(layout)
+    assert new.keys() == {"", "OME", "0"}
+    assert new[""] == {"ome": {"version": "0.5", "bioformats2raw.layout": 3}}
+    assert new["OME"] == {"ome": {"version": "0.5", "series": ["0"]}}

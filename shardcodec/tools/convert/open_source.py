@@ -27,11 +27,13 @@ from ..related_nodes import (
     KnownNodes,
     Selection,
     ZarrNodes,
+    axes_of_levels,
     group_notes,
     groups_of,
     mended,
     mended_notes,
     with_needed,
+    with_ome_05,
 )
 from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
@@ -222,6 +224,7 @@ def _zarr_tree(
         return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others)
     document = document_of(root) or {}
     groups = {}
+    old_groups: set[str] = set()
     notes: list[str] = []
     consolidated: list[str] = []
     for name, folder, group in group_documents(root, document):
@@ -232,9 +235,11 @@ def _zarr_tree(
         if group.get("zarr_format") != 3:
             attributes, more = as_json_attributes(attributes)
             notes += group_notes(name, more)
+            old_groups.add(name)
         groups[name] = attributes
         if _is_consolidated(folder, group):
             consolidated.append(name)
+    arrays = _with_ome_05(arrays, groups, old_groups, notes)
     not_others = [*verbatim, *(array.name for array in unsupported)]  # copied as arrays, or left out
     others = _others(root, targets, documents, not_others)
     return SourceTree(
@@ -248,6 +253,23 @@ def _zarr_tree(
         left=tuple(unsupported),
         unchosen=tuple(target.name for target in targets if target.name not in chosen),
     )
+
+
+def _with_ome_05(
+    arrays: list[SourceArray], groups: dict[str, dict[str, Any]], of_v2: Collection[str], notes: list[str]
+) -> list[SourceArray]:
+    """Replace metadata of OME-Zarr 0.4 in groups of Zarr v2, and return the arrays: its levels have the names of their axes in 0.5."""
+    new = with_ome_05({name: groups[name] for name in of_v2})
+    groups.update(new)
+    if new:
+        notes.append("the metadata of OME-Zarr 0.4, which needs Zarr v2, became those of 0.5")
+    axes = {path: names for path, names in axes_of_levels(new).items() if None not in names}
+    return [
+        replace(array, dimension_names=list(axes[array.name]))
+        if array.dimension_names is None and len(axes.get(array.name, ())) == len(array.shape) > 0
+        else array
+        for array in arrays
+    ]
 
 
 def _targets(
