@@ -368,7 +368,7 @@ def test_only_some_arrays(tmp_path: Path) -> None:
     assert [one.name for one in report.arrays] == ["1"]
     convert(tmp_path / "a.zarr", tmp_path / "c.zarr", array="0")
     assert sorted(name for name, _ in zarr.open_group(tmp_path / "c.zarr").members()) == ["0"]
-    with pytest.raises(FileNotFoundError, match="expected an array that matches"):
+    with pytest.raises(FileNotFoundError, match="expected an array or a group that matches"):
         convert(tmp_path / "a.zarr", tmp_path / "d.zarr", only=["x/*"])
 
 
