@@ -207,7 +207,7 @@ def test_options_reach_only_the_service_of_the_first_url(places: list[Any], reac
 
 
 def test_options_for_paths_alone_are_refused() -> None:
-    with pytest.raises(TypeError, match="expected them only with a URL, got a str$"):
+    with pytest.raises(TypeError, match=r"expected them only with a URL, got a str$"):
         placed_options({"region": "x"}, "a", "b", None)
 
 
