@@ -239,6 +239,8 @@ def _parsed(line: bytes) -> tuple[str, str] | None:
     if match[1]:
         originals = {text[1]: char for char, text in _ESCAPES.items()}
         name = re.sub(r"\\(.)", lambda escape: originals.get(escape[1], escape[0]), name)
+    while name.startswith("./"):  # as `find . -type f` names files
+        name = name[2:].lstrip("/")
     return name, match[2].decode().lower()
 
 

@@ -204,11 +204,13 @@ def test_sha256sum_takes_the_manifest(level: Any, tmp_path: Path) -> None:
     assert kinds(folder, level=level, since=manifest) == {"missing shard": 1}
 
 
-def test_lines_of_sha256sum_itself_are_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["", "./"])
+def test_lines_of_sha256sum_itself_are_taken(start: str, tmp_path: Path) -> None:
+    """Names of `find . -type f`, with `./`, were those of another target."""
     folder, manifest = tmp_path / "g.zarr", tmp_path / "m.sha256"
     hierarchy(folder)
     (folder / "new\nline").write_text("1")
-    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    names = [f"{start}{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file()]
     if shutil.which("sha256sum") is None:
         pytest.skip("sha256sum is not installed")
     manifest.write_bytes(
