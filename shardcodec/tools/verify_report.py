@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -285,6 +286,10 @@ class VerifyReport(Report):
         if any(kinds.get(kind) for kind in _REPLACED):
             yield "`repair` keeps all that decodes: copy objects that differ, or are missing, from the hierarchy that is right"
         if kinds.get(FindingKind.STALE_METADATA):
-            yield f"consolidate the metadata: `python -c 'import zarr; zarr.consolidate_metadata({self.target!r})'`"
+            place = json.dumps(
+                self.target, ensure_ascii=False
+            )  # with double quotes, inside of those of the shell
+            program = shlex.quote(f"import zarr; zarr.consolidate_metadata({place})")
+            yield f"consolidate the metadata: `python -c {program}`"
         if any("no manifest" in part.reason for part in self.unchecked):
             yield f"`shardcodec verify {path} --manifest OUT.sha256`, and later `--since OUT.sha256`, compares other objects, too"

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,17 @@ def test_document_with_wrong_members_is_found(name: str, edit: dict[str, Any], t
     file = tmp_path / "g.zarr" / name
     file.write_text(json.dumps(json.loads(file.read_text()) | edit))
     assert kinds(tmp_path / "g.zarr") == {"unreadable": 1}
+
+
+def test_command_that_consolidates_runs_in_a_shell(tmp_path: Path) -> None:
+    """Its quotes were those of the shell and of Python at once: `NameError: name 'g' is not defined`."""
+    folder = tmp_path / "it's mine.zarr"
+    hierarchy(folder)
+    with quiet():
+        zarr.open_group(folder, mode="r+", use_consolidated=False)["plain"].attrs["units"] = "km"
+    command = str(verify(folder)).partition("consolidate the metadata: `python ")[2].partition("`")[0]
+    subprocess.run(f"{shlex.quote(sys.executable)} {command}", shell=True, check=True)
+    assert verify(folder).kinds == {}
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
