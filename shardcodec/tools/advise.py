@@ -27,7 +27,7 @@ import numpy as np
 from ..access.array_reader import ArrayReader
 from ..access.box_reader import ArrayObjects, folder_at
 from ..access.inner_chunks import compiled
-from ..arguments import checked
+from ..arguments import checked, show
 from ..errors import UnsupportedError
 from ..format.codecs import Transpose
 from ..format.metadata import key_encoding
@@ -244,7 +244,10 @@ def advise(
     """
     shape, bounds = tuple(int(n) for n in shape), bounds or Bounds()
     bounds.check()
-    itemsize = np.dtype(dtype).itemsize
+    try:
+        itemsize = np.dtype(dtype).itemsize
+    except TypeError as error:
+        raise TypeError(f"dtype: expected a data type, got {show(dtype)}: {error}") from None
     if not shape or min(shape) < 1 or not accesses:
         raise ValueError(
             f"shape, accesses: expected an array with elements and at least one access, got shape {shape} and "

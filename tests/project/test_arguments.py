@@ -209,6 +209,7 @@ CHECKED_BY_HAND: dict[str, tuple[str, Callable[[Any], Any], Sequence[Any]]] = {
         lambda value: store().read_many_sync([], byte_ranges=value),
         [ODD, "t*", 1],
     ),
+    "dtype": ("dtype", lambda value: tools.advise(**{**SHAPE_AND_TYPE, "dtype": value}), ["unit8", ODD, 1]),
     "children": ("children", lambda value: shardcodec.enable(children=value), [ODD, "no", 1, None, []]),
     "queue": (
         "queue",
