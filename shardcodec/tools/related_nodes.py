@@ -246,6 +246,16 @@ _NAMES_OF_CF = (
     "node_count",
     "part_node_count",
     "interior_ring",
+    # meshes (UGRID)
+    "mesh",
+    "edge_coordinates",
+    "face_coordinates",
+    "face_node_connectivity",
+    "edge_node_connectivity",
+    "face_edge_connectivity",
+    "face_face_connectivity",
+    "edge_face_connectivity",
+    "boundary_node_connectivity",
 )
 # Encodings of groups of AnnData that are read member by member. A group with any other one is read as a whole.
 _MEMBERWISE = frozenset({"anndata", "raw", "dict", "dataframe", "MuData"})

@@ -564,3 +564,15 @@ def test_only_groups_of_ome_zarr_04_become_05() -> None:
     assert new.keys() == {"", "OME", "0"}
     assert new[""] == {"ome": {"version": "0.5", "bioformats2raw.layout": 3}}
     assert new["OME"] == {"ome": {"version": "0.5", "series": ["0"]}}
+
+
+def test_mesh_comes_along() -> None:
+    """A variable on a mesh was copied without the mesh, so no program knew where its elements are."""
+    mesh = {"node_coordinates": "x y", "face_node_connectivity": "faces", "edge_face_connectivity": "none"}
+    facts = {
+        "heat": ArrayFacts(("face",), {"mesh": "mesh", "location": "face"}),
+        "mesh": ArrayFacts((), {"cf_role": "mesh_topology", **mesh}),
+        **{name: ArrayFacts((), {}) for name in ("x", "y", "faces", "other")},
+    }
+    nodes = KnownNodes({name: lambda one=one: one for name, one in facts.items()}, {})
+    assert with_needed(["heat"], nodes) == {"heat", "mesh", "x", "y", "faces"}
