@@ -53,9 +53,8 @@ def unknown_codec(path: str, name: str, known: Iterable[str]) -> NoReturn:
     """Raise `UnsupportedError` about a codec that is not among the known ones; a close name is named, because it may be meant."""
     from difflib import get_close_matches  # needed for this error alone
 
-    family = (
-        "numcodecs." if name.startswith("numcodecs.") else ""
-    )  # with it, all of its codecs would be close
+    # with the prefix, all codecs of numcodecs would be close to each other
+    family = "numcodecs." if name.startswith("numcodecs.") else ""
     names = [one.removeprefix(family) for one in known if one.startswith(family)]
     near = get_close_matches(name.removeprefix(family)[:60], names, n=1, cutoff=0.8)
     hint = f"; is {family + near[0]!r} meant?" if near else ""

@@ -423,11 +423,9 @@ def _without_version(value: Any) -> Any:
     """Return metadata without the version, which 0.5 has once in a group."""
     if isinstance(value, list):
         return list(map(_without_version, value))
-    return (
-        {name: one for name, one in value.items() if name != "version"}
-        if isinstance(value, Mapping)
-        else value
-    )
+    if isinstance(value, Mapping):
+        return {name: one for name, one in value.items() if name != "version"}
+    return value
 
 
 def mended(group: str, attributes: Attributes, is_there: IsThere) -> dict[str, Any]:

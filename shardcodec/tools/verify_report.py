@@ -286,9 +286,8 @@ class VerifyReport(Report):
         if any(kinds.get(kind) for kind in _REPLACED):
             yield "`repair` keeps all that decodes: copy objects that differ, or are missing, from the hierarchy that is right"
         if kinds.get(FindingKind.STALE_METADATA):
-            place = json.dumps(
-                self.target, ensure_ascii=False
-            )  # with double quotes, inside of those of the shell
+            # the double quotes of JSON, because the shell has the single ones
+            place = json.dumps(self.target, ensure_ascii=False)
             program = shlex.quote(f"import zarr; zarr.consolidate_metadata({place})")
             yield f"consolidate the metadata: `python -c {program}`"
         if any("no manifest" in part.reason for part in self.unchecked):
