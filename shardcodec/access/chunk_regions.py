@@ -248,7 +248,8 @@ def _put(target: Array, index: Index, values: Array, source: Array) -> None:
         target[index] = values
         return
     to = _offsets(target, index)
-    values = np.broadcast_to(values, to.shape)
+    if values.size > 1:
+        values = np.broadcast_to(values, to.shape)
     native.load().copy_texts(source, np.ascontiguousarray(values), target, np.ascontiguousarray(to))
 
 

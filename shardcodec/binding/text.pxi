@@ -285,12 +285,14 @@ cdef int check_offsets(Elements of, const int64_t *offsets, size_t n) except -1:
 def copy_texts(source, froms, target, tos):
     """Copy elements of StringDType, one after the other, from these offsets in the source to those in the target.
 
-    An offset is the distance from the first element of an array, in bytes. It does what numpy before 2.5 does wrongly.
+    An offset is the distance from the first element of an array, in bytes. A single element of the source is copied to all places.
     """
     cdef Elements of = Elements(source), to = Elements(target)
     cdef View froms_ = View(froms), tos_ = View(tos)
-    cdef size_t n = froms_.nbytes() // sizeof(int64_t), i
-    cdef const int64_t *origin = <const int64_t *>froms_.words(n)
+    cdef size_t n = tos_.nbytes() // sizeof(int64_t), i
+    cdef size_t step = froms_.nbytes() != sizeof(int64_t)  # 0: the source has one element
+    cdef size_t n_froms = n if step else 1
+    cdef const int64_t *origin = <const int64_t *>froms_.words(n_froms)
     cdef const int64_t *place = <const int64_t *>tos_.words(n)
     cdef void *descr = <void *><PyObject *>of.descr
     cdef void *target_descr = <void *><PyObject *>to.descr
@@ -304,7 +306,7 @@ def copy_texts(source, froms, target, tos):
         raise TypeError(f"expected two arrays of StringDType, and to write to the second, got {of.descr} and {to.descr}")
     if descr == target_descr:
         raise ValueError("expected two arrays, which have memory of their own, got views of one")
-    check_offsets(of, origin, n)
+    check_offsets(of, origin, n_froms)
     check_offsets(to, place, n)
     with nogil:
         # in the order of their addresses, as each thread does it that holds both
@@ -316,7 +318,7 @@ def copy_texts(source, froms, target, tos):
             loading = (<AcquireAllocator>numpy_api[NUMPY_ACQUIRE])(descr)
         for i in range(n):
             text.nbytes, text.start = 0, NULL
-            failed = (<LoadString>numpy_api[NUMPY_LOAD])(loading, first + origin[i], &text)
+            failed = (<LoadString>numpy_api[NUMPY_LOAD])(loading, first + origin[i * step], &text)
             if failed == 0:
                 failed = pack_string(packing, target_first + place[i], text.start, text.nbytes)
             if failed != 0:

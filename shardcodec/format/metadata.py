@@ -74,7 +74,7 @@ Edges = tuple[tuple[int, ...], ...]
 
 
 class UserMetadata(TypedDict, total=False):
-    """What a user adds to the metadata of an array."""
+    """Keywords of `ShardSpec.to_metadata`, for type checkers: members of the metadata that are not part of the encoding."""
 
     attributes: Mapping[str, Any] | None
     dimension_names: Iterable[str | None] | None

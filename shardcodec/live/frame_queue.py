@@ -356,11 +356,10 @@ class StreamQueue:
     def _error(self, error: Exception) -> StreamError:
         waiting = [frame.number for frame in self.waiting()]
         numbers = sorted({*waiting, *range(self.n_published, self.n_stored)})
-        shown = (
-            f"{len(numbers)} frames from number {numbers[0]} on" if numbers else "the record of the stream"
-        )
-        if len(numbers) == 1:
-            shown = f"frame {numbers[0]}"
+        shown = "the record of the stream"
+        if numbers:
+            frames = f"{len(numbers)} frames from number {numbers[0]} on"
+            shown = f"frame {numbers[0]}" if len(numbers) == 1 else frames
         return StreamError(
             f"array {self.target.folder!r}: {shown} could not be stored: {error}", numbers=tuple(numbers)
         )

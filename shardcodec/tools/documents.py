@@ -99,7 +99,7 @@ def _nodes(
             yield path, below, error
             continue
         except OSError as error:
-            if error.errno != errno.EIO:  # others are not of this document alone
+            if error.errno != errno.EIO:  # any other error is not of this document alone
                 raise
             yield path, below, SpecError(f"the metadata cannot be read: {error}")
             continue

@@ -120,7 +120,7 @@ class ShardTarget:
 
     @property
     def is_stored(self) -> bool:
-        """True if there is an object, also a damaged one: a link to nothing, a folder, or what the disk cannot read."""
+        """True if there is an object, also a damaged one: a dangling link, a folder, or a file that the disk cannot read."""
         try:
             view = open_object(self.array.store, self.key)
         except ShardError:

@@ -173,7 +173,7 @@ def test_file_without_a_result_is_named(
     [
         (["--groups", "smal"], "--groups: expected some of .*small.*; got smal"),
         (["--peers", "zarrs,shardcodek"], "--peers: expected some of shardcodec, .*; got shardcodek"),
-        (["--without", "nobody"], "--without: expected some of shardcodec, .*; got nobody"),
+        (["--without", "no library"], "--without: expected some of shardcodec, .*; got no library"),
         (["--groups", "small", "--rows", "nothing"], "--rows: no row of small has nothing in its name"),
         (["--shrink", "0"], "--shrink: expected a whole number of at least 1, got '0'"),
         (["--rounds", "0"], "--rounds: expected a whole number of at least 1, got '0'"),

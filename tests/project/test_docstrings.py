@@ -95,7 +95,7 @@ def refers_to_another(text: str) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_docstring_begins_with_a_sentence(name: str) -> None:
     text = inspect.getdoc(NAMES[name])
-    assert text, f"{name}: there is no docstring"
+    assert text, f"{name}: expected a docstring, got none"
     first = text.split("\n\n")[0].splitlines()[0]
     is_sentence = re.search(r"\.\)?$", first) is not None and (first[0].isupper() or first[0] == "`")
     assert is_sentence, f"{name}: expected a first line that is a sentence, got {first!r}"

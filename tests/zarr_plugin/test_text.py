@@ -295,11 +295,13 @@ def test_copies_outside_of_an_array_are_refused() -> None:
     every = np.arange(4) * 16
     copy(texts[::-1, ::-1], -every, target, every)
     assert target.ravel().tolist() == ["d", "c", "b" * 20, "a"]
+    copy(texts, np.array([16]), target, every[1:])
+    assert target.ravel().tolist() == ["d", *["b" * 20] * 3]
     for wrong in ([64], [-16], [8], [2**62]):
         for froms, tos in ((wrong, [0]), ([0], wrong)):
             with pytest.raises(ValueError, match="expected offsets of elements from 0 to 48 bytes"):
                 copy(texts, np.array(froms), target, np.array(tos))
-    with pytest.raises(ValueError, match="2 numbers of 8 bytes, got 8 bytes"):
+    with pytest.raises(ValueError, match="1 numbers of 8 bytes, got 16 bytes"):
         copy(texts, np.zeros(2, np.int64), target, np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="expected offsets"):
         copy(texts[:0], np.zeros(1, np.int64), target, np.zeros(1, np.int64))
