@@ -421,6 +421,17 @@ def one_chunk_read(document: Json) -> str:
     return f"It took {theirs} ms for one (zstd). Through `zarr.Array` shardcodec took {through_zarr}, with `shardcodec.open_array` {opened}"
 
 
+def tree_verified(document: Json) -> str:
+    (cat, ours), (warm_cat, warm) = (
+        [median(peers_of(document, ("verify", pages))[peer]["seconds"]) for peer in ("cat", "shardcodec")]
+        for pages in ("cold", "warm")
+    )
+    return (
+        f"The command takes {ours:.1f} s for {document['nbytes'] / 2**30:.1f} GiB of a data set, half of it without shards, from a cold page cache; "
+        f"`cat` {cat:.1f} s. From a warm one: {warm:.1f} s, and `cat` {warm_cat:.1f} s"
+    )
+
+
 # The sentences that have figures of a result, or name its machine: page, result, pattern, text.
 SENTENCES = (
     (PAGE, "arrays", r"^Measured with .*$", lambda document: f"Measured with {machine_text(document)}"),
@@ -430,6 +441,7 @@ SENTENCES = (
         r"(?<=; two threads, ).*?(?=, warm page cache)",
         lambda document: document["machine"]["cpu"].partition(" (")[0],
     ),
+    (PAGE, "verify", r"The command takes .*?`cat` [\d.]+ s\..*?`cat` [\d.]+ s", tree_verified),
     (ALTERNATIVES, "arrays", r"[\d.]+ ms, TensorStore [\d.]+", small_boxes),
     (ALTERNATIVES, "arrays", r"it took [\d.]+ ms where shardcodec took .*? larger", gzip_written),
     (
