@@ -212,9 +212,21 @@ open_now(const char *path, int flags, bool *dangling)
             errno = ENOENT;
             return -1;
         }
+        if (errno == ESTALE)
+            sc_file_look_again(path);
     }
     errno = ESTALE;
     return -1;
+}
+
+void
+sc_file_look_again(const char *path)
+{
+    struct stat st;
+    int error = errno;
+
+    (void)stat(path, &st);
+    errno = error;
 }
 
 int
@@ -247,15 +259,16 @@ sc_file_open_failed(const char *path, struct sc_where *where)
     return stat(path, &st) == 0 && sc_file_check_kind(&st, where) ? SC_NOT_A_FILE : status;
 }
 
-enum sc_status
-sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where)
+/* Make one attempt to open and identify a file. *is_stale: the name leads to a file that another client has replaced. */
+static enum sc_status
+try_open_id(const char *path, int *fd, struct sc_file_id *id, bool *is_stale, struct sc_where *where)
 {
     enum sc_status status;
     struct stat st;
     int64_t seen_ns;
     bool dangling;
 
-    memset(id, 0, sizeof *id);
+    *is_stale = false;
     *fd = open_now(path, O_RDONLY, &dangling);
     if (dangling) {
         where->detail = "link to a missing file";
@@ -265,6 +278,7 @@ sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_wher
         return sc_file_means_missing(errno) ? SC_OK : sc_file_open_failed(path, where);
     seen_ns = sc_file_now_ns();
     status = fstat(*fd, &st) ? handle_error(where, "fstat") : sc_file_check_kind(&st, where);
+    *is_stale = status == SC_IO && where->sys_errno == ESTALE;
     if (!status && S_ISDIR(st.st_mode)) {
         where->detail = "folder";
         status = SC_NOT_A_FILE;
@@ -276,6 +290,23 @@ sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_wher
     }
     sc_file_id_of(&st, seen_ns, id);
     return SC_OK;
+}
+
+enum sc_status
+sc_file_open_id(const char *path, int *fd, struct sc_file_id *id, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+
+    memset(id, 0, sizeof *id);
+    for (int i = 0; i < MAX_OPENS; i++) {
+        bool is_stale;
+
+        status = try_open_id(path, fd, id, &is_stale, where);
+        if (!is_stale)
+            break;
+        sc_file_look_again(path);
+    }
+    return status;
 }
 
 enum sc_status

@@ -90,6 +90,10 @@ enum sc_status sc_file_version_now(int fd, struct sc_file_version *version, stru
  * Other calls on open files report ESTALE then, too. */
 int sc_file_open_now(const char *path, int flags);
 
+/* Look at a path after ESTALE, so that the client forgets its cached name: an open goes by that name again, also to a file that
+ * is gone. errno stays. */
+void sc_file_look_again(const char *path);
+
 /* Return SC_NOT_A_FILE unless it is a regular file or a folder, which every caller handles itself. */
 enum sc_status sc_file_check_kind(const struct stat *st, struct sc_where *where);
 

@@ -13,9 +13,11 @@
 #endif
 #include <unistd.h>
 
+#include "base/sc_alloc.h"
 #include "base/sc_fork.h"
 #include "io/sc_closer.h"
 #include "io/sc_file.h"
+#include "io/sc_mount.h"
 
 /* The byte that is locked. It lies beyond any data, so readers can read where locks are mandatory. */
 #define LOCK_OFFSET ((off_t)1 << 62)
@@ -230,7 +232,35 @@ stat_now(int fd, const char *path, struct stat *st, uint64_t *mount_id)
     return *path ? stat(path, st) : fstat(fd, st);
 }
 
-/* Check that the locked file is a regular file and still the one at `path`. These two looks are not answered by any earlier one:
+/* Look at the folder of a path without a cache. A client of NFS that finds it changed forgets the names that it knows there; a look
+ * at the path alone is answered by the file that had the name. -1 and errno. */
+static int
+look_at_folder(const char *path)
+{
+    char *folder = sc_file_folder_of(path);
+    struct stat st;
+    uint64_t mount_id;
+    int r = -1;
+
+    if (folder) /* also for its times: NFS asks the server only for what can change */
+        r = stat_now(AT_FDCWD, folder, &st, &mount_id);
+    else
+        errno = ENOMEM;
+    sc_free(folder);
+    return r;
+}
+
+/* stat() of the path now. Where a client may know old names, the folder is looked at before: a process of another client that
+ * has the old file open keeps it alive, with one name (.nfs...), so nothing else tells that it was replaced. */
+static int
+stat_named(const struct sc_lock *lock, const char *path, struct stat *named)
+{
+    if (sc_mount_caches_names(lock->fd, lock->id.device, lock->mount_id) && look_at_folder(path))
+        return -1;
+    return stat_now(AT_FDCWD, path, named, NULL);
+}
+
+/* Check that the locked file is a regular file and still the one at `path`. These looks are not answered by any earlier one:
  * another writer may have replaced the file before it gave up the lock. All later steps use lock->id. */
 static enum sc_status
 is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
@@ -239,12 +269,16 @@ is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_wher
     struct stat ours, named;
 
     *current = false;
-    if (stat_now(lock->fd, "", &ours, &lock->mount_id))
-        return means_replaced(errno) ? SC_OK : sc_file_error(where, "fstat");
+    if (stat_now(lock->fd, "", &ours, &lock->mount_id)) {
+        if (!means_replaced(errno))
+            return sc_file_error(where, "fstat");
+        sc_file_look_again(path);
+        return SC_OK;
+    }
     if (sc_file_check_kind(&ours, where))
         return SC_NOT_A_FILE;
     sc_file_id_of(&ours, seen_ns, &lock->id);
-    if (stat_now(AT_FDCWD, path, &named, NULL))
+    if (stat_named(lock, path, &named))
         return sc_file_means_missing(errno) || means_replaced(errno) ? SC_OK : sc_file_error(where, "stat");
     *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
     return SC_OK;

@@ -11,6 +11,9 @@
  *     B   open i1, lock i1: busy ................................................. lock i1, path is i2: start again
  *     B                                                                            open i2, lock i2, path is i2: held
  *
+ * A client of a network file system may know the path from earlier. So there the folder is looked at first, past the caches: one
+ * request.
+ *
  * A process that replaces, changes or removes a file must hold the lock of the file that is there. Then this file stays the
  * one at the path as long as the lock is held. A file that does not exist has no lock: it is created exclusively, and
  * the second process starts again.

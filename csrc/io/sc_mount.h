@@ -8,4 +8,10 @@
 /* Return the number of statfs() for the file system of an open file; 0: unknown. ext2, ext3 and ext4 share one. */
 uint64_t sc_mount_magic(int fd);
 
+/* Return true if the kernel may know names of this file system that another machine has changed since.
+ *
+ * @device:   of the open file.
+ * @mount_id: number of its mount, 0: unknown. One that is never used again (Linux 6.8) saves the call after the first one. */
+bool sc_mount_caches_names(int fd, uint64_t device, uint64_t mount_id);
+
 #endif

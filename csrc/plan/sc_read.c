@@ -372,6 +372,8 @@ sc_read(struct sc_read_plan *plan, struct sc_where *where)
         if (status != SC_IO || where->sys_errno != ESTALE)
             break;
         stale = *where;
+        if (stale.shard < plan->n_items && plan->items[stale.shard].source.path)
+            sc_file_look_again(plan->items[stale.shard].source.path);
         if (plan->cache)
             sc_cache_drop_files(plan->cache);
     }

@@ -556,6 +556,7 @@ class Patience:
         self._n_attempts = 0
         self._paths: set[Any] = set()
         self._owed = 0.0
+        self._stale: Any = None  # the file of the last ESTALE, until it is looked at
         self._n_changes = 0
         self._seen: tuple[int, ...] | None = None
 
@@ -569,8 +570,16 @@ class Patience:
     def catch_up(self) -> None:
         """Wait as long as the caller of `after` could not."""
         if self._owed:
-            time.sleep(self._owed)
+            self._sleep(self._owed)
             self._owed = 0.0
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep; then look at a stale file by its name, so that a client of NFS forgets the cached name, by which an open goes again."""
+        time.sleep(seconds)
+        stale, self._stale = self._stale, None
+        if stale is not None:
+            with contextlib.suppress(OSError, TypeError, ValueError):
+                os.stat(stale)
 
     def pause(self, error: Exception, path: str | None = None) -> float:
         """Return the seconds to wait before the next attempt; `path` is the file that was read.
@@ -588,6 +597,7 @@ class Patience:
         assert isinstance(error, OSError)
         if not self._paths:
             self._deadline = time.monotonic() + self._seconds
+        self._stale = error.filename
         self._paths.add(error.filename)
         self._n_attempts += 1
         if time.monotonic() >= self._deadline:
@@ -617,7 +627,7 @@ class Patience:
 
     def wait(self, error: Exception, path: str | None = None) -> None:
         """Wait before the next attempt, as `pause`. Threads that run an event loop must not call this."""
-        time.sleep(self.pause(error, path))
+        self._sleep(self.pause(error, path))
 
     def sees_change(self, path: str | None) -> bool:
         """Return True, after a pause, if a writer is changing a file in which damage was found."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from helpers import create, files_below, ours, quiet
 from mounts.fuse import FILE_SYSTEM, mount
+from system_calls import MARK, calls_of
 from workers import Workers
 
 import shardcodec
@@ -127,3 +129,25 @@ def test_cluster_loses_no_update_of_two_mounts(
         with mount(tmp_path / "backing", tmp_path / "third") as fresh:
             found = ours(fresh.path / "a")[::SIDE, ::SIDE]
             assert found.ravel().tolist() == list(range(N * N))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_client_that_may_know_an_old_name_looks_at_the_folder_first(tmp_path: Path, is_local: bool) -> None:
+    """NFS finds the old shard by a cached name while a process of another client has it open; that update was lost (tests/kernel).
+
+    Local disks need no such look.
+    """
+    with mount(tmp_path / "backing", tmp_path / "mount") as fuse:
+        path = (tmp_path if is_local else fuse.path) / "shard"
+        path.write_bytes(b"some bytes")
+        code = f"""{MARK}
+from shardcodec import native
+lock = native.load().FileLock()
+mark()
+assert lock.try_acquire({str(path)!r}) == "held"
+mark()
+"""
+        calls = calls_of(tmp_path, code, "statx,openat")
+    names = [name for call in calls for name in re.findall(r'statx\(.*"(.*)", .*AT_STATX_FORCE_SYNC', call)]
+    assert names == ["", *([] if is_local else [str(path.parent)]), str(path)]
