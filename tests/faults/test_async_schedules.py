@@ -25,8 +25,8 @@ from faults.async_schedules import (
     small_parts,
     world_of_schedules,
 )
-from faults.async_world import SHARD, SHARDS, Operation, World
-from faults.virtual_loop import Listed, Random, Violation, VirtualLoop
+from faults.async_world import SHARD, SHARDS, Operation, World, shard_of
+from faults.virtual_loop import OPERATION, Listed, Random, Violation, VirtualLoop
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -132,3 +132,35 @@ def test_a_lost_update_is_a_problem() -> None:
     assert len(world.wrong) == 2
     world.check_read(key, 0, [-5], 0)
     assert len(world.wrong) == 3
+
+
+def test_a_late_write_of_the_bytes_that_are_stored_changes_nothing() -> None:
+    """An erasure without an answer found what it wanted stored and returned; its late request then stored the same bytes, which counted as a fault."""
+    world = World(Listed(), Listed(), fault_weight=0.0)
+    half = shard_of([bytes(16), None, None, None], at_start=world.at_start)
+    whole = shard_of([bytes(16)] * 4, at_start=world.at_start)
+    operation = Operation("erase", {SHARDS[0]: dict.fromkeys(range(2, SHARD), 0)})
+    operation.is_over = True
+    token = OPERATION.set(operation)
+    world._noted(SHARDS[0], half, half)
+    assert not world.wrong
+    world._noted(SHARDS[0], half, whole)
+    OPERATION.reset(token)
+    assert len(world.wrong) == 1
+
+
+@pytest.mark.parametrize(("failed", "n_wrong"), [((), 1), ((0,), 0), ((1,), 0)])
+def test_a_failed_look_at_one_shard_excuses_though_the_other_is_stored_later(
+    failed: tuple[int, ...], n_wrong: int
+) -> None:
+    """An update of two shards got no answer for the first and could not look at it; that the second was stored afterwards hid the failed look."""
+    world = World(Listed(), Listed(), fault_weight=0.0)
+    new = (7, *(0,) * (SHARD - 1))
+    operation = Operation("update", {key: {0: 7} for key in SHARDS})
+    for n in (*failed, *(n for n in range(len(SHARDS)) if n not in failed)):
+        world._n_changes[SHARDS[n]] += 1
+        world._check_change(operation, SHARDS[n], (0,) * SHARD, new)
+        if n in failed:
+            operation.look_failed(SHARDS[n])
+    world.check_failure(operation, OSError("no answer"))
+    assert len(world.wrong) == n_wrong

@@ -166,7 +166,7 @@ class Owner:
 
     n_under_way = 0
 
-    def look_failed(self) -> None:
+    def look_failed(self, key: str) -> None:
         """Note that an attempt of a read of an object has failed."""
 
 

@@ -115,8 +115,10 @@ class Service:
 class _Attempt:
     """One attempt of a request, which reaches the service and whose answer comes back, each as an event."""
 
-    def __init__(self, service: Service, what: str, act: Callable[[], Any], *, is_conditional: bool) -> None:
-        self._service, self._what = service, what
+    def __init__(
+        self, service: Service, what: str, key: str, act: Callable[[], Any], *, is_conditional: bool
+    ) -> None:
+        self._service, self._what, self._key = service, what, key
         self._act = partial(copy_context().run, act)  # what is stored tells who stores it
         self._owner = OPERATION.get() or Owner()
         self._course = service.course(is_conditional=is_conditional)
@@ -155,7 +157,7 @@ class _Attempt:
 
     def _come_late(self) -> None:
         self._carry_out()
-        self._owner.look_failed()  # or it has come too early
+        self._owner.look_failed(self._key)  # or it has come too early
 
     def _may_be(self) -> bool:
         return self._service.choices.pick([1, 1]) == 1
@@ -193,7 +195,7 @@ class Client:
         return f"{type(self).__name__}({self.prefix})"
 
     async def ask(
-        self, what: str, act: Callable[[], Any], *, repeats: bool = True, is_conditional: bool = False
+        self, verb: str, key: str, act: Callable[[], Any], *, repeats: bool = True, is_conditional: bool = False
     ) -> Any:
         """Carry out a request, repeat it as the client of obstore does, and return what `act` returns at the service."""
         owner = OPERATION.get() or Owner()
@@ -202,22 +204,25 @@ class Client:
         self.most_under_way = max(self.most_under_way, self.n_under_way)
         self.n_requests += 1
         try:
-            return await self._ask(what, act, repeats=repeats, is_conditional=is_conditional)
+            return await self._ask(verb, key, act, repeats=repeats, is_conditional=is_conditional)
         finally:
             self.n_under_way -= 1
             owner.n_under_way -= 1
 
-    async def _ask(self, what: str, act: Callable[[], Any], *, repeats: bool, is_conditional: bool) -> Any:
+    async def _ask(
+        self, verb: str, key: str, act: Callable[[], Any], *, repeats: bool, is_conditional: bool
+    ) -> Any:
         n, pause = 0, PAUSE
+        what = f"{verb} {key} of {self.prefix}" if key else f"{verb} of {self.prefix}"
         while True:
             try:
-                return await self._attempt(what, act, is_conditional=is_conditional)
+                return await self._attempt(what, key, act, is_conditional=is_conditional)
             except asyncio.CancelledError:
-                self._note(what)
+                self._note(verb, key)
                 raise
             except _Failed as failure:
                 course = failure.course
-                self._note(what)
+                self._note(verb, key)
                 may_repeat = repeats or course in (
                     Course.NOT_SENT,
                     Course.REFUSED,
@@ -232,15 +237,15 @@ class Client:
             await asyncio.sleep(pause)
             pause *= 2
 
-    def _note(self, what: str) -> None:
-        if what.startswith(("get", "body")):
-            (OPERATION.get() or Owner()).look_failed()
+    def _note(self, verb: str, key: str) -> None:
+        if verb in ("get", "body"):
+            (OPERATION.get() or Owner()).look_failed(key)
 
-    async def _attempt(self, what: str, act: Callable[[], Any], *, is_conditional: bool) -> Any:
+    async def _attempt(self, what: str, key: str, act: Callable[[], Any], *, is_conditional: bool) -> Any:
         process = PROCESS.get()
         if process is not None and process.is_gone:
             raise _Failed(Course.NOT_SENT)
-        return await _Attempt(self.service, what, act, is_conditional=is_conditional).answer()
+        return await _Attempt(self.service, what, key, act, is_conditional=is_conditional).answer()
 
     # ---- the requests of obstore
 
@@ -259,7 +264,7 @@ class Client:
                     first = max(0, end - n)
             return _Result(self, key, stored, stored.data[first:end])
 
-        return await self.ask(f"get {key} of {self.prefix}", act)  # type: ignore[no-any-return]
+        return await self.ask("get", key, act)  # type: ignore[no-any-return]
 
     async def put(self, key: str, data: Any, mode: Any, attributes: dict[str, str]) -> dict[str, Any]:
         body = _bytes_of(data)
@@ -273,8 +278,8 @@ class Client:
             return self._meta(self.service.set(key, body, attributes))
 
         is_conditional = mode is not None
-        what = f"{'probe' if '/.' in f'/{key}' else f'put {key}'} of {self.prefix}"
-        return await self.ask(what, act, repeats=not is_conditional, is_conditional=is_conditional)  # type: ignore[no-any-return]
+        verb, shown = ("probe", "") if "/." in f"/{key}" else ("put", key)
+        return await self.ask(verb, shown, act, repeats=not is_conditional, is_conditional=is_conditional)  # type: ignore[no-any-return]
 
     async def upload(
         self, key: str, pieces: AsyncIterator[Any], part_nbytes: int, attributes: dict[str, str]
@@ -296,8 +301,7 @@ class Client:
             self.n_uploads -= is_open
             is_open = False
 
-        what = f"{key} of {self.prefix}"
-        await self.ask(f"begin upload {what}", lambda: None, repeats=False)
+        await self.ask("begin upload", key, lambda: None, repeats=False)
         is_open = True
         self.n_uploads += 1
         try:
@@ -306,24 +310,24 @@ class Client:
                 rest += bytes(piece)
                 while len(rest) > part_nbytes:
                     part, rest = rest[:part_nbytes], rest[part_nbytes:]
-                    await self.ask(f"part {what}", lambda: None)
+                    await self.ask("part", key, lambda: None)
                     parts.append(part)
-            await self.ask(f"part {what}", lambda: None)
+            await self.ask("part", key, lambda: None)
             parts.append(rest)
-            return await self.ask(f"complete upload {what}", complete)  # type: ignore[no-any-return]
+            return await self.ask("complete upload", key, complete)  # type: ignore[no-any-return]
         except BaseException:
             task = asyncio.current_task()
             if task is None or not task.cancelling():  # a task that is cancelled does not abort
                 with contextlib.suppress(exceptions.BaseError):
-                    await self.ask(f"abort upload {what}", lambda: None)
+                    await self.ask("abort upload", key, lambda: None)
                 abort()  # or nobody could
             raise
 
     async def head(self, key: str) -> dict[str, Any]:
-        return await self.ask(f"head {key} of {self.prefix}", lambda: self._meta(self._stored(key)))  # type: ignore[no-any-return]
+        return await self.ask("head", key, lambda: self._meta(self._stored(key)))  # type: ignore[no-any-return]
 
     async def delete(self, key: str) -> None:
-        await self.ask(f"delete {key} of {self.prefix}", lambda: self.service.delete(key))
+        await self.ask("delete", key, lambda: self.service.delete(key))
 
     # ---- objects
 
@@ -363,7 +367,7 @@ class _Result:
         self.attributes = stored.attributes
 
     async def bytes_async(self) -> bytes:
-        await self._client.ask(f"body {self._key} of {self._client.prefix}", lambda: None)
+        await self._client.ask("body", self._key, lambda: None)
         return self._body
 
     async def stream(self, _nbytes: int) -> AsyncIterator[bytes]:
