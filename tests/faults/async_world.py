@@ -114,7 +114,9 @@ class Operation(Owner):
         self.changes = changes
         self.replaces, self.in_pieces = replaces, in_pieces
         self.is_looked_up = is_looked_up
-        self.failed_looks: set[str] = set()  # objects at which a look has failed since the last change of each
+        self.failed_looks: set[str] = (
+            set()
+        )  # objects at which a look has failed since the last change of each
         self.begin = 0
         self.expects: dict[int, Any] = {}
         self.is_over = False

@@ -195,7 +195,13 @@ class Client:
         return f"{type(self).__name__}({self.prefix})"
 
     async def ask(
-        self, verb: str, key: str, act: Callable[[], Any], *, repeats: bool = True, is_conditional: bool = False
+        self,
+        verb: str,
+        key: str,
+        act: Callable[[], Any],
+        *,
+        repeats: bool = True,
+        is_conditional: bool = False,
     ) -> Any:
         """Carry out a request, repeat it as the client of obstore does, and return what `act` returns at the service."""
         owner = OPERATION.get() or Owner()
