@@ -39,7 +39,7 @@ WIDER = """() => {
 LINKS = """() => [...document.querySelectorAll('article a[href]')].map(a => a.href.split('?')[0])
   .filter(href => href.startsWith(location.origin))"""
 # Commands with a comment on their line, in blocks that a reader must scroll to see it.
-HIDDEN = r"""() => [...document.querySelectorAll('.language-console pre, .language-bash pre')]
+HIDDEN = r"""() => [...document.querySelectorAll('.language-bash pre')]
   .filter(e => e.querySelector('code').scrollWidth > e.querySelector('code').clientWidth + 1)
   .flatMap(e => e.textContent.split('\n').filter(line => /^[^#\s].*\s# /.test(line)).map(line => `comment out of sight: ${line}`))"""
 

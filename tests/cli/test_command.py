@@ -398,9 +398,7 @@ def commands_in_pages() -> list[str]:
     lines = (
         line
         for page in (ROOT / "docs").rglob("*.md")
-        for block in re.findall(
-            r"^```(?:console|bash)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
-        )
+        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
         for line in block.splitlines()
     )
     return sorted({line.removeprefix("$ ") for line in lines if re.match(r"(\$ )?shardcodec ", line)})

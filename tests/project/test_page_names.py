@@ -102,7 +102,7 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
 
 def test_first_page_installs_as_the_readme() -> None:
     blocks = [
-        re.findall(r"^```console\n(.*?)^```", section[1], re.DOTALL | re.MULTILINE)
+        re.findall(r"^```bash\n(.*?)^```", section[1], re.DOTALL | re.MULTILINE)
         for page in ("README.md", "docs/index.md")
         if (
             section := re.search(
@@ -118,14 +118,21 @@ def test_installation_begins_with_an_environment(page: str) -> None:
     """pip of Debian and Ubuntu refuses to install outside of one."""
     text = (ROOT / page).read_text(encoding="utf-8")
     environment = "python3 -m venv ~/zarr-env\nsource ~/zarr-env/bin/activate\n"
-    assert 0 < text.find(environment) < text.find("pip install -e .")
+    assert 0 < text.find(environment) < text.find("pip install -e '.[cli]'")
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/how-to/start.md"])
 def test_pages_name_the_packages_of_debian(page: str) -> None:
-    """A minimal system has a Python without `venv` and without headers."""
+    """A minimal system has a Python without `venv` and without headers, and neither make nor git: `make demo` of the README was "command not found"."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert re.search(r"`apt install [^`]*gcc python3-dev python3-venv`", text)
+    assert re.search(r"`apt install git make gcc python3-dev python3-venv`", text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_blocks_of_bash(page: str) -> None:
+    """The site takes a comment in a block of `console` for the prompt of root, and what stands behind it for a command."""
+    languages = set(re.findall(r"^```(\w+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE))
+    assert not languages & {"console", "sh", "shell"}, f"{page}: write ```bash"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
