@@ -40,8 +40,7 @@ sc_append_room(uint64_t data_nbytes, uint64_t index_nbytes)
 static bool
 means_refused(int error)
 {
-    return error == EINVAL || error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS || error == EACCES ||
-           error == EPERM || error == ETXTBSY || error == ENOENT;
+    return sc_file_call_refused(error) || error == ETXTBSY || error == ENOENT;
 }
 
 bool
@@ -149,7 +148,7 @@ reserve(int fd, const struct sc_append *append, uint64_t n, struct sc_where *whe
                 ? fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)append->data_offset, (off_t)n)
                 : -1;
     while (r && sc_file_interrupted(&n_interrupts));
-    if (r && errno != EOPNOTSUPP && errno != ENOSYS)
+    if (r && !sc_file_call_refused(errno))
         return sc_file_error(where, "fallocate");
 #else
     (void)fd, (void)append, (void)n, (void)where;
@@ -206,7 +205,7 @@ append_direct(int fd, const struct sc_append *append, bool *refused, struct sc_w
         r = write_once(fd, append->path, parts, append->data_offset);
         if (r < 0 && errno == EFAULT && append->lent_nbytes)
             r = write_copy(fd, append, parts);
-        *refused = r < 0 && errno == EINVAL;
+        *refused = r < 0 && sc_file_call_refused(errno);
         if (r >= 0 && (uint64_t)r != total)
             errno = ENOSPC;
         if ((r < 0 && !*refused) || (r >= 0 && (uint64_t)r != total))

@@ -13,13 +13,6 @@
 #include "base/sc_alloc.h"
 #include "io/sc_file.h"
 
-static bool
-means_refused(int error)
-{
-    return error == EPERM || error == EACCES || error == EINVAL || error == EOPNOTSUPP || error == ENOTSUP ||
-           error == ENOSYS;
-}
-
 /* ---- owner, group and mode ---- */
 
 /* 0, or -1 and errno. */
@@ -42,11 +35,11 @@ copy_owner(int fd, const char *path, const struct stat *old, struct stat *st, st
         st->st_gid = old->st_gid;
         return SC_OK;
     }
-    if (means_refused(errno) && !same_owner && !same_group && change_owner(fd, path, (uid_t)-1, old->st_gid) == 0) {
+    if (sc_file_call_refused(errno) && !same_owner && !same_group && change_owner(fd, path, (uid_t)-1, old->st_gid) == 0) {
         st->st_gid = old->st_gid;
         return SC_OK;
     }
-    return means_refused(errno) ? SC_OK : sc_file_error(where, "fchown");
+    return sc_file_call_refused(errno) ? SC_OK : sc_file_error(where, "fchown");
 }
 
 /* Return the old mode bits. No user gets rights on the new file that this user did not have on the old one. */
@@ -105,7 +98,7 @@ copy_one(int fd, const char *path, const char *name, uint8_t *scratch, struct sc
         return SC_OK; /* already equal, as are SELinux labels, which few processes may set */
     if (sc_file_allows("fsetxattr", path, NULL) && fsetxattr(fd, name, scratch, (size_t)n, 0) == 0)
         return SC_OK;
-    return means_refused(errno) ? SC_OK : sc_file_error(where, "fsetxattr");
+    return sc_file_call_refused(errno) ? SC_OK : sc_file_error(where, "fsetxattr");
 }
 
 /* The old file has no ACL, but the new file has got the default ACL of the folder: remove it. */
@@ -114,7 +107,7 @@ drop_inherited(int fd, const char *path, struct sc_where *where)
 {
     if (sc_file_allows("fremovexattr", path, NULL) && fremovexattr(fd, access_acl) == 0)
         return SC_OK;
-    return errno == ENODATA || means_refused(errno) ? SC_OK : sc_file_error(where, "fremovexattr");
+    return errno == ENODATA || sc_file_call_refused(errno) ? SC_OK : sc_file_error(where, "fremovexattr");
 }
 
 /* Two calls if neither file has any, which is the usual case. */

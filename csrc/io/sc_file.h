@@ -36,6 +36,16 @@ sc_file_means_missing(int error)
     return error == ENOENT || error == ENOTDIR || error == EISDIR;
 }
 
+/* Return true if this errno may mean that the call, or one of its flags, does not exist here: an older kernel, the file system,
+ * or a sandbox (seccomp) that does not know the call and answers EPERM, EACCES or ENOSYS. The caller then tries an older call,
+ * which fails too if the reason is another one. */
+static inline bool
+sc_file_call_refused(int error)
+{
+    return error == ENOSYS || error == EPERM || error == EACCES || error == EINVAL || error == EOPNOTSUPP ||
+           error == ENOTSUP;
+}
+
 /* ---- reading ---- */
 
 /* Identifies a version of a file: no two versions have all of these equal. seen_ns: when they were read. */

@@ -156,12 +156,13 @@ try_open(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, 
 }
 
 static enum sc_status
-try_lock(const struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+try_lock(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
 {
     if (sc_file_allows("lock", path, NULL) && set_lock(lock->fd, F_WRLCK) == 0) {
         *outcome = SC_LOCK_HELD;
         return SC_OK;
     }
+    lock->refusal = errno;
     if (errno == EAGAIN || means_replaced(errno))
         *outcome = SC_LOCK_BUSY;
     else if (means_denied(errno))
@@ -200,7 +201,21 @@ time_of(struct statx_timestamp t)
 }
 #endif
 
-/* fstat(), or stat() of a path, without the cache of a network file system, so that a replaced file is detected.
+bool
+sc_lock_looks_anew(void)
+{
+#if defined(__linux__) && defined(STATX_BASIC_STATS)
+    struct statx now;
+
+    return statx(AT_FDCWD, "/", AT_STATX_FORCE_SYNC, STATX_TYPE, &now) == 0 || !sc_file_call_refused(errno);
+#else
+    return false;
+#endif
+}
+
+/* fstat(), or stat() of a path, without the cache of a network file system, so that a replaced file is detected. Without
+ * statx() the cache is used (sc_lock_looks_anew()): in a sandbox, and on older kernels, where glibc's substitute answers EINVAL
+ * to AT_STATX_FORCE_SYNC.
  *
  * @mount_id: set to the number of the mount, 0: unknown. NULL: only device, inode and kind are wanted. */
 static int
@@ -226,7 +241,7 @@ stat_now(int fd, const char *path, struct stat *st, uint64_t *mount_id)
             *mount_id = mount_id_of(&now);
         return 0;
     }
-    if (errno != ENOSYS && errno != EPERM) /* EPERM: sandboxes that do not know this call */
+    if (!sc_file_call_refused(errno))
         return -1;
 #endif
     return *path ? stat(path, st) : fstat(fd, st);
@@ -290,6 +305,7 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
     enum sc_status status = SC_OK;
 
     sc_where_clear(where);
+    lock->refusal = 0;
     for (int i = 0; i < MAX_TRIES; i++) {
         bool current = false;
 

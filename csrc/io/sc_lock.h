@@ -37,6 +37,7 @@ enum sc_lock_outcome {
 struct sc_lock {
     int fd;
     struct sc_file_id id; /* the file when it was locked, or at the last attempt that found one */
+    int refusal;          /* errno of the last attempt to lock that failed; 0: none */
     uint64_t mount_id;    /* number of its mount, 0: unknown; from 2^31 on it is never used again (Linux 6.8) */
     struct sc_lock *next, **link;
 };
@@ -55,6 +56,10 @@ void sc_lock_release(struct sc_lock *lock);
 /* Take the lock of an open file until it is closed. False: another descriptor holds it, or it cannot be known. The caller
  * starts no process meanwhile. */
 bool sc_lock_is_free(int fd);
+
+/* True if a look under a lock is not answered from the cache of a network file system, for which the kernel needs statx(). False:
+ * a file that another node has replaced may not be noticed there. */
+bool sc_lock_looks_anew(void);
 
 /* Return the number of locks that this process holds. */
 unsigned sc_lock_count(void);

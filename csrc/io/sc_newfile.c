@@ -60,6 +60,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -83,12 +84,28 @@ forget(struct sc_newfile *file)
 
 /* ---- begin ---- */
 
+/* True if this process may call linkat(); a sandbox may forbid it. Asked once, with an empty name, for which the kernel makes
+ * no link. */
+static bool
+may_link(void)
+{
+    static atomic_int known; /* 1: yes, -1: no */
+
+    if (!atomic_load_explicit(&known, memory_order_relaxed)) {
+        bool refused = linkat(AT_FDCWD, "/", AT_FDCWD, "", 0) && sc_file_call_refused(errno);
+
+        atomic_store_explicit(&known, refused ? -1 : 1, memory_order_relaxed);
+    }
+    return atomic_load_explicit(&known, memory_order_relaxed) > 0;
+}
+
 /* Open a file without a name in the folder; -1 and errno if the file system does not support O_TMPFILE. */
 static int
 open_nameless(const char *folder)
 {
 #ifdef O_TMPFILE
-    if (access("/proc/self/fd", X_OK)) { /* without privileges a name can be given only through this folder */
+    /* without privileges a name can be given only through this folder */
+    if (access("/proc/self/fd", X_OK) || !may_link()) {
         errno = EOPNOTSUPP;
         return -1;
     }
@@ -105,7 +122,7 @@ open_nameless(const char *folder)
 static bool
 nameless_unsupported(int error)
 {
-    return error == EOPNOTSUPP || error == ENOTSUP || error == EISDIR || error == EINVAL || error == ENOSYS;
+    return error == EISDIR || (error != EACCES && sc_file_call_refused(error)); /* EACCES: in this folder */
 }
 
 static int

@@ -95,17 +95,11 @@ rename_with(const struct sc_newfile *file, unsigned flags)
 #endif
 }
 
-static bool
-flags_unsupported(int error)
-{
-    return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == ENOTSUP;
-}
-
 /* EPERM is the answer of FUSE file systems and of FAT. */
 static bool
 links_unsupported(int error)
 {
-    return error == EPERM || error == EMLINK || flags_unsupported(error);
+    return error == EMLINK || sc_file_call_refused(error);
 }
 
 /* True if a name beside the shard may be possible where one in the staging folder is not. */
@@ -188,7 +182,7 @@ take_place(struct sc_newfile *file, struct sc_where *where)
 {
     if (rename_with(file, EXCHANGE) == 0)
         return remove_displaced(file, where);
-    if (errno != ENOENT && !flags_unsupported(errno))
+    if (errno != ENOENT && !sc_file_call_refused(errno))
         return sc_file_error(where, "renameat2");
     if (!sc_file_allows("rename", file->path, NULL) ||
         renameat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path))
@@ -206,7 +200,7 @@ take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
         *taken = true;
         return SC_OK;
     }
-    if (!flags_unsupported(errno))
+    if (!sc_file_call_refused(errno))
         return sc_file_error(where, "renameat2");
     if (!sc_file_allows("link", file->path, NULL))
         return sc_file_error(where, "link");

@@ -126,9 +126,8 @@
 static bool
 means_refused(int error)
 {
-    return error == EPERM || error == EACCES || error == EROFS || error == ETXTBSY || error == ENOENT ||
-           error == ENOTDIR || error == EXDEV || error == EMLINK || error == EEXIST || error == EINVAL ||
-           error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS;
+    return sc_file_call_refused(error) || error == EROFS || error == ETXTBSY || error == ENOENT || error == ENOTDIR ||
+           error == EXDEV || error == EMLINK || error == EEXIST;
 }
 
 /* Remove a name in the folder of the journal; 0, or -1 and errno. */

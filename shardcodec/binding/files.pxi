@@ -53,6 +53,16 @@ cdef class FileLock:
         """(mount id, device) of the file of the last attempt that found one, as the kernel numbers them; id 0: unknown."""
         return self.lock.mount_id, self.lock.id.device
 
+    @property
+    def refusal(self):
+        """The errno of the last call that did not lock the file; 0: none."""
+        return self.lock.refusal
+
+
+def looks_anew():
+    """Return True if a look at a locked file is not answered from the cache of a network file system (csrc/io/sc_lock.h)."""
+    return sc_lock_looks_anew()
+
 
 def seed_latency(uint64_t device, double seconds):
     """Set the estimate of the cost of a call for a file system that has none yet."""

@@ -31,11 +31,13 @@ cdef extern from "io/sc_lock.h" nogil:
     struct sc_lock:
         int fd
         sc_file_id id
+        int refusal
         uint64_t mount_id
 
     sc_status sc_lock_init()
     sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
     void sc_lock_release(sc_lock *lock)
+    c_bool sc_lock_looks_anew()
     unsigned sc_lock_count()
 
 
