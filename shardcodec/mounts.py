@@ -20,6 +20,7 @@ __all__ = [
     "mount_of",
     "mount_of_path",
     "names_of_devices",
+    "note_use",
     "parse_line",
 ]
 
@@ -43,6 +44,8 @@ class Mount(NamedTuple):
         The device or the server.
     options : tuple of str
         Options of the mount, then those of the file system, which several mounts share.
+    root : str
+        The folder of the file system that is mounted; empty if `point` is.
     """
 
     file_system: str
@@ -51,6 +54,7 @@ class Mount(NamedTuple):
     point: str = ""
     source: str = ""
     options: tuple[str, ...] = ()
+    root: str = ""
 
 
 class DescriptorInfo(NamedTuple):
@@ -134,6 +138,16 @@ def mount_of_path(path: str) -> Mount | None:
                 return mount_of(fd)
 
 
+# The folder of the mount through which this process has first used a device.
+_used: dict[int, str] = {}
+
+
+def note_use(device: int, mount: Mount | None) -> None:
+    """Remember through which mount this process uses a device: several mounts may share it."""
+    if mount is not None and mount.point:
+        _used.setdefault(device, mount.point)
+
+
 def names_of_devices(devices: Collection[int]) -> dict[int, str]:
     """Return a name for each of several devices, as `os.stat` numbers them; no two have one name.
 
@@ -141,14 +155,19 @@ def names_of_devices(devices: Collection[int]) -> dict[int, str]:
     -------
     dict of int to str
         The folder of the mount, with the number of the device if another one is mounted on the same folder, as
-        ``"/data (0:52)"``. The number alone if no mount has it, such as that of a subvolume.
+        ``"/data (0:52)"``. If several mounts have the device, such as the single files that a container gets, the mount that
+        `note_use` knows. The number alone if there is none, or no mount has the device, such as that of a subvolume.
     """
     try:
         table = _table()
     except OSError:
         table = b""
-    found = {device: find_mount(table, None, _device(device)) for device in devices}
-    points = {device: mount.point for device, mount in found.items() if mount is not None}
+    mounted = [mount for line in table.split(b"\n") if (mount := parse_line(line)) is not None]
+    points = {}
+    for device in devices:
+        found = {mount.point for mount in mounted if mount.device == _device(device)}
+        if len(found) == 1 or _used.get(device) in found:
+            points[device] = _used[device] if _used.get(device) in found else found.pop()
     n_devices = Counter(points.values())
     names = {device: _device(device) for device in devices}
     for device, point in points.items():
@@ -195,7 +214,7 @@ def find_mount(mountinfo: bytes, number: str | None, device: str) -> Mount | Non
     if by_device is None or number is None:
         return by_device
     shared = _options(line_by_device.rpartition(b" ")[2])
-    return by_device._replace(number=number, point="", options=shared)
+    return by_device._replace(number=number, point="", options=shared, root="")
 
 
 def parse_line(line: bytes) -> Mount | None:
@@ -209,6 +228,7 @@ def parse_line(line: bytes) -> Mount | None:
     return Mount(
         number=_text(fields[0]),
         device=_text(fields[2]),
+        root=_text(fields[3]),
         point=_text(fields[4]),
         file_system=_text(file_system),
         source=_text(source),

@@ -20,14 +20,15 @@ def take(path: str) -> str:
     return outcome
 
 
-def refusing_lock(outcome: str, mount: tuple[int, int] = (0, 0)) -> type:
-    """Return a class of locks that cannot be taken: each attempt has this outcome."""
+def refusing_lock(outcome: str, mount: tuple[int, int] = (0, 0), refusal: int = 0) -> type:
+    """Return a class of locks that cannot be taken: each attempt has this outcome, and an errno unless it is that of the open."""
 
     class RefusingLock:
         fd = -1
 
         def __init__(self) -> None:
             self.mount = mount
+            self.refusal = refusal
 
         def try_acquire(self, path: str) -> str:
             return outcome

@@ -298,6 +298,7 @@ def name_of(file: int | OpenFile) -> str:
         fd = file if isinstance(file, int) else file.fd
         magic = native.load().file_system_magic(fd)
         mount, lasts = _mount_of(fd)
+        mounts.note_use(key[0], mount)
         name = mount.file_system if mount else MAGIC_NAMES.get(magic) or f"statfs type {magic:#x}"
         if lasts:
             _names[key] = name
@@ -398,19 +399,19 @@ def check_not_lockable(lock: Any, path: str, why: str, *, wants_cluster: bool) -
     """
     known = _known_scopes.get(lock.mount) if why == "unsupported" else None
     if known is None:
-        known = _not_lockable(path, why)
+        known = _not_lockable(path, why, lock.refusal)
         if why == "unsupported":
             _known_scopes[lock.mount] = known
             _record(known)
     if wants_cluster:
         raise _error(path, known)
     text = {
-        "unsupported": "expected a file system with locks for {path!r}, but {name} has none: shardcodec's writers in other "
-        "processes are not excluded; let only one process write",
-        "denied": "expected permission to open {path!r} on {name} for writing, but it is denied, so the file cannot be locked "
+        "unsupported": "expected a file system with locks for {path!r}, but {name} has none ({reason}): shardcodec's writers in "
+        "other processes are not excluded; let only one process write",
+        "denied": "expected permission to open {path!r} on {name} for writing and to lock it, but {reason} "
         "(replacing it may still be allowed): shardcodec's writers in other processes are not excluded",
     }[why]
-    _warn(known.name, why, text.format(path=path, name=known.name))
+    _warn(known.name, why, text.format(path=path, name=known.name, reason=known.reason))
 
 
 def check_absent(path: str) -> None:
@@ -455,7 +456,7 @@ def scope_at(folder: str, *, probe: bool) -> MountScope:
         return _probe(folder)
     with mounts.Descriptor(folder) as fd:
         mount = mounts.mount_of(fd)
-    return MountScope(mount, *lock_scope(mount, DescriptorInfo()))
+    return MountScope(mount, *_scope_here(mount, DescriptorInfo()))
 
 
 def refuse_store(name: str, reason: str) -> LockScopeError:
@@ -475,8 +476,17 @@ def _look(fd: int) -> MountScope:
         info = mounts.descriptor_info(fd)
     except OSError as error:
         info, lasts = DescriptorInfo(), lasts and error.errno not in OUT_OF_RESOURCES
-    scope = lock_scope(mount, info)
+    scope = _scope_here(mount, info)
     return MountScope(mount, scope.scope, scope.reason, lasts=lasts)
+
+
+def _scope_here(mount: Mount | None, info: DescriptorInfo) -> LockScope:
+    """Return the scope of a lock, as far as the kernel of this process can use it."""
+    scope = lock_scope(mount, info)
+    if scope.scope == CLUSTER and not native.load().looks_anew():
+        reason = "this kernel or sandbox has no statx(), so a file that another node has replaced may not be noticed"
+        return LockScope(NODE, reason)
+    return scope
 
 
 def _probe(folder: str) -> MountScope:
@@ -489,16 +499,29 @@ def _probe(folder: str) -> MountScope:
         temp = file.place[1]
         made = FileTime(os.stat(temp).st_mtime, before, time.time())
         outcome = lock.try_acquire(temp)
-        known = _look(lock.fd) if outcome == "held" else _not_lockable(temp, outcome)
+        known = _look(lock.fd) if outcome == "held" else _not_lockable(temp, outcome, lock.refusal)
         return known._replace(file_time=made)
     finally:
         lock.release()
         file.abort()
 
 
-def _not_lockable(path: str, why: str) -> MountScope:
-    reason = "the file may not be opened for writing" if why == "denied" else "the file system has no locks"
-    return MountScope(mounts.mount_of_path(path), NONE, reason)
+def _not_lockable(path: str, why: str, refusal: int) -> MountScope:
+    """Describe a file that could not be locked. refusal: the errno of the lock, 0 if the file could not be opened."""
+    mount = mounts.mount_of_path(path)
+    code = errno.errorcode.get(refusal, str(refusal))
+    if not refusal:
+        reason = "the file may not be opened for writing"
+    elif why == "denied":
+        reason = f"a lock is refused with {code}, as by a security module or a sandbox"
+    elif refusal == errno.ENOLCK and mount is not None and mount.file_system.startswith("nfs"):
+        reason = (
+            "the kernel answers ENOLCK: NFS 3 locks through a service of its own; start rpc.statd on this node and on the server "
+            "(systemctl start rpc-statd), or mount NFS 4, or nolock for one node"
+        )
+    else:
+        reason = f"a lock is answered with {code}"
+    return MountScope(mount, NONE, reason)
 
 
 def _error(path: str, known: MountScope) -> LockScopeError:

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
@@ -216,16 +221,37 @@ def test_each_device_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         b"54 1 0:43 / /byte\xff rw - tmpfs tmpfs rw\n"
     )
     monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
+    monkeypatch.setattr(mounts, "_used", {})
     devices = [os.makedev(0, minor) for minor in (40, 41, 42, 43, 99)]
-    assert list(mounts.names_of_devices(devices).values()) == [
-        "/stacked (0:40)",
-        "/stacked (0:41)",
-        "/with space",
-        os.fsdecode(b"/byte\xff"),
-        "0:99",
-    ]
+    names = ["/stacked (0:40)", "/stacked (0:41)", "0:42", os.fsdecode(b"/byte\xff"), "0:99"]
+    assert list(mounts.names_of_devices(devices).values()) == names
+    mounts.note_use(devices[2], Mount("tmpfs", point="/with space"))
+    mounts.note_use(devices[2], Mount("tmpfs", point="/first"))
+    assert mounts.names_of_devices(devices)[devices[2]] == "/with space"
+    mounts._used[devices[2]] = "/unmounted"
+    assert mounts.names_of_devices(devices)[devices[2]] == "0:42"
     monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "none"))
     assert list(mounts.names_of_devices(devices[:1]).values()) == ["0:40"]
+
+
+def test_estimates_name_the_mount_that_was_used(tmp_path: Path) -> None:
+    """Several mounts share a device, such as the files that a container gets; the last of them was named, which nothing had used."""
+    with contextlib.ExitStack() as stack:
+        for name in ("used", "other"):
+            (tmp_path / name).mkdir()
+            if subprocess.run(["mount", "--bind", tmp_path, tmp_path / name], check=False).returncode:
+                pytest.skip("no permission to mount")
+            stack.callback(subprocess.run, ["umount", tmp_path / name], check=True)
+        code = """
+            import sys, numpy, zarr, shardcodec
+            shardcodec.enable()
+            array = zarr.create_array(sys.argv[1] + "/a", data=numpy.arange(64), shards=(32,), chunks=(8,))
+            array[3:9] = array[:6]
+            print(*shardcodec.stats()["io_latency"])
+        """
+        command = [sys.executable, "-P", "-c", textwrap.dedent(code), tmp_path / "used"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == str(tmp_path / "used")
 
 
 def test_mount_of_an_open_file_is_found(tmp_path: Path) -> None:
@@ -357,6 +383,48 @@ def test_file_that_cannot_be_locked_is_told_or_refused(
     with pytest.raises(LockScopeError) as error:
         lock_of(str(path), locking="cluster")
     assert error.value.scope == "none"
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+@pytest.mark.parametrize(
+    ("outcome", "refusal", "words"),
+    [
+        ("unsupported", errno.ENOLCK, ["ENOLCK", "rpc.statd", "NFS 4"]),
+        ("unsupported", errno.ENOSYS, ["ENOSYS"]),
+        ("denied", errno.EACCES, ["EACCES", "security module"]),
+        ("denied", 0, ["opened for writing"]),
+    ],
+)
+def test_reason_of_a_refused_lock_is_what_the_kernel_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str, refusal: int, words: list[str]
+) -> None:
+    """On NFS 3 without its lock service the report said only that there are no locks."""
+    monkeypatch.setattr(_native, "FileLock", refusing_lock(outcome, refusal=refusal))
+    monkeypatch.setattr(mounts, "find_mount_of", lambda fd: Mount("nfs", point="/home"))
+    path = tmp_path / "shard"
+    path.write_bytes(b"x")
+    with pytest.raises(LockScopeError) as error:
+        lock_of(str(path), locking="cluster")
+    with pytest.warns(LockScopeWarning) as caught:
+        lock_of(str(path))
+    for text in (error.value.reason, str(caught[0].message)):
+        assert all(word in text for word in words)
+
+
+@pytest.mark.usefixtures("unknown_mounts")
+def test_locks_of_other_nodes_need_a_look_past_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without statx() a client of a network file system may not notice that another one has replaced the locked file."""
+    monkeypatch.setattr(mounts, "find_mount_of", lambda fd: Mount("nfs4", point="/home"))
+    monkeypatch.setattr(_native, "looks_anew", lambda: False)
+    (tmp_path / "shard").write_bytes(b"x")
+    with (
+        pytest.warns(LockScopeWarning, match="this node only"),
+        pytest.raises(LockScopeError, match="statx") as error,
+    ):
+        lock_of(str(tmp_path / "shard"), locking="cluster")
+    assert error.value.scope == file_systems.scope_at(str(tmp_path), probe=False).scope == "node"
 
 
 @pytest.mark.usefixtures("unknown_mounts")
