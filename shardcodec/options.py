@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
+
+from . import cgroups
 
 __all__ = [
     "NAMES",
@@ -436,7 +437,10 @@ def available_cpus() -> int:
 
 def _affinity() -> int | None:
     """Return the number of processors that the affinity of this process permits; None where the system has none."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # a sandbox may refuse the call
+        return None
 
 
 def thread_limits() -> dict[str, int | None]:
@@ -453,12 +457,4 @@ def thread_limits() -> dict[str, int | None]:
 
 @functools.cache
 def _cgroup_quota() -> int | None:
-    """Return the quota of the cgroup (version 2, then 1) in processors, rounded up; None without a limit."""
-    with contextlib.suppress(OSError, ValueError):
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if limit == "max" else -(-int(limit) // int(period))
-    with contextlib.suppress(OSError, ValueError):
-        limit_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
-        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
-        return None if limit_us <= 0 else -(-limit_us // period_us)
-    return None
+    return cgroups.cpu_quota()

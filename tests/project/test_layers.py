@@ -24,6 +24,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("errors", "arguments", "readable"),
     ("_native",),
     ("native", "mounts"),
+    ("cgroups",),
     ("options", "checksum", "cancel", "statistics"),
     ("compat",),
     ("build_info", "option_sources"),

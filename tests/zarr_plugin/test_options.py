@@ -277,36 +277,11 @@ def test_default_without_affinity_is_the_number_of_processors(monkeypatch: pytes
     assert options_module.available_cpus() == 1
 
 
-V2 = "/sys/fs/cgroup/cpu.max"
-QUOTA = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"
-PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
+def test_default_where_a_sandbox_refuses_to_tell_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> set[int]:
+        raise PermissionError(1, "Operation not permitted")
 
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({}, None),
-        ({V2: "max 100000\n"}, None),
-        ({V2: "200000 100000\n"}, 2),
-        ({V2: "150000 100000\n"}, 2),  # one and a half processors give two threads
-        ({V2: "50000 100000\n"}, 1),
-        ({QUOTA: "-1\n", PERIOD: "100000\n"}, None),
-        ({QUOTA: "400000\n", PERIOD: "100000\n"}, 4),
-        ({V2: "nonsense\n"}, None),
-        ({V2: "x y\n", QUOTA: "300000\n", PERIOD: "100000\n"}, 3),
-    ],
-)
-def test_cgroup_quota_limits_the_threads(
-    files: dict[str, str], quota: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class FakePath:
-        def __init__(self, path: str) -> None:
-            self.path = path
-
-        def read_text(self) -> str:
-            if self.path not in files:
-                raise FileNotFoundError(self.path)
-            return files[self.path]
-
-    monkeypatch.setattr(options_module, "Path", FakePath)
-    assert options_module._cgroup_quota() == quota
+    monkeypatch.setattr(os, "sched_getaffinity", refused, raising=False)
+    monkeypatch.setattr(options_module, "_cgroup_quota", lambda: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert options_module.available_cpus() == 5
