@@ -35,7 +35,8 @@ copy_owner(int fd, const char *path, const struct stat *old, struct stat *st, st
         st->st_gid = old->st_gid;
         return SC_OK;
     }
-    if (sc_file_call_refused(errno) && !same_owner && !same_group && change_owner(fd, path, (uid_t)-1, old->st_gid) == 0) {
+    if (sc_file_call_refused(errno) && !same_owner && !same_group &&
+        change_owner(fd, path, (uid_t)-1, old->st_gid) == 0) {
         st->st_gid = old->st_gid;
         return SC_OK;
     }

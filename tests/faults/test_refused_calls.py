@@ -43,7 +43,13 @@ def write_arrays(folder: Path) -> None:
             expected = np.zeros_like(VALUES)
             with shardcodec.options(write_strategy=strategy, durability=durability):
                 array = shardcodec.open_array(name, mode="r+")
-                for box in np.s_[:, :], np.s_[3:20, 5], np.s_[:48, :48], np.s_[16:32, 80:96], np.s_[1:50, 1:95]:
+                for box in (
+                    np.s_[:, :],
+                    np.s_[3:20, 5],
+                    np.s_[:48, :48],
+                    np.s_[16:32, 80:96],
+                    np.s_[1:50, 1:95],
+                ):
                     array[box] = VALUES[box] + 1
                     array[box] = expected[box] = VALUES[box]
                 array[48:, 48:] = 0
@@ -89,7 +95,9 @@ OFTEN = {"all", "statx", "renameat2", "fallocate", "linkat", "O_TMPFILE", "OFD l
 NOT_SUPPORTED = {"fallocate", "copy_file_range", "FICLONERANGE", "O_TMPFILE", "OFD locks", "renameat2"}
 
 CASES = [
-    pytest.param(call, error, id=f"{call}-{errno.errorcode[error]}", marks=[] if is_often else pytest.mark.nightly)
+    pytest.param(
+        call, error, id=f"{call}-{errno.errorcode[error]}", marks=[] if is_often else pytest.mark.nightly
+    )
     for call in ("all", *CALLS)
     for error in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
     if error != errno.EOPNOTSUPP or call in NOT_SUPPORTED
@@ -99,7 +107,9 @@ CASES = [
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 @pytest.mark.parametrize(("call", "error"), CASES)
-def test_refused_call_is_done_without(call: str, error: int, part: Callable[[Path], None], tmp_path: Path) -> None:
+def test_refused_call_is_done_without(
+    call: str, error: int, part: Callable[[Path], None], tmp_path: Path
+) -> None:
     def work() -> None:
         refuse(dict.fromkeys(CALLS if call == "all" else [call], error))
         with warnings.catch_warnings():
