@@ -1,0 +1,368 @@
+# test_house.py - numbers of the code that may only fall
+# SPDX-License-Identifier: MIT
+"""A ratchet: the code grew by a sixth in a day, and nothing noticed.
+
+`NUMBERS` has the numbers of today. Who raises one lowers another, or changes the number in a commit of its own whose message says why. A number
+that falls by more than a fiftieth is written down at once, or the gain is lost.
+
+The calls and looks of a tool are those for one further small array: the difference between hierarchies of 10 and of 5 arrays.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import itertools
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import python_environment
+from system_calls import calls_of
+
+from shardcodec.options import NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "shardcodec"
+LAYERS = runpy.run_path(str(ROOT / "tests/project/test_layers.py"))
+
+# fmt: off
+NUMBERS: dict[str, dict[str, int]] = {
+    "lines of code": {"access": 7164, "binding": 3835, "cli": 1195, "csrc": 20496, "drawing": 360, "format": 2690, "kv": 1297, "live": 1083, "shardcodec": 1495, "storage": 3502, "tools": 12866, "transformer": 2120, "zarr_plugin": 1661},
+    "records": {"access": 42, "format": 41, "kv": 5, "live": 4, "shardcodec": 6, "storage": 16, "tools": 105, "transformer": 7, "zarr_plugin": 2},
+    "modules that one other imports": {"all": 32, "below 150 lines": 5},
+    "modules of the engine that tools and commands use": {"all": 29},
+    "pairs of records with four or more equal fields": {"all": 40},
+    "public names": {"shardcodec": 47, "shardcodec.kv": 12, "shardcodec.tools": 24, "shardcodec.transformer": 6},
+    "parameters of public functions": {"shardcodec": 245, "shardcodec.kv": 56, "shardcodec.tools": 219, "shardcodec.transformer": 60},
+    "flags of the command": {"advise": 14, "compact": 16, "convert": 25, "disable": 4, "doctor": 4, "enable": 4, "inspect": 12, "plan": 17, "repair": 17, "reshard": 25, "run-part": 4, "status": 1, "verify": 16},
+    "options": {"all": 15},
+    "Python calls for one further array": {"compact": 2721, "convert": 9235, "inspect": 2213, "repair": 2955, "verify": 2772},
+    "looks at documents for one further array": {"compact": 55, "convert": 27, "inspect": 1, "repair": 55, "verify": 3},
+}
+# fmt: on
+
+SHORT_LINES = 150
+SLACK = 0.02
+FEW_FIELDS = 4
+DOCUMENT = re.compile(r'/(zarr\.json|\.zarray|\.zattrs|\.zgroup|\.zmetadata)"')
+
+# Each tool runs on one array, which warms it up, on 5 and on 10; `begin` and `end` are around a run.
+TOOLS = """
+import numpy as np
+import zarr
+from shardcodec import tools
+
+RUNS = {
+    "inspect": lambda source, new: tools.inspect(source, threads=1),
+    "verify": lambda source, new: tools.verify(source, level="index", threads=1),
+    "compact": lambda source, new: tools.compact(source, to=new, threads=1),
+    "repair": lambda source, new: tools.repair(source, to=new, threads=1),
+    "convert": lambda source, new: tools.convert(source, new, threads=1),
+}
+SIZES = 1, 5, 10
+for n in SIZES:
+    group = zarr.create_group(f"{n}.zarr")
+    for i in range(n):
+        group.create_array(f"a{i}", data=np.arange(64, dtype="int32"), shards=(64,), chunks=(16,))
+
+
+def run_all(begin, end):
+    for name, run in RUNS.items():
+        for n in SIZES:
+            begin(name, n)
+            run(f"{n}.zarr", f"{name}{n}.zarr")
+            end(name, n)
+"""
+COUNT_CALLS = """
+import sys
+import threading
+
+n_calls = 0
+
+
+def count(frame, event, _):
+    global n_calls
+    n_calls += event == "call"
+
+
+def begin(name, n):
+    global n_calls
+    n_calls = 0
+    threading.setprofile(count)
+    sys.setprofile(count)
+
+
+def end(name, n):
+    sys.setprofile(None)
+    threading.setprofile(None)
+    print(name, n, n_calls)
+
+
+run_all(begin, end)
+"""
+MARK_LOOKS = """
+import contextlib
+import os
+
+
+def mark(text):
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(text)
+
+
+mark("/mark")
+run_all(lambda name, n: mark(f"/begin/{name}/{n}/"), lambda name, n: None)
+mark("/mark")
+"""
+
+
+# ---------------------------------------------------------------- the source
+
+
+def folder_of(path: Path) -> str:
+    """Return the package of a module."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else "shardcodec"
+
+
+def lines_of_code(text: str) -> int:
+    """Count the lines with code: no comment, no docstring, no import, no empty line."""
+    left_out = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in left_out:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        is_text = (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        )
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            assert isinstance(node, ast.stmt)
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def lines_of_binding(text: str) -> int:
+    """Count the lines of a Cython file that are neither empty nor a comment; those of docstrings count."""
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
+
+
+def count_lines() -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        found[folder_of(path)] += lines_of_code(path.read_text())
+    for path in PACKAGE.rglob("*.p[xy][xdi]"):
+        if path.suffix != ".pyi":
+            found["binding"] += lines_of_binding(path.read_text())
+    found["csrc"] = sum(
+        bool(line.strip()) for code in LAYERS["C_CODE"].values() for line in code.splitlines()
+    )
+    return dict(found)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return the modules that import each module; a package that only exports is no importer."""
+    paths = {LAYERS["absolute"](path, 1, path.stem): path for path in PACKAGE.rglob("*.py")}
+    found: dict[str, set[str]] = defaultdict(set)
+    for one in LAYERS["package_imports"]():
+        if one.path in LAYERS["ONLY_EXPORT"]:
+            continue
+        target = one.target if one.target in paths else one.target.rpartition(".")[0]
+        if target in paths:
+            found[target].add(LAYERS["absolute"](one.path, 1, one.path.stem))
+    return found
+
+
+def count_modules_with_one_importer() -> dict[str, int]:
+    names = [name for name, importers in imports().items() if len(importers) == 1]
+    lines = [
+        len((ROOT / name.replace(".", "/")).with_suffix(".py").read_text().splitlines()) for name in names
+    ]
+    return {"all": len(lines), "below 150 lines": sum(n < SHORT_LINES for n in lines)}
+
+
+def records() -> Iterator[tuple[Path, str, set[str]]]:
+    """Yield the named tuples and data classes of the package, with the names of their fields."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and re.search(
+                r"\b(NamedTuple|TypedDict|dataclass)\b",
+                " ".join(map(ast.unparse, [*node.bases, *node.decorator_list])),
+            ):
+                fields = {ast.unparse(line.target) for line in node.body if isinstance(line, ast.AnnAssign)}
+                yield path, node.name, fields
+
+
+def count_records() -> dict[str, int]:
+    return dict(Counter(folder_of(path) for path, _, _ in records()))
+
+
+def count_pairs() -> dict[str, int]:
+    pairs = itertools.combinations([fields for _, _, fields in records()], 2)
+    return {"all": sum(len(one & other) >= FEW_FIELDS for one, other in pairs)}
+
+
+# ---------------------------------------------------------------- what a user sees
+
+
+@cache
+def reference() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "scripts/reference_names.py"))
+
+
+def public() -> dict[str, list[Any]]:
+    names = reference()
+    return {
+        module: [getattr(__import__(module, fromlist=["*"]), name) for name in names["public_names"](module)]
+        for module in names["MODULES"]
+    }
+
+
+def parameters(thing: Any) -> int:
+    """Count the parameters of a function, or of the public methods of a class."""
+    names = reference()
+    if not inspect.isclass(thing):
+        return len(inspect.signature(thing).parameters) if inspect.isfunction(thing) else 0
+    own = [
+        value
+        for name, value in vars(thing).items()
+        if name == "__init__" or names["is_for_callers"](thing, name)
+    ]
+    functions = [function for value in own if (function := names["function_of"](value)) is not None]
+    return sum(len(inspect.signature(function).parameters) - 1 for function in functions)
+
+
+def count_flags() -> dict[str, int]:
+    typer = pytest.importorskip("typer")
+    from shardcodec.cli.app import app
+
+    commands = typer.main.get_command(app).commands
+    return {
+        name: sum(any(flag.startswith("--") for flag in one.opts) for one in command.params)
+        for name, command in commands.items()
+    }
+
+
+# ---------------------------------------------------------------- what a tool does
+
+
+def per_array(counts: dict[tuple[str, int], int]) -> dict[str, int]:
+    """Return for each tool the difference between 10 and 5 arrays, for one array."""
+    return {name: round((counts[name, 10] - counts[name, 5]) / 5) for name, n in counts if n == 5}
+
+
+def count_calls(tmp_path: Path) -> dict[str, int]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TOOLS + COUNT_CALLS],
+        cwd=tmp_path,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return per_array({(name, int(n)): int(count) for name, n, count in lines})
+
+
+def count_looks(tmp_path: Path) -> dict[str, int]:
+    counts: Counter[tuple[str, int]] = Counter()
+    at = "", 0
+    for line in calls_of(tmp_path, TOOLS + MARK_LOOKS, "%file"):
+        if begun := re.search(r'"/begin/(\w+)/(\d+)/"', line):
+            at = begun[1], int(begun[2])
+            counts[at] = 0
+        elif DOCUMENT.search(line):
+            counts[at] += 1
+    return per_array(counts)
+
+
+SOURCE: dict[str, Callable[[], dict[str, int]]] = {
+    "lines of code": count_lines,
+    "records": count_records,
+    "modules that one other imports": count_modules_with_one_importer,
+    "modules of the engine that tools and commands use": lambda: {"all": len(LAYERS["DOOR"])},
+    "pairs of records with four or more equal fields": count_pairs,
+    "public names": lambda: {name: len(things) for name, things in public().items()},
+    "parameters of public functions": lambda: {
+        name: sum(map(parameters, things)) for name, things in public().items()
+    },
+    "flags of the command": count_flags,
+    "options": lambda: {"all": len(NAMES)},
+}
+RUNS: dict[str, Callable[[Path], dict[str, int]]] = {
+    "Python calls for one further array": count_calls,
+    "looks at documents for one further array": count_looks,
+}
+
+
+def compare(what: str, now: dict[str, int]) -> None:
+    """Fail if a number has risen, or has fallen without being written down."""
+    written = NUMBERS[what]
+    assert now.keys() == written.keys(), (
+        f"NUMBERS[{what!r}] of {Path(__file__).name}: make the names those of {now}"
+    )
+    risen = {name: (written[name], n) for name, n in now.items() if n > written[name]}
+    assert not risen, (
+        f"{what} (written, now): {risen}. These numbers may only fall. Look first whether an existing function, record or "
+        "document that was read can do the job, and delete what your change makes dead. If more is right, write the new "
+        "number into NUMBERS in a commit of its own whose message says why."
+    )
+    fallen = {name: n for name, n in now.items() if n < written[name] * (1 - SLACK)}
+    assert not fallen, f"{what} has fallen: write {fallen} into NUMBERS, so that it stays"
+
+
+def test_the_table_is_complete() -> None:
+    assert NUMBERS.keys() == SOURCE.keys() | RUNS.keys()
+
+
+@pytest.mark.parametrize("what", SOURCE)
+def test_number_of_the_source(what: str) -> None:
+    compare(what, SOURCE[what]())
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_number_of_a_run(what: str) -> None:
+    """One further array of a group costs a tool no more questions than before."""
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the numbers are those of Python 3.11 and its newest zarr, 3.1")
+    with tempfile.TemporaryDirectory(
+        dir="/tmp"
+    ) as folder:  # the tools look into each folder above a new hierarchy
+        compare(what, RUNS[what](Path(folder)))
+
+
+@pytest.mark.parametrize(("n", "is_right"), [(100, True), (99, True), (101, False), (90, False)])
+def test_a_number_may_neither_rise_nor_fall_unseen(
+    n: int, is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NUMBERS, "options", {"all": 100})
+    with nullcontext() if is_right else pytest.raises(AssertionError):
+        compare("options", {"all": n})
+
+
+def test_lines_of_code_leave_out_comments_texts_and_imports() -> None:
+    text = '"""Text.\n\nMore."""\n# a comment\nimport os\n\n\ndef f():\n    """Text."""\n    return (  # why\n        os\n    )\n'
+    assert lines_of_code(text) == 4
