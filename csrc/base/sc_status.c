@@ -21,6 +21,12 @@ sc_codec_failed(enum sc_status status, struct sc_where *where, const char *codec
     return status;
 }
 
+bool
+sc_status_is_damage(enum sc_status status)
+{
+    return (status >= SC_TOO_SHORT && status <= SC_CODEC_DATA && status != SC_CHANGED) || status == SC_VLEN;
+}
+
 const char *
 sc_status_name(enum sc_status status)
 {

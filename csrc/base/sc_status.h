@@ -69,6 +69,9 @@ void sc_where_clear(struct sc_where *where);
 enum sc_status sc_codec_failed(enum sc_status status, struct sc_where *where, const char *codec, const char *detail,
                                int64_t library_code, uint64_t nbytes);
 
+/* True if a status says that stored bytes are damaged: not for a file that changes, or that cannot be read. */
+bool sc_status_is_damage(enum sc_status status);
+
 /* Return the name of a status, such as "SC_BAD_RANGE" for 12; "unknown" for any other number. */
 const char *sc_status_name(enum sc_status status);
 

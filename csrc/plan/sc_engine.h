@@ -155,6 +155,10 @@ struct sc_write_item {
      * shard; that of a whole in a file is measured. */
     struct sc_source old;
     const struct sc_entry *old_entries; /* shard: its entries, checked; NULL: nothing to keep */
+    /* Extents of the part of the object that lies within the array. Elements beyond it are kept from the old chunk only
+     * if that can be decoded. */
+    uint64_t inside[SC_MAX_NDIM];
+    bool has_inside; /* false: the whole object lies within the array, or nobody knows */
     const struct sc_carry *carries;
     size_t n_carries;
     /* Shard: n_chunks of them. In: carried chunks at their new offsets, and slots for new chunks of exactly that size.

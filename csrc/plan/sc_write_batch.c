@@ -70,6 +70,7 @@ struct given {
     const uint8_t *src;
     const int64_t *strides; /* of the array, by axis of the chunk */
     int64_t selection_strides[SC_MAX_NDIM];
+    bool spares_old; /* a damaged old chunk counts as absent: what is not given lies outside of the array */
 };
 
 /* True if a chunk is given whole, so its old content is not needed. A selection of several parts never counts as
@@ -78,6 +79,27 @@ static bool
 is_whole(const struct given *given, const struct sc_chain *chain)
 {
     return !given->at && sc_box_is_whole(chain, given->box.count);
+}
+
+/* True if all elements of a chunk at grid coordinates c (NULL: the object is one chunk) that lie within the array are
+ * given. Of several parts only the caller knows, whose `inside` then has no elements. */
+static bool
+gives_inside(const struct given *given, const struct sc_write_item *item, const struct sc_chain *chain,
+             const uint64_t *c)
+{
+    if (!item->has_inside)
+        return false;
+    for (int a = 0; a < chain->ndim; a++) {
+        uint64_t inside = item->inside[c ? item->chain->perm[a] : a], begin = c ? c[a] * chain->shape[a] : 0;
+
+        if (inside <= begin)
+            continue;
+        if (given->at || given->box.start[a] > 0 || (given->box.step[a] > 1 && inside - begin > 1))
+            return false;
+        if (given->box.count[a] < chain->shape[a] && given->box.count[a] < inside - begin)
+            return false;
+    }
+    return true;
 }
 
 static void
@@ -89,6 +111,17 @@ give_selected(struct given *given, const struct sc_chunk_selection *at, const ui
     given->at = is_box ? NULL : at;
     given->src = is_box ? src + offset : src;
     given->strides = given->selection_strides;
+}
+
+/* True if a failure shows damage of an old chunk that is not needed; then forget it. */
+static bool
+is_spared(struct sc_writer *writer, const struct given *given, enum sc_status *status)
+{
+    if (!*status || !given->spares_old || !sc_status_is_damage(*status))
+        return false;
+    sc_where_clear(&writer->where);
+    *status = SC_OK;
+    return true;
 }
 
 /* Lay the given elements over the old content of the chunk, or over the fill value. The new chunk is in
@@ -111,7 +144,9 @@ merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned lev
     if (old)
         status = sc_chain_decode(chain, writer->worker, level, old, (size_t)old_nbytes, &whole, merge->data,
                                  view.strides, &writer->where);
-    else
+    if (is_spared(writer, given, &status))
+        old = NULL;
+    if (!old)
         sc_chain_fill(chain, whole.count, merge->data, view.strides);
     if (status)
         return status;
@@ -197,21 +232,24 @@ encode_inner(struct sc_writer *writer, struct sc_write_object *object, struct sc
     struct sc_chunk_selection at;
     int64_t offset;
 
+    sc_walk_coordinates(shard, position, c);
     if (item->selection) {
         sc_selection_in_entry(&at, item->selection, shard, &object->touches, position);
         give_selected(&given, &at, item->src);
     } else {
-        sc_walk_coordinates(shard, position, c);
         sc_walk_cut(&object->walk, shard->inner, c, &given.box, &offset);
         given.src = item->src + offset;
         given.strides = object->walk.strides;
         given.at = NULL;
     }
+    given.spares_old = gives_inside(&given, item, shard->inner, c);
     if (old_entries && !sc_entry_is_absent(old_entries[position]) && !is_whole(&given, shard->inner)) {
         old_nbytes = old_entries[position].nbytes;
         status = sc_chain_check_nbytes(shard->inner, old_nbytes, &writer->where);
         if (!status)
             status = fetch_old(writer, object, old_entries[position].offset, old_nbytes, &old);
+        if (is_spared(writer, &given, &status))
+            old = NULL;
         if (status)
             return status;
     }
@@ -294,11 +332,14 @@ sc_write_batch_encode_whole(struct sc_writer *writer, struct sc_write_object *ob
         sc_selection_in_object(&at, item->selection, chain);
         give_selected(&given, &at, item->src);
     }
+    given.spares_old = gives_inside(&given, item, chain, NULL);
     if (has_old && !is_whole(&given, chain)) {
         enum sc_status status = sc_chain_check_nbytes(chain, old_nbytes, &writer->where);
 
         if (!status)
             status = fetch_old(writer, object, 0, old_nbytes, &old);
+        if (is_spared(writer, &given, &status))
+            old = NULL;
         if (status)
             return status;
     }

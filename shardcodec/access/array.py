@@ -23,6 +23,7 @@ from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, change_document, delete_objects, type_for_zarr
 from .read import ObjectSelection
 from .regions import as_coordinates
+from .text_chunks import as_texts
 
 if TYPE_CHECKING:
     from ..options import Options
@@ -498,6 +499,8 @@ class Array(ArrayReader):
         )
 
     def _as_elements(self, value: Any) -> np.ndarray[Any, Any]:
+        if self.dtype.kind in "TUS":
+            return as_texts(value, self.dtype)
         values = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
         return values.astype(self.dtype, copy=False)
 

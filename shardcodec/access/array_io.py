@@ -377,7 +377,13 @@ class _ElementsMaker:
         elements = [_item(self._request, old) for old in stored]
         items = [
             EncodedItem(
-                item.chain, item.path, item.old, chunks[old.position], item.key, old_file=item.old_file
+                item.chain,
+                item.path,
+                item.old,
+                chunks[old.position],
+                item.key,
+                old_file=item.old_file,
+                spares_old=item.spares_old,
             )
             for item, old in zip(elements, stored, strict=True)
         ]
@@ -400,7 +406,16 @@ class _ElementsMaker:
 def _item(request: Request, old: StoredObject) -> WriteItem:
     item = request.items[old.position]
     path, name = request.store.path(item.key), _name_of(request, item.key)
-    return WriteItem(item.chain, path, old.data, item.box, name, old.file, complete=item.ends_at_edge)
+    return WriteItem(
+        item.chain,
+        path,
+        old.data,
+        item.box,
+        name,
+        old.file,
+        complete=item.ends_at_edge,
+        inside=item.inside,
+    )
 
 
 def _name_of(request: Request, key: str) -> str:

@@ -30,7 +30,7 @@ from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, orig
 from ..storage.store import Store
 from ..storage.waiting import Patience, from_zarrs_loop, in_thread
 from .read import ObjectSelection, read, slice_reader
-from .regions import Box, Boxes, Selection, as_void, box_rows, object_boxes, whole
+from .regions import Box, Boxes, Selection, as_void, box_rows, covers, object_boxes, whole
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -126,7 +126,14 @@ class ArrayObjects:
 
     def item(self, coords: Ints, elements: Any) -> ObjectSelection:
         """Return elements of the object at a grid position as an item of a request."""
-        return ObjectSelection(self.key(coords), self.chain, elements)
+        return ObjectSelection(self.key(coords), self.chain, elements, inside=self.inside(coords))
+
+    def inside(self, coords: Ints) -> Ints | None:
+        """Return the extents of the part of an object that lies within the array; None for an object away from its edge."""
+        extents: Ints = tuple(self.chain.shape)
+        rows = zip(coords, extents, self.shape, strict=True)
+        inside = tuple([min(extent, size - at * extent) for at, extent, size in rows])
+        return None if inside == extents or any(n <= 0 for n in inside) else inside
 
     def items(self, box: Box, *, drops_rest: bool = False) -> list[ObjectSelection]:
         """Return the items of a box of the array; `box` has at least one element. `drops_rest` is as for `items_of`."""
@@ -140,9 +147,13 @@ class ArrayObjects:
         With `drops_rest`, for a write, elements of an object beyond the shape of the array need not be kept.
         """
         keys = self.folder.keys([self.keys.key(coords) for coords, _ in parts])
+        has_edge = any(size % extent for size, extent in zip(self.shape, self.chain.shape, strict=True))
         return [
-            ObjectSelection(key, self.chain, elements, None, drops_rest and self._has_all(coords, elements))
+            ObjectSelection(
+                key, self.chain, elements, None, drops_rest and self._has_all(inside, elements), inside
+            )
             for key, (coords, elements) in zip(keys, parts, strict=True)
+            for inside in [self.inside(coords) if has_edge else None]
         ]
 
     def items_of_boxes(
@@ -201,12 +212,9 @@ class ArrayObjects:
         BoxReader(self, options, None).read([item], out, tuple(range(out.ndim)))
         return out
 
-    def _has_all(self, coords: Ints, elements: Selection) -> bool:
+    def _has_all(self, inside: Ints | None, elements: Selection) -> bool:
         """Return True if a selection is a box with all elements of an object that lie within the array."""
-        if not isinstance(elements, Box):
-            return False
-        inside = zip(coords, self.chain.shape, self.shape, strict=True)
-        return elements.count == tuple(min(extent, size - at * extent) for at, extent, size in inside)
+        return isinstance(elements, Box) and covers(elements, inside or tuple(self.chain.shape))
 
 
 class BoxReader:
@@ -269,7 +277,11 @@ class BoxReader:
             return None
         coords, (start, count, step, axes, shape) = place
         box = Box(start, count, step, (0,) * len(start))
-        return ObjectSelection(self._key(coords), objects.chain, box), axes, shape
+        return (
+            ObjectSelection(self._key(coords), objects.chain, box, inside=objects.inside(coords)),
+            axes,
+            shape,
+        )
 
     def read(
         self,

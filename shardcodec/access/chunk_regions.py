@@ -63,6 +63,17 @@ class Cuts:
         """Return True if all elements of an inner chunk are known to be selected, so that its old content is not needed."""
         raise NotImplementedError
 
+    def gives(self, position: int, inside: Sequence[int] | None) -> bool:
+        """Return True if all elements of an inner chunk within the first `inside` of the object are selected."""
+        if inside is None:
+            return False
+        rows = zip(inside, self._coords(position), self._extents, strict=True)
+        return self._has_first(position, [max(0, min(extent, n - c * extent)) for n, c, extent in rows])
+
+    def _has_first(self, position: int, counts: Sequence[int]) -> bool:
+        """Return True if the first elements of an inner chunk along each axis of the object are known to be selected."""
+        return not any(counts)
+
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
         """Copy the selected elements of a decoded inner chunk to their places in the array."""
         raise NotImplementedError
@@ -148,6 +159,14 @@ class _AxisCuts(Cuts):
         if self._has_lists:
             return False  # positions may repeat
         return math.prod(part.n for part in self._parts(position)) == math.prod(self.shape_at(position))
+
+    def _has_first(self, position: int, counts: Sequence[int]) -> bool:
+        parts = [] if self._has_lists else [(part.chunk, part.n) for part in self._parts(position)]
+        whole = [
+            not at.start and k >= n and (k == 1 or at.step == 1)
+            for (at, k), n in zip(parts, counts, strict=False)
+        ]
+        return not any(counts) or (len(whole) == len(counts) and all(whole))
 
     def scatter(self, position: int, chunk: Array, array: Array) -> None:
         parts = self._parts(position)

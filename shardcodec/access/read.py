@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import native
-from ..errors import ShardError, ShardFormatError
+from ..errors import ChecksumError, CodecError, ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
@@ -32,6 +32,7 @@ __all__ = [
     "decoded_nbytes",
     "explain",
     "index_too_short",
+    "is_damage",
     "leaves_the_thread",
     "path_of",
     "read",
@@ -57,7 +58,9 @@ class ObjectSelection(NamedTuple):
     """The elements of one object that a call reads or writes. A tuple, because a small read would notice the time to make a dataclass.
 
     key: key of the object, or its name in errors. source, for `read`: the path of a local file, or the descriptor of an open
-    one; the bytes of the object; None for a missing object. ends_at_edge, for a write: the box has all elements of the object
+    one; the bytes of the object; None for a missing object. inside, for a write: extents of the part of the object that lies
+    within the array; None: the whole object does, or it is not known. Elements beyond it are kept if the old object is not
+    damaged, because another process may have appended them. ends_at_edge, for a write: the box has all elements of the object
     that lie within the array, and elements beyond its shape, from before the array was made smaller, are not kept. So zarr
     writes chunks without shards.
     """
@@ -67,6 +70,7 @@ class ObjectSelection(NamedTuple):
     box: Selection
     source: Any = None
     ends_at_edge: bool = False
+    inside: tuple[int, ...] | None = None
 
     @property
     def covers(self) -> bool:
@@ -137,6 +141,12 @@ def with_key(error: ShardError, chain: Chain, key: str) -> ShardError:
         context["element_coords"] = element
     error.shard = None
     return error.with_context(**context)
+
+
+def is_damage(error: Exception) -> bool:
+    """Return True if an error says that stored bytes are damaged: not for a file that changes, or that cannot be read."""
+    is_about_bytes = isinstance(error, ShardFormatError | ChecksumError | CodecError)
+    return is_about_bytes and not getattr(error, "changed", False)
 
 
 def index_too_short(key: str, nbytes: int, index_nbytes: int) -> ShardFormatError:

@@ -73,7 +73,8 @@ class WriteItem(NamedTuple):
     elements of the array go to the same element of the object, the last one is stored. key: name in errors. old_file: the old
     file, opened, locked and looked at by the caller; `locks.NO_FILE`: the caller has seen no file, and a file that exists by
     now must not be replaced; None: the write opens the file. chunks: positions of whole inner chunks of which `box` consists,
-    each as a box. complete: all other elements get the fill value, and the old object is not looked at.
+    each as a box. complete: all other elements get the fill value, and the old object is not looked at. inside: as in
+    `ObjectSelection`.
     """
 
     chain: Chain
@@ -84,6 +85,7 @@ class WriteItem(NamedTuple):
     old_file: OpenFile | None = None
     chunks: Positions | None = None
     complete: bool = False
+    inside: tuple[int, ...] | None = None
 
     @property
     def keeps_old(self) -> bool:
@@ -94,6 +96,11 @@ class WriteItem(NamedTuple):
             return len(self.chunks) < int(self.chain.n_chunks)
         return not covers(self.box, self.chain.shape)
 
+    @property
+    def spares_old(self) -> bool:
+        """True if a damaged old object counts as missing: all elements within the array are new."""
+        return self.inside is not None and covers(self.box, self.inside)
+
     def change(self) -> ChunkChange:
         """Return the inner chunks that change; this allocates flags for all inner chunks of the shard."""
         chain = self.chain
@@ -102,7 +109,7 @@ class WriteItem(NamedTuple):
             flags[self.chunks] = True
             return ChunkChange(flags, flags)
         grid = (chain.perm, chain.inner.shape, chain.grid_shape)
-        return ChunkChange(touched(self.box, *grid), covered(self.box, *grid))
+        return ChunkChange(touched(self.box, *grid), covered(self.box, *grid, self.inside))
 
     def new_sizes(self, elements: Elements) -> NewSizes:
         """Return the encoded size of the new inner chunks; None if it is not known yet or they become absent."""
@@ -117,7 +124,7 @@ class EncodedItem(NamedTuple):
     """Encoded inner chunks for one shard. path, old, key and old_file are as for `WriteItem`.
 
     chunks: from positions in the index to buffers, which are stored unchanged, in the order of the mapping. gone: positions of
-    inner chunks that become absent, each once, and none that `chunks` names. user: new header, footer and alignment; None:
+    inner chunks that become absent, each once, and none that `chunks` names. spares_old: a damaged old object counts as missing. user: new header, footer and alignment; None:
     header and footer are treated as dead bytes. complete: all inner chunks that are not named become absent, and the old object
     is not looked at.
     """
@@ -131,6 +138,7 @@ class EncodedItem(NamedTuple):
     user: UserBytes | None = None
     old_file: OpenFile | None = None
     complete: bool = False
+    spares_old: bool = False
 
     @property
     def keeps_old(self) -> bool:
@@ -213,7 +221,8 @@ class PlanItem(NamedTuple):
     path: None: the new object is returned. selection: the elements that are written; None: `chunks` are. old: None: a new object,
     which may replace one that exists. placement: where inner chunks go; the engine completes its entries. way: None: a new
     object; `ONTO`, or one of `UPDATE_WAYS` of the engine: nothing is carried. user: header and footer, which are kept and
-    marked.
+    marked. inside: extents of the part of the object that lies within the array: elements beyond it are kept from an old
+    inner chunk only if it can be decoded; None: all elements that are not given are needed.
     """
 
     chain: Chain
@@ -224,3 +233,4 @@ class PlanItem(NamedTuple):
     placement: Placement | None = None
     way: str | None = None
     user: HeaderFooter | None = None
+    inside: tuple[int, ...] | None = None

@@ -12,6 +12,7 @@ engine does not copy them, so they must not change while it works.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -182,11 +183,42 @@ def is_empty(selection: Selection) -> bool:
 
 
 def covers(selection: Selection, shape: Sequence[int]) -> bool:
-    """Return True if a selection is one box with all elements of an object, so that its old content is not needed.
+    """Return True if a selection has all elements of an object, so that their old content is not needed.
 
-    For other selections the result is False, also if they contain all elements; the old content is then read first.
+    With a smaller shape only the first elements along each axis are asked for.
     """
-    return isinstance(selection, Box) and selection.count == tuple(shape)
+    if isinstance(selection, Box):
+        if selection.count == shape and not any(selection.start):
+            return True  # the usual case; no step fits
+        step = selection.step or (1,) * len(shape)
+        rows = zip(selection.start, selection.count, step, shape, strict=True)
+        return all(n == 0 or (start == 0 and k >= n and (by == 1 or n == 1)) for start, k, by, n in rows)
+    if isinstance(selection, Lists):
+        return all(_has_first(selection, axis, n) for axis, n in enumerate(shape))
+    ndim, size = len(shape), math.prod(shape)
+    if isinstance(selection, Points):
+        if len(selection.froms[0]) < size:  # a mask would cost more
+            return False
+        inside = np.logical_and.reduce([at < n for at, n in zip(selection.froms, shape, strict=True)])
+        mask = np.zeros(tuple(shape), dtype=np.bool_)
+        mask[tuple(at[inside].astype(np.intp) for at in selection.froms)] = True
+        return bool(mask.all())
+    if int(selection.rows[:, ndim : 2 * ndim].prod(axis=1).sum()) < size:
+        return False
+    mask = np.zeros(tuple(shape), dtype=np.bool_)
+    for row in selection.rows.tolist():
+        parts = zip(row[:ndim], row[ndim : 2 * ndim], row[2 * ndim : 3 * ndim], strict=True)
+        mask[tuple(slice(start, start + (k - 1) * by + 1, by) for start, k, by in parts)] = True
+    return bool(mask.all())
+
+
+def _has_first(selection: Lists, axis: int, n: int) -> bool:
+    """Return True if a selection has the first n positions of an axis."""
+    positions = selection.froms[axis]
+    if positions is not None:
+        return len(positions) >= n and int(np.count_nonzero(np.unique(positions) < n)) == n
+    step = 1 if selection.step is None else selection.step[axis]
+    return n == 0 or (selection.start[axis] == 0 and selection.count[axis] >= n and (step == 1 or n == 1))
 
 
 def is_filled(box: Selection, array: np.ndarray[Any, Any], axes: Sequence[int], fill: bytes) -> bool:
@@ -314,13 +346,18 @@ def _touched_coordinates(
 
 
 def covered(
-    selection: Selection, perm: Ints, chunk_shape: Sequence[int], grid_shape: Sequence[int]
+    selection: Selection,
+    perm: Ints,
+    chunk_shape: Sequence[int],
+    grid_shape: Sequence[int],
+    inside: Ints | None = None,
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return a mask of the inner chunks that a box contains completely; False for all with another selection.
 
     A write replaces these, so their old entries may be damaged.
 
-    Parameters and shape of the result are those of `touched`.
+    Parameters and shape of the result are those of `touched`. inside: extents of the part of the object that lies within the
+    array; of an inner chunk at its edge, only these elements are asked for.
     """
     mask = np.zeros(tuple(grid_shape), dtype=np.bool_)
     if not isinstance(selection, Box):
@@ -332,7 +369,8 @@ def covered(
         if extent == 1:
             ranges.append(slice(start, end, step))
         elif step == 1:
-            ranges.append(slice(-(-start // extent), end // extent))
+            past_edge = inside is not None and end >= inside[axis]
+            ranges.append(slice(-(-start // extent), -(-end // extent) if past_edge else end // extent))
         else:
             return mask.reshape(-1)
     mask[tuple(ranges)] = True

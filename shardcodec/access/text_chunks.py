@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..format.spec import ChainSpec
     from ..format.text import TextArray
 
-__all__ = ["PLACE", "TextCodecs", "text_chain"]
+__all__ = ["PLACE", "TextCodecs", "as_texts", "text_chain"]
 
 Array = np.ndarray[Any, Any]
 Ints = tuple[int, ...]
@@ -165,3 +165,53 @@ def _all_of(array: Array) -> Boxes:
 def text_chain(spec: ChainSpec, stage: TextCodecs) -> Chain:
     """Return the chain of objects of texts; `spec` has one byte in place of each element."""
     return staged_whole(spec.shape, stage) if spec.inner is None else staged_shard(spec, stage)
+
+
+# ---------------------------------------------------------------- texts of the caller
+#
+# numpy writes a missing text as a word, such as "None" or "nan", and so does zarr for an array of objects or a list. It keeps an
+# array of a StringDType with missing texts as it is: its codec stores "" for None and refuses others, where it gets whole chunks (it
+# stores words where chunks are merged, in shards, and in Zarr v2). It refuses objects of pandas.
+
+
+def as_texts(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Return the elements of a write as texts or bytes of a data type.
+
+    TypeError: an element is missing, and zarr stores no empty text in its place.
+    """
+    if not isinstance(value, np.ndarray):
+        if not hasattr(value, "dtype") or isinstance(value, np.generic):
+            return np.asarray(value, dtype)
+        try:
+            value = np.asarray(value.astype(dtype=dtype, order="A"))
+        except (AttributeError, TypeError):  # as the `astype` of pandas does
+            value = np.asarray(value, object)
+            _refuse_missing(value)
+    texts: Array
+    na = getattr(value.dtype, "na_object", "")
+    if isinstance(na, str) or dtype.kind != "T":  # a text of fixed length has no other form for a missing one
+        texts = value.astype(dtype, copy=False)
+        return texts
+    objects: Array = value.astype(object)
+    if na is None:
+        objects[np.array([element is None for element in objects.flat], bool).reshape(objects.shape)] = ""
+    _refuse_missing(objects)
+    texts = objects.astype(dtype)
+    return texts
+
+
+def _refuse_missing(values: Array) -> None:
+    for position, element in enumerate(values.reshape(-1).tolist()):
+        if not isinstance(element, str | bytes) and _is_missing(element):
+            at = tuple(map(int, np.unravel_index(position, values.shape)))
+            raise TypeError(
+                f"value: expected a text at {at}, got {element!r}; fill missing texts before they are stored"
+            )
+
+
+def _is_missing(element: Any) -> bool:
+    """Return True for None, for a number or a time that is not equal to itself, and for `pandas.NA`."""
+    try:
+        return element is None or bool(element != element)
+    except TypeError:
+        return True

@@ -44,7 +44,7 @@ from .placement import (
     place_in_slots,
     way_to_append,
 )
-from .read import decoded_nbytes, explain, index_too_short, is_staged
+from .read import decoded_nbytes, explain, index_too_short, is_damage, is_staged
 from .records import (
     MISSING,
     NOTHING,
@@ -57,7 +57,7 @@ from .records import (
     PlanItem,
     WriteItem,
 )
-from .regions import as_void
+from .regions import Box, as_void
 from .user_bytes import Extents, HeaderFooter, UserBytes, find, lay_out, place_between
 
 if TYPE_CHECKING:
@@ -290,7 +290,12 @@ def _look_at(
     old = _open(item, files, has_declined)
     if old.source is None or not item.chain.is_shard:
         return old
-    return _load(item, old, options, has_declined)
+    try:
+        return _load(item, old, options, has_declined)
+    except ShardError as error:
+        if not is_damage(error) or not item.spares_old:
+            raise
+        return None  # nothing of it is needed
 
 
 def _open(item: Item, files: contextlib.ExitStack, has_declined: bool) -> OldObject:
@@ -438,7 +443,12 @@ def place_item(item: Item, old: OldObject | None, options: Options, elements: El
     old: from `look`. UnsupportedError: header and footer must be kept, but the old inner chunks overlap the index.
     """
     if isinstance(item, WriteItem):
-        return _planned(PlanItem(item.chain, item.path, item.box), item, old, options, elements)
+        inside = item.inside
+        if inside is not None and not isinstance(item.box, Box):  # the engine looks only at boxes
+            inside = (0,) * len(inside) if item.spares_old else None
+        return _planned(
+            PlanItem(item.chain, item.path, item.box, inside=inside), item, old, options, elements
+        )
     plan, footer = PlanItem(item.chain, item.path, None), None
     if item.user is not None and old is not None and item.keeps_old:
         plan, footer = _lay_out_all(plan, item, old, item.user)

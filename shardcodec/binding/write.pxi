@@ -208,6 +208,9 @@ def write(items, value=b"", axes=(), *, str order="morton", bint write_empty=Fal
             item.data_offset = chain.chain.index.nbytes if chain.inner is not None and chain.chain.index.at_start else 0
             if given.old is not None:
                 read_old(batch, given, item, i)
+            if given.inside is not None:
+                item.has_inside = True
+                read_numbers(given.inside, chain.chain.ndim, item.inside)
             i += 1
         plan.n_items = n
         plan.rules.write_empty = write_empty

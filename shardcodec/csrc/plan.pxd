@@ -127,6 +127,8 @@ cdef extern from "plan/sc_engine.h" nogil:
         size_t n_encoded
         sc_source old
         const sc_entry *old_entries
+        uint64_t inside[32]
+        bint has_inside
         const sc_carry *carries
         size_t n_carries
         sc_entry *entries

@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..access.array import Array, grow, objects_of, open_array, reopened
 from ..access.array_io import NewChunks, Request, encode_ahead, write_request_blocking
-from ..access.box_reader import Folder
+from ..access.box_reader import ArrayObjects, Folder
 from ..access.buffer import flush_names, is_any_buffered
 from ..access.placement import Facts, way_to_append
 from ..access.regions import Box
@@ -28,6 +29,9 @@ __all__ = ["Frame", "FrameTarget", "handle_on", "seconds_of"]
 
 Ints = tuple[int, ...]
 Values = np.ndarray[Any, Any]
+
+# Extent of an axis without an edge.
+_NO_EDGE = 1 << 62
 
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -150,7 +154,7 @@ class FrameTarget:
         for axis, at in zip(self.axes, low.tolist(), strict=True):
             start[axis] = at
         box = Box(tuple(start), tuple(count), None, (0,) * self.array.ndim)
-        return self._request(self._objects.items(box), tuple(of_values), values)
+        return self._request(self._objects_at(places).items(box), tuple(of_values), values)
 
     def _boxes(self, source: Values, indexes: Ints, places: Values) -> Request:
         """Return the request of frames at any places, each of them a box."""
@@ -158,9 +162,19 @@ class FrameTarget:
         begin[:, self.axes] = places
         count = np.ones(self.array.ndim, dtype=np.int64)
         count[list(self._others)] = self.frame_shape
-        items = self._objects.items_of_boxes(begin, count, indexes)
+        items = self._objects_at(places).items_of_boxes(begin, count, indexes)
         values = source.reshape((len(source), *count.tolist()))
         return self._request(items, tuple(range(1, self.array.ndim + 1)), values)
+
+    def _objects_at(self, places: Values) -> ArrayObjects:
+        """Return the objects of the array, which know its edge; along the axes of frames beyond the shape there is none."""
+        shape = list(self.array.shape)
+        if any(
+            last >= shape[axis] for axis, last in zip(self.axes, places.max(axis=0).tolist(), strict=True)
+        ):
+            for axis in self.axes:
+                shape[axis] = _NO_EDGE
+        return replace(self._objects, shape=tuple(shape))
 
     def _request(self, items: Sequence[Any], axes: Ints, values: Values) -> Request:
         return Request(

@@ -329,7 +329,11 @@ def prepare(
         if not scalar and not fits(box, axes, array.shape):
             raise Refusal(f"an array of shape {array.shape} would have to be broadcast")
         if not is_empty(box):
-            items.append(ObjectSelection(target.path, chain, box, None, is_plain and bool(is_complete)))
+            # zarr says of boxes only that they have all elements within the array
+            inside = box.count if is_complete and isinstance(box, Box) and not is_plain else None
+            items.append(
+                ObjectSelection(target.path, chain, box, None, is_plain and bool(is_complete), inside)
+            )
             positions.append(position)
     return Request(store, items, positions, (-1,) * len(axes) if scalar else axes, array, batch[0][1])
 

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,12 @@ from ...format.ml_types import ML_NBYTES
 from ...storage import budget
 from ...storage.store import Store
 
+if TYPE_CHECKING:
+    from .buffered import Layout
+
 __all__ = ["ArrayGuard"]
+
+Ints = tuple[int, ...]
 
 # A data type and a fill value that zarr cannot read.
 Replaced: TypeAlias = tuple[str, str] | None
@@ -59,7 +64,7 @@ class ArrayGuard:
     def _layout(self) -> str:
         return _layout_of(self._metadata)
 
-    async def look(self) -> Callable[[str], str | None]:
+    async def look(self) -> Layout:
         """Read the document of the array; see `LayoutGuard`."""
         name = "zarr.json" if self._metadata.zarr_format == 3 else ".zarray"
         permits = budget.of_store(self._store.budget_name).requests
@@ -67,11 +72,11 @@ class ArrayGuard:
             answer = await self._store.get(f"{self._folder}/{name}" if self._folder else name)
         document: Any = None if answer is None else json.loads(bytes(answer.data))
         if document is None or document.get("node_type", "array") != "array":
-            return _always("the array has been deleted")
+            return _Void("the array has been deleted")
         stored, replaced = _parsed(document)
         if replaced != self._replaced or not self._is_layout_of(stored):
-            return _always("the array has been made anew, with another layout")
-        return _Grid(stored).why_void
+            return _Void("the array has been made anew, with another layout")
+        return _Grid(stored)
 
     def _is_layout_of(self, stored: ArrayMetadata) -> bool:
         if is_regular(stored) or stored.shape == self._metadata.shape:
@@ -106,8 +111,17 @@ def _layout_of(metadata: ArrayMetadata, *, grid: bool = True) -> str:
     )
 
 
-def _always(why: str) -> Callable[[str], str | None]:
-    return lambda key: why
+class _Void:
+    """An array that is another one by now."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def why_void(self, key: str) -> str | None:
+        return self._why
+
+    def inside(self, key: str) -> Ints | None:
+        return None
 
 
 class _Grid:
@@ -123,12 +137,18 @@ class _Grid:
 
     def why_void(self, key: str) -> str | None:
         """Return why an object is not of the array; None if it is, or if only zarr can tell."""
+        if all(n > 0 for n in self.inside(key) or ()):
+            return None
+        return f"the array has become smaller, its shape is {self._shape}"
+
+    def inside(self, key: str) -> Ints | None:
+        """Return the extents of the part of an object that lies within the array; None if only zarr can tell."""
         if self._chunk_shape is None:
             return None
         rank = len(self._shape)
         n_parts = self._keys.key((0,) * rank).count("/") + 1
         coords = self._keys.coords("/".join(key.split("/")[-n_parts:]), rank)
-        starts = [i * n for i, n in zip(coords or (), self._chunk_shape, strict=False)]
-        if all(start < n for start, n in zip(starts, self._shape, strict=False)):
+        if coords is None:
             return None
-        return f"the array has become smaller, its shape is {self._shape}"
+        rows = zip(coords, self._chunk_shape, self._shape, strict=True)
+        return tuple(min(extent, size - at * extent) for at, extent, size in rows)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ...errors import ShardError
 from ...options import Options
 from ...storage.locks import NO_FILE
 from ...storage.replace import replace
 from ...storage.runner import ON_LOOP, Runner
 from ...storage.store import Outcome, Store, StoredObject
 from ...storage.waiting import all_of
-from ..read import ObjectSelection, read
+from ..read import ObjectSelection, is_damage, read
 from ..regions import Boxes, whole
 from ..shard_object import ShardObject
 from ..write import Elements, WriteItem, write_objects
@@ -99,6 +100,7 @@ class BufferedElements(BufferedWrites):
 
     target: Target
     keeps_emptied = True
+    inside: tuple[int, ...] | None = None  # as in `ObjectSelection`; known from the flush on
 
     def __init__(self, kind: Hashable, target: Target, dtype: np.dtype[Any]) -> None:
         self.kind = kind
@@ -155,9 +157,17 @@ class BufferedElements(BufferedWrites):
         def read_old(boxes: Boxes, out: Array) -> None:
             read([ObjectSelection(name, chain, boxes, _source(path, old))], out, range(out.ndim), options)
 
-        positions, chunks = self.overlay.chunks(read_old)
+        def read_sound(boxes: Boxes, out: Array) -> None:
+            try:
+                read_old(boxes, out)
+            except ShardError:
+                for number in range(len(boxes.rows)):
+                    self._read_or_fill(read_old, Boxes(boxes.rows[number : number + 1]), out)
+
+        positions, chunks = self.overlay.chunks(read_sound)
         if chain.is_shard:
-            item = WriteItem(chain, path, old.data, self.overlay.boxes(positions), name, old.file, positions)
+            boxes, inside = self.overlay.boxes(positions), self.inside
+            item = WriteItem(chain, path, old.data, boxes, name, old.file, positions, inside=inside)
         else:
             item = WriteItem(chain, path, None, whole(chain.shape), name, old.file)
         return write_objects(
@@ -168,6 +178,16 @@ class BufferedElements(BufferedWrites):
             staging=None if path is None else store.staging(key),
             retry_appeared=False,
         )
+
+    def _read_or_fill(self, read_old: Callable[[Boxes, Array], None], box: Boxes, out: Array) -> None:
+        """Read an inner chunk of the stored object; if it is damaged and not needed, the elements get the fill value."""
+        try:
+            read_old(box, out)
+        except ShardError as error:
+            if not is_damage(error) or self.inside is None or not self.overlay.gives(box, self.inside):
+                raise
+            chain = self.overlay.chain
+            read([ObjectSelection("", chain, box, None)], out, range(out.ndim), self.target.options)
 
 
 def _source(path: str | None, old: StoredObject) -> Any:
@@ -266,16 +286,23 @@ class LayoutGuard(Protocol):
     def identity(self) -> Hashable:
         """Equal for guards of one array and one layout, for which one look is enough."""
 
-    async def look(self) -> Callable[[str], str | None]:
-        """Look at the metadata as they are stored now, with one request.
+    async def look(self) -> Layout:
+        """Look at the metadata as they are stored now, with one request."""
 
-        Returns a function that returns, for the key of an object, why writes to it are void; None if they are not.
-        """
+
+class Layout(Protocol):
+    """The layout of an array as a look has found it; objects have their keys."""
+
+    def why_void(self, key: str) -> str | None:
+        """Return why writes of an object are void; None if they are not."""
+
+    def inside(self, key: str) -> tuple[int, ...] | None:
+        """Return the extents of the part of an object that lies within the array; None if they are unknown."""
 
 
 class _LayoutAnswer(NamedTuple):
     begun: float
-    why_void: Callable[[str], str | None]
+    layout: Layout
 
 
 class LayoutLooks:
@@ -299,14 +326,18 @@ class LayoutLooks:
         """Return why writes of an object are void; None if they are not. The caller drops void writes, which are counted."""
         known = self._looks.get(guard.identity)
         look = await self._look(guard)
-        why = look.why_void(key)
+        why = look.layout.why_void(key)
         if why is not None and look is known:
             # the array may have grown since this look, and the write may be to its new part
             self._looks.pop(guard.identity, None)
-            why = (await self._look(guard)).why_void(key)
+            why = (await self._look(guard)).layout.why_void(key)
         if why is not None:
             self._n_void[guard.name, why] += 1
         return why
+
+    async def inside(self, guard: LayoutGuard, key: str) -> tuple[int, ...] | None:
+        """Return the extents of the part of an object that lies within its array; None if they are unknown."""
+        return (await self._look(guard)).layout.inside(key)
 
     async def _look(self, guard: LayoutGuard) -> _LayoutAnswer:
         look, now = self._looks.get(guard.identity), time.monotonic()

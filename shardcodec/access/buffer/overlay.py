@@ -99,6 +99,16 @@ class Overlay:
                 position in self._slots and position not in self._masks for position, _, _ in self._cut(box)
             )
 
+    def gives(self, box: Boxes, inside: Sequence[int]) -> bool:
+        """Return True if all elements of an inner chunk that lie within the first `inside` of the object are buffered."""
+        start = box.rows[0, : len(inside)].tolist()
+        position = sum(
+            at // n * weight for at, n, weight in zip(start, self._extent, self._weight, strict=True)
+        )
+        mask = self._masks.get(position)
+        within = tuple(slice(0, max(0, n - at)) for n, at in zip(inside, start, strict=True))
+        return position in self._slots and (mask is None or bool(mask[within].all()))
+
     # ---- writing and reading
 
     def write(self, box: Box, axes: Sequence[int], values: Array) -> None:

@@ -508,6 +508,9 @@ class ProcessBuffer:
         if await self._is_void(writes):
             self._drop(name)
             return
+        target = writes.target
+        if isinstance(writes, BufferedElements) and target is not None and target.guard is not None:
+            writes.inside = await self._looks.inside(target.guard, target.key)
         flush = _Flush()
         token = _flush.set(flush)
         try:

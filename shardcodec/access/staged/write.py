@@ -14,6 +14,7 @@ from ... import native
 from ...errors import ShardError
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
+from ..read import is_damage
 from ..records import ChunkBytes, OldObject, PlanItem
 from ..regions import Box, whole
 from .read import (
@@ -30,7 +31,7 @@ from .read import (
 )
 
 if TYPE_CHECKING:
-    from ..._native import Chain, Written
+    from ..._native import Written
 
 __all__ = ["write"]
 
@@ -40,13 +41,14 @@ class _ChunkJob(NamedTuple):
 
     item: number of the object in the plan. position: that of the inner chunk in the index; None: the object is one chunk. cuts:
     the elements of the object that are written. old: the old encoded chunk; None: it is absent, or all its elements are
-    written.
+    written. spares_old: if it cannot be decoded it counts as absent, because all elements within the array are written.
     """
 
     item: int
     position: int | None
     cuts: Cuts
     old: Any
+    spares_old: bool = False
 
 
 class _NewObject(NamedTuple):
@@ -169,10 +171,11 @@ class _StagedWrite:
         cuts = cuts_of(chain, item.selection, self.axes, self.value.ndim)
         if not chain.is_shard:
             needs_old = old is not None and not cuts.is_whole(0)
-            self._push([_ChunkJob(number, None, cuts, whole_object(old) if needs_old else None)])
+            spares = needs_old and cuts.gives(0, item.inside)
+            self._push([_ChunkJob(number, None, cuts, whole_object(old) if needs_old else None, spares)])
             return
         try:
-            for jobs in self._jobs_of_shard(number, chain, cuts, old, allow_in_index):
+            for jobs in self._jobs_of_shard(number, item, cuts, old, allow_in_index):
                 self._push(jobs)
         except ShardError as error:
             error.shard = number
@@ -181,14 +184,15 @@ class _StagedWrite:
             raise
 
     def _jobs_of_shard(
-        self, item: int, chain: Chain, cuts: Cuts, old: Any, allow_in_index: bool
+        self, number: int, item: PlanItem, cuts: Cuts, old: Any, allow_in_index: bool
     ) -> Iterator[list[_ChunkJob]]:
         """Yield a job for each inner chunk that is written, in lists, in the order in which the new chunks are stored.
 
         The old shard (descriptor or bytes) is open until the iterator ends. A list has at most `MAX_POSITIONS` jobs, and their
         old chunks take at most a quarter of the staging memory, unless one chunk alone takes more. An old chunk is read if only
-        some of its elements are written. item: number of the object in the plan.
+        some of its elements are written, and if its entry is in the index that `look` has checked.
         """
+        chain, entries = item.chain, None if item.old is None else item.old.entries
         positions = _in_order(cuts.positions(), chain.grid_shape, self.order)
         shard = None if old is None else native.load().OpenShard(chain, old)
         begin = 0
@@ -197,10 +201,17 @@ class _StagedWrite:
             olds: dict[int, Any] = {}
             if shard is not None:
                 merged = [position for position in group if not cuts.is_whole(position)]
+                if entries is not None:  # an entry that is not needed may be damaged, and is absent there
+                    merged = [position for position in merged if entries[position, 0] != ABSENT]
                 olds = self._fetch_old(shard, merged, allow_in_index)
                 if len(olds) < len(merged):
                     group = group[: group.index(merged[len(olds)])]
-            yield [_ChunkJob(item, position, cuts, olds.get(position)) for position in group]
+            yield [
+                _ChunkJob(number, position, cuts, olds[position], cuts.gives(position, item.inside))
+                if position in olds
+                else _ChunkJob(number, position, cuts, None)
+                for position in group
+            ]
             begin += len(group)
         if shard is not None:
             shard.close()
@@ -273,8 +284,8 @@ class _StagedWrite:
         makes_copies = not isinstance(codecs, ManyChunkCodecs)
         if not makes_copies and (view := job.cuts.whole_view(job.position or 0, self.value)) is not None:
             return view
-        if job.old is not None:
-            (old,) = decode_pieces([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)
+        old = self._decoded(job, codecs)
+        if old is not None:
             chunk = old.copy() if makes_copies else old
         else:
             chunk = np.empty(job.cuts.shape_at(job.position), dtype=codecs.input_dtype)
@@ -282,6 +293,18 @@ class _StagedWrite:
                 chunk[...] = codecs.fill
         job.cuts.gather(job.position or 0, self.value, chunk)
         return chunk
+
+    @staticmethod
+    def _decoded(job: _ChunkJob, codecs: ChunkCodecs) -> Array | None:
+        """Return the decoded old chunk; None if there is none, or if it is damaged and not needed."""
+        if job.old is None:
+            return None
+        try:
+            return decode_pieces([Piece(job.item, job.position, job.cuts, codecs, job.old)], codecs)[0]
+        except (ShardError, OSError) as error:  # bz2 raises OSError for malformed bytes
+            if job.spares_old and (isinstance(error, OSError) or is_damage(error)):
+                return None
+            raise
 
 
 def _in_order(positions: Array, grid_shape: Sequence[int], order: str) -> list[int]:
