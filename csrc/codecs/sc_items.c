@@ -21,7 +21,10 @@ sc_item_failed(enum sc_status status, struct sc_where *where, const char *codec,
     return sc_codec_failed(status, where, codec, detail, 0, nbytes);
 }
 
-/* ---- floats to integers: what numpy's loops give on x86-64, where conversions outside of the range are INT_MIN */
+/* ---- floats to integers: what numpy gives on x86-64, where conversions outside of the range are INT_MIN
+ *
+ * For uint32, numpy's result depends on the number of elements: single elements become an int64 modulo 2^32, groups of
+ * four lose what is out of range. Here all elements are modulo 2^32, so filters that wrap can be undone. */
 
 static inline int32_t
 to_int32(double x)
@@ -41,10 +44,25 @@ to_int64(double x)
     return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
 }
 
+/* For a number in range; the compiler uses vectors. */
 static inline uint32_t
 to_uint32(double x)
 {
     return x >= 2147483648.0 ? (uint32_t)to_int32(x - 2147483648.0) ^ 1u << 31 : (uint32_t)to_int32(x);
+}
+
+static bool
+are_uint32(const uint8_t *src, size_t n)
+{
+    unsigned bad = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        double item;
+
+        memcpy(&item, src + i * sizeof item, sizeof item);
+        bad |= item > -1.0 && item < 4294967296.0 ? 0 : 1;
+    }
+    return !bad;
 }
 
 static inline uint64_t
@@ -105,7 +123,10 @@ from_doubles(int to, const uint8_t *restrict src, size_t n, uint8_t *restrict ds
         LOOP(double, int32_t, to_int32(item))
         break;
     case SC_UINT32:
-        LOOP(double, uint32_t, to_uint32(item))
+        if (are_uint32(src, n))
+            LOOP(double, uint32_t, to_uint32(item))
+        else
+            LOOP(double, uint32_t, to_int64(item))
         break;
     case SC_INT64:
         LOOP(double, int64_t, to_int64(item))
