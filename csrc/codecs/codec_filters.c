@@ -39,8 +39,9 @@ bound(const struct sc_op *op, size_t nbytes)
     return nbytes / from * to;
 }
 
-/* False: the first element is an integer outside of the encoded type. numpy refuses most of these and loses the others.
- * (Differences wrap, and decoding wraps back if the sums fit.) */
+/* False: the first element is an integer outside of the encoded type. numpy refuses most of these and loses the others, but
+ * negative numbers come back from an unsigned type of at least their size. (Differences wrap, and decoding wraps back if the
+ * sums fit.) */
 static bool
 first_fits(const struct sc_op *op, const uint8_t *src)
 {
@@ -49,6 +50,8 @@ first_fits(const struct sc_op *op, const uint8_t *src)
     uint8_t encoded[8];
 
     if (sc_item_is_float(op->item))
+        return true;
+    if (was_signed && !is_signed && sc_item_nbytes(op->encoded_item) >= sc_item_nbytes(op->item))
         return true;
     sc_items_to_words(op->item, src, 1, &word);
     sc_items_from_words(op->encoded_item, &word, 1, encoded);

@@ -479,6 +479,8 @@ class Array(ArrayReader):
             # elements beyond the shape are kept: another process may have appended them by now
             items = self._objects.items_of(chosen.parts)
         values = self._as_elements(value)
+        while values.ndim > len(result) and values.shape[0] == 1:  # numpy ignores leading axes of one element
+            values = values[0]
         if values.ndim == 0:
             return self._request_of(items, (-1,) * self.ndim, values) if items else None
         if values.shape != result:

@@ -120,6 +120,9 @@ IndexLocation = Literal["start", "end"]
 # exhausts the memory.
 MAX_CHUNKS_PER_SHARD = 2**30
 
+# Shards inside each other that the engine permits (SC_MAX_DEPTH of csrc/chain/sc_chain.h is one more).
+MAX_LEVELS = 7
+
 _INDEX_DTYPE: DType = np.dtype("uint64")
 
 # Codecs whose encoded size does not depend on the data. An index may have only these, because a reader locates it by
@@ -147,11 +150,19 @@ class Sharding(Codec):
     def __post_init__(self) -> None:
         object.__setattr__(self, "chunk_shape", as_int_tuple(self.chunk_shape, "chunk_shape", minimum=1))
         object.__setattr__(self, "codecs", parse_codecs(self.codecs, "codecs"))
+        if self.levels > MAX_LEVELS:
+            what = f"expected at most {MAX_LEVELS} shards inside each other, got more"
+            unsupported("codecs", what, codec=self.json_name, limit=MAX_LEVELS)
         object.__setattr__(self, "index_codecs", _parse_index_codecs(self.index_codecs))
         location: object = self.index_location
         if not isinstance(location, str) or location not in ("start", "end"):
             reason = f"expected start or end, got {show(self.index_location)}"
             wrong("index_location", reason, actual=self.index_location)
+
+    @property
+    def levels(self) -> int:
+        """Number of shards inside each other, with this one."""
+        return 1 + max((codec.levels for codec in self.codecs if isinstance(codec, Sharding)), default=0)
 
     def resolve(self, shape: Shape, dtype: DType) -> Sharding:
         grid = self.grid_shape(shape)
@@ -301,9 +312,11 @@ def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: st
     (`SpecError`, `UnsupportedError`) name the codec as ``path[i]``.
     """
     resolved: list[Codec] = []
+    filters: dict[type[Codec], Codec] = {}  # the first one of each class: the others permit the same codecs
+    last: tuple[Codec, ...] = ()
     nbytes: int | None = math.prod(shape) * dtype.itemsize
     for i, codec in enumerate(codecs):
-        check_filters(resolved, codec, f"{path}[{i}].configuration")
+        check_filters((*filters.values(), *last), codec, f"{path}[{i}].configuration")
         with within(f"{path}[{i}].configuration"):
             codec = codec.resolve(shape, dtype)
             if isinstance(codec, Shuffle):
@@ -312,6 +325,8 @@ def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: st
             shape = codec.apply(shape)
         if isinstance(codec, Filter):
             shape, dtype = codec.output(shape, dtype)
+            filters.setdefault(type(codec), codec)
+            last = (codec,)
         nbytes = None if nbytes is None else codec.encoded_nbytes(nbytes)
         resolved.append(codec)
     return tuple(resolved)

@@ -133,7 +133,7 @@ def parse_array(metadata: object) -> ArrayLayout:
     """
     metadata = as_mapping(metadata, "")
     for key, only in (("zarr_format", 3), ("node_type", "array")):
-        if key in metadata and metadata[key] != only:
+        if key in metadata and (metadata[key] != only or type(metadata[key]) is not type(only)):
             wrong(key, f"expected {only!r}, got {show(metadata[key])}", expected=only, actual=metadata[key])
     ignored = [
         key for key, value in metadata.items() if key not in _ZARR_JSON_KNOWN and _may_be_ignored(value)
@@ -147,9 +147,23 @@ def parse_array(metadata: object) -> ArrayLayout:
     with within("fill_value"):
         fill = fill_from_document(dtype, metadata["fill_value"])
     shape = as_int_tuple(metadata["shape"], "shape", minimum=0)
+    _check_dimension_names(metadata.get("dimension_names"), len(shape))
     with within("chunk_grid"):
         edges = _parse_grid(metadata["chunk_grid"], shape)
     return ArrayLayout(shape, edges, dtype, fill_scalar(dtype, fill), metadata["codecs"])
+
+
+def _check_dimension_names(names: object, ndim: int) -> None:
+    """Refuse names that zarr refuses: other values than texts and null, and another number than that of the axes."""
+    if names is None:
+        return
+    given = as_items(names, "dimension_names")
+    for axis, name in enumerate(given):
+        if name is not None and not isinstance(name, str):
+            wrong(f"dimension_names[{axis}]", f"expected a string or null, got {show(name)}", actual=name)
+    if len(given) != ndim:
+        reason = f"expected {ndim} names, one for each axis, got {len(given)}"
+        wrong("dimension_names", reason, expected=ndim, actual=len(given))
 
 
 def _may_be_ignored(value: object) -> bool:

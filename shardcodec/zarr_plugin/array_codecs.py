@@ -299,12 +299,11 @@ class StagedKind(Kind):
 
 
 def _is_indivisible(error: SpecError) -> bool:
-    """Return True if a chunk_shape does not divide its shard, or if the shard has too many inner chunks for an index.
+    """Return True if a chunk_shape does not divide its shard.
 
-    Such an array must not be left to zarr. In the first case, zarr (up to 3.4) silently stores nothing if a transpose comes
-    before the sharding. In the second case it runs out of memory.
+    Such an array must not be left to zarr, which (up to 3.4) silently stores nothing if a transpose comes before the sharding.
     """
-    return "chunk_shape" in (error.path or "") and error.limit is not None
+    return "chunk_shape" in (error.path or "") and error.context.get("axis") is not None
 
 
 def _names_after_sharding(codecs: Sequence[Any]) -> str:

@@ -324,6 +324,22 @@ def test_read_only_places_are_refused(tmp_path: Path) -> None:
         open_array(tmp_path / "a", mode="w")  # type: ignore[arg-type]
 
 
+@layouts
+def test_leading_axes_of_one_element_are_ignored(layout: str, tmp_path: Path) -> None:
+    """numpy and zarr take a frame with a new first axis; the handle refused it."""
+    array = new(tmp_path, layout)
+    expected = np.zeros(array.shape, array.dtype)
+    row = np.arange(1, 13, dtype=array.dtype)
+    for target in (array, expected):
+        target[0] = row[np.newaxis]
+        target[1:3] = np.stack([row, row + 1])[np.newaxis, np.newaxis]
+        target[4, 5] = np.array([[7]])
+        target[5, :4] = row[np.newaxis, :1]
+    array.oindex[[6, 8], 1:3] = np.full((1, 2, 2), 9)
+    expected[np.ix_([6, 8], [1, 2])] = 9
+    assert (array[...] == expected).all()
+
+
 def test_wrong_values_store_nothing(tmp_path: Path) -> None:
     """An append of elements that do not become numbers left the array longer."""
     array = new(tmp_path)

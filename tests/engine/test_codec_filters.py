@@ -121,6 +121,18 @@ def test_delta_equals_numcodecs(decoded: str, encoded: str, seed: int, kind: str
 
 
 @pytest.mark.parametrize(
+    ("decoded", "encoded"), [("<i2", "<u2"), ("<i1", "<u1"), ("<i2", "<u4"), ("<i4", "<u4")]
+)
+def test_negative_numbers_come_back_from_unsigned_differences(decoded: str, encoded: str) -> None:
+    """The first element was refused, though numcodecs stores it modulo the size of the type and reads it back."""
+    array = np.array([-5, 3, 7, -9, np.iinfo(decoded).min], decoded)
+    codec = codec_module.Delta(decoded, encoded).resolve(array.shape, array.dtype)
+    stored = native.codec_encode("delta", array, **codec.native()[1])
+    assert stored == numcodecs.Delta(decoded, encoded).encode(array).tobytes()
+    assert native.codec_decode("delta", stored, array.nbytes, **codec.native()[1]) == array.tobytes()
+
+
+@pytest.mark.parametrize(
     ("decoded", "encoded"), [("<u8", "<i8"), ("<u8", "<i1"), ("<i8", "<u8"), ("<i2", "<u8")]
 )
 def test_sums_that_numpy_makes_as_floats_are_left_to_zarr(decoded: str, encoded: str) -> None:

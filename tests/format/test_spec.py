@@ -205,6 +205,10 @@ def test_missing_metadata_is_refused(key: str) -> None:
     ("changes", "path", "words"),
     [
         ({"zarr_format": 4}, "zarr_format", "expected 3, got 4"),
+        ({"zarr_format": 3.0}, "zarr_format", "expected 3, got 3.0"),
+        ({"dimension_names": ["a", 5]}, "dimension_names[1]", "expected a string or null, got 5"),
+        ({"dimension_names": ["a"]}, "dimension_names", "expected 2 names"),
+        ({"dimension_names": "ab"}, "dimension_names", "expected an array"),
         ({"node_type": "group"}, "node_type", "expected 'array', got 'group'"),
         ({"shape": [10, -1]}, "shape[1]", "expected at least 0, got -1"),
         ({"shape": [10]}, "chunk_grid.configuration.chunk_shape", "expected 1 axes, as the array has, got 2"),
