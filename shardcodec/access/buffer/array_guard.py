@@ -19,7 +19,7 @@ from ...storage import budget
 from ...storage.store import Store
 
 if TYPE_CHECKING:
-    from .buffered import Layout
+    from .buffered import StoredLayout
 
 __all__ = ["ArrayGuard"]
 
@@ -64,7 +64,7 @@ class ArrayGuard:
     def _layout(self) -> str:
         return _layout_of(self._metadata)
 
-    async def look(self) -> Layout:
+    async def look(self) -> StoredLayout:
         """Read the document of the array; see `LayoutGuard`."""
         name = "zarr.json" if self._metadata.zarr_format == 3 else ".zarray"
         permits = budget.of_store(self._store.budget_name).requests

@@ -286,11 +286,11 @@ class LayoutGuard(Protocol):
     def identity(self) -> Hashable:
         """Equal for guards of one array and one layout, for which one look is enough."""
 
-    async def look(self) -> Layout:
+    async def look(self) -> StoredLayout:
         """Look at the metadata as they are stored now, with one request."""
 
 
-class Layout(Protocol):
+class StoredLayout(Protocol):
     """The layout of an array as a look has found it; objects have their keys."""
 
     def why_void(self, key: str) -> str | None:
@@ -302,7 +302,7 @@ class Layout(Protocol):
 
 class _LayoutAnswer(NamedTuple):
     begun: float
-    layout: Layout
+    layout: StoredLayout
 
 
 class LayoutLooks:
