@@ -333,7 +333,7 @@ def test_leading_axes_of_one_element_are_ignored(layout: str, tmp_path: Path) ->
     for target in (array, expected):
         target[0] = row[np.newaxis]
         target[1:3] = np.stack([row, row + 1])[np.newaxis, np.newaxis]
-        target[4, 5] = np.array([[7]])
+        target[4, 5:6] = np.array([[[7]]])
         target[5, :4] = row[np.newaxis, :1]
     array.oindex[[6, 8], 1:3] = np.full((1, 2, 2), 9)
     expected[np.ix_([6, 8], [1, 2])] = 9
