@@ -337,6 +337,12 @@ schedules: .venv/test-$(VERSION)/stamp ## writers, readers and tools on one shar
 	  PYTHONSAFEPATH=1 $(call venv,test) tests/faults/$$program.py --seed $(SEED) --seconds $(SECONDS) $(SCHEDULE_ARGS); \
 	done | awk '{ print; fflush() } /^[0-9]+ schedules$$/ { n += $$1 } END { print n " schedules" }'
 
+KERNEL_ARGS ?=
+
+.PHONY: test-kernel
+test-kernel: .venv/test-$(VERSION)/stamp ## two clients of NFS in a real kernel, with cuts, restarts and deaths (root; docs/testing.md): make test-kernel SEED=7 SECONDS=600
+	PYTHONSAFEPATH=1 $(call venv,test) tests/kernel/run.py --seed $(SEED) --seconds $(SECONDS) $(KERNEL_ARGS)
+
 ASYNC_ARGS ?=
 
 .PHONY: async-schedules

@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+# lab.py - runs in the kernel: a server of NFS, two nodes that are its clients, and rounds in which the network of one is cut
+# SPDX-License-Identifier: MIT
+"""The nodes are two name spaces of the network, with a host name each, so the kernel has two clients. A round, with one array for
+each of its updates:
+
+1. Node a updates inner chunk 0 of each array. The update of array i stops before its i-th call on files (stops.c).
+2. By the kind of round, the network of node a is cut and the calls are made when it is back ("after") or at once ("within"); or only
+   the answers are lost ("answer"); or the machine dies ("dies"); or the server is restarted ("restart").
+3. Node b updates inner chunk 1 of each array: it waits until the lease of the locks of node a has ended.
+4. The network is back, and the updates of node a end, with success or an error.
+5. Both nodes update once more. What is left is read past the caches, from the server's own disk.
+
+With "none" the updates do not stop, and nothing is cut. Readers of both nodes read all the time. They and the updates are recorded, to be checked outside (faults/histories.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+LEASE_SECONDS = 10  # the shortest that the server has
+PATIENCE = 60.0
+SERVED = "/run/srv/x"  # on the server's own disk
+OUT = Path("/run/out")
+
+SETUP = f"""
+for module in nfsd nfs nfsv3 nfsv4 ext4 veth sch_netem loop; do modprobe $module; done
+modprobe lockd nlm_tcpport=32803 nlm_udpport=32803
+mkdir -p /run/srv /run/netns /run/lock /run/records /run/rpc_pipefs /var/lib/nfs/v4recovery /var/lib/nfs/sm /var/lib/nfs/sm.bak /var/lib/nfs/rpc_pipefs
+truncate -s 300M /run/disk && mkfs.ext4 -q /run/disk && mkdir -p /host/run/srv && mount -o loop /run/disk /host/run/srv
+mkdir -p /host{SERVED} && chmod 777 /host{SERVED}
+mount -t rpc_pipefs pipes /var/lib/nfs/rpc_pipefs && mount -t nfsd nfsd /proc/fs/nfsd
+touch /var/lib/nfs/etab /var/lib/nfs/rmtab
+rpcbind -w && rpc.statd --no-notify
+nfsdcld || true
+echo {LEASE_SECONDS} >/proc/sys/fs/nfs/nlm_grace_period
+"""
+START = f"""
+echo {LEASE_SECONDS} >/proc/fs/nfsd/nfsv4leasetime
+echo {LEASE_SECONDS} >/proc/fs/nfsd/nfsv4gracetime
+rpc.nfsd 4 -V 3 -V 4.0 -V 4.1 -V 4.2
+"""
+EXPORT = "exportfs -i -o rw,%s,fsid=0,insecure,no_subtree_check '*:/host/run/srv'; pgrep rpc.mountd >/dev/null || rpc.mountd"
+# A node has its own services for the locks of NFS 3. The ports of lockd are those of the server, because the kernel registers the
+# ports of all name spaces at one rpcbind.
+NODE = """
+touch /run/netns/{name} && unshare --net=/run/netns/{name} true
+ip link add v{name} type veth peer name e0
+ip link set e0 netns {name}
+ip addr add 10.0.{i}.1/24 dev v{name} && ip link set v{name} up
+nsenter --net=/run/netns/{name} sh -c 'ip link set lo up; ip addr add 10.0.{i}.2/24 dev e0; ip link set e0 up'
+nsenter --net=/run/netns/{name} unshare --mount --uts sh -c 'hostname node{name}; mount -t tmpfs run /run; mount -t tmpfs state /var/lib/nfs
+  mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak; rpcbind -w; rpc.statd --no-notify' >/dev/null 2>&1
+"""
+
+
+def sh(script: str, *, check: bool = True) -> str:
+    """Run commands of the small system, which has the tools of NFS."""
+    command = ["chroot", "/proc/1/root", "sh", "-ec" if check else "-c", script]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise SystemExit(f"failed in the kernel: {script}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class Node:
+    """One client: its network, its mount, and a process that works there."""
+
+    def __init__(self, name: str, number: int, program: list[str]) -> None:
+        self.name, self._number, self._program = name, number, program
+        self._process: subprocess.Popen[str] | None = None
+        sh(NODE.format(name=name, i=number))
+
+    def _here(self, command: str) -> str:
+        return (
+            f"nsenter --net=/run/netns/{self.name} unshare --uts sh -c 'hostname node{self.name}; {command}'"
+        )
+
+    def mount(self, version: str, options: str, folder: str) -> None:
+        """Mount the folder of the server anew."""
+        served = "/host/run/srv/x" if version == "3" else "/x"
+        given = f"vers={version},nosharecache{',' + options if options else ''}"
+        sh(f"umount -f -l /host{folder} 2>/dev/null; mkdir -p /host{folder}", check=False)
+        sh(self._here(f"mount -t nfs -o {given} 10.0.{self._number}.1:{served} /host{folder}"))
+
+    def start(self) -> None:
+        """Start the process. It is ready when it answers."""
+        words = " ".join(self._program)
+        self._process = subprocess.Popen(
+            ["chroot", "/proc/1/root", "sh", "-c", self._here(f"exec chroot /host {words}")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, what: str, **arguments: Any) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps([what, arguments]) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the process of node {self.name} has ended")
+        return json.loads(line)
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        self.tell(what, **arguments)
+        return self.answer()
+
+    def die(self, folder: str) -> None:
+        """Kill all that the machine has, while its network is cut; the server is not told."""
+        assert self._process is not None
+        self._process.kill()
+        sh(f"umount -f -l /host{folder}", check=False)
+        self._process.wait()
+
+    def cut(self) -> None:
+        sh(f"nsenter --net=/run/netns/{self.name} ip link set e0 down")
+
+    def join(self) -> None:
+        sh(f"nsenter --net=/run/netns/{self.name} ip link set e0 up")
+
+    def delay(self, ms: float) -> None:
+        """Delay what the node sends, by half of a round trip each way."""
+        for enter, device in ((f"nsenter --net=/run/netns/{self.name}", "e0"), ("", f"v{self.name}")):
+            sh(f"{enter} tc qdisc del dev {device} root 2>/dev/null", check=False)
+            if ms:
+                sh(f"{enter} tc qdisc add dev {device} root netem delay {ms / 2}ms")
+
+    def delay_answers(self, ms: float) -> None:
+        sh(f"tc qdisc replace dev v{self.name} root netem delay {ms}ms")
+
+
+def restart_server() -> None:
+    sh("rpc.nfsd 0; sleep 0.5;" + START)
+
+
+# ---- rounds
+
+
+class Lab:
+    """The nodes and what was counted."""
+
+    def __init__(self, python: str, tests: str, seed: int, seconds: float) -> None:
+        library = "LD_PRELOAD=/run/out/stops.so"
+        program = ["env", library, python, f"{tests}/kernel/node.py"]
+        self._chance = random.Random(seed)
+        sh(SETUP)
+        self._export("no_root_squash")
+        sh(START)
+        self.a, self.b = Node("a", 1, program), Node("b", 2, program)
+        for node in (self.a, self.b):
+            node.start()
+            node.answer()
+        self._end = time.monotonic() + seconds
+        self.counts: Counter[str] = Counter()
+        self._calls: list[int] = []  # of an update, before which it is stopped
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self._end
+
+    def run_mount(self, number: int, mount: dict[str, Any], kinds: list[str]) -> None:
+        """Run rounds on one kind of mount; each has an array for each call of an update."""
+        name = f"m{number}"
+        at_server = f"{SERVED}/{name}"
+        sh(f"mkdir -p /host{at_server} && chmod 777 /host{at_server} && mkdir -p /run/records/{name}")
+        folders = {node: f"/run/{node.name}{number}" for node in (self.a, self.b)}
+        for node, folder in folders.items():
+            node.mount(mount["version"], mount["options"], folder)
+            node.delay(0)
+        if not self._calls:
+            self._calls = self.b.ask("measure", folder=f"{folders[self.b]}/measured")
+        self.b.ask("make", folder=at_server, n=len(self._calls))
+        sh(f"chmod -R a+rwX /host{at_server}")
+        self._export(mount["export"])
+        for round_ in range(len(kinds)):
+            kind = kinds[round_]
+            if self.is_over and round_:
+                break
+            for node in folders:
+                node.delay(mount["delay"])
+            told = self._round(kind, name, folders, number * 100 + round_)
+            print(f"{mount['name']}, {mount['delay']} ms, {kind}: {told}", flush=True)
+        self.b.ask("last", folder=at_server)
+        for node, folder in folders.items():
+            node.ask("close")
+            sh(f"umount -f -l /host{folder}", check=False)
+
+    def _export(self, option: str) -> None:
+        sh("exportfs -ua; " + EXPORT % option)
+
+    def _round(self, kind: str, name: str, folders: dict[Node, str], number: int) -> str:
+        a, b, n = self.a, self.b, len(self._calls)
+        for i, node in enumerate((a, b)):
+            folder = f"{folders[node]}/{name}"
+            node.ask(
+                "open", folder=folder, n=n, records=f"/run/records/{name}", actor=(2 * number + i) * 1000
+            )
+        if kind == "none" or self._chance.random() < 0.7:
+            (a if kind == "none" else self._chance.choice((a, b))).ask("hold")  # as a copy or a backup does
+        if kind == "none":
+            return "; ".join(
+                f"{node.name}: {self._updated(node, chunk)}" for chunk, node in enumerate((a, b, a, b))
+            )
+        a.ask("update", chunk=0, stops=self._calls)
+        if kind == "restart":
+            restart_server()
+            a.ask("go")
+        elif kind == "answer":
+            a.delay_answers(1500)
+            a.ask("go")
+            time.sleep(1.0)
+            a.cut()
+            a.delay_answers(0)
+        else:
+            a.cut()
+            if kind == "within":
+                a.ask("go")
+            if kind == "dies":
+                a.die(folders[a])
+                self.counts["deaths"] += 1
+        self.counts["cuts"] += n
+        by_b = self._updated(b, 1)
+        self._come_back(kind, folders)
+        by_a = ""
+        if kind == "dies":
+            a.start()
+            a.answer()
+            a.ask(
+                "open",
+                folder=f"{folders[a]}/{name}",
+                n=n,
+                records=f"/run/records/{name}",
+                actor=(2 * number) * 1000 + 500,
+            )
+        else:
+            a.ask("go")
+            by_a = self._told(a)
+        for node, chunk in ((a, 2), (b, 3)):
+            self._updated(node, chunk)
+        return f"a: {by_a}; b: {by_b}"
+
+    def _come_back(self, kind: str, folders: dict[Node, str]) -> None:
+        if kind == "restart":
+            return
+        self.a.join()
+        if kind == "dies":
+            self.a.mount(self.mounted["version"], self.mounted["options"], folders[self.a])
+        time.sleep(1.0)
+
+    mounted: dict[str, Any]
+
+    def _updated(self, node: Node, chunk: int) -> str:
+        node.ask("update", chunk=chunk, stops=None)
+        return self._told(node)
+
+    def _told(self, node: Node) -> str:
+        """Wait for the updates of a node, and return what has become of them."""
+        told = node.ask("join", seconds=PATIENCE)
+        for where, outcome in told["outcomes"]:
+            self.counts[outcome if outcome in ("acknowledged", "hangs") else f"error {outcome}"] += 1
+            if where:
+                self.counts[f"cut before {where}"] += 1
+        for error, n in told["errors"].items():
+            self.counts[f"error {error}"] += n
+        outcomes = Counter(outcome for _, outcome in told["outcomes"])
+        failed = [f"{where}: {outcome}" for where, outcome in told["outcomes"] if outcome != "acknowledged"]
+        return f"{outcomes['acknowledged']} of {len(self._calls)} {', '.join(failed)} {told['errors'] or ''}".rstrip()
+
+
+def main() -> None:
+    given = json.loads((OUT / "plan.json").read_text())
+    lab = Lab(given["python"], given["tests"], given["seed"], given["seconds"])
+    (OUT / "records").mkdir()
+    for number, mount in enumerate(given["mounts"]):
+        if lab.is_over and number:
+            break
+        lab.mounted = mount
+        lab.run_mount(number, mount, mount["kinds"])
+        sh(f"cp -r /run/records/m{number} /run/out/records/")
+        (OUT / "counts.json").write_text(json.dumps(lab.counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+# machine.py - boots a kernel as a process, and runs one program in it
+# SPDX-License-Identifier: MIT
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kernel.root import Missing, root
+
+__all__ = ["Missing", "compiled", "run_in_kernel"]
+
+HERE = Path(__file__).resolve().parent
+MEMORY = "1200M"
+KERNEL = "usr/bin/linux.uml"
+
+
+def compiled(folder: Path, name: str) -> Path:
+    """Compile a library of this folder that is preloaded."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise Missing("there is no C compiler")
+    library = folder / f"{name}.so"
+    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / f"{name}.c"), "-ldl"]
+    subprocess.run(command, check=True)
+    return library
+
+
+def run_in_kernel(program: list[str], folder: Path, seconds: float, told: Callable[[str], None]) -> None:
+    """Boot the kernel, run a program of this machine in it as on this machine, and stop it.
+
+    folder: the only one that the program can change, below /run/out. told: called with each line of its output. seconds: then the
+    kernel is killed, and `TimeoutError` is raised.
+    """
+    system = root()
+    state = compiled(folder, "extended_state")
+    (folder / "command").write_text("\n".join(program))
+    environment = os.environ | {"LD_PRELOAD": str(state), "TMPDIR": str(folder)}
+    arguments = ["root=/dev/root", "rootfstype=hostfs", f"rootflags={system}", "ro", f"mem={MEMORY}"]
+    arguments += [
+        "init=/init",
+        f"FIRST_PROGRAM={HERE / 'init.sh'}",
+        f"OUT={folder}",
+        "con=null",
+        "con0=null,fd:1",
+        "quiet",
+    ]
+    kernel = subprocess.Popen(
+        ["timeout", "--signal=KILL", str(seconds), str(system / KERNEL), *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    assert kernel.stdout is not None
+    try:
+        for line in kernel.stdout:
+            told(line.rstrip())
+    finally:
+        try:
+            os.killpg(kernel.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        kernel.wait()
+    if not (folder / "ended").exists():
+        raise TimeoutError(f"the kernel did not end its program within {seconds:g} s, or has crashed")
+
+
+if __name__ == "__main__":
+    run_in_kernel(sys.argv[2:], Path(sys.argv[1]), 600, print)

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# node.py - a process of one node: updates and reads arrays as lab.py tells it, and records what it has done
+# SPDX-License-Identifier: MIT
+"""It reads lines of JSON, a command with its arguments, and answers each with one line. Each command is a method of `Process`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+import numpy as np  # noqa: E402
+from faults.histories import Recorder  # noqa: E402
+from faults.history_actors import Site, make_array  # noqa: E402
+
+import shardcodec  # noqa: E402
+
+LOCK_SECONDS = 40.0
+N_MORE_CALLS = 4  # of the first update of a process
+OPTIONS: dict[str, Any] = {"threads": 1, "lock_timeout": LOCK_SECONDS, "locking": "cluster"}
+
+stops = ctypes.CDLL(None)
+stops.stops_call.restype = ctypes.c_char_p
+
+
+def site_of(folder: str, number: int) -> Site:
+    """Return the array of one update; stops.c knows the name of its folder."""
+    return Site([Path(folder) / f"x{number}"], n_shards=1, shard_chunks=8, chunk=512)
+
+
+class Update(threading.Thread):
+    """One update of an inner chunk, in a thread."""
+
+    def __init__(self, own: Array, chunk: int, stop: int | None) -> None:
+        super().__init__(daemon=True)
+        self.own, self._chunk, self.stop = own, chunk, stop
+        self.error = ""
+        self.where = ""  # the call before which it was stopped
+        if stop is not None:
+            stops.stops_begin(own.number, stop)
+
+    def wait_for_stop(self) -> None:
+        while self.is_alive() and not stops.stops_is_stopped(self.own.number):
+            time.sleep(0.01)
+        self.where = stops.stops_call(self.own.number, self.stop).decode() if self.is_alive() else "end"
+
+    def run(self) -> None:
+        value = self.own.recorder.begin([self._chunk])
+        try:
+            with shardcodec.options(**OPTIONS):
+                self.own.array[self.own.site.selection(self._chunk, 1)] = self.own.site.elements(
+                    value, [self._chunk]
+                )
+        except Exception as error:
+            self.own.recorder.forget()
+            self.error = type(error).__name__ + (f" {error.errno}" if isinstance(error, OSError) else "")
+        else:
+            self.own.recorder.end()
+        stops.stops_end(self.own.number)
+
+
+class Array:
+    """An array, with the records of its updates and those of its readers."""
+
+    def __init__(self, folder: str, number: int, records: str, actor: int) -> None:
+        self.number, self.site = number, site_of(folder, number)
+        into = Path(records) / str(number)
+        into.mkdir(exist_ok=True)
+        self.recorder, self._reads = Recorder(into, actor), Recorder(into, actor + 1)
+        with shardcodec.options(**OPTIONS):
+            self.array = shardcodec.open_array(self.site.store(0), mode="r+")
+
+    def read(self, errors: Counter[str]) -> None:
+        """Read and record all inner chunks."""
+        chunks = list(range(self.site.n_chunks))
+        begin = time.monotonic_ns()
+        try:
+            elements = np.asarray(self.array[...])
+        except Exception as error:
+            errors[
+                f"read {type(error).__name__}" + (f" {error.errno}" if isinstance(error, OSError) else "")
+            ] += 1
+            self._reads.failed(begin)
+        else:
+            self._reads.read(begin, chunks, elements.reshape(len(chunks), self.site.chunk))
+
+
+class Process:
+    """The commands."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+        self._updates: list[Update] = []
+        self._held: list[int] = []
+        self._errors: Counter[str] = Counter()
+        self._reader: threading.Thread | None = None
+        self._is_closed = True
+
+    def measure(self, folder: str) -> list[int]:
+        """Return the numbers of the calls of an update."""
+        self.make(folder, 1)
+        os.makedirs("/run/records/measured", exist_ok=True)
+        own = Array(folder, 0, "/run/records/measured", 1)
+        for _ in range(2):
+            update = Update(own, 0, 10**6)
+            update.start()
+            update.join()
+        calls = [stops.stops_call(0, i).decode() for i in range(1, stops.stops_count(0) + 1)]
+        print("  calls of an update:", *calls, file=sys.stderr, flush=True)
+        return list(range(1, len(calls) + N_MORE_CALLS))
+
+    def make(self, folder: str, n: int) -> None:
+        for number in range(n):
+            site = site_of(folder, number)
+            if not site.folders[0].exists():
+                site.folders[0].mkdir(parents=True)
+                make_array(site)
+
+    def open(self, folder: str, n: int, records: str, actor: int) -> None:
+        """Open the arrays, read them, so that names are known, and let a thread read them again and again."""
+        self.close()
+        self._arrays = [Array(folder, number, records, actor + 2 * number) for number in range(n)]
+        for array in self._arrays:
+            array.read(self._errors)
+        self._is_closed = False
+        self._reader = threading.Thread(target=self._read, args=(self._arrays,), daemon=True)
+        self._reader.start()
+
+    def _read(self, arrays: list[Array]) -> None:
+        while not self._is_closed and arrays is self._arrays:
+            random.choice(arrays).read(self._errors)
+            time.sleep(0.01)
+
+    def hold(self) -> None:
+        """Open the file of each shard, as a copy or a backup does, until the arrays are closed."""
+        for array in self._arrays:
+            self._held.append(os.open(array.site.folders[0] / "a/c/0/0", os.O_RDONLY))
+
+    def update(self, chunk: int, stops: list[int] | None) -> None:
+        """Begin to update an inner chunk of each array; answer when each update has stopped or ended."""
+        if stops is None:
+            self._updates = [Update(array, chunk, None) for array in self._arrays]
+        else:
+            self._updates = [
+                Update(array, chunk, stop) for array, stop in zip(self._arrays, stops, strict=True)
+            ]
+        for one in self._updates:
+            one.start()
+        if stops is not None:
+            for one in self._updates:
+                one.wait_for_stop()
+
+    def go(self) -> None:
+        for array in self._arrays:
+            stops.stops_end(array.number)
+
+    def join(self, seconds: float) -> dict[str, Any]:
+        """Wait for the updates; return how many were acknowledged, and the errors."""
+        end = time.monotonic() + seconds
+        for one in self._updates:
+            one.join(max(0.0, end - time.monotonic()))
+        outcomes = [
+            (one.where, one.error or ("hangs" if one.is_alive() else "acknowledged")) for one in self._updates
+        ]
+        errors, self._errors = self._errors, Counter()
+        return {"outcomes": outcomes, "errors": errors}
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._reader is not None:
+            self._reader.join(30.0)
+        while self._held:
+            os.close(self._held.pop())
+        self._arrays = []
+
+    def last(self, folder: str) -> None:
+        """Read what is left, on the server's own disk."""
+        for array in self._arrays:
+            site = site_of(folder, array.number)
+            chunks = list(range(site.n_chunks))
+            begin = time.monotonic_ns()
+            elements = np.asarray(shardcodec.open_array(site.store(0))[...]).reshape(len(chunks), site.chunk)
+            array._reads.read(begin, chunks, elements, is_last=True)
+
+
+def main() -> None:
+    process = Process()
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        what, arguments = json.loads(line)
+        print(json.dumps(getattr(process, what)(**arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

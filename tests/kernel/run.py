@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# run.py - update shards on NFS in a real kernel while networks are cut, servers restarted and machines killed, and check the records
+# SPDX-License-Identifier: MIT
+"""`make test-kernel` runs this program. The last line is the number of updates, reads, cuts, lost and missing inner chunks, and errors.
+
+    tests/kernel/run.py --seconds 120 --seed 1
+    tests/kernel/run.py --only 4.2 4.2-noac --kinds within answer
+
+It prints "not run: ..." and succeeds where the kernel cannot be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+from faults.histories import ERASED, WRITE, Rules, check_records, load  # noqa: E402
+from kernel.machine import Missing, compiled, run_in_kernel  # noqa: E402
+
+BUILD = TESTS.parent / "build"
+KINDS = ("none", "after", "within", "answer", "restart", "dies")
+START_SECONDS = 300.0  # to boot, to import, and to end the last round
+
+# The client of a default mount may know a name for a minute (acdirmax), and the state of a file.
+STALE_SECONDS = 75.0
+N_CHUNKS = 8
+
+# version of NFS, options of the mount, and one of the export
+MOUNTS: dict[str, tuple[str, str, str]] = {
+    "4.2": ("4.2", "", "no_root_squash"),
+    "4.2-names": ("4.2", "lookupcache=none", "no_root_squash"),
+    "4.1": ("4.1", "", "no_root_squash"),
+    "4.0": ("4.0", "", "no_root_squash"),
+    "3": ("3", "", "no_root_squash"),
+    "4.2-noac": ("4.2", "noac", "no_root_squash"),
+    "4.2-soft": ("4.2", "soft,timeo=50,retrans=2", "no_root_squash"),
+    "4.2-squash": ("4.2", "", "root_squash"),
+}
+DELAYS = (0, 20, 60)
+
+
+def plan(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the mounts in their order, each with a delay and the kinds of its rounds."""
+    mounts = []
+    for turn in range(100):
+        for number, name in enumerate(given.only or MOUNTS):
+            version, options, export = MOUNTS[name]
+            delay = DELAYS[(number + turn) % 3] if given.delay is None else given.delay
+            mount = {"name": name, "version": version, "options": options, "export": export}
+            mounts.append(mount | {"delay": delay, "kinds": given.kinds})
+    return mounts
+
+
+def check(folder: Path) -> tuple[Counter[str], list[str]]:
+    """Check the records of each array of each mount."""
+    counts: Counter[str] = Counter()
+    wrong = []
+    for records in sorted(folder.glob("m*/*")):
+        rows = load(records)
+        result = check_records(
+            rows, N_CHUNKS, Rules(is_ordered=False, stale=int(STALE_SECONDS * 1e9), late=True)
+        )
+        counts["updates"] += result.n_writes
+        counts["reads"] += result.n_reads
+        counts["missing"] += int(((rows["kind"] != WRITE) & (rows["value"] == ERASED)).sum())
+        counts["lost"] += sum("was lost" in told for told in result.wrong)
+        wrong += [f"{records.parent.name}/{records.name}: {told}" for told in result.wrong]
+    return counts, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=120.0, help="after them no round begins")
+    parser.add_argument("--only", nargs="+", choices=MOUNTS, metavar="MOUNT", help="of " + ", ".join(MOUNTS))
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=KINDS,
+        default=list(KINDS),
+        metavar="KIND",
+        help="of " + ", ".join(KINDS),
+    )
+    parser.add_argument("--delay", type=float, help="milliseconds of a round trip")
+    given = parser.parse_args()
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD, prefix="kernel") as name:
+        folder = Path(name)
+        try:
+            compiled(folder, "stops")
+            program = {
+                "python": sys.executable,
+                "tests": str(TESTS),
+                "seed": given.seed,
+                "seconds": given.seconds,
+            }
+            (folder / "plan.json").write_text(json.dumps(program | {"mounts": plan(given)}))
+            command = [sys.executable, str(TESTS / "kernel/lab.py")]
+            run_in_kernel(
+                command, folder, given.seconds + START_SECONDS, lambda line: print("  " + line, flush=True)
+            )
+        except Missing as reason:
+            print(f"not run: {reason}")
+            return 0
+        counts, wrong = check(folder / "records")
+        told: Counter[str] = Counter(json.loads((folder / "counts.json").read_text()))
+    print(*wrong[:10], sep="\n")
+    n_errors = sum(n for what, n in told.items() if what.startswith("error"))
+    print(dict(told))
+    print(
+        f"{counts['updates']} updates, {counts['reads']} reads, {told['cuts']} cuts, {counts['lost']} lost, "
+        f"{counts['missing']} missing, {n_errors} errors, {told['hangs']} hung; seed {given.seed}"
+    )
+    return int(bool(wrong or counts["missing"] or told["hung"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+/* stops.c - a preloaded library that stops an update of a shard before one of its calls, while the network is cut
+ *
+ * Each array of the test lies in a folder "x<number>", so a path, or a descriptor opened by one, tells which update a call
+ * belongs to. Several updates of one process, in threads, are stopped at different calls at the same time. Looks that a cache may
+ * answer (stat) do not count: how many there are depends on what the process knows already.
+ * SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define MAX_UPDATES 128
+#define MAX_FD 4096
+#define MAX_CALLS 256
+
+/* at: the call to stop before, from 1; 0: none. */
+static struct update {
+    _Atomic int n_calls, at, is_stopped, is_counted;
+    const char *calls[MAX_CALLS];
+} updates[MAX_UPDATES];
+
+static _Atomic short update_of_fd[MAX_FD]; /* its number plus one */
+
+#define REAL(name)                                             \
+    ({                                                         \
+        static __typeof__(&name) real;                         \
+        if (!real)                                             \
+            real = (__typeof__(&name))dlsym(RTLD_NEXT, #name); \
+        real;                                                  \
+    })
+
+/* ---- for the test ---- */
+
+/* Count the calls of an update from here on, and stop it before one of them. */
+void
+stops_begin(int number, int at)
+{
+    struct update *update = &updates[number];
+
+    update->n_calls = 0;
+    update->at = at;
+    update->is_counted = 1;
+}
+
+/* Let an update go on. */
+void
+stops_end(int number)
+{
+    updates[number].at = 0;
+    updates[number].is_counted = 0;
+}
+
+int
+stops_is_stopped(int number)
+{
+    return updates[number].is_stopped;
+}
+
+int
+stops_count(int number)
+{
+    return updates[number].n_calls;
+}
+
+const char *
+stops_call(int number, int n)
+{
+    return n > 0 && n <= updates[number].n_calls && n <= MAX_CALLS ? updates[number].calls[n - 1] : "";
+}
+
+/* ---- the calls ---- */
+
+/* Return the number of the update that a path belongs to; -1: none. */
+static int
+number_of(const char *path)
+{
+    const char *name = path ? strstr(path, "/x") : NULL;
+    char *end;
+    long number;
+
+    if (!name)
+        return -1;
+    number = strtol(name + 2, &end, 10);
+    return end > name + 2 && (*end == '/' || !*end) && number >= 0 && number < MAX_UPDATES ? (int)number : -1;
+}
+
+static int
+number_at(int fd, const char *path)
+{
+    if (path && *path == '/')
+        return number_of(path);
+    return fd >= 0 && fd < MAX_FD ? update_of_fd[fd] - 1 : -1;
+}
+
+static void
+stop(int number, const char *call)
+{
+    struct update *update = &updates[number < 0 ? 0 : number];
+    int n;
+
+    if (number < 0 || !update->is_counted)
+        return;
+    n = ++update->n_calls;
+    if (n <= MAX_CALLS)
+        update->calls[n - 1] = call;
+    if (n != update->at)
+        return;
+    update->is_stopped = 1;
+    while (update->at == n)
+        usleep(5000);
+    update->is_stopped = 0;
+}
+
+static int
+opened(int fd, int number)
+{
+    if (fd >= 0 && fd < MAX_FD)
+        update_of_fd[fd] = (short)(number + 1);
+    return fd;
+}
+
+#define ON_FD(type, name, fd, parameters, arguments) \
+    type name parameters                             \
+    {                                                \
+        stop(number_at(fd, NULL), #name);            \
+        return REAL(name) arguments;                 \
+    }
+
+#define ON_PATH(type, name, folder, path, parameters, arguments) \
+    type name parameters                                         \
+    {                                                            \
+        stop(number_at(folder, path), #name);                    \
+        return REAL(name) arguments;                             \
+    }
+
+ON_FD(ssize_t, pread, fd, (int fd, void *data, size_t n, off_t at), (fd, data, n, at))
+ON_FD(ssize_t, pread64, fd, (int fd, void *data, size_t n, off64_t at), (fd, data, n, at))
+ON_FD(ssize_t, write, fd, (int fd, const void *data, size_t n), (fd, data, n))
+ON_FD(ssize_t, pwrite, fd, (int fd, const void *data, size_t n, off_t at), (fd, data, n, at))
+ON_FD(ssize_t, pwrite64, fd, (int fd, const void *data, size_t n, off64_t at), (fd, data, n, at))
+ON_FD(ssize_t, pwritev, fd, (int fd, const struct iovec *parts, int n, off_t at), (fd, parts, n, at))
+ON_FD(ssize_t, copy_file_range, fd, (int from, off64_t *in, int fd, off64_t *out, size_t n, unsigned flags),
+      (from, in, fd, out, n, flags))
+ON_FD(int, ftruncate, fd, (int fd, off_t n), (fd, n))
+ON_FD(int, fsync, fd, (int fd), (fd))
+ON_FD(int, fdatasync, fd, (int fd), (fd))
+
+ON_PATH(int, statx, folder, path,
+        (int folder, const char *restrict path, int flags, unsigned mask, struct statx *restrict st),
+        (folder, path, flags, mask, st))
+ON_PATH(int, mkdir, -1, path, (const char *path, mode_t mode), (path, mode))
+ON_PATH(int, rmdir, -1, path, (const char *path), (path))
+ON_PATH(int, unlink, -1, path, (const char *path), (path))
+ON_PATH(int, unlinkat, folder, path, (int folder, const char *path, int flags), (folder, path, flags))
+ON_PATH(int, link, -1, to, (const char *path, const char *to), (path, to))
+ON_PATH(int, linkat, to_folder, to, (int folder, const char *path, int to_folder, const char *to, int flags),
+        (folder, path, to_folder, to, flags))
+ON_PATH(int, rename, -1, to, (const char *path, const char *to), (path, to))
+ON_PATH(int, renameat, to_folder, to, (int folder, const char *path, int to_folder, const char *to),
+        (folder, path, to_folder, to))
+
+DIR *
+opendir(const char *path)
+{
+    int number = number_of(path);
+    DIR *folder;
+
+    stop(number, "opendir");
+    folder = REAL(opendir)(path);
+    if (folder)
+        opened(dirfd(folder), number);
+    return folder;
+}
+
+static int
+open_in(int folder, const char *path, int flags, mode_t mode)
+{
+    int number = number_at(folder, path);
+
+    stop(number, "open");
+    return opened(REAL(openat)(folder, path, flags, mode), number);
+}
+
+#define MODE(mode, flags)                    \
+    mode_t mode = 0;                         \
+    if ((flags) & (O_CREAT | __O_TMPFILE)) { \
+        va_list rest;                        \
+        va_start(rest, flags);               \
+        mode = va_arg(rest, mode_t);         \
+        va_end(rest);                        \
+    }
+
+#define OPENS(name)                                  \
+    int name(const char *path, int flags, ...)       \
+    {                                                \
+        MODE(mode, flags)                            \
+        return open_in(AT_FDCWD, path, flags, mode); \
+    }
+
+#define OPENS_IN(name)                                     \
+    int name(int folder, const char *path, int flags, ...) \
+    {                                                      \
+        MODE(mode, flags)                                  \
+        return open_in(folder, path, flags, mode);         \
+    }
+
+OPENS(open)
+OPENS(open64)
+OPENS_IN(openat)
+OPENS_IN(openat64)
+
+int
+close(int fd)
+{
+    stop(number_at(fd, NULL), "close");
+    opened(fd, -1);
+    return REAL(close)(fd);
+}
+
+static int
+control(int fd, int command, void *argument)
+{
+    int number = number_at(fd, NULL), r;
+
+    if (command == F_OFD_SETLK)
+        stop(number, ((struct flock *)argument)->l_type == F_UNLCK ? "unlock" : "lock");
+    r = REAL(fcntl)(fd, command, argument);
+    if (command == F_DUPFD_CLOEXEC || command == F_DUPFD)
+        opened(r, number);
+    return r;
+}
+
+#define CONTROLS(name)                         \
+    int name(int fd, int command, ...)         \
+    {                                          \
+        va_list rest;                          \
+        void *argument;                        \
+        va_start(rest, command);               \
+        argument = va_arg(rest, void *);       \
+        va_end(rest);                          \
+        return control(fd, command, argument); \
+    }
+
+CONTROLS(fcntl)
+CONTROLS(fcntl64)
+
+long
+syscall(long number, ...)
+{
+    long a[6];
+    va_list rest;
+
+    va_start(rest, number);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_renameat2)
+        stop(number_at((int)a[2], (const char *)a[3]), "renameat2");
+    return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
