@@ -17,9 +17,11 @@ With "none" the updates do not stop, and nothing is cut. Readers of both nodes r
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -147,6 +149,29 @@ def restart_server() -> None:
 # ---- rounds
 
 
+class Watch(threading.Thread):
+    """Looks at the names of shards on the server's own disk all the time, and counts how often one is missing."""
+
+    def __init__(self, paths: list[str]) -> None:
+        super().__init__(daemon=True)
+        self._paths = paths
+        self._missing: set[str] = set()
+        self._is_over = False
+        self.n_missing = 0
+
+    def run(self) -> None:
+        while not self._is_over:
+            missing = {path for path in self._paths if not os.path.lexists(path)}
+            self.n_missing += len(missing - self._missing)
+            self._missing = missing
+            time.sleep(0.003)
+
+    def end(self) -> int:
+        self._is_over = True
+        self.join()
+        return self.n_missing
+
+
 class Lab:
     """The nodes and what was counted."""
 
@@ -189,8 +214,13 @@ class Lab:
                 break
             for node in folders:
                 node.delay(mount["delay"])
+            watch = Watch([f"{at_server}/x{i}/a/c/0/0" for i in range(len(self._calls))])
+            watch.start()
             told = self._round(kind, name, folders, number * 100 + round_)
-            print(f"{mount['name']}, {mount['delay']} ms, {kind}: {told}", flush=True)
+            self.counts["names missing"] += (n_missing := watch.end())
+            print(
+                f"{mount['name']}, {mount['delay']} ms, {kind}: {told}; {n_missing} names missing", flush=True
+            )
         self.b.ask("last", folder=at_server)
         for node, folder in folders.items():
             node.ask("close")
