@@ -107,6 +107,10 @@ def aftermath_of(scene: Scene, *, goes_on: bool, verifies: bool) -> Aftermath:
         return Aftermath(state, settled, names)
     write(scene.layout, scene.shard, [0], LATER[0], strategy="in_place", may_pack=False)
     write_through_array(scene, [3], LATER[1], strategy="replace")
+    if (
+        scene.start == "link"
+    ):  # what is left beside the target goes with the next writer that uses this folder
+        write(scene.layout, scene.shard, [0], LATER[0], strategy="replace")
     if (scene.folder / OTHER).exists():
         write(scene.layout, scene.folder / OTHER, [0], LATER[0], strategy="in_place", may_pack=False)
     found = dict(verify(scene.folder / "a", level="decode", threads=1).kinds) if verifies else {}
