@@ -39,9 +39,9 @@ LAYERS = runpy.run_path(str(ROOT / "tests/project/test_layers.py"))
 
 # fmt: off
 NUMBERS: dict[str, dict[str, int]] = {
-    "lines of code": {"access": 7164, "binding": 3835, "cli": 1195, "csrc": 20496, "drawing": 360, "format": 2690, "kv": 1297, "live": 1083, "shardcodec": 1495, "storage": 3502, "tools": 12866, "transformer": 2120, "zarr_plugin": 1661},
+    "lines of code": {"access": 7164, "binding": 3844, "cli": 1195, "csrc": 20515, "drawing": 360, "format": 2690, "kv": 1297, "live": 1083, "shardcodec": 1548, "storage": 3521, "tools": 12866, "transformer": 2120, "zarr_plugin": 1661},
     "records": {"access": 42, "format": 41, "kv": 5, "live": 4, "shardcodec": 6, "storage": 16, "tools": 105, "transformer": 7, "zarr_plugin": 2},
-    "modules that one other imports": {"all": 32, "below 150 lines": 5},
+    "modules that one other imports": {"all": 33, "below 150 lines": 6},
     "modules of the engine that tools and commands use": {"all": 29},
     "pairs of records with four or more equal fields": {"all": 40},
     "public names": {"shardcodec": 47, "shardcodec.kv": 12, "shardcodec.tools": 24, "shardcodec.transformer": 6},
