@@ -18,9 +18,16 @@ from typing import Any
 
 __all__ = [
     "check",
+    "has_suffixes",
     "is_known",
     "known_reason",
     "names_missing_bucket",
+    "note_refusal",
+    "note_suffix",
+    "refuses",
+    "says_not_allowed",
+    "says_not_implemented",
+    "without_retries",
     "warn",
     "warn_of",
     "was_beyond_end",
@@ -33,6 +40,15 @@ NEVER = {"e_tag": f'"{"0" * 32}"', "version": "1"}
 # A reason why conditional writes to a store are not safe.
 NO_TAGS = "the server, or a proxy before it, does not name the states of objects (strong entity tags)"
 
+# What a service says that refuses the request because of its condition.
+REFUSES = (
+    "the service answers 501 (not implemented) to a write with a condition, so objects are stored without one; "
+    "conditional_put='disabled' of the store says so from the start"
+)
+NOT_IMPLEMENTED = re.compile(r"status code: 501|<Code>NotImplemented</Code>")
+# HTTP statuses by which a server says that it does not take a range from the end.
+REFUSED_SUFFIX = re.compile(r"status code: (?:400|405|416|501)|HTTP error: 416|Range Not Satisfiable")
+
 # Matches an error of obstore that has sent a request more than once.
 REPEATED = re.compile(r"after [1-9][0-9]* retries")
 BEYOND_END = re.compile(r"\b416\b")  # the HTTP status
@@ -42,6 +58,7 @@ MISSING_BUCKET = re.compile(
 
 _checked: set[bytes] = set()
 _told: set[tuple[bytes, str]] = set()
+_suffixes: dict[bytes, bool] = {}
 
 # For each event loop the lock of its probe: concurrent writes send one. An `asyncio.Lock` works on one event loop only.
 _probing: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
@@ -78,6 +95,54 @@ def known_reason(store: Any) -> str | None:
     return next((reason for told, reason in _told if told == place), None)
 
 
+def refuses(store: Any) -> bool:
+    """Return True if the service is known to refuse writes with a condition."""
+    return (_place(store), REFUSES) in _told
+
+
+def note_refusal(store: Any) -> None:
+    """Remember that the service refuses writes with a condition, and warn."""
+    _checked.add(_place(store))
+    warn(store, REFUSES)
+
+
+def says_not_implemented(error: Exception) -> bool:
+    """Return True if a service has answered 501: it does not have what the request asks for, and never will."""
+    return NOT_IMPLEMENTED.search(str(error)) is not None
+
+
+def says_not_allowed(error: Exception) -> bool:
+    """Return True if a server has answered 405, for which obstore raises the error of a missing object."""
+    return "status code: 405" in str(error)
+
+
+def has_suffixes(store: Any) -> bool | None:
+    """Return True if the server of a place takes ranges from the end of an object, False if it refuses them; None: not known."""
+    return _suffixes.get(_place(store))
+
+
+def note_suffix(store: Any, refusal: Exception | None) -> None:
+    """Remember that a server has answered a range from the end, or refused it and then answered one from the start."""
+    import obstore
+
+    if refusal is None:
+        _suffixes[_place(store)] = True
+    elif isinstance(refusal, obstore.exceptions.NotSupportedError) or REFUSED_SUFFIX.search(str(refusal)):
+        _suffixes[_place(store)] = False
+
+
+def without_retries(store: Any) -> Any:
+    """Return an obstore of the same place that sends each request once; the store itself if it cannot be made again.
+
+    obstore repeats a request that is answered with 501 ten times, for a minute.
+    """
+    try:
+        arguments, keywords = store.__getnewargs_ex__()
+        return type(store)(*arguments, **{**keywords, "retry_config": {"max_retries": 0}})
+    except Exception:
+        return store
+
+
 def warn(store: Any, reason: str) -> None:
     """Warn that writers in other processes can lose updates; once for each place and reason."""
     warn_of(_place(store), _shown(store), reason)
@@ -108,6 +173,10 @@ async def _reason_against(store: Any, key: str) -> str | None:
         return None
     except (NotImplementedError, errors.NotSupportedError):
         return "the store is configured to know no conditions (conditional_put)"
+    except errors.GenericError as error:
+        if says_not_implemented(error):
+            return REFUSES
+        raise
     except errors.PermissionDeniedError:
         return "whether the server looks at conditions could not be found out, because it forbids the probe"
     reason = "the server, or a proxy before it, does not look at the conditions of writes"
@@ -128,9 +197,9 @@ async def _send(store: Any, name: str) -> None:
     import obstore
 
     try:
-        await obstore.put_async(store, name, b"", mode=NEVER)
+        await obstore.put_async(without_retries(store), name, b"", mode=NEVER)
     except obstore.exceptions.GenericError as error:
-        if was_repeated(error):
+        if was_repeated(error) or says_not_implemented(error):
             raise
         await obstore.put_async(store, name, b"", mode=NEVER)
 
@@ -154,7 +223,7 @@ def _place(store: Any) -> bytes:
     """Return a digest of the settings of an obstore. Copies of one store, such as those of a worker's tasks, have the same."""
     import hashlib  # here, because it loads OpenSSL
 
-    settings = [type(store).__name__, str(getattr(store, "prefix", None))]
+    settings = [type(store).__name__, str(getattr(store, "prefix", None)), str(getattr(store, "url", None))]
     for name in ("config", "client_options"):
         settings.append(repr(sorted((getattr(store, name, None) or {}).items())))
     return hashlib.blake2b("\n".join(settings).encode()).digest()  # the configuration may hold secrets

@@ -194,21 +194,48 @@ class ObjectStore(ZarrStore):
         return answer
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
-        """Return the last bytes of an object. If the store has no suffix ranges, request the size first."""
-        errors = self._obstore.exceptions
-        options: dict[str, Any] = {"range": {"suffix": nbytes}}
-        try:
-            return await self._get(key, options)
-        except errors.NotSupportedError:
-            size = await self._size(key)
-            return None if size is None else await self.get_range(key, max(0, size - nbytes), size)
-        except errors.GenericError as error:
-            return await self._after_refusal(error, key, options, 0, None)
+        """Return the last bytes of an object. If the server has no suffix ranges, request the size first.
 
-    async def _get(self, key: str, options: Any, *, owns: bool = False) -> Answer | None:
+        Some HTTP servers answer them with an error. Each server is asked once.
+        """
+        store, errors = self._store, self._obstore.exceptions
+        known = conditions.has_suffixes(store) if type(store).__name__ == "HTTPStore" else True
+        if known is False:
+            return await self._end_by_size(key, nbytes)
+        asked = store if known else conditions.without_retries(store)
         try:
-            result = await self._obstore.get_async(self._store, key, options=options)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            answer = await self._get(key, {"range": {"suffix": nbytes}}, store=asked)
+        except (errors.NotSupportedError, errors.GenericError) as error:
+            try:
+                answer = await self._end_by_size(key, nbytes)
+            except (errors.BaseError, OSError):
+                raise error from None
+            if not known and answer is not None and answer.data.size:
+                conditions.note_suffix(store, error)
+            return answer
+        if known is None and answer is not None:
+            conditions.note_suffix(store, None)
+        return answer
+
+    async def _end_by_size(self, key: str, nbytes: int) -> Answer | None:
+        """Return the last bytes of an object by its size and a range from its start."""
+        size = await self._size(key)
+        if not size:
+            return None if size is None else Answer(np.empty(0, dtype=np.uint8), 0)
+        answer = await self.get_range(key, max(0, size - nbytes), size)
+        if answer is not None and answer.nbytes not in (None, size):  # another writer was in between
+            whole = await self._get(key, {})
+            answer = None if whole is None else whole._replace(data=whole.data[-nbytes:])
+        return answer
+
+    async def _get(
+        self, key: str, options: Any, *, owns: bool = False, store: Any = None
+    ) -> Answer | None:
+        try:
+            result = await self._obstore.get_async(store or self._store, key, options=options)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            if conditions.says_not_allowed(error):
+                raise self._obstore.exceptions.NotSupportedError(str(error)) from None
             return None
         meta = result.meta  # each access makes a new dictionary
         nbytes, state = int(meta["size"]), state_of(meta)
@@ -226,6 +253,8 @@ class ObjectStore(ZarrStore):
         if expected is not None and expected.state is None:
             conditions.warn(self._store, conditions.NO_TAGS)
             return await self.put_always(key, data)
+        if conditions.refuses(self._store):
+            return await self.put_always(key, data)
         errors = self._obstore.exceptions
         mode: Any = "create" if expected is None else expected.state
         write_id = os.urandom(16).hex()
@@ -239,7 +268,10 @@ class ObjectStore(ZarrStore):
             if expected is None and isinstance(error, FileNotFoundError):
                 raise  # a condition of absence cannot fail for a missing object: the bucket is missing
             return await self._confirmed(key, data, write_id, may_be_repeated=conditions.was_repeated(error))
-        except errors.GenericError:  # perhaps only the answer is lost
+        except errors.GenericError as error:  # perhaps only the answer is lost
+            if conditions.says_not_implemented(error):  # of the two conditions it has only that of the probe
+                conditions.note_refusal(self._store)
+                return await self.put_always(key, data)
             with contextlib.suppress(ObjectChanged, OSError, TimeoutError, errors.BaseError):
                 async with asyncio.timeout(CONFIRM_SECONDS):
                     return await self._confirmed(key, data, write_id, may_be_repeated=True)
@@ -362,10 +394,15 @@ class ObjectStore(ZarrStore):
         raise error
 
     async def _size(self, key: str) -> int | None:
+        errors = self._obstore.exceptions
         try:
             return int((await self._obstore.head_async(self._store, key))["size"])
-        except FileNotFoundError:
-            return None
+        except (FileNotFoundError, errors.BaseError) as error:
+            if isinstance(error, FileNotFoundError) and not conditions.says_not_allowed(error):
+                return None
+            # a server without HEAD: each answer to a range has the size
+            answer = await self.get_range(key, 0, 1)
+            return None if answer is None else answer.nbytes
 
 
 def state_text(nbytes: int, e_tag: str) -> str:

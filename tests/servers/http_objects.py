@@ -33,6 +33,9 @@ class Objects:
             "none"  # requests below this path get the answer of S3 for a bucket that does not exist
         )
         self.has_ranges = True
+        self.status_of_suffixes = 206  # of ranges from the end of an object; 200: all of it
+        self.status_of_conditions = 200  # of writes with a condition
+        self.has_head = True
         self.url = ""
 
     def chunk_requests(self) -> list[tuple[str, str | None]]:
@@ -82,7 +85,16 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404)
         elif not self.holds(blob):
             self.answer(412)
-        elif self.headers["Range"] is None or not self.objects.has_ranges:
+        elif self.command == "HEAD" and not self.objects.has_head:
+            self.answer(405)
+        elif (self.headers["Range"] or "").startswith("bytes=-") and self.objects.status_of_suffixes not in (
+            200,
+            206,
+        ):
+            self.answer(self.objects.status_of_suffixes)
+        elif self.headers["Range"] is None or not self.objects.has_ranges or (
+            self.headers["Range"].startswith("bytes=-") and self.objects.status_of_suffixes == 200
+        ):
             self.answer(200, blob, ETag=tag(blob), Accept_Ranges="bytes")
         else:
             first, last = self.headers["Range"].removeprefix("bytes=").split("-")
@@ -100,6 +112,10 @@ class Handler(BaseHTTPRequestHandler):
         blob = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path.startswith(self.objects.missing_bucket):
             self.answer(404, NO_BUCKET)
+            return
+        is_conditional = self.headers["If-Match"] or self.headers["If-None-Match"]
+        if is_conditional and self.objects.status_of_conditions != 200:
+            self.answer(self.objects.status_of_conditions)
             return
         if self.objects.status_of_writes != 200:
             self.answer(self.objects.status_of_writes)
