@@ -65,6 +65,8 @@ class ShardError(Exception):
         The same by axis of the inner chunk.
     path : str
         Place in the JSON metadata, such as ``codecs[0].configuration.chunk_shape[1]``.
+    array : str
+        The array that was opened.
     """
 
     shard: str | int | None = None
@@ -80,6 +82,7 @@ class ShardError(Exception):
     element: int | None = None
     element_coords: tuple[int, ...] | None = None
     path: str | None = None
+    array: str | None = None
 
     def __init__(self, message: str = "", /, **context: Any) -> None:
         # The message goes into `args` and the context into __dict__, because BaseException.__reduce__ gives exactly
@@ -111,7 +114,7 @@ class ShardError(Exception):
         Parameters
         ----------
         **context
-            Attributes of the new error. `shard` and `chunk_coords` are also prepended to the message, except a shard
+            Attributes of the new error. `array`, `shard` and `chunk_coords` are also prepended to the message, except a shard
             without a name, which is in memory.
 
         Returns
@@ -132,6 +135,8 @@ class ShardError(Exception):
             text = f"inner chunk {tuple(context['chunk_coords'])}: {text}"
         if context.get("shard") not in (None, ""):
             text = f"shard {context['shard']!r}: {text}"
+        if context.get("array") is not None:
+            text = f"array {context['array']!r}: {text.removeprefix(f'array {self.array!r}: ')}"
         error = type(self)(text, **(self.context | context))
         for note in getattr(self, "__notes__", ()):
             error.add_note(note)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..compat import default_spec, spec_with
+from ..errors import ShardError
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
@@ -132,7 +133,13 @@ def open_array(
     [[[7, 7]], [[15, 16]]]
     """
     folder = folder_at(readable_at(path_or_store, storage_options), path)
-    return Array(folder, threads, index_cache, immutable, clip, mode=mode)
+    try:
+        return Array(folder, threads, index_cache, immutable, clip, mode=mode)
+    except FileNotFoundError as error:
+        if path in ("r", "r+", "a", "w", "w-"):
+            text = f"{error}; the second argument is the path of an array in the first: for the mode, write mode={path!r}"
+            raise FileNotFoundError(text) from error
+        raise
 
 
 @checked
@@ -197,10 +204,11 @@ def create_array(
         given["dtype"] = type_for_zarr(given["dtype"])
     trial = zarr.create_array({}, **{**given, "overwrite": False})
     document = trial.metadata.to_dict()
-    Array(
-        folder_at(trial.store, ""), threads, index_cache, False, document=document
-    )  # raises what is not supported
     place = at_url(store, storage_options)
+    try:
+        Array(folder_at(trial.store, ""), threads, index_cache, False, document=document)
+    except ShardError as error:  # this is not supported, and nothing has been stored
+        raise error.with_context(array=repr(folder_at(place, name or ""))) from error
     made = zarr.create_array(place, name=name, **given)
     folder = folder_at(made.store_path, "")
     array = Array(folder, threads, index_cache, False, mode="r+", config=trial.async_array.config)

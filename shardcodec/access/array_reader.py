@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ..arguments import checked
-from ..errors import ShardError, UnsupportedError
+from ..compat import refusal_of
+from ..errors import ShardError, SpecError, UnsupportedError
 from ..format.metadata import ArrayLayout, key_encoding, parse_document
 from ..format.ml_types import COMPLEX_NBYTES, ML_NBYTES
 from ..format.spec import ChainSpec
@@ -92,7 +93,27 @@ class ArrayReader:
             index_cache = IndexCache(self._options.index_cache, max_open_files=self._options.open_files)
         self._index_cache = index_cache
         self._clip = clip
-        self._prepare(folder.metadata() if document is None else document)
+        self._open(document)
+
+    def _open(self, document: Mapping[str, Any] | None) -> None:
+        """Take over the metadata of the array, by default the stored ones; errors name the array."""
+        name = repr(self._folder)
+        try:
+            if document is None:
+                document = self._folder.metadata()
+                if document.get("node_type") == "group":
+                    raise SpecError(
+                        f"expected an array, got a group; {self._folder.members_of_group(document)}",
+                        path="node_type",
+                        expected="array",
+                        actual="group",
+                    )
+            self._prepare(document)
+        except ShardError as error:
+            raise error.with_context(array=name) from error
+        except (TypeError, ValueError) as error:
+            error.add_note(f"array {name!r}")
+            raise
 
     def _prepare(self, document: Mapping[str, Any]) -> None:
         """Take over the metadata of the array."""
@@ -109,7 +130,8 @@ class ArrayReader:
                 spec, dtype, fill = self._text.spec(self._clip), self._text.dtype, self._text.fill_value
                 chain = text_chain(spec, TextCodecs.of(self._text, spec))
         except UnsupportedError as error:
-            raise UnsupportedError(f"{error.message}; {_other_ways(error)}", **error.context) from error
+            text = f"{error.message}; {_other_ways(error, document)}"
+            raise UnsupportedError(text, **error.context) from error
         self.shape: Ints = layout.shape
         self.ndim: int = len(layout.shape)
         self.dtype = dtype
@@ -166,7 +188,7 @@ class ArrayReader:
     def refresh(self) -> None:
         """Read the metadata again: another program may have changed the shape."""
         with self._alone():
-            self._prepare(self._folder.metadata())
+            self._open(None)
 
     def _alone(self) -> AbstractContextManager[None]:
         """Keep other threads from changing the metadata of the handle: else older metadata could replace newer ones."""
@@ -656,8 +678,11 @@ def _outline(array: ArrayReader) -> np.ndarray[Any, Any]:
     return np.broadcast_to(np.empty((), array.dtype), array.shape)
 
 
-def _other_ways(error: UnsupportedError) -> str:
+def _other_ways(error: UnsupportedError, document: Mapping[str, Any]) -> str:
     """Return how to read an array that is not native. A copy has the same data type, so it may not be native either."""
+    refusal = refusal_of(document)
+    if refusal is not None:
+        return f"this version of zarr cannot open it either ({refusal})"
     name = error.context.get("data_type")
     if name in ML_NBYTES or name in COMPLEX_NBYTES:
         return "`shardcodec convert` moves its chunks without decoding them"

@@ -39,6 +39,9 @@ __all__ = ["ArrayObjects", "BoxReader", "Folder", "folder_at"]
 
 Ints = tuple[int, ...]
 
+# A message about a group names so many of its arrays, and looks at so many names to find them.
+N_NAMED, N_LOOKED = 5, 50
+
 # Keys that a reader keeps, because a loop over inner chunks needs the same ones again.
 N_KEYS = 64
 
@@ -60,7 +63,46 @@ class Folder:
         for name in ("zarr.json", ".zarray"):
             if (document := self.document(name)) is not None:
                 return document
+        if self.document(".zgroup") is not None:
+            raise FileNotFoundError(
+                f"expected an array, but {self!r} is a group; {self.members_of_group({})}"
+            )
         raise FileNotFoundError(f"expected an array, but {self!r} has neither a zarr.json nor a .zarray")
+
+    def members_of_group(self, document: Mapping[str, Any]) -> str:
+        """Return what a group has, and how one of its arrays is opened. document: its zarr.json, or nothing."""
+        known = document.get("consolidated_metadata")
+        if isinstance(known, Mapping) and isinstance(known.get("metadata"), Mapping):
+            nodes = {str(name): node for name, node in known["metadata"].items() if isinstance(node, Mapping)}
+            arrays = [name for name, node in nodes.items() if node.get("node_type") == "array"]
+        else:
+            arrays = self._arrays_below()
+        if not arrays:
+            return "give the path of one of its arrays as `path=`"
+        more = f" and {len(arrays) - N_NAMED} more" if len(arrays) > N_NAMED else ""
+        return (
+            f"its arrays are {', '.join(map(repr, arrays[:N_NAMED]))}{more}: open one with path={arrays[0]!r}"
+        )
+
+    def _arrays_below(self) -> list[str]:
+        """Return the names of the first arrays in this folder, or else in the groups in it; none if the store cannot list them."""
+        arrays, groups = [], []
+        try:
+            if self.store.supports_listing:
+                for name in self.store.names(self.prefix)[:N_LOOKED]:
+                    below = Folder(self.store, f"{self.prefix}{name}/", self.base)
+                    node = below.document("zarr.json")
+                    if (
+                        node is not None
+                        and node.get("node_type") == "group"
+                        or below.get(f"{below.prefix}.zgroup")
+                    ):
+                        groups.append((name, below))
+                    elif node is not None or below.get(f"{below.prefix}.zarray"):
+                        arrays.append(name)
+        except Exception:  # noqa: BLE001 - stores raise any error; the error that is about to be raised counts
+            return arrays
+        return arrays or [f"{name}/{inner}" for name, below in groups[:1] for inner in below._arrays_below()]
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """Return a document of the folder by its name; None if there is none. It raises as `metadata`."""

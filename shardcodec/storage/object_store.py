@@ -228,9 +228,7 @@ class ObjectStore(ZarrStore):
             answer = None if whole is None else whole._replace(data=whole.data[-nbytes:])
         return answer
 
-    async def _get(
-        self, key: str, options: Any, *, owns: bool = False, store: Any = None
-    ) -> Answer | None:
+    async def _get(self, key: str, options: Any, *, owns: bool = False, store: Any = None) -> Answer | None:
         try:
             result = await self._obstore.get_async(store or self._store, key, options=options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:

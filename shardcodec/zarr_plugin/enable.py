@@ -62,6 +62,8 @@ __all__ = [
 
 # What selects the pipeline while a call of `enable` is active.
 _CALL = "shardcodec.enable()"
+# A warning names so many arrays.
+N_NAMED = 5
 
 
 class OpenArray(NamedTuple):
@@ -582,11 +584,27 @@ def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[Opti
     options = check(defaults)
     native.require()
     undo_workers = None if client is None else enable_workers(client, options)
+    if _setting.selector() is None:
+        _warn_of_open_arrays()
     call = _EnableCall(options, children=children, undo_workers=undo_workers)
     _setting.add(call)
     if children:
         _warn_of_children(variables_of(call.defaults))
     return call
+
+
+def _warn_of_open_arrays() -> None:
+    """Warn of arrays that keep zarr's own pipeline, because they were opened before."""
+    names = sorted(
+        {name for name, pipeline in pipelines_of_arrays() if not isinstance(pipeline, ShardCodecPipeline)}
+    )
+    if names:
+        more = f" and {len(names) - N_NAMED} more" if len(names) > N_NAMED else ""
+        text = (
+            f"{', '.join(names[:N_NAMED])}{more}: opened before shardcodec.enable(), so these arrays go on with zarr's own pipeline and "
+            "take no locks; open them again, or use shardcodec.attach(array)"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def _warn_of_children(variables: Mapping[str, str]) -> None:

@@ -109,7 +109,13 @@ def test_server_without_suffix_ranges_is_read(
     """The second shard takes no request that fails: what the server lacks is remembered."""
     codec = zarr.codecs.ShardingCodec(chunk_shape=(2, 2), index_location=location)
     array = zarr.create_array(
-        tmp_path / "a", shape=(8, 8), chunks=(4, 8), dtype="i4", serializer=codec, filters=None, compressors=None
+        tmp_path / "a",
+        shape=(8, 8),
+        chunks=(4, 8),
+        dtype="i4",
+        serializer=codec,
+        filters=None,
+        compressors=None,
     )
     array[...] = VALUES
     with serving() as objects:

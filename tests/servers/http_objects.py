@@ -92,8 +92,10 @@ class Handler(BaseHTTPRequestHandler):
             206,
         ):
             self.answer(self.objects.status_of_suffixes)
-        elif self.headers["Range"] is None or not self.objects.has_ranges or (
-            self.headers["Range"].startswith("bytes=-") and self.objects.status_of_suffixes == 200
+        elif (
+            self.headers["Range"] is None
+            or not self.objects.has_ranges
+            or (self.headers["Range"].startswith("bytes=-") and self.objects.status_of_suffixes == 200)
         ):
             self.answer(200, blob, ETag=tag(blob), Accept_Ranges="bytes")
         else:
