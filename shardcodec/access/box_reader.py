@@ -92,10 +92,8 @@ class Folder:
                 for name in self.store.names(self.prefix)[:N_LOOKED]:
                     below = Folder(self.store, f"{self.prefix}{name}/", self.base)
                     node = below.document("zarr.json")
-                    if (
-                        node is not None
-                        and node.get("node_type") == "group"
-                        or below.get(f"{below.prefix}.zgroup")
+                    if (node is not None and node.get("node_type") == "group") or below.get(
+                        f"{below.prefix}.zgroup"
                     ):
                         groups.append((name, below))
                     elif node is not None or below.get(f"{below.prefix}.zarray"):
