@@ -121,7 +121,7 @@ cdef int start() except -1:
     sc_crc32c_init()
     # A fork takes the mutexes in the opposite order; a thread may hold a later one when it takes one of the first three.
     if (sc_fault_init() != SC_OK or sc_staging_init() != SC_OK or sc_buffer_init() != SC_OK or
-            sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK or
+            sc_pool_init() != SC_OK or sc_worker_init() != SC_OK or sc_lock_init() != SC_OK or sc_guard_init() != SC_OK or
             sc_cache_init() != SC_OK or sc_closer_init() != SC_OK):
         raise MemoryError("cannot install fork handlers")
     if sc_codec_selftest(&what) != SC_OK:

@@ -25,12 +25,13 @@ def refusing_lock(outcome: str, mount: tuple[int, int] = (0, 0), refusal: int = 
 
     class RefusingLock:
         fd = -1
+        is_held = False
 
         def __init__(self) -> None:
             self.mount = mount
             self.refusal = refusal
 
-        def try_acquire(self, path: str) -> str:
+        def try_acquire(self, path: str, *place: str | None) -> str:
             return outcome
 
     return RefusingLock

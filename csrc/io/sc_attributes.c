@@ -4,6 +4,7 @@
 #include "io/sc_attributes.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <linux/limits.h>
@@ -12,6 +13,7 @@
 
 #include "base/sc_alloc.h"
 #include "io/sc_file.h"
+#include "io/sc_guard.h"
 
 /* ---- owner, group and mode ---- */
 
@@ -111,11 +113,47 @@ drop_inherited(int fd, const char *path, struct sc_where *where)
     return errno == ENODATA || sc_file_call_refused(errno) ? SC_OK : sc_file_error(where, "fremovexattr");
 }
 
-/* Two calls if neither file has any, which is the usual case. */
-static enum sc_status
-copy_extended(int fd, const char *path, struct sc_where *where)
+/* The ACL that new files of a lock file's folder get, as a hash with their owner and mode; 0: not known yet. On NFS each look is a
+ * request, so an old file with this ACL is not compared with the new one again. */
+static _Atomic uint64_t usual_acl;
+
+static const char nfs_acl[] = "system.nfs4_acl";
+
+static uint64_t
+hash_of(const struct stat *st, const uint8_t *value, size_t n)
 {
-    ssize_t n = listxattr(path, NULL, 0), n_own = flistxattr(fd, NULL, 0);
+    uint64_t hash =
+        (uint64_t)st->st_dev * 31 + ((uint64_t)st->st_uid << 32) + st->st_gid * 4096u + (st->st_mode & 0777);
+
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ value[i]) * 0x100000001b3u;
+    return hash ? hash : 1;
+}
+
+/* True if the old file has the ACL that new files get; `value` has room for it. */
+static bool
+has_usual_acl(int fd, const char *path, const struct stat *old, const struct stat *st, uint8_t *value)
+{
+    uint64_t usual = atomic_load(&usual_acl);
+    ssize_t n;
+
+    if (!usual) {
+        n = fgetxattr(fd, nfs_acl, value, XATTR_SIZE_MAX);
+        if (n < 0)
+            return false;
+        usual = hash_of(st, value, (size_t)n);
+        atomic_store(&usual_acl, usual);
+    }
+    n = getxattr(path, nfs_acl, value, XATTR_SIZE_MAX);
+    return n < 0 || hash_of(old, value, (size_t)n) == usual;
+}
+
+/* Two calls if neither file has any, which is the usual case; one under a lock file. */
+static enum sc_status
+copy_extended(int fd, const char *path, const struct stat *old, const struct stat *st, bool guarded,
+              struct sc_where *where)
+{
+    ssize_t n = guarded ? 1 : listxattr(path, NULL, 0), n_own = guarded ? 0 : flistxattr(fd, NULL, 0);
     uint8_t *memory;
     char *names;
     enum sc_status status = SC_OK;
@@ -128,7 +166,7 @@ copy_extended(int fd, const char *path, struct sc_where *where)
     names = (char *)memory + 2 * XATTR_SIZE_MAX;
     n = listxattr(path, names, XATTR_LIST_MAX);
     for (const char *name = names; !status && name < names + n; name += strlen(name) + 1)
-        if (is_copied(name))
+        if (is_copied(name) && !(guarded && strcmp(name, nfs_acl) == 0 && has_usual_acl(fd, path, old, st, memory)))
             status = copy_one(fd, path, name, memory, where);
     if (!status && n_own > 0 && !lists(names, n, access_acl))
         status = drop_inherited(fd, path, where);
@@ -139,16 +177,17 @@ copy_extended(int fd, const char *path, struct sc_where *where)
 #else
 
 static enum sc_status
-copy_extended(int fd, const char *path, struct sc_where *where)
+copy_extended(int fd, const char *path, const struct stat *old, const struct stat *st, bool guarded,
+              struct sc_where *where)
 {
-    (void)fd, (void)path, (void)where;
+    (void)fd, (void)path, (void)old, (void)st, (void)guarded, (void)where;
     return SC_OK;
 }
 
 #endif
 
 enum sc_status
-sc_attributes_copy(int fd, const char *path, const struct stat *old, struct sc_where *where)
+sc_attributes_copy(int fd, const char *path, const struct stat *old, bool guarded, struct sc_where *where)
 {
     enum sc_status status;
     struct stat st;
@@ -158,8 +197,13 @@ sc_attributes_copy(int fd, const char *path, const struct stat *old, struct sc_w
         return sc_file_error(where, "fstat");
     status = copy_owner(fd, path, old, &st, where);
     if (!status)
-        status = copy_extended(fd, path, where);
+        status = copy_extended(fd, path, old, &st, guarded, where);
     mode = kept_mode(old, &st);
+    if (guarded) {
+        if (((mode ^ st.st_mode) & 07777 & ~(mode_t)SC_GUARD_MARK) == 0)
+            return status; /* a request less; the file was made with the mark, or the server has none */
+        mode |= SC_GUARD_MARK;
+    }
     if (!status && (!sc_file_allows("fchmod", path, NULL) || fchmod(fd, mode)))
         status = sc_file_error(where, "fchmod");
     return status;

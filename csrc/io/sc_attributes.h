@@ -15,7 +15,9 @@
 #include "base/sc_status.h"
 
 /* Copy owner, ACLs, attributes and mode of `path` to an open new file. `old`: the result of stat() of `path`. What
- * is not permitted is left out; other errors are reported. */
-enum sc_status sc_attributes_copy(int fd, const char *path, const struct stat *old, struct sc_where *where);
+ * is not permitted is left out; other errors are reported. guarded: the new file was made under a lock file (sc_guard.h), so it keeps
+ * that mark, and an equal mode is not set. */
+enum sc_status sc_attributes_copy(int fd, const char *path, const struct stat *old, bool guarded,
+                                  struct sc_where *where);
 
 #endif

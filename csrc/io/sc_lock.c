@@ -18,6 +18,7 @@
 #include "io/sc_closer.h"
 #include "io/sc_file.h"
 #include "io/sc_mount.h"
+#include "io/sc_staging.h"
 
 /* The byte that is locked. It lies beyond any data, so readers can read where locks are mandatory. */
 #define LOCK_OFFSET ((off_t)1 << 62)
@@ -27,7 +28,7 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct sc_lock *held;
-static unsigned n_held;
+static unsigned n_held, n_guarded;
 
 /* ---- the list ---- */
 
@@ -41,6 +42,7 @@ enlist(struct sc_lock *lock)
         held->link = &lock->next;
     held = lock;
     n_held++;
+    n_guarded += lock->guard.fd >= 0;
     pthread_mutex_unlock(&mutex);
 }
 
@@ -52,6 +54,7 @@ strike(struct sc_lock *lock)
     if (lock->next)
         lock->next->link = lock->link;
     n_held--;
+    n_guarded -= lock->guard.fd >= 0;
     pthread_mutex_unlock(&mutex);
 }
 
@@ -66,7 +69,53 @@ sc_lock_count(void)
     return n;
 }
 
+struct sc_lock *
+sc_lock_guarding(const char *path)
+{
+    struct sc_lock *found = NULL;
+
+    pthread_mutex_lock(&mutex);
+    for (struct sc_lock *lock = n_guarded ? held : NULL; lock && !found; lock = lock->next)
+        if (lock->guard.fd >= 0 && (strcmp(lock->path, path) == 0 || strcmp(lock->name, path) == 0))
+            found = lock;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
+uint64_t
+sc_lock_shard(const char *folder, const char *path)
+{
+    uint64_t shard = 0;
+
+    pthread_mutex_lock(&mutex);
+    for (struct sc_lock *lock = held; lock && !shard; lock = lock->next)
+        if (strcmp(lock->path, path) == 0 || strcmp(lock->name, path) == 0)
+            shard = sc_staging_shard(folder, lock->path);
+    pthread_mutex_unlock(&mutex);
+    return shard;
+}
+
+bool
+sc_lock_is_held(const char *folder, uint64_t shard)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&mutex);
+    for (struct sc_lock *lock = held; lock && !found; lock = lock->next)
+        found = sc_staging_shard(folder, lock->path) == shard;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 SC_HOLD_ACROSS_FORK(mutex)
+
+static void
+forget_names(struct sc_lock *lock)
+{
+    sc_free(lock->path);
+    sc_free(lock->name);
+    lock->path = lock->name = NULL;
+}
 
 /* Close the descriptors without unlocking: the locks are the parent's. */
 static void
@@ -74,11 +123,13 @@ after_fork_in_child(void)
 {
     pthread_mutex_init(&mutex, NULL);
     for (struct sc_lock *lock = held; lock; lock = lock->next) {
-        close(lock->fd);
+        sc_file_close(lock->fd);
         lock->fd = -1;
+        sc_guard_forget(&lock->guard);
+        forget_names(lock);
     }
     held = NULL;
-    n_held = 0;
+    n_held = n_guarded = 0;
 }
 
 enum sc_status
@@ -89,12 +140,11 @@ sc_lock_init(void)
 
 /* ---- one lock ---- */
 
-/* Lock or unlock the byte; 0, or -1 and errno. */
-static int
-set_lock(int fd, short type)
+int
+sc_lock_set(int fd, off_t at, short type)
 {
 #ifdef F_OFD_SETLK
-    struct flock range = { .l_type = type, .l_whence = SEEK_SET, .l_start = LOCK_OFFSET, .l_len = 1 };
+    struct flock range = { .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1 };
     unsigned n_interrupts = 0;
     int r;
 
@@ -103,11 +153,17 @@ set_lock(int fd, short type)
     while (r && sc_file_interrupted(&n_interrupts));
     return r;
 #else
-    (void)fd;
-    (void)type;
+    (void)fd, (void)at, (void)type;
     errno = ENOSYS;
     return -1;
 #endif
+}
+
+/* Lock or unlock the shard's own byte. */
+static int
+set_lock(int fd, short type)
+{
+    return sc_lock_set(fd, LOCK_OFFSET, type);
 }
 
 bool
@@ -247,10 +303,8 @@ stat_now(int fd, const char *path, struct stat *st, uint64_t *mount_id)
     return *path ? stat(path, st) : fstat(fd, st);
 }
 
-/* Look at the folder of a path without a cache. A client of NFS that finds it changed forgets the names that it knows there; a look
- * at the path alone is answered by the file that had the name. -1 and errno. */
-static int
-look_at_folder(const char *path)
+int
+sc_lock_look_at_folder(const char *path)
 {
     char *folder = sc_file_folder_of(path);
     struct stat st;
@@ -270,15 +324,23 @@ look_at_folder(const char *path)
 static int
 stat_named(const struct sc_lock *lock, const char *path, struct stat *named)
 {
-    if (sc_mount_caches_names(lock->fd, lock->id.device, lock->mount_id) && look_at_folder(path))
+    if (sc_mount_caches_names(lock->fd, lock->id.device, lock->mount_id) && sc_lock_look_at_folder(path))
         return -1;
     return stat_now(AT_FDCWD, path, named, NULL);
+}
+
+int
+sc_lock_stat_now(int fd, const char *path, struct stat *st)
+{
+    uint64_t mount_id;
+
+    return stat_now(fd, path, st, &mount_id);
 }
 
 /* Check that the locked file is a regular file and still the one at `path`. These looks are not answered by any earlier one:
  * another writer may have replaced the file before it gave up the lock. All later steps use lock->id. */
 static enum sc_status
-is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_where *where)
+is_current(struct sc_lock *lock, const char *path, bool *current, bool *marked, struct sc_where *where)
 {
     int64_t seen_ns = sc_file_now_ns();
     struct stat ours, named;
@@ -293,21 +355,28 @@ is_current(struct sc_lock *lock, const char *path, bool *current, struct sc_wher
     if (sc_file_check_kind(&ours, where))
         return SC_NOT_A_FILE;
     sc_file_id_of(&ours, seen_ns, &lock->id);
+    *marked = ours.st_mode & SC_GUARD_MARK;
     if (stat_named(lock, path, &named))
         return sc_file_means_missing(errno) || means_replaced(errno) ? SC_OK : sc_file_error(where, "stat");
     *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
     return SC_OK;
 }
 
-enum sc_status
-sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
+static void
+close_shard(struct sc_lock *lock)
+{
+    sc_file_close(lock->fd); /* nothing was written */
+    lock->fd = -1;
+}
+
+/* Lock the shard itself. */
+static enum sc_status
+try_shard(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, struct sc_where *where)
 {
     enum sc_status status = SC_OK;
 
-    sc_where_clear(where);
-    lock->refusal = 0;
     for (int i = 0; i < MAX_TRIES; i++) {
-        bool current = false;
+        bool current = false, marked = false;
 
         *outcome = SC_LOCK_BUSY;
         status = try_open(lock, path, outcome, where);
@@ -315,13 +384,12 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
             return status;
         status = try_lock(lock, path, outcome, where);
         if (!status)
-            status = is_current(lock, path, &current, where);
-        if (current && *outcome == SC_LOCK_HELD) {
-            enlist(lock);
+            status = is_current(lock, path, &current, &marked, where);
+        if (current && *outcome == SC_LOCK_HELD && !marked)
             return SC_OK;
-        }
-        sc_file_close(lock->fd); /* nothing was written, and a lock on a file without this name is useless */
-        lock->fd = -1;
+        close_shard(lock); /* a lock on a file without this name is useless */
+        if (!status && current && *outcome == SC_LOCK_HELD)
+            *outcome = SC_LOCK_GUARDED;
         if (status || *outcome != SC_LOCK_HELD)
             return status;
         *outcome = SC_LOCK_BUSY;
@@ -329,14 +397,174 @@ sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcom
     return SC_OK;
 }
 
+/* ---- a lock file in place of the shard ---- */
+
+/* Mark a shard, so that processes which lock it itself take the lock file from now on. SC_LOCK_BUSY: one of them works on it now;
+ * *again: one of them has replaced it. */
+static enum sc_status
+mark(struct sc_lock *lock, const char *path, mode_t mode, enum sc_lock_outcome *outcome, bool *again,
+     struct sc_where *where)
+{
+    bool current = false, marked = false;
+    enum sc_status status;
+    struct stat st;
+
+    if (set_lock(lock->fd, F_WRLCK)) {
+        *outcome = errno == EAGAIN ? SC_LOCK_BUSY : SC_LOCK_HELD; /* else no process can lock it */
+        return SC_OK;
+    }
+    status = is_current(lock, path, &current, &marked, where);
+    *again = !current;
+    if (status || !current)
+        return status;
+    if (!marked && sc_file_allows("fchmod", path, NULL))
+        fchmod(lock->fd, (mode & 07777) | SC_GUARD_MARK); /* whether it is set is seen below */
+    if (fstat(lock->fd, &st))
+        return sc_file_error(where, "fstat");
+    sc_file_id_of(&st, lock->id.seen_ns, &lock->id);
+    lock->is_kept = !(st.st_mode & SC_GUARD_MARK);
+    if (!lock->is_kept)
+        set_lock(lock->fd, F_UNLCK);
+    *outcome = SC_LOCK_HELD;
+    return SC_OK;
+}
+
+/* Open the shard under the lock file, and look at it. *again: it is another one by now. */
+static enum sc_status
+look_guarded(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, bool *again, struct sc_where *where)
+{
+    int64_t seen_ns = sc_file_now_ns();
+    enum sc_status status;
+    struct stat st;
+
+    *again = false;
+    sc_lock_look_at_folder(path);
+    status = try_open(lock, path, outcome, where);
+    if (!status && *outcome == SC_LOCK_DENIED && (lock->fd = sc_file_open_now(path, O_RDONLY)) >= 0)
+        *outcome = SC_LOCK_HELD;
+    if (status || lock->fd < 0) {
+        *again = !status && *outcome == SC_LOCK_BUSY;
+        return status;
+    }
+    if (fstat(lock->fd, &st)) {
+        *again = means_replaced(errno);
+        return *again ? SC_OK : sc_file_error(where, "fstat");
+    }
+    if (sc_file_check_kind(&st, where))
+        return SC_NOT_A_FILE;
+    sc_file_id_of(&st, seen_ns, &lock->id);
+    *outcome = SC_LOCK_HELD;
+    return st.st_mode & SC_GUARD_MARK ? SC_OK : mark(lock, path, st.st_mode, outcome, again, where);
+}
+
+static bool
+means_no_guard(int error)
+{
+    return means_denied(error) || error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP;
+}
+
+/* Lock a byte of the lock file, and open the shard. *outcome is SC_LOCK_DENIED only if the lock file may not be used. */
+static enum sc_status
+try_guarded(struct sc_lock *lock, const char *path, const char *folder, enum sc_lock_outcome *outcome,
+            struct sc_where *where)
+{
+    int error = sc_guard_take(&lock->guard, folder, path);
+    enum sc_status status = SC_OK;
+    bool again = true;
+
+    if (error) {
+        *outcome = error == EAGAIN || error == ESTALE ? SC_LOCK_BUSY
+                   : error == ENOENT                  ? SC_LOCK_NO_FILE /* not even a folder */
+                   : means_no_guard(error)            ? SC_LOCK_DENIED
+                                                      : SC_LOCK_UNSUPPORTED;
+        errno = lock->refusal = error;
+        return *outcome == SC_LOCK_UNSUPPORTED && !means_unsupported(error) ? sc_file_error(where, "lock") : SC_OK;
+    }
+    for (int i = 0; again && !status && i < MAX_TRIES; i++) {
+        if (lock->fd >= 0)
+            close_shard(lock);
+        *outcome = SC_LOCK_BUSY;
+        status = look_guarded(lock, path, outcome, &again, where);
+    }
+    if (!status && !again && (*outcome == SC_LOCK_HELD || *outcome == SC_LOCK_NO_FILE))
+        return SC_OK;
+    if (lock->fd >= 0)
+        close_shard(lock);
+    sc_guard_release(&lock->guard, true);
+    if (again)
+        *outcome = SC_LOCK_BUSY;
+    return status;
+}
+
+enum sc_status
+sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder, enum sc_lock_outcome *outcome,
+            struct sc_where *where)
+{
+    enum sc_status status;
+
+    sc_where_clear(where);
+    *outcome = SC_LOCK_DENIED;
+    *lock =
+        (struct sc_lock){ .fd = -1, .guard = { .fd = -1, .at = -1 }, .path = sc_strdup(path), .name = sc_strdup(name) };
+    status = lock->path && lock->name ? SC_OK : SC_NO_MEMORY;
+    if (!status && folder)
+        status = try_guarded(lock, path, folder, outcome, where);
+    if (!status && *outcome == SC_LOCK_DENIED)
+        status = try_shard(lock, path, outcome, where);
+    if (lock->fd >= 0 || lock->guard.fd >= 0) {
+        enlist(lock);
+    } else {
+        forget_names(lock);
+    }
+    return status;
+}
+
+void
+sc_lock_close_shard(struct sc_lock *lock)
+{
+    if (!lock->is_kept)
+        close_shard(lock);
+}
+
+enum sc_status
+sc_lock_remove(const char *path, bool sync, struct sc_where *where)
+{
+    struct sc_lock *lock = sc_lock_guarding(path);
+    struct stat st;
+    int error;
+
+    if (!lock)
+        return sc_file_remove(path, sync, where);
+    if (lstat(path, &st))
+        return sc_file_means_missing(errno) ? SC_OK : sc_file_error(where, "lstat");
+    if (S_ISLNK(st.st_mode)) /* the lock is that of the file to which it leads */
+        return sc_file_remove(path, sync, where);
+    if (sc_file_check_kind(&st, where))
+        return SC_NOT_A_FILE;
+    sc_lock_close_shard(lock);
+    error = sc_guard_remove(&lock->guard, path);
+    if (error) {
+        lock->has_failed = true;
+        errno = error;
+        return sc_file_error(where, "rename");
+    }
+    return sync ? sc_file_sync_folders(path, 0, where) : SC_OK;
+}
+
 void
 sc_lock_release(struct sc_lock *lock)
 {
-    if (lock->fd < 0)
+    if (lock->fd < 0 && lock->guard.fd < 0)
         return;
     strike(lock);
-    if (sc_file_allows("unlock", "", NULL))
-        set_lock(lock->fd, F_UNLCK); /* if this fails, the close unlocks */
-    sc_close_aside(lock->fd, lock->id.nbytes);
+    if (lock->guard.fd >= 0) {
+        sc_file_close(lock->fd);
+        sc_guard_release(&lock->guard, !lock->has_failed);
+    } else {
+        if (sc_file_allows("unlock", "", NULL))
+            set_lock(lock->fd, F_UNLCK); /* if this fails, the close unlocks */
+        sc_close_aside(lock->fd, lock->id.nbytes);
+    }
     lock->fd = -1;
+    forget_names(lock);
 }

@@ -18,11 +18,14 @@
  * one at the path as long as the lock is held. A file that does not exist has no lock: it is created exclusively, and
  * the second process starts again.
  *
+ * Where a lock can be lost, and for shards that are updated there, too, the lock is a byte of another file: sc_guard.h.
+ *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_LOCK_H
 #define SC_LOCK_H
 
 #include "io/sc_file.h"
+#include "io/sc_guard.h"
 
 enum sc_lock_outcome {
     SC_LOCK_HELD = 0,
@@ -30,12 +33,17 @@ enum sc_lock_outcome {
     SC_LOCK_BUSY = 2,        /* another file descriptor holds the lock */
     SC_LOCK_UNSUPPORTED = 3, /* not on this file system, or not on this operating system */
     SC_LOCK_DENIED = 4,      /* the file may not be opened for writing */
+    SC_LOCK_GUARDED = 5,     /* other processes update the file under the array's lock file (sc_guard.h) */
 };
 
-/* A lock that is held (fd >= 0) is in a list, from which a forked child closes its copies: an open copy would keep
+/* A lock that is held is in a list, from which a forked child closes its copies: an open copy would keep
  * the lock after the parent has died. The caller must not move the struct meanwhile. */
 struct sc_lock {
-    int fd;
+    int fd; /* the shard; -1: it does not exist, or the lock is not held */
+    struct sc_guard guard; /* holds the lock in place of fd, if guard.fd >= 0 */
+    bool is_kept; /* with a guard: the shard is locked, too, and stays open until it is replaced */
+    bool has_failed; /* the guard may be lost */
+    char *path, *name; /* of the shard: with links resolved, and as its writer names it */
     struct sc_file_id id; /* the file when it was locked, or at the last attempt that found one */
     int refusal;          /* errno of the last attempt to lock that failed; 0: none */
     uint64_t mount_id;    /* number of its mount, 0: unknown; from 2^31 on it is never used again (Linux 6.8) */
@@ -45,11 +53,40 @@ struct sc_lock {
 /* Install the fork handlers. Once, at import. */
 enum sc_status sc_lock_init(void);
 
-/* Try to take the lock of the file at `path`, which is not a symbolic link. It never waits. */
-enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome,
-                           struct sc_where *where);
+/* Try to take the lock of the file at `path`, which is not a symbolic link. It never waits for another holder. name: another path
+ * of the file, by which the caller replaces or removes it.
+ *
+ * folder: NULL, or that of the lock file. Then the lock is held after SC_LOCK_NO_FILE, too. If the lock file may not be used
+ * (permissions), the shard is locked itself; SC_LOCK_GUARDED if others do not respect that. */
+enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder,
+                           enum sc_lock_outcome *outcome, struct sc_where *where);
 
-/* Unlock the file and close it; do nothing if the lock is not held. Unlocking is explicit: a descriptor that a
+/* Lock or unlock a byte of an open file; 0, or -1 and errno (EAGAIN: another description holds it). */
+int sc_lock_set(int fd, off_t at, short type);
+
+/* fstat(), or stat() of a path with fd AT_FDCWD, without the cache of a network file system. */
+int sc_lock_stat_now(int fd, const char *path, struct stat *st);
+
+/* Look at the folder of a path without a cache. A client of NFS that finds it changed forgets the names that it knows there; a look
+ * at the path alone is answered by the file that had the name. 0, or -1 and errno. */
+int sc_lock_look_at_folder(const char *path);
+
+/* Return the lock of a file that this process holds with a lock file; NULL: none. The caller is its holder. */
+struct sc_lock *sc_lock_guarding(const char *path);
+
+/* Return the number of a shard among those of a folder (sc_staging_shard()) if this process holds its lock; else 0. */
+uint64_t sc_lock_shard(const char *folder, const char *path);
+
+/* Return true if this process holds the lock of a shard with this number among those of a folder. */
+bool sc_lock_is_held(const char *folder, uint64_t shard);
+
+/* Close a shard before it is replaced under its lock file, so that it never lacks its name. */
+void sc_lock_close_shard(struct sc_lock *lock);
+
+/* Remove a file as sc_file_remove(), in the way that its lock demands. */
+enum sc_status sc_lock_remove(const char *path, bool sync, struct sc_where *where);
+
+/* Unlock the file and close it; do nothing if the lock is not held (also after SC_LOCK_NO_FILE without a lock file). Unlocking is explicit: a descriptor that a
  * forked child has not closed yet must not keep the lock. */
 void sc_lock_release(struct sc_lock *lock);
 

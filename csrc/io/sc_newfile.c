@@ -69,6 +69,7 @@
 #include "base/sc_alloc.h"
 #include "io/sc_attributes.h"
 #include "io/sc_closer.h"
+#include "io/sc_lock.h"
 #include "io/sc_staging.h"
 
 static void
@@ -130,6 +131,10 @@ open_temp(const struct sc_newfile *file)
 {
     if (!sc_file_allows("open", file->temp, NULL))
         return -1;
+    /* an exclusive file costs NFS a second request, and no other process makes this name in the folder of a lock file */
+    if (file->guarded)
+        return openat(file->at, sc_newfile_temp(file), SC_FOR_WRITING | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
+                      0666 | SC_GUARD_MARK);
     return openat(sc_newfile_at(file), sc_newfile_temp(file), SC_FOR_WRITING | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
@@ -211,11 +216,25 @@ open_in(struct sc_newfile *file, char *folder, bool shared, struct sc_where *whe
     return make_missing(file, folder) ? sc_file_error(where, "mkdir") : open_named(file, folder, where);
 }
 
+/* Open a file with a temporary name in the folder of the lock file. */
+static enum sc_status
+open_guarded(struct sc_newfile *file, char *folder, const struct sc_guard *guard, struct sc_where *where)
+{
+    if (make_missing(file, folder))
+        return sc_file_error(where, "mkdir");
+    file->fd = sc_newfile_enter_guard(file, guard) ? -1 : open_temp(file);
+    file->named = file->fd >= 0;
+    return file->fd < 0 ? sc_file_error(where, "open") : SC_OK;
+}
+
 static enum sc_status
 open_new(struct sc_newfile *file, bool shared, struct sc_where *where)
 {
     char *folder = sc_file_folder_of(file->path);
-    enum sc_status status = folder ? open_in(file, folder, shared, where) : SC_NO_MEMORY;
+    const struct sc_lock *lock = sc_lock_guarding(file->path);
+    enum sc_status status = !folder ? SC_NO_MEMORY
+                            : lock  ? open_guarded(file, folder, &lock->guard, where)
+                                    : open_in(file, folder, shared, where);
 
     sc_free(folder);
     return status;
@@ -256,7 +275,7 @@ begin(struct sc_newfile *file, const char *path, const char *staging, bool share
     if (!status)
         status = open_new(file, shared, where);
     if (!status && exists)
-        status = sc_attributes_copy(file->fd, file->path, &st, where);
+        status = sc_attributes_copy(file->fd, file->path, &st, file->guarded, where);
     if (status)
         sc_newfile_abort(file);
     return status;
@@ -367,10 +386,68 @@ close_named(struct sc_newfile *file, struct sc_where *where)
     return close(fd) && errno != EINTR ? sc_file_error(where, "close") : SC_OK; /* EINTR: it was flushed before */
 }
 
+static enum sc_status
+name(struct sc_newfile *file, bool *taken, struct sc_where *where)
+{
+    enum sc_status status = close_named(file, where);
+
+    return status ? status : sc_newfile_give_name(file, taken, where);
+}
+
+/* After an error, or if another file seems to have the name: true if the name leads to the new file. The answer of the server to the
+ * call that has done this was lost. The inode alone does not tell: that of a new file which a fence has removed is given to the next
+ * one. */
+static bool
+has_name(const struct sc_newfile *file, const struct sc_file_id *made)
+{
+    struct sc_file_id found;
+    struct stat st;
+
+    sc_lock_look_at_folder(file->path);
+    if (sc_lock_stat_now(AT_FDCWD, file->path, &st))
+        return false;
+    sc_file_id_of(&st, 0, &found);
+    return found.inode == made->inode && found.device == made->device && found.nbytes == made->nbytes &&
+           found.mtime_ns == made->mtime_ns;
+}
+
+/* Steps 4 to 7 of sc_guard.h. */
+static enum sc_status
+name_guarded(struct sc_newfile *file, struct sc_lock *lock, bool *taken, struct sc_where *where)
+{
+    enum sc_status status = SC_OK;
+    struct sc_file_id made;
+
+    if (!file->guarded && sc_newfile_move_to_guard(file, &lock->guard))
+        status = sc_file_error(where, "rename");
+    if (!status)
+        status = sc_file_identify_open(file->fd, &made, where);
+    if (!status)
+        status = close_named(file, where);
+    sc_lock_close_shard(lock);
+    if (!status && (errno = sc_guard_check(&lock->guard)))
+        status = sc_file_error(where, "pread");
+    if (!status) {
+        status = sc_newfile_give_name(file, taken, where);
+        if ((status == SC_IO ? sc_guard_explains(where->sys_errno) : taken && *taken) && has_name(file, &made)) {
+            file->named = taken && *taken; /* after a link the temporary name is there, too */
+            status = SC_OK;
+            if (taken)
+                *taken = false;
+        }
+    }
+    if (status == SC_IO && sc_guard_explains(where->sys_errno)) {
+        lock->has_failed = true;
+        where->sys_errno = ESTALE;
+    }
+    return status;
+}
+
 enum sc_status
 sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_file_version *made, struct sc_where *where)
 {
     enum sc_status status = flush(file, sync, where);
+    struct sc_lock *lock = sc_lock_guarding(file->path);
 
     if (taken)
         *taken = false;
@@ -379,9 +456,7 @@ sc_newfile_commit(struct sc_newfile *file, bool sync, bool *taken, struct sc_fil
     if (!status && made)
         status = sc_file_version_now(file->fd, made, where);
     if (!status)
-        status = close_named(file, where);
-    if (!status)
-        status = sc_newfile_give_name(file, taken, where);
+        status = lock ? name_guarded(file, lock, taken, where) : name(file, taken, where);
     if (!status && taken && *taken) {
         status = file->fd < 0 ? open_again(file, where) : SC_OK;
         if (!status)

@@ -16,6 +16,9 @@
  * renamed after a look that nothing has the name. At a replacing rename() ext4 writes
  * the new file to disk at once, which takes three times as long as the whole write; EXCHANGE avoids that and protects
  * against killed processes as well. With `sync` the bytes are on disk before the name is.
+ *
+ * If this process holds the lock of the file with a lock file, begin and commit take the steps of sc_guard.h: the temporary name is in
+ * the folder of the lock file, and names the shard.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_NEWFILE_H
 #define SC_NEWFILE_H
@@ -33,6 +36,7 @@ struct sc_newfile {
     /* the path is a symbolic link without a target: the object is missing, and the link may be replaced */
     bool dangling;
     bool staged; /* the staging folder was used */
+    bool guarded; /* temp is in the folder of the lock file */
     unsigned n_made; /* number of folders that were made */
 };
 
@@ -61,6 +65,8 @@ void sc_newfile_disown(struct sc_newfile *file);
  *
  * taken: NULL, or the file replaces nothing. *taken: a file had the name. Then the new file is unchanged: commit it
  * again, or abort it.
+ *
+ * ESTALE: under a lock file, the lock may be lost; nothing has changed.
  *
  * On failure nothing has changed at `path`, with one exception: if the last call fails, the fsync of the folder, the
  * new file is there, but its name may be lost in a power cut. */

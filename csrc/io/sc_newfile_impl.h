@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "io/sc_guard.h"
 #include "io/sc_newfile.h"
 
 /* So often a step is tried that other processes can undo at any time: they remove an empty folder, or take a name. */
@@ -16,6 +17,12 @@ bool sc_newfile_name_temp(struct sc_newfile *file, const char *folder);
 
 /* Choose a temporary name in the staging folder and open that: file->at. Return 0, or -1 and errno. */
 int sc_newfile_enter_staging(struct sc_newfile *file);
+
+/* Choose a temporary name in the folder of a lock file, which a fence finds. 0, or -1 and errno. */
+int sc_newfile_enter_guard(struct sc_newfile *file, const struct sc_guard *guard);
+
+/* The same for a file that was begun before the lock was taken; it gets this name, and the mark. */
+int sc_newfile_move_to_guard(struct sc_newfile *file, const struct sc_guard *guard);
 
 /* Close the staging folder. */
 void sc_newfile_leave_staging(struct sc_newfile *file);

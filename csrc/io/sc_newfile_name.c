@@ -16,6 +16,7 @@
 #endif
 
 #include "base/sc_alloc.h"
+#include "io/sc_lock.h"
 #include "io/sc_staging.h"
 
 static atomic_bool was_unguarded;
@@ -34,7 +35,7 @@ sc_newfile_name_temp(struct sc_newfile *file, const char *folder)
 {
     sc_newfile_leave_staging(file);
     sc_free(file->temp);
-    file->temp = sc_staging_name(folder);
+    file->temp = sc_staging_name(folder, sc_lock_shard(folder, file->path));
     return file->temp != NULL;
 }
 
@@ -78,6 +79,53 @@ static int
 link_temp_name(const struct sc_newfile *file)
 {
     return link_to(file, sc_newfile_at(file), sc_newfile_temp(file), file->temp);
+}
+
+int
+sc_newfile_enter_guard(struct sc_newfile *file, const struct sc_guard *guard)
+{
+    int at = fcntl(guard->at, F_DUPFD_CLOEXEC, 0);
+    char *temp = at < 0 ? NULL : sc_staging_name(guard->folder, guard->shard);
+
+    if (!temp) {
+        errno = at < 0 ? errno : ENOMEM;
+        sc_file_close(at);
+        return -1;
+    }
+    file->at = at;
+    file->temp = temp;
+    file->guarded = true;
+    return 0;
+}
+
+int
+sc_newfile_move_to_guard(struct sc_newfile *file, const struct sc_guard *guard)
+{
+    struct sc_newfile before = *file;
+    struct stat st;
+    int r;
+
+    if (fstat(file->fd, &st) || !sc_file_allows("fchmod", file->path, NULL))
+        return -1;
+    fchmod(file->fd, (st.st_mode & 07777) | SC_GUARD_MARK); /* not every server has this bit */
+    if (sc_newfile_enter_guard(file, guard))
+        return -1;
+    if (!before.named)
+        r = link_temp_name(file);
+    else
+        r = sc_file_allows("rename", file->temp, NULL)
+                ? renameat(sc_newfile_at(&before), sc_newfile_temp(&before), file->at, sc_newfile_temp(file))
+                : -1;
+    if (r) { /* the caller aborts it under the old name */
+        sc_newfile_leave_staging(file);
+        sc_free(file->temp);
+        *file = before;
+        return -1;
+    }
+    file->named = true;
+    sc_file_close(before.at);
+    sc_free(before.temp);
+    return 0;
 }
 
 /* Rename the temporary name to the final one. */

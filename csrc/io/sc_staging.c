@@ -25,6 +25,8 @@
 
 /* ---- this process ---- */
 
+#define HASH_BASIS 0xcbf29ce484222325u
+
 static uint64_t
 hash_more(uint64_t hash, const char *bytes, size_t n)
 {
@@ -80,7 +82,7 @@ identity(void)
         char text[256];
         ssize_t n;
 
-        this_process.host = 0xcbf29ce484222325u;
+        this_process.host = HASH_BASIS;
         read_text("/proc/sys/kernel/random/boot_id", text, sizeof text);
         this_process.host = hash_more(this_process.host, text, strlen(text));
         n = readlink("/proc/self/ns/pid", text, sizeof text);
@@ -115,7 +117,8 @@ sc_staging_init(void)
 #define MAX_OPENS 8
 #define WRITABLE (S_IWGRP | S_IWOTH)
 
-/* Look at the top of the hierarchy: /data/a.zarr for /data/.a.zarr.shardcodec. False: there is none yet. */
+/* Look at the top of the hierarchy: /data/a.zarr for /data/.a.zarr.shardcodec, or at the array: /data/a.zarr for
+ * /data/a.zarr/.shardcodec. False: there is none yet. */
 static bool
 look_at_hierarchy(const char *folder, struct stat *st)
 {
@@ -123,7 +126,10 @@ look_at_hierarchy(const char *folder, struct stat *st)
     size_t n = name ? strlen(name) : 0;
     bool found = false;
 
-    if (n > sizeof SUFFIX + 1 && name[1] == '.' && strcmp(name + n - (sizeof SUFFIX - 1), SUFFIX) == 0) {
+    if (name && name != top && strcmp(name + 1, SUFFIX) == 0) {
+        *name = 0;
+        found = lstat(top, st) == 0 && S_ISDIR(st->st_mode);
+    } else if (n > sizeof SUFFIX + 1 && name[1] == '.' && strcmp(name + n - (sizeof SUFFIX - 1), SUFFIX) == 0) {
         name[n - (sizeof SUFFIX - 1)] = 0;
         memmove(name + 1, name + 2, strlen(name + 2) + 1);
         found = lstat(top, st) == 0 && S_ISDIR(st->st_mode);
@@ -181,16 +187,37 @@ sc_staging_open(const char *folder)
     return fd;
 }
 
+mode_t
+sc_staging_writers(const char *folder, gid_t group)
+{
+    struct stat above;
+
+    return allowed_writers(look_at_hierarchy(folder, &above) ? &above : NULL, group);
+}
+
 /* ---- names ---- */
 
+uint64_t
+sc_staging_shard(const char *folder, const char *path)
+{
+    const char *end = strrchr(folder, '/');
+    size_t n = end ? (size_t)(end + 1 - folder) : 0;
+    uint64_t hash;
+
+    if (strncmp(folder, path, n) == 0)
+        path += n;
+    hash = hash_more(HASH_BASIS, path, strlen(path));
+    return hash ? hash : 1;
+}
+
 char *
-sc_staging_name(const char *folder)
+sc_staging_name(const char *folder, uint64_t shard)
 {
     static atomic_uint counter;
     struct identity own = identity();
 
-    return sc_format("%s/" PREFIX "%016llx-%ld-%llx-%x", folder, (unsigned long long)own.host, own.pid, own.start,
-                     atomic_fetch_add(&counter, 1));
+    return sc_format("%s/" PREFIX "%016llx-%016llx-%ld-%llx-%x", folder, (unsigned long long)shard,
+                     (unsigned long long)own.host, own.pid, own.start, atomic_fetch_add(&counter, 1));
 }
 
 /* ---- names of dead writers ---- */
@@ -272,22 +299,69 @@ sweep_undo(int folder, const char *name)
     sc_file_close(fd);
 }
 
-/* True for a temporary name whose writer is dead. */
+/* Parse a temporary name; false for any other name. */
 static bool
-is_litter(int folder, const char *name, const struct identity *own)
+parse_name(const char *name, uint64_t *shard, struct identity *writer)
 {
-    unsigned long long host, start;
-    unsigned number;
-    long pid;
+    unsigned long long number, host;
+    unsigned count;
     int end = 0;
 
-    if (sscanf(name, PREFIX "%16llx-%ld-%llx-%x%n", &host, &pid, &start, &number, &end) != 4 || name[end] || pid <= 0)
+    if (sscanf(name, PREFIX "%16llx-%16llx-%ld-%llx-%x%n", &number, &host, &writer->pid, &writer->start, &count,
+               &end) != 5 ||
+        name[end] || writer->pid <= 0)
         return false;
-    if (host != own->host)
-        return is_old(folder, name);
-    if (kill((pid_t)pid, 0) && errno == ESRCH)
+    *shard = number;
+    writer->host = host;
+    return true;
+}
+
+/* True for a temporary name in the folder `path` that no writer may use any more: its process is dead, or this process holds the
+ * lock of its shard. */
+static bool
+is_litter(const char *path, int folder, const char *name, const struct identity *own)
+{
+    struct identity writer;
+    uint64_t shard;
+
+    if (!parse_name(name, &shard, &writer))
+        return false;
+    if (writer.host == own->host && writer.pid == own->pid && writer.start == own->start)
+        return false;
+    if (shard && sc_lock_is_held(path, shard))
         return true;
-    return start && start_of(pid) && start_of(pid) != start; /* another process has the number now */
+    if (writer.host != own->host)
+        return is_old(folder, name);
+    if (kill((pid_t)writer.pid, 0) && errno == ESRCH)
+        return true;
+    /* another process has the number now */
+    return writer.start && start_of(writer.pid) && start_of(writer.pid) != writer.start;
+}
+
+/* Remove a folder to which a shard was moved, or was to be moved, by a writer that removes it (sc_guard_remove()). */
+static int
+remove_folder(int at, const char *name)
+{
+    int r = -1, fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    /* a shard may arrive between the two calls */
+    for (int attempt = 0; fd >= 0 && r && attempt < MAX_OPENS; attempt++) {
+        if (unlinkat(fd, SC_STAGING_REMOVED, 0) && errno != ENOENT)
+            break;
+        r = unlinkat(at, name, AT_REMOVEDIR);
+        if (r && errno != ENOTEMPTY && errno != EEXIST)
+            break;
+    }
+    sc_file_close(fd);
+    return r;
+}
+
+int
+sc_staging_remove(int at, const char *name)
+{
+    int r = sc_file_allows("unlink", name, NULL) ? unlinkat(at, name, 0) : -1;
+
+    return r && errno == EISDIR ? remove_folder(at, name) : r;
 }
 
 static void
@@ -300,11 +374,36 @@ sweep(const char *path)
     while (folder && (d = readdir(folder))) {
         if (strncmp(d->d_name, SC_UNDO_PREFIX, sizeof SC_UNDO_PREFIX - 1) == 0)
             sweep_undo(dirfd(folder), d->d_name);
-        else if (is_litter(dirfd(folder), d->d_name, &own))
-            remove_name(dirfd(folder), d->d_name);
+        else if (is_litter(path, dirfd(folder), d->d_name, &own))
+            sc_staging_remove(dirfd(folder), d->d_name); /* a failure is harmless: the next sweep finds the name */
     }
     if (folder)
         closedir(folder);
+}
+
+int
+sc_staging_fence(int at, uint64_t shard)
+{
+    int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    const struct dirent *d;
+    struct identity writer;
+    uint64_t found;
+
+    if (!folder) {
+        sc_file_close(fd);
+        return -1;
+    }
+    while ((errno = 0, d = readdir(folder))) {
+        if (parse_name(d->d_name, &found, &writer) && found == shard && sc_staging_remove(at, d->d_name) &&
+            errno != ENOENT)
+            error = errno;
+    }
+    if (errno)
+        error = errno; /* the list has an end that was not read */
+    closedir(folder);
+    errno = error;
+    return error ? -1 : 0;
 }
 
 /* True if this process has not asked before, for this purpose. */

@@ -6,18 +6,23 @@
  * last name:
  *
  *     data/a.zarr/c/0/0
- *     data/.a.zarr.shardcodec/.shardcodec-<host>-<pid>-<start>-<n>       goes with the last name in it
+ *     data/.a.zarr.shardcodec/.shardcodec-<shard>-<host>-<pid>-<start>-<n>       goes with the last name in it
  *
  * If that folder cannot be made (permissions, another file system, a name that is too long), the temporary name is beside
  * the shard. The same holds if a folder of this name is not safe: in a sticky folder such as /tmp another user may have made it,
  * who could exchange every file in it.
  *
- * A name identifies its process: host is a hash of the name of the machine, its boot and the pid name space; start is
+ * Where a lock can be lost, the folder is in the array, as data/a.zarr/.shardcodec, and stays: it has the lock file (sc_guard.h).
+ *
+ * A name identifies its shard, by a hash of the path below the folder that has the staging folder, and its process: host is a hash of the name of the machine, its boot and the pid name space; start is
  * the start time of the process. A name whose process is dead is removed. For a process of another host this is
  * unknown; such a name is kept for a week.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_STAGING_H
 #define SC_STAGING_H
+
+#include <sys/stat.h>
+#include <sys/types.h>
 
 #include "base/sc_status.h"
 
@@ -30,8 +35,23 @@ enum sc_status sc_staging_init(void);
  * removed, another user may make one of the same name. */
 int sc_staging_open(const char *folder);
 
-/* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. */
-char *sc_staging_name(const char *folder);
+/* Return the permissions to write that groups and others may have in a staging folder: those of its hierarchy. */
+mode_t sc_staging_writers(const char *folder, gid_t group);
+
+/* Return the number of a shard among those whose temporary names are in a folder, never 0. It is the same on all mounts of the
+ * folder: a hash of the path below the folder that contains `folder`. */
+uint64_t sc_staging_shard(const char *folder, const char *path);
+
+/* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. shard: the number of the shard if its lock is
+ * held as long as the name exists, else 0. */
+char *sc_staging_name(const char *folder, uint64_t shard);
+
+/* Remove a temporary name from a folder: a file, or a folder for a shard that is removed. 0, or -1 and errno. */
+int sc_staging_remove(int at, const char *name);
+
+/* Remove the temporary names of a shard from a folder, which is open as `at`: those of writers that have lost the lock which the
+ * caller holds. Return 0, or -1 and errno if a name may still be there. */
+int sc_staging_fence(int at, uint64_t shard);
 
 /* Remove the temporary names of dead writers from a folder of shards, where names are made if there is no staging
  * folder. The folder may hold many files, so each process does this once. */
@@ -40,6 +60,9 @@ void sc_staging_sweep_once(const char *folder);
 /* The same for the undo journals of shards that are gone, but only where the search costs nothing: in a small folder, which is
  * open as `fd`. Its size is asked once. */
 void sc_staging_sweep_small_once(const char *folder, int fd);
+
+/* The name of a shard in the temporary folder of the writer that removes it. */
+#define SC_STAGING_REMOVED "shard"
 
 /* Names that are not temporary: undo journals of shards, and their markers (sc_undo.h). A journal gets its name when it is
  * complete. */

@@ -314,7 +314,7 @@ write_temp(const struct sc_undo_change *change, size_t n, const struct stat *sha
     }
     status = sc_file_write(fd, name, change->undo.memory, n, 0, where);
     if (!status)
-        status = sc_attributes_copy(fd, change->path, shard, where);
+        status = sc_attributes_copy(fd, change->path, shard, false, where);
     if (!status)
         status = sc_file_flush(fd, name, change->sync ? SC_SYNC_ALL : SC_SYNC_NONE, where);
     sc_file_close(fd);

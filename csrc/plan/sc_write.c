@@ -8,6 +8,7 @@
 #include "base/sc_alloc.h"
 #include "base/sc_pool.h"
 #include "io/sc_latency.h"
+#include "io/sc_lock.h"
 #include "io/sc_staging.h"
 #include "plan/sc_write_impl.h"
 
@@ -211,6 +212,14 @@ write_whole(struct sc_writer *writer, struct sc_write_object *object)
     return status;
 }
 
+/* A file that is open while it is replaced lacks its name for a moment on a network file system (sc_guard.h). */
+static void
+close_old(struct sc_write_object *object)
+{
+    sc_file_close(object->old_fd);
+    object->old_fd = -1;
+}
+
 static enum sc_status
 finish(struct sc_writer *writer, struct sc_write_object *object)
 {
@@ -235,7 +244,8 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
         return status;
     if (item->empty) {
         sc_newfile_abort(&object->file);
-        return item->only_new ? SC_OK : sc_file_remove(item->path, writer->run->plan->sync, &writer->where);
+        close_old(object);
+        return item->only_new ? SC_OK : sc_lock_remove(item->path, writer->run->plan->sync, &writer->where);
     }
     if (item->in_place || item->append) {
         status =
@@ -247,6 +257,7 @@ finish(struct sc_writer *writer, struct sc_write_object *object)
     }
     if (SC_CHECKS && sc_chain_is_shard(item->chain))
         sc_write_check_file(object, object->file.fd);
+    close_old(object);
     return sc_newfile_commit(&object->file, writer->run->plan->sync, item->only_new ? &item->exists : NULL,
                              writer->run->plan->tells_states ? &item->made : NULL, &writer->where);
 }

@@ -118,6 +118,8 @@ copy_through_memory(struct sc_writer *writer, struct sc_write_object *object, co
     return status;
 }
 
+#define SMALL_NBYTES ((uint64_t)1 << 14)
+
 static enum sc_status
 copy_run(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
          const struct patch *patches, size_t n_patches)
@@ -126,6 +128,9 @@ copy_run(struct sc_writer *writer, struct sc_write_object *object, const struct 
     enum sc_status status;
 
     writer->stats.bytes_written += run->nbytes;
+    /* a copy in the server is a request, and this client has read the block of a small run with the index */
+    if (object->file.guarded && run->nbytes <= SMALL_NBYTES)
+        return copy_through_memory(writer, object, run, patches, n_patches);
     if (n_patches > run->nbytes / DENSE_NBYTES) {
         cloned = sc_file_clone(object->file.fd, object->file.path, object->old_fd, run->from, run->nbytes, run->to);
         if (!cloned)

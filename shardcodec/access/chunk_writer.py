@@ -28,7 +28,8 @@ from ..option_sources import current_options
 from ..options import Durability, Options, Order, check
 from ..storage import file_systems, locks
 from ..storage.file_systems import OpenFile
-from ..storage.files import check_name, staging_for
+from ..storage.files import check_name
+from ..storage.staging import staging_for
 from ..storage.whole_file import sync_documents
 from .inner_chunks import (
     as_array,
@@ -287,7 +288,7 @@ class ChunkWriter:
             return bool(sink.commit(sync=sync, only_new=file is locks.NO_FILE))
 
         with locks.table().hold([path]):
-            locks.update(path, self._options, commit)
+            locks.update(path, self._options, commit, sink.place[0])
         file_systems.report_unguarded(path)
         if sync:
             sync_documents([path])

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 
 LOCK_OUTCOMES = {SC_LOCK_HELD: "held", SC_LOCK_NO_FILE: "no file", SC_LOCK_BUSY: "busy",
-                 SC_LOCK_UNSUPPORTED: "unsupported", SC_LOCK_DENIED: "denied"}
+                 SC_LOCK_UNSUPPORTED: "unsupported", SC_LOCK_DENIED: "denied", SC_LOCK_GUARDED: "guarded"}
 
 
 cdef class FileLock:
@@ -11,26 +11,43 @@ cdef class FileLock:
     cdef sc_lock lock
 
     def __cinit__(self):
-        self.lock.fd = -1
+        self.lock.fd = self.lock.guard.fd = -1
 
     def __dealloc__(self):
         with nogil:
             sc_lock_release(&self.lock)
 
-    def try_acquire(self, str path):
-        """Take the lock if it is free; return "held", "no file", "busy", "unsupported" or "denied"."""
-        cdef bytes name = path_bytes(path)
-        cdef const char *chars = path_chars(name)
+    def try_acquire(self, str path, str name=None, str folder=None):
+        """Take the lock if it is free; return "held", "no file", "busy", "unsupported", "denied" or "guarded".
+
+        name: another path of the file, by which the caller writes it. folder: that of the lock file (csrc/io/sc_guard.h), which
+        holds the lock in place of the shard; after "no file", too. "guarded": other processes use the lock file; without
+        `folder`, call again with it, otherwise this process may not open it.
+        """
+        cdef bytes path_text = path_bytes(path)
+        cdef bytes name_text = path_text if name is None else path_bytes(name)
+        cdef bytes folder_text
+        cdef const char *path_c = path_chars(path_text)
+        cdef const char *name_c = path_chars(name_text)
+        cdef const char *folder_c = NULL
         cdef sc_lock_outcome outcome
         cdef sc_status status
         cdef sc_where where
-        if self.lock.fd >= 0:
+        if self.is_held:
             raise ValueError("expected a free FileLock, but it holds a lock already; release it first")
+        if folder is not None:
+            folder_text = path_bytes(folder)
+            folder_c = path_chars(folder_text)
         with nogil:
-            status = sc_lock_try(&self.lock, chars, &outcome, &where)
+            status = sc_lock_try(&self.lock, path_c, name_c, folder_c, &outcome, &where)
         where.shard = 0
-        raise_status(status, &where, [name])
+        raise_status(status, &where, [path_text])
         return LOCK_OUTCOMES[outcome]
+
+    @property
+    def is_held(self):
+        """True if the lock is held."""
+        return self.lock.fd >= 0 or self.lock.guard.fd >= 0
 
     def release(self):
         """Release the lock; do nothing if it is not held, or the parent process holds it."""
@@ -39,7 +56,7 @@ cdef class FileLock:
 
     @property
     def fd(self):
-        """File descriptor of the locked file; -1 if the lock is not held."""
+        """File descriptor of the shard; -1 if it does not exist, or the lock is not held. With a lock file, a write closes it."""
         return self.lock.fd
 
     @property
@@ -175,7 +192,7 @@ def remove_file(str path, *, bint sync=False):
     cdef sc_status status
     sc_where_clear(&where)
     with nogil:
-        status = sc_file_remove(chars, sync, &where)
+        status = sc_lock_remove(chars, sync, &where)
     where.shard = 0
     raise_status(status, &where, [name])
 

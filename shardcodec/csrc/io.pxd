@@ -20,6 +20,13 @@ cdef extern from "io/sc_file.h" nogil:
         uint64_t n_links
 
 
+cdef extern from "io/sc_guard.h" nogil:
+    struct sc_guard:
+        int fd
+
+    sc_status sc_guard_init()
+
+
 cdef extern from "io/sc_lock.h" nogil:
     enum sc_lock_outcome:
         SC_LOCK_HELD
@@ -27,17 +34,21 @@ cdef extern from "io/sc_lock.h" nogil:
         SC_LOCK_BUSY
         SC_LOCK_UNSUPPORTED
         SC_LOCK_DENIED
+        SC_LOCK_GUARDED
 
     struct sc_lock:
         int fd
+        sc_guard guard
         sc_file_id id
         int refusal
         uint64_t mount_id
 
     sc_status sc_lock_init()
-    sc_status sc_lock_try(sc_lock *lock, const char *path, sc_lock_outcome *outcome, sc_where *where)
+    sc_status sc_lock_try(sc_lock *lock, const char *path, const char *name, const char *folder, sc_lock_outcome *outcome,
+                          sc_where *where)
     void sc_lock_release(sc_lock *lock)
     c_bool sc_lock_looks_anew()
+    sc_status sc_lock_remove(const char *path, bint sync, sc_where *where)
     unsigned sc_lock_count()
 
 
@@ -61,7 +72,6 @@ cdef extern from "io/sc_file.h" nogil:
     sc_status sc_file_truncate(int fd, const char *path, uint64_t nbytes, sc_where *where)
     uint32_t sc_file_inode_number(int fd)
     sc_status sc_file_sync_path(const char *path, sc_where *where)
-    sc_status sc_file_remove(const char *path, bint sync, sc_where *where)
     sc_status sc_file_write(int fd, const char *path, const uint8_t *src, size_t n, uint64_t offset, sc_where *where)
 
 

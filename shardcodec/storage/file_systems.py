@@ -42,6 +42,7 @@ __all__ = [
     "is_on_this_machine",
     "is_prompt",
     "lock_scope",
+    "loses_locks",
     "name_of",
     "refuse_store",
     "report_unguarded",
@@ -59,6 +60,10 @@ DIRECT_TYPES = frozenset({"ext4", "xfs"})
 LOCAL_TYPES = APPEND_TYPES | {"bcachefs", "ext2", "ext3", "f2fs", "jfs", "overlay", "zfs"}
 # More file systems of one machine. Updates in place are not tested there.
 DISK_TYPES = LOCAL_TYPES | {"apfs", "exfat", "fuseblk", "nilfs2", "ntfs3", "ramfs", "reiserfs", "vfat"}
+
+# File systems where a lock ends without a word when its node is cut off for longer than its lease, and where a name may be cached: they
+# have a lock file and a fence (csrc/io/sc_guard.h). Others are added when they have been tried.
+LEASED_TYPES = frozenset({"nfs", "nfs4"})
 
 # Cost of a call in seconds that is assumed until calls have been timed: FUSE has an unknown server behind it.
 LOCAL_SECONDS, FUSE_SECONDS, REMOTE_SECONDS = 2e-6, 100e-6, 500e-6
@@ -238,6 +243,21 @@ def is_prompt(path: str) -> bool:
         else:
             with opened as fd:
                 return seed_latency(fd) in LOCAL_TYPES
+
+
+@functools.lru_cache(maxsize=1024)
+def loses_locks(folder: str) -> bool:
+    """Return True if a lock in a folder, which need not exist yet, can be lost while its holder works."""
+    while True:
+        try:
+            opened = Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            folder, below = os.path.dirname(folder), folder
+            if folder == below:
+                return False
+        else:
+            with opened as fd:
+                return name_of(fd) in LEASED_TYPES
 
 
 def call_seconds(path: str) -> float:

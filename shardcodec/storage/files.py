@@ -1,13 +1,12 @@
-# files.py - stores of local files and of memory; staging folders; undo journals
+# files.py - stores of local files and of memory; undo journals
 # SPDX-License-Identifier: MIT
-"""Stores of local files and of memory; staging folders; undo journals.
+"""Stores of local files and of memory; undo journals.
 
 The engine reads and replaces local files itself, under locks between processes.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import stat
@@ -26,6 +25,7 @@ from . import file_systems, locks, object_names
 from .file_systems import OpenFile
 from .object_names import ByIdentity
 from .runner import Runner
+from .staging import staging_folder, staging_for
 from .store import UNCHANGED, Answer, Contest, Maker, Outcome, Replacement, Store, StoredObject, group_of
 from .waiting import call_each
 from .whole_file import put_file
@@ -43,8 +43,6 @@ __all__ = [
     "open_file",
     "pending_journal",
     "read_journal",
-    "staging_folder",
-    "staging_for",
 ]
 
 
@@ -164,46 +162,6 @@ class BytesStore(MemoryStore):
 
     def _put(self, key: str, new: Any) -> None:
         self.data = new
-
-
-# ---------------------------------------------------------------- the staging folder for temporary files
-#
-# The folder of temporary files.
-#
-# zarr lists every file below the root of a store, so temporary files are in a folder beside the hierarchy. The folder is
-# removed when it is empty.
-
-# The metadata document of an array or group of Zarr format 3 and 2.
-DOCUMENTS = ("zarr.json", ".zarray", ".zgroup")
-
-
-def _is_node(folder: str) -> bool:
-    return any(os.path.exists(os.path.join(folder, name)) for name in DOCUMENTS)
-
-
-@functools.lru_cache(maxsize=1024)
-def staging_folder(root: str) -> str | None:
-    """Return the staging folder for all files below a folder, such as '/data/.a.zarr.shardcodec'; None if the top has no parent.
-
-    The top of the hierarchy is the highest ancestor of `root` that is reached through folders with a metadata document; `root`
-    itself need not have one.
-    """
-    top = os.path.realpath(root)
-    while _is_node(os.path.dirname(top)) and os.path.dirname(top) != top:
-        top = os.path.dirname(top)
-    parent, name = os.path.split(top)
-    return os.path.join(parent, f".{name}.shardcodec") if name else None
-
-
-def staging_for(path: str) -> str | None:
-    """Return the staging folder of the hierarchy that contains a file; None if no folder above it has metadata."""
-    folder = os.path.dirname(os.path.realpath(path))
-    while not _is_node(folder):
-        above = os.path.dirname(folder)
-        if above == folder:
-            return None
-        folder = above
-    return staging_folder(folder)
 
 
 # ---------------------------------------------------------------- the store of local files

@@ -29,6 +29,7 @@ from ..errors import LockError
 from ..options import Options
 from . import file_systems
 from .file_systems import OpenFile
+from .staging import lock_folder
 from .waiting import COSTLY_SECONDS, MAX_CALLS, Patience, call_all, call_each, finish_each, in_thread
 
 if TYPE_CHECKING:
@@ -241,13 +242,23 @@ class FileLocks:
     paths: ascending, with symbolic links resolved. names: those by which the caller reads and writes the files; each is
     checked, under the lock, to lead to its path.
 
+    prompt: the files are on a local file system; False: that is to be found out.
+
     held: for each file the descriptor that holds its lock, and the file as it was then; `NO_FILE` if it does not exist; None if
     the file cannot be locked or ``locking`` is "thread"; `MOVED` if the name now leads to another file.
     """
 
-    def __init__(self, paths: Sequence[str], options: Options, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        options: Options,
+        names: Sequence[str] | None = None,
+        *,
+        prompt: bool = False,
+    ) -> None:
         self._paths = paths
         self._names = paths if names is None else names
+        self._prompt = prompt
         self._native = options.locking != "thread"
         self._wants_cluster = options.locking == "cluster"
         self._options = options
@@ -280,9 +291,10 @@ class FileLocks:
     def _try_next(self, engine: Any) -> bool:
         """Take the next lock, or the next ones at the same time where each attempt waits; return False if one is busy."""
         paths = self._next_paths(engine)
+        names = self._names[len(self.held) : len(self.held) + len(paths)]
         locks = [engine.FileLock() for _ in paths]
         self._locks += locks  # from here on `release` finds them, also after an interrupt
-        tried = call_all(lambda i: _timed(locks[i], paths[i]), range(len(paths)))
+        tried = call_all(lambda i: self._timed(locks[i], paths[i], names[i]), range(len(paths)))
         outcomes = [outcome for outcome, _ in tried]
         self._note_duration(min(seconds for _, seconds in tried))
         taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
@@ -293,6 +305,21 @@ class FileLocks:
             [self._taken(engine, *attempt) for attempt in zip(locks, paths, outcomes[:taken], strict=False)]
         )
         return not self._is_busy
+
+    def _timed(self, lock: Any, path: str, name: str) -> tuple[str, float]:
+        """Try to take a lock, that of the lock file where locks can be lost; return the outcome and the seconds."""
+        begin = time.perf_counter()
+        is_leased = not self._prompt and file_systems.loses_locks(os.path.dirname(path))
+        outcome: str = lock.try_acquire(path, name, lock_folder(path) if is_leased else None)
+        if outcome == "guarded" and not is_leased:
+            outcome = lock.try_acquire(path, name, lock_folder(path))
+        if outcome == "guarded":
+            raise LockError(
+                f"shard {path!r}: other processes update it under the lock file {lock_folder(path)}/lock, which this process may not "
+                "open for writing; nothing was written; ask its owner for permission to write this folder and file",
+                shard=path,
+            )
+        return outcome, time.perf_counter() - begin
 
     def _note_duration(self, seconds: float) -> None:
         """Try several locks at the same time from now on if an attempt waits; after two slow ones raise the estimate of a call."""
@@ -374,7 +401,7 @@ class FileLocks:
 
     def _release_from(self, first: int) -> None:
         """Release the locks of the files from the first on, in reverse order, or at the same time where each call waits."""
-        if held := [lock for lock in reversed(self._locks[first:]) if lock.fd >= 0]:
+        if held := [lock for lock in reversed(self._locks[first:]) if lock.is_held]:
             finish_each(lambda lock: lock.release(), held, waits=self._attempts_wait)
         del self._locks[first:]
 
@@ -398,13 +425,6 @@ def _checked(name: str, path: str, file: OpenFile | None) -> OpenFile | None:
     return file if is_there else MOVED
 
 
-def _timed(lock: Any, path: str) -> tuple[str, float]:
-    """Try to take a lock; return the outcome and the seconds."""
-    begin = time.perf_counter()
-    outcome: str = lock.try_acquire(path)
-    return outcome, time.perf_counter() - begin
-
-
 def _pause(longest: float) -> float:
     """Return a pause of at most so many seconds, of any order of magnitude with the same probability.
 
@@ -422,13 +442,13 @@ def calls_wait(path: str, options: Options) -> bool:
 
 @contextlib.contextmanager
 def hold(
-    paths: Sequence[str], options: Options, names: Sequence[str] | None = None
+    paths: Sequence[str], options: Options, names: Sequence[str] | None = None, *, prompt: bool = False
 ) -> Iterator[list[OpenFile | None]]:
     """Hold the locks of the first of several files; see `FileLocks.held`. Threads that run an event loop must not call this.
 
     The caller locks the remaining files with another call, after it has released these.
     """
-    locks = FileLocks(paths, options, names)
+    locks = FileLocks(paths, options, names, prompt=prompt)
     try:
         while not locks.advance():
             time.sleep(locks.wait())
@@ -445,7 +465,7 @@ class AsyncFileHold:
     def __init__(
         self, paths: Sequence[str], options: Options, names: Sequence[str] | None, *, prompt: bool
     ) -> None:
-        self._locks = FileLocks(paths, options, names)
+        self._locks = FileLocks(paths, options, names, prompt=prompt)
         self._prompt = prompt
         self._few = len(paths) <= INLINE_LOCKS
 
@@ -478,15 +498,18 @@ async def _run(work: Callable[[], T], *, inline: bool) -> T:
     return work() if inline else await in_thread(work)
 
 
-def update(path: str, options: Options, work: Callable[[OpenFile | None], bool]) -> None:
+def update(
+    path: str, options: Options, work: Callable[[OpenFile | None], bool], name: str | None = None
+) -> None:
     """Update one file under its lock, for a caller that cannot repeat its work after ESTALE.
 
-    Threads that run an event loop must not call this. path: with symbolic links resolved. work: called with the entry of
+    Threads that run an event loop must not call this. path: with symbolic links resolved. name: that by which `work` replaces it, if
+    it has links. work: called with the entry of
     `FileLocks.held`; it returns False if that was `NO_FILE` but the file exists by now, and is then called again with the lock.
     """
     deadline = time.monotonic() + options.lock_timeout
     while True:
-        with hold([path], options) as held:
+        with hold([path], options, None if name is None else [name]) as held:
             if work(held[0]):
                 return
         check_deadline(deadline, path, options)

@@ -110,7 +110,7 @@ class _Blocking:
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
-        return _AsyncForm(locks.hold(paths, options, names))
+        return _AsyncForm(locks.hold(paths, options, names, prompt=prompt))
 
 
 class _AsyncForm(AbstractAsyncContextManager[T]):

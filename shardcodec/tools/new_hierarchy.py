@@ -30,7 +30,7 @@ from ..compat import (
 from ..errors import SpecError
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.files import check_name, staging_folder
+from ..storage.files import check_name
 from ..storage.kinds import (
     ZIP_SUFFIXES,
     at_url,
@@ -41,6 +41,7 @@ from ..storage.kinds import (
     put_object,
     service_of,
 )
+from ..storage.staging import staging_folder
 from ..storage.store import Store
 from ..storage.whole_file import put_file
 from .backup import copy_stored, holds_whole

@@ -69,7 +69,9 @@ def test_the_fastest_of_the_attempts_at_one_time_counts(
     """Before the fix, the start of 31 threads counted as the duration of an attempt: a busy local disk was taken for a slow one."""
     noted: list[float] = []
     monkeypatch.setattr(
-        file_locks, "_timed", lambda lock, path: ("no file", 0.5 if path == shards[2] else 0.25)
+        file_locks.FileLocks,
+        "_timed",
+        lambda self, lock, path, name: ("no file", 0.5 if path == shards[2] else 0.25),
     )
     monkeypatch.setattr(file_locks.FileLocks, "_note_duration", lambda self, seconds: noted.append(seconds))
     locks = file_locks.FileLocks(shards, resolve())
@@ -200,9 +202,9 @@ class WatchedLock:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lock, name)
 
-    def try_acquire(self, path: str) -> str:
+    def try_acquire(self, path: str, *place: str | None) -> str:
         self.attempt()
-        return self._lock.try_acquire(path)
+        return self._lock.try_acquire(path, *place)
 
     def release(self) -> None:
         self.end()

@@ -15,7 +15,7 @@ from helpers import create, files_below, shard_path, zarrs_view
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage.files import staging_folder
+from shardcodec.storage.staging import staging_folder
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -50,26 +50,26 @@ def name_of_killed_writer(folder: Path) -> str:
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
     (name,) = (p.name for p in (folder / ".probe.shardcodec").iterdir())
-    assert name.split("-")[2] == str(pid)
+    assert name.split("-")[3] == str(pid)
     return name
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_names_of_killed_writers_are_deleted_and_of_running_ones_kept(tmp_path: Path) -> None:
     died = name_of_killed_writer(tmp_path)
-    host = died.split("-")[1]
+    shard, host = died.split("-")[1:3]
     pid = os.getpid()
     start = f"{int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]):x}"
     array = create(tmp_path / "a")
     array[...] = 1
     staging = tmp_path / ".a.shardcodec"
     staging.mkdir()
-    alive = f".shardcodec-{host}-{pid}-{start}-ffffff"
-    another_host = f".shardcodec-{int(host, 16) ^ 1:016x}-{pid}-{start}-1"
+    alive = f".shardcodec-{shard}-{host}-{pid}-{start}-ffffff"
+    another_host = f".shardcodec-{shard}-{int(host, 16) ^ 1:016x}-{pid}-{start}-1"
     dead = [
         died,
-        f".shardcodec-{host}-999999999-{start}-1",
-        f".shardcodec-{host}-{pid}-{int(start, 16) + 1:x}-1",  # an earlier process had this process id
+        f".shardcodec-{shard}-{host}-999999999-{start}-1",
+        f".shardcodec-{shard}-{host}-{pid}-{int(start, 16) + 1:x}-1",  # an earlier process had this process id
     ]
     for kept in (alive, another_host, "somebody's", *dead):
         (staging / kept).write_text("bytes")

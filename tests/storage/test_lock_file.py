@@ -1,0 +1,286 @@
+# test_lock_file.py - updates under the lock file of an array, where a lock can be lost
+# SPDX-License-Identifier: MIT
+"""The steps of csrc/io/sc_guard.h, one by one, on a local file system that is taken for NFS.
+
+On NFS 4 an acknowledged update was lost when the node of another writer was cut off for longer than its lease, and a shard lacked its
+name for a moment at each replacement. `tests/kernel` has the real file system; here the calls of one writer stop where another begins.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import create, files_below, shard_path, zarrs_view
+
+import shardcodec
+from shardcodec import _native
+from shardcodec.options import resolve
+from shardcodec.storage import file_systems, locks
+from shardcodec.storage.staging import lock_folder
+
+LOCK = ".shardcodec/lock"
+
+
+@pytest.fixture
+def leased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take each file system for one where locks can be lost."""
+    monkeypatch.setattr(file_systems, "LOCAL_TYPES", frozenset())
+    monkeypatch.setattr(file_systems, "loses_locks", lambda folder: True)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    """One shard of an array."""
+    array = create(tmp_path / "a")
+    array[...] = 1
+    return str(shard_path(array))
+
+
+def guard(path: str) -> tuple[Any, str]:
+    lock = _native.FileLock()
+    return lock, lock.try_acquire(path, path, lock_folder(path))
+
+
+def is_marked(path: str) -> bool:
+    return bool(os.stat(path).st_mode & stat.S_ISVTX)
+
+
+def temporary_names(path: str) -> list[str]:
+    return sorted(name for name in os.listdir(lock_folder(path)) if name != "lock")
+
+
+def test_lock_file_excludes_and_marks_the_shard(shard: str) -> None:
+    first, outcome = guard(shard)
+    assert outcome == "held" and first.is_held and first.fd >= 0
+    assert is_marked(shard)
+    assert guard(shard)[1] == "busy"
+    assert _native.FileLock().try_acquire(shard) == "guarded"  # as a process on the server's disk does it
+    first.release()
+    second, outcome = guard(shard)
+    assert outcome == "held"
+    second.release()
+
+
+def test_missing_shard_is_locked_too(shard: str) -> None:
+    os.unlink(shard)
+    first, outcome = guard(shard)
+    assert outcome == "no file" and first.is_held and first.fd == -1
+    assert guard(shard)[1] == "busy"
+    first.release()
+    assert guard(shard)[1] == "no file"
+
+
+def test_other_shards_of_the_array_are_free(shard: str) -> None:
+    first, _ = guard(shard)
+    other, outcome = guard(str(Path(shard).with_name("1")))
+    assert outcome == "held"
+    first.release()
+    other.release()
+
+
+def test_writer_that_locks_the_shard_itself_excludes_the_first_use_of_the_lock_file(shard: str) -> None:
+    plain = _native.FileLock()
+    assert plain.try_acquire(shard) == "held"
+    assert guard(shard)[1] == "busy"
+    assert not is_marked(shard)
+    plain.release()
+    lock, outcome = guard(shard)
+    assert outcome == "held" and is_marked(shard)
+    lock.release()
+
+
+def test_shard_is_closed_before_it_is_replaced(shard: str) -> None:
+    """An NFS client gives an open file another name before the new file takes its name: for a moment there was no shard."""
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    file.write(b"new", 0)
+    file.commit()
+    assert lock.fd == -1 and lock.is_held
+    assert Path(shard).read_bytes() == b"new" and is_marked(shard)
+    assert temporary_names(shard) == []
+    lock.release()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_overtaken_writer_finds_its_file_fenced(shard: str, is_new: bool) -> None:
+    """The next holder of the lock removes the file that the overtaken one has prepared, so its late rename fails."""
+    if is_new:
+        os.unlink(shard)
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    file.write(b"late", 0)
+    (name,) = temporary_names(shard)
+    os.unlink(f"{lock_folder(shard)}/{name}")
+    before = None if is_new else Path(shard).read_bytes()
+    with pytest.raises(OSError) as raised:
+        file.commit(only_new=is_new)
+    assert raised.value.errno == errno.ESTALE
+    lock.release()
+    assert (Path(shard).read_bytes() if os.path.exists(shard) else None) == before
+
+
+def test_next_holder_fences_the_files_of_this_shard_only(shard: str) -> None:
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    (mine,) = temporary_names(shard)
+    other = mine.replace(mine.split("-")[1], "0123456789abcdef")
+    Path(f"{lock_folder(shard)}/{other}").write_bytes(b"of another shard")
+    file.leave()  # as after a kill: the file stays
+    lock.release()
+    again, outcome = guard(shard)
+    assert outcome == "held" and temporary_names(shard) == [other]
+    again.release()
+
+
+def test_lost_answer_to_a_rename_that_was_done_is_success(shard: str) -> None:
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    file.write(b"stored", 0)
+    (name,) = temporary_names(shard)
+    os.replace(f"{lock_folder(shard)}/{name}", shard)
+    assert file.commit()
+    lock.release()
+    assert Path(shard).read_bytes() == b"stored"
+
+
+def test_removal_under_the_lock_file_leaves_nothing(shard: str) -> None:
+    lock, _ = guard(shard)
+    _native.remove_file(shard)
+    assert not os.path.exists(shard) and temporary_names(shard) == []
+    _native.remove_file(shard)  # as after a lost answer
+    lock.release()
+
+
+def test_half_done_removal_is_fenced(shard: str) -> None:
+    """The folder to which an overtaken writer moves the shard is gone, so its late rename has no target."""
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    (name,) = temporary_names(shard)
+    file.abort()
+    folder = f"{lock_folder(shard)}/{name}"
+    for content in ((), ("shard",)):
+        os.mkdir(folder)
+        for entry in content:
+            Path(f"{folder}/{entry}").write_bytes(b"old")
+        lock.release()
+        lock, outcome = guard(shard)
+        assert outcome == "held" and temporary_names(shard) == []
+    lock.release()
+
+
+def test_file_that_was_begun_before_the_lock_is_fenced_too(shard: str) -> None:
+    """`ShardWriter` writes for hours and takes the lock at its end."""
+    file = _native.NewFile(shard)
+    file.write(b"stream", 0)
+    lock, _ = guard(shard)
+    assert file.commit()
+    lock.release()
+    assert Path(shard).read_bytes() == b"stream" and is_marked(shard) and temporary_names(shard) == []
+
+
+def test_removed_lock_folder_is_noticed(shard: str) -> None:
+    """A process keeps the lock file open; another array of the same path has another one."""
+    lock, _ = guard(shard)
+    lock.release()
+    folder = lock_folder(shard)
+    os.rename(folder, f"{folder}-old")
+    first, outcome = guard(shard)
+    assert outcome == "held" and os.path.exists(f"{folder}/lock")
+    assert guard(shard)[1] == "busy"
+    first.release()
+
+
+def test_forked_child_has_neither_lock_nor_lock_file(shard: str) -> None:
+    lock, _ = guard(shard)
+    pid = os.fork()
+    if pid == 0:
+        mine, outcome = guard(shard)
+        os._exit(0 if outcome == "busy" and not lock.is_held and not mine.is_held else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    lock.release()
+    again, outcome = guard(shard)
+    assert outcome == "held"
+    again.release()
+
+
+def test_lock_file_is_open_to_all_who_may_write_the_array(tmp_path: Path) -> None:
+    array = create(tmp_path / "a")
+    array[...] = 1
+    os.chmod(tmp_path / "a", 0o775)
+    before = os.umask(0o077)
+    try:
+        lock, _ = guard(str(shard_path(array)))
+    finally:
+        os.umask(before)
+    lock.release()
+    folder = tmp_path / "a/.shardcodec"
+    assert folder.stat().st_mode & stat.S_IWGRP and (folder / "lock").stat().st_mode & stat.S_IWGRP
+
+
+def test_lock_file_that_may_not_be_opened_is_an_error_for_marked_shards(
+    shard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, _ = guard(shard)
+    lock.release()
+
+    class Denied:
+        is_held = False
+
+        def try_acquire(self, *place: str | None) -> str:
+            return "guarded"
+
+    monkeypatch.setattr(_native, "FileLock", Denied)
+    with (
+        pytest.raises(shardcodec.LockError) as raised,
+        locks.hold([shard], resolve()),
+    ):
+        pass
+    assert raised.value.shard == shard
+
+
+@pytest.mark.usefixtures("leased")
+@pytest.mark.parametrize("shards", [(8, 12), None])
+def test_arrays_are_updated_erased_and_made_anew(tmp_path: Path, shards: Any) -> None:
+    array = create(tmp_path / "a", shards=shards, chunks=(4, 3) if shards else (8, 12))
+    expected = np.full(array.shape, array.fill_value, array.dtype)
+    for step, value in enumerate([1, 2, -1, 3]):
+        array[step : step + 5, 2:9] = value
+        expected[step : step + 5, 2:9] = value
+        assert np.array_equal(zarrs_view(array)[...], expected)
+    array[...] = array.fill_value
+    assert files_below(tmp_path / "a") == [LOCK, "zarr.json"]
+    array[0, 0] = 1
+    assert files_below(tmp_path / "a") == [LOCK, "c/0/0", "zarr.json"]
+    assert is_marked(str(shard_path(array)))
+
+
+@pytest.mark.usefixtures("leased")
+def test_array_under_links_is_guarded_by_its_real_path(tmp_path: Path) -> None:
+    create(tmp_path / "a")[...] = 1
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    array = shardcodec.attach(zarr.open_array(tmp_path / "link"))
+    array[0, 0] = 5
+    assert is_marked(str(tmp_path / "a/c/0/0")) and os.path.exists(tmp_path / "a" / LOCK)
+    assert array[0, 0] == 5
+
+
+def test_process_on_the_disk_of_the_server_takes_the_lock_file_of_a_marked_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kinds of processes, one on the disk and one on a client, exclude each other by the mark."""
+    array = create(tmp_path / "a")
+    array[...] = 1
+    path = str(shard_path(array))
+    lock, _ = guard(path)
+    with pytest.raises(shardcodec.LockError), shardcodec.options(lock_timeout=0.2):
+        array[0, 0] = 5
+    lock.release()
+    array[0, 0] = 6
+    assert zarrs_view(array)[0, 0] == 6 and temporary_names(path) == []
