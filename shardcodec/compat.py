@@ -51,6 +51,7 @@ from .errors import ShardError, SpecError
 
 __all__ = [
     "IN_MEMORY",
+    "READS_SHARDS_OF_STRUCTS",
     "ArrayConfig",
     "ArrayMetadata",
     "ArraySpec",
@@ -132,12 +133,12 @@ config: Config = _zarrs_config
 
 # Buffers in the memory of this process, which the engine needs. zarr looks up its default in its configuration at each call.
 IN_MEMORY: BufferPrototype = cpu.buffer_prototype
+READS_SHARDS_OF_STRUCTS: bool = not zarr.__version__.startswith("3.1.")  # which hashes the fill value
 
 
 def own_pipeline_class() -> type[CodecPipeline]:
     """Return zarr's best pipeline: the fused one where it exists (3.3 and later)."""
-    fused = getattr(zarr_pipelines, "FusedCodecPipeline", None)
-    return fused if fused is not None else zarr_pipelines.BatchedCodecPipeline
+    return getattr(zarr_pipelines, "FusedCodecPipeline", None) or zarr_pipelines.BatchedCodecPipeline
 
 
 def codecs_of(metadata: ArrayMetadata) -> tuple[Any, ...]:

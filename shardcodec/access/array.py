@@ -544,8 +544,8 @@ class Array(ArrayReader):
         grid = [-(-size // extent) for size, extent in zip(self.shape, self._extents, strict=True)]
         ends = [-(-size // extent) for size, extent in zip(shape, self._extents, strict=True)]
         names: Iterable[str]
-        if folder.store.supports_listing:
-            names = (key[len(folder.prefix) :] for key in folder.store.keys(folder.prefix))
+        if (listed := folder.store.listed(folder.prefix, all_of_them=True)) is not None:
+            names = (key[len(folder.prefix) :] for key in listed)
         else:
             names = map(keys.key, itertools.product(*map(range, grid)))
         return [

@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import ShardError
 from .dtypes import DType, fill_from_json, fill_scalar
 
-__all__ = ["DIMENSIONS", "MASK", "as_json_attributes", "masked_attributes"]
+__all__ = ["DIMENSIONS", "MASK", "as_json_attributes", "masked_attributes", "with_finite_missing"]
 
 # Names of the axes in formats without a member for them.
 DIMENSIONS = "_ARRAY_DIMENSIONS"
@@ -104,6 +104,34 @@ def _text(value: str, changes: dict[str, None]) -> str:
         changes[_LATIN] = None
         return value.encode("utf-8", "surrogateescape").decode("latin-1")
     return str(value)
+
+
+def with_finite_missing(
+    given: Mapping[str, Any], dtype: DType, fill: Any = None
+) -> tuple[Attributes, tuple[str, ...]]:
+    """Return attributes whose `MISSING` has only finite numbers, as JSON has them, and one sentence for each change.
+
+    xarray takes NaN for missing without it. Beside a text such as "NaN" it would take the other numbers for texts, too. Infinity
+    becomes the number of `MASK`, which xarray encodes, and the number there goes to `MISSING`; without `MASK` that is `fill`.
+    """
+    numbers = np.ravel(given.get(MISSING, ()))
+    if numbers.dtype.kind != "f" or np.isfinite(numbers).all():
+        return dict(given), ()
+    result = {name: given[name] for name in given if name != MISSING}
+    notes = [f"attribute {MISSING!r}: NaN is left out, because it is missing all the same"]
+    infinite, finite = list(dict.fromkeys(numbers[np.isinf(numbers)])), list(numbers[np.isfinite(numbers)])
+    masked = np.ravel(given.get(MASK, () if fill is None else fill))
+    if infinite and dtype.kind == "f" and masked.dtype.kind in "fiu":
+        result[MASK] = infinite.pop(0)
+        finite += list(masked[np.isfinite(masked)])
+        notes.append(f"attribute {MISSING!r}: {result[MASK]} is written as the attribute {MASK}")
+    if finite:
+        result[MISSING] = finite if len(finite) > 1 else finite[0]
+    if infinite:
+        notes.append(
+            f"attribute {MISSING!r}: left out: {', '.join(map(str, infinite))}, which JSON does not have"
+        )
+    return result, tuple(notes[not np.isnan(numbers).any() :])
 
 
 def masked_attributes(

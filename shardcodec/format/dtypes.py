@@ -42,6 +42,7 @@ __all__ = [
     "fill_to_json",
     "loose_base64",
     "ml_name",
+    "packed",
     "parse_data_type",
     "swap_fields",
 ]
@@ -239,6 +240,13 @@ def _is_packed(dtype: DType) -> bool:
             return False
         end += field[0].itemsize
     return end == dtype.itemsize
+
+
+def packed(dtype: DType) -> DType:
+    """Return the dtype of a struct whose fields follow one another without gaps, as zarr stores it; any other dtype as it is."""
+    if dtype.names is None:
+        return dtype
+    return np.dtype([(name, packed(dtype[name])) for name in dtype.names])
 
 
 def dtype_repr(dtype: DType) -> str:

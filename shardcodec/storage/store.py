@@ -13,6 +13,7 @@ To replace an object, callers use `storage.replace.replace`, which calls `Store.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import random
 import time
@@ -401,12 +402,33 @@ class Store(ABC):
         """True if `keys` and `names` work."""
         return bool(self._base.supports_listing)
 
+    @property
+    def lists_all(self) -> bool:
+        """True if `keys` yields every object; a virtual store may make objects that it does not list, as that of tifffile."""
+        return True
+
     def keys(self, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
         """Yield the keys below a folder in any order; `prefix` is empty or ends with a slash.
 
         `with_folders`: also those of folders, with a slash at the end, if the store has folders of its own.
         """
         return object_names.zarr_keys(self._base, prefix)
+
+    def listed(
+        self, prefix: str, *, with_folders: bool = False, all_of_them: bool = False
+    ) -> Iterator[str] | None:
+        """Return the keys below a folder, as `keys`; None if the store does not list them: some have `names` only, as that of VirtualiZarr.
+
+        `all_of_them`: also None unless each key that is not there is that of an object that does not exist.
+        """
+        if not self.supports_listing or (all_of_them and not self.lists_all):
+            return None
+        keys = iter(self.keys(prefix, with_folders=with_folders))
+        try:
+            first = list(itertools.islice(keys, 1))
+        except NotImplementedError:
+            return None
+        return itertools.chain(first, keys)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the folders in a folder, in ascending order; names of objects may be among them."""

@@ -20,6 +20,9 @@ from typing import Any
 from .. import compat
 from ..compat import (
     FsspecStore,
+    LocalStore,
+    MemoryStore,
+    ObjectStore,
     RangeByteRequest,
     SuffixByteRequest,
     ZipStore,
@@ -70,6 +73,10 @@ class NestedStore(compat.Store):
     @abstractmethod
     def is_prompt(self) -> bool:
         """True if names of objects are found without network round trips."""
+
+
+# Classes whose listings have every object.
+_LIST_ALL = (FsspecStore, LocalStore, MemoryStore, NestedStore, ObjectStore, ZipStore)
 
 
 class ZarrStore(Store):
@@ -144,6 +151,13 @@ class ZarrStore(Store):
     def _lacks_conditions(self) -> bool:
         """True for a service that has conditional writes, but not through this store."""
         return type(self._given) is FsspecStore and not self.is_cheap
+
+    @property
+    def lists_all(self) -> bool:
+        """False for classes of other packages, some of which are virtual."""
+        if self._inner is not None:
+            return self._inner.lists_all
+        return isinstance(self._given, _LIST_ALL) or type(self._given).__module__.startswith("icechunk")
 
     def limits(self, spec: Any = None) -> budget.Limits:
         """Return zarr's limits of requests, for this kind of store."""

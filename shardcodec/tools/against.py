@@ -252,7 +252,10 @@ def _close(view: OpenedShard | None) -> None:
 def _elements(array: Any, box: Box) -> Any:
     """Return the elements of a box; those of an array of rank 0 may be one object of Python."""
     elements = array[box]
-    return elements if hasattr(elements, "dtype") else np.array(elements, dtype=object)
+    if not hasattr(elements, "dtype"):
+        return np.array(elements, dtype=object)
+    # a scalar of text is only as long as its text
+    return np.asarray(elements, array.dtype) if elements.dtype.kind in "SU" else elements
 
 
 def _differs(own: Any, other: Any) -> np.ndarray[Any, Any] | None:

@@ -204,7 +204,7 @@ class BesideArrays:
         self, compared: Collection[str], monitor: Monitor, n_threads: int
     ) -> Iterator[Finding | UncheckedPart]:
         """Compare other objects with the manifest; yield those that it does not have as unchecked."""
-        if not self._root.store.supports_listing:
+        if self._root.store.listed(self._root.prefix) is None:
             yield UncheckedPart(
                 "", "the store cannot list its objects: those that belong to no array are not known"
             )

@@ -485,7 +485,7 @@ def _exists(folder: Folder) -> bool:
     if store.is_near or not store.supports_listing:
         return True
     try:
-        _ = next(iter(store.keys(folder.prefix)), None)
+        store.listed(folder.prefix)
     except Exception as error:
         if store.says_missing(error):
             return False

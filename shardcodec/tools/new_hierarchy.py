@@ -199,8 +199,8 @@ class NewHierarchy:
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it is a file")
         if path is not None and os.path.isdir(path) and _has_files(path):
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files; {hint}")
-        if path is None and self.root.store.supports_listing:
-            for key in self.root.store.keys(self.root.prefix):
+        if path is None:
+            for key in self.root.store.listed(self.root.prefix) or ():
                 raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
         if self.is_complete:
             raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
@@ -239,9 +239,8 @@ class NewHierarchy:
         if self.path is not None:
             files = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
             return any(file != f"{self.path}/{besides}" for file in files)
-        if not self.root.store.supports_listing:
-            return True
-        return any(key != self.root.prefix + besides for key in self.root.store.keys(self.root.prefix))
+        keys = self.root.store.listed(self.root.prefix)
+        return keys is None or any(key != self.root.prefix + besides for key in keys)
 
     @property
     def is_complete(self) -> bool:
@@ -292,8 +291,8 @@ class NewHierarchy:
 
     def names(self) -> Iterator[str]:
         """Yield the paths of all objects below the root; none if the store cannot list."""
-        if self.root.store.supports_listing:
-            yield from (key.removeprefix(self.root.prefix) for key in self.root.store.keys(self.root.prefix))
+        keys = self.root.store.listed(self.root.prefix) or ()
+        yield from (key.removeprefix(self.root.prefix) for key in keys)
 
     def linked_folder(self) -> str | None:
         """Return a symbolic link to a folder below the root, whose objects may be those of another hierarchy; None without one."""
@@ -357,7 +356,8 @@ class NewHierarchy:
 
         With `durable` each file and its name are on disk before the next one is copied.
         """
-        for key in array.listed_keys():
+        listed = array.listed_keys()
+        for key in (shard.key for shard in array.shards()) if listed is None else listed:
             relative = key.removeprefix(array.folder.prefix)
             if not is_own_name(relative):
                 name = object_name(f"{array.name}/{relative}" if array.name else relative)

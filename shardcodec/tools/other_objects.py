@@ -158,12 +158,13 @@ class OtherObjects:
     def __iter__(self) -> Iterator[OtherObject | LeftObject]:
         """Yield the objects, and those that are left out; a name that cannot be written, or is that of a new chunk, is an error."""
         root = self.root.prefix
-        if not self.store.supports_listing:
+        chosen = [""] if self.chosen is None else self.chosen
+        folders = [f"{root}{name}/" if name else root for name in chosen]
+        if folders and self.store.listed(folders[0]) is None:
             reason = "the store cannot list its objects, so those that belong to no array are not known"
             yield LeftObject(repr(self.root), reason)
             return
-        chosen = [""] if self.chosen is None else self.chosen
-        for prefix in (f"{root}{name}/" if name else root for name in chosen):
+        for prefix in folders:
             for key in self.store.keys(prefix):
                 entry = self._entry(key, key.removeprefix(root))
                 if entry is not None:

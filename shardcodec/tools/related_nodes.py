@@ -9,6 +9,7 @@ AnnData (elements of several arrays, the index of a data frame) and SpatialData;
 from __future__ import annotations
 
 import fnmatch
+import glob
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -191,6 +192,10 @@ class Selection:
         if self.nodes is not None:
             return path in self.nodes
         return (not self.only or _matches(path, self.only)) and not _matches(path, self.exclude)
+
+    def names(self, path: str) -> bool:
+        """Return True for a node that the user, or a stored plan, names by its path, and not by a pattern of several."""
+        return self.nodes is not None or any(one in (path, glob.escape(path)) for one in self.only)
 
     def unknown(self, paths: Collection[str]) -> str | None:
         """Return the first pattern of `only` that fits no node; None if each fits one."""

@@ -325,9 +325,13 @@ class ArrayTarget:
         """Number of shards of the grid, stored or not; 1 for a single shard."""
         return 1 if self.only is not None else math.prod(self.shard_grid)
 
-    def listed_keys(self) -> Iterator[str]:
-        """Yield the keys of all objects in the folder except metadata, and of folders at the key of a chunk."""
-        for key in self.store.keys(self.folder.prefix, with_folders=True):
+    def listed_keys(self) -> Iterator[str] | None:
+        """Return the keys of all objects in the folder except metadata, and of folders at the key of a chunk; None without a listing."""
+        keys = self.store.listed(self.folder.prefix, with_folders=True, all_of_them=True)
+        return None if keys is None else self._keys_of_objects(keys)
+
+    def _keys_of_objects(self, keys: Iterator[str]) -> Iterator[str]:
+        for key in keys:
             name = key.rstrip("/")
             if name != key:
                 if self.store.path(key) is not None and self.is_chunk(name):
@@ -396,8 +400,8 @@ class ArrayTarget:
             yield ShardTarget(self, *self.only)
         elif not self.is_readable or self.keys is None:
             return
-        elif self.store.supports_listing:
-            yield from filter(None, map(self._listed, self.listed_keys()))
+        elif (keys := self.listed_keys()) is not None:
+            yield from filter(None, map(self._listed, keys))
         else:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
 

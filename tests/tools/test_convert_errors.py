@@ -23,7 +23,6 @@ from zarr.storage import ZipStore
 
 import shardcodec
 from shardcodec.cli.app import run
-from shardcodec.errors import UnsupportedError
 from shardcodec.options import resolve
 from shardcodec.tools import convert
 from shardcodec.tools.convert import work
@@ -211,17 +210,6 @@ def test_structured_array_of_format_2_can_be_read_with_zarr(fill: Any, tmp_path:
         assert (found[:32] == values).all()
         expected = np.zeros(8, dtype) if fill is None else np.full(8, np.array(fill, dtype))
         assert found[32:].tobytes() == expected.tobytes()
-
-
-def test_structs_that_no_metadata_can_describe_are_refused_before_any_work(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    padded = np.dtype({"names": ["a", "b"], "formats": ["<i2", "<f8"], "offsets": [0, 8], "itemsize": 16})
-    with h5py.File(tmp_path / "old.h5", "w") as file:
-        file["x"] = VALUES
-        file["y"] = np.zeros(4, padded)
-    with pytest.raises(UnsupportedError, match=f"array {tmp_path}/old.h5/y"):
-        convert(tmp_path / "old.h5", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
 def test_attributes_of_a_group_without_arrays_in_a_zip_file(tmp_path: Path) -> None:

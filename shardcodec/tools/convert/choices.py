@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ...compat import READS_SHARDS_OF_STRUCTS
 from ...format.codecs import CodecLike
 from ..advise import AccessPattern, Proposal, advise, fitting_access
 from ..related_nodes import axes_of_levels, is_match
@@ -39,6 +40,10 @@ __all__ = [
 CHUNK_NBYTES = 1 << 20
 # Arrays of a group that are smaller have no shards, unless all are.
 SMALL_NBYTES = 1 << 20
+
+NO_SHARDS_OF_STRUCTS = (
+    "this version of zarr cannot read shards of structs itself; --shards makes them all the same"
+)
 
 Kind = Literal["chunks", "shards"]
 Axes = tuple[str | None, ...]
@@ -230,6 +235,11 @@ def choices_of_arrays(tree: SourceTree, choices: Choices) -> dict[str, ArrayChoi
             resolved[source.name] = ArrayChoices(rules.plain(has_shards=False), why)
     for misfit in unfit.values():
         raise misfit
+    for source in () if READS_SHARDS_OF_STRUCTS else arrays:
+        chosen = resolved[source.name].choices
+        if source.dtype.kind == "V" and source.bytes is None and rules.are_silent_on_shards(source):
+            why = resolved[source.name].kept or NO_SHARDS_OF_STRUCTS
+            resolved[source.name] = ArrayChoices(replace(chosen, has_shards=False), why)
     return resolved
 
 
@@ -353,6 +363,10 @@ class _Rules:
         rules = [rule for kind in ("chunks", "shards") for rule in self._rules[kind] if rule.arrays != ALL]
         is_named = any(is_match(source.name, rule.arrays) for rule in rules)
         return source.shard_shape is None and not is_named
+
+    def are_silent_on_shards(self, source: SourceArray) -> bool:
+        """Return True for an array without shards, if the user has not asked for any."""
+        return source.shard_shape is None and not self._rules["shards"] and self._choices.like is None
 
     def of(self, source: SourceArray, *, has_shards: bool = True) -> ArrayChoices:
         """Return the choices for one array, as if it were not small; without `has_shards` no rule for shards counts."""

@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...arguments import shortened
 from ...errors import ShardError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.byte_document import byte_document
-from ...format.dtypes import DType, as_dtype, parse_data_type
+from ...format.checks import unsupported
+from ...format.dtypes import DType, as_dtype, dtype_to_json, packed, parse_data_type
 from ...storage.kinds import file_above
 from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
+from ..report import LeftArray
 from .source import (
     Ints,
     ObjectSource,
@@ -185,9 +189,19 @@ def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
             datasets[name] = node  # a named type has no elements
     facts = {name: partial(_facts, node, axes) for name, node in datasets.items()}
     chosen = selection.arrays(datasets, KnownNodes(facts, groups))
-    arrays = tuple(_dataset(node, name, axes) for name, node in datasets.items() if name in chosen)
+    arrays: list[SourceArray] = []
+    left: list[LeftArray] = []
+    for name, node in datasets.items():
+        if name not in chosen:
+            continue
+        try:
+            arrays.append(_dataset(node, name, axes))
+        except UnsupportedError as error:
+            if selection.names(name):
+                raise
+            left.append(LeftArray(name, str(error.context["reason"]), is_unreadable=False))
     unchosen = tuple(name for name in datasets if name not in chosen)
-    return SourceTree(place, arrays, groups, notes=tuple(notes), unchosen=unchosen)
+    return SourceTree(place, tuple(arrays), groups, notes=tuple(notes), left=tuple(left), unchosen=unchosen)
 
 
 def _facts(values: Any, axes: _Axes) -> ArrayFacts:
@@ -229,61 +243,159 @@ def _is_dimension_only(values: Any) -> bool:
     return bool(values.is_scale) and np.bytes_(values.attrs.get("NAME", b"")).startswith(_NO_VARIABLE)
 
 
-def _is_text(dtype: Any) -> bool:
-    """Return True for strings of any length."""
-    import h5py
-
-    kind = h5py.check_string_dtype(dtype)
-    return kind is not None and kind.length is None
-
-
 def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
+    """Return the source for a dataset; raise `UnsupportedError` if Zarr v3 has no data type for its elements."""
     file = values.file.filename  # an external link leads to another file
     place = f"{file}{values.name}"
-    if values.shape is None:
-        raise UnsupportedError(f"{place}: expected elements, got an empty dataspace")
-    names = axes.names(values)
-    given, notes = _attributes_of_hdf5(values)
-    if _is_text(values.dtype):
-        known = array_attributes(given, TEXT, has_names=names is not None or not values.shape)
-        known["notes"] = (*notes, *known["notes"])
-        fields = string_source_fields(values, values.asstr())
-        return _Text(name, place, **fields, **known, dimension_names=names, file=file)
     try:
-        dtype = as_dtype(np.dtype(values.dtype))
-        known = array_attributes(given, dtype, has_names=names is not None or not values.shape)
-        known["notes"] = (*notes, *known["notes"])
-        if values.dtype.names is None and values.fillvalue is not None:
-            known["fill_value"] = values.fillvalue
-        fields = fields_of(values, **known, dimension_names=names)
-    except ShardError as error:
-        raise UnsupportedError(f"{place}: {error.message}; choose other arrays with --only") from error
-    return _Dataset(name, place, **fields, file=file)
+        kind = _type_of(values)
+    except (ShardError, TypeError) as error:  # h5py raises the second for types that numpy does not have
+        reason = error.message if isinstance(error, ShardError) else f"expected a type of numpy: {error}"
+        raise UnsupportedError(
+            f"{place}: {reason}; choose other arrays with --only", reason=reason
+        ) from error
+    names, shape = axes.names(values), axes.shape(values)
+    given, notes = _attributes_of_hdf5(values)
+    known = array_attributes(given, kind or TEXT, has_names=names is not None or not values.shape)
+    known["notes"] = (*notes, *known["notes"], *_notes_on_elements(values, shape))
+    known |= {"dimension_names": names, "shape": shape}
+    fill = _fill_value(values)
+    if kind is None:
+        strings = _Extended.of(values.asstr(), shape, object, (fill or b"").decode("utf-8", "replace"))
+        return _Text(name, place, **{**string_source_fields(values, strings), **known}, file=file)
+    if fill is not None and kind.names is None:
+        known["fill_value"] = fill
+    elements = _Extended.of(values, shape, kind, np.zeros((), kind)[()] if fill is None else fill)
+    return _Dataset(name, place, **{**fields_of(values, **known), "values": elements}, file=file)
+
+
+def _type_of(values: Any) -> DType | None:
+    """Return the data type of a dataset; None for strings of any length. Raise an error if Zarr v3 has none for it."""
+    if values.shape is None:
+        unsupported("", "expected elements, got an empty dataspace")
+    reason = _has_any_length(values.dtype)
+    if reason == _TEXT_OF_ANY_LENGTH:
+        return None
+    if reason is not None:
+        unsupported("", f"expected elements of a fixed size, got {reason}")
+    dtype = packed(as_dtype(np.dtype(values.dtype)))
+    dtype_to_json(dtype)  # raises the error of a type that only shards can hold
+    return dtype
+
+
+_TEXT_OF_ANY_LENGTH = "text of any length"
+
+
+def _has_any_length(dtype: Any) -> str | None:
+    """Return which elements of a type have any length, or are valid only in their file; None if there are none."""
+    import h5py
+
+    for name in dtype.names or ():
+        if (reason := _has_any_length(dtype[name])) is not None:
+            return f"{reason} in the field {name!r}"
+    if dtype.subdtype is not None:
+        return _has_any_length(dtype.subdtype[0])
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "references"
+    if (text := h5py.check_string_dtype(dtype)) is not None:
+        return _TEXT_OF_ANY_LENGTH if text.length is None else None
+    item = h5py.check_vlen_dtype(dtype)
+    return None if item is None else f"lists of any length of {_has_any_length(item) or item}"
+
+
+def _fill_value(values: Any) -> Any:
+    """Return the fill value of a dataset; None if it has none, or an undefined one."""
+    import h5py
+
+    defined = values.id.get_create_plist().fill_value_defined()
+    return None if defined == h5py.h5d.FILL_VALUE_UNDEFINED else values.fillvalue
+
+
+def _notes_on_elements(values: Any, shape: Ints) -> Iterator[str]:
+    import h5py
+
+    if (names := h5py.check_enum_dtype(values.dtype)) is not None:
+        yield f"an enumeration is written as its numbers; their names are {shortened(str(names))}"
+    if shape != values.shape:
+        yield (
+            f"unlimited dimensions: the source stores {values.shape} elements; the rest has the fill value, as netCDF reads it"
+        )
+
+
+class _Extended:
+    """A dataset that is shorter than its unlimited dimensions: the rest has the fill value, as netCDF reads it."""
+
+    def __init__(self, values: Any, shape: Ints, dtype: Any, fill: Any) -> None:
+        self.shape, self.dtype = shape, dtype
+        self._values, self._fill = values, fill
+
+    @classmethod
+    def of(cls, values: Any, shape: Ints, dtype: Any, fill: Any) -> Any:
+        """Return a dataset, or the view of its text, extended to a shape."""
+        return values if values.shape == shape else cls(values, shape, dtype, fill)
+
+    def __getitem__(self, box: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        out = np.full([axis.stop - axis.start for axis in box], self._fill, self.dtype)
+        stored = tuple(
+            slice(axis.start, max(axis.start, min(axis.stop, n)))
+            for axis, n in zip(box, self._values.shape, strict=True)
+        )
+        inside = tuple(slice(axis.stop - axis.start) for axis in stored)
+        if out[inside].size:
+            out[inside] = self._values[stored]
+        return out
 
 
 class _Axes:
-    """Names of axes: labels, dimension scales, and the dimensions of netCDF."""
+    """The dimensions of datasets: labels, dimension scales, and the dimensions of netCDF."""
 
     def __init__(self) -> None:
-        self._by_number: dict[str, dict[int, str]] = {}
+        self._by_number: dict[str, dict[int, Any]] = {}
+        self._lengths: dict[Any, int] = {}
 
     def names(self, values: Any) -> tuple[str | None, ...] | None:
-        """Return the names of the axes of a dataset; None if it has none.
+        """Return the names of the axes of a dataset, their labels or those of their scales; None if it has none."""
+        labels = tuple(
+            str(axis.label) or (None if scale is None else _base_name(scale))
+            for axis, scale in zip(values.dims, self._scales(values), strict=True)
+        )
+        return labels if any(labels) else None
 
-        A scale has no scales itself. Its axis has its own name, and netCDF numbers the axes of a scale that has several.
+    def shape(self, values: Any) -> Ints:
+        """Return the shape of a dataset, in which each unlimited dimension is as long as for the longest dataset."""
+        scales = self._scales(values)
+        return tuple(
+            int(n) if scale is None else max(int(n), self._length(scale))
+            for n, scale in zip(values.shape, scales, strict=True)
+        )
+
+    def _scales(self, values: Any) -> tuple[Any, ...]:
+        """Return the scale of each axis, or None.
+
+        A scale has no scales itself. It is that of its axis, and netCDF numbers the axes of a scale that has several.
         """
-        labels = tuple(_label(axis) for axis in values.dims)
-        if any(labels):
-            return labels
-        if not values.is_scale:
-            return None
-        if len(labels) == 1:
-            return (_base_name(values),)
+        scales = tuple(axis[0] if len(axis) else None for axis in values.dims)
+        if not values.is_scale or any(scales):
+            return scales
+        if len(scales) == 1:
+            return (values,)
         numbers = np.ravel(values.attrs.get("_Netcdf4Coordinates", ())).tolist()
-        known = self._numbered(values.file) if len(numbers) == len(labels) else {}
-        return tuple(known[n] for n in numbers) if known and all(n in known for n in numbers) else None
+        known = self._numbered(values.file) if len(numbers) == len(scales) else {}
+        return tuple(known[n] for n in numbers) if known and all(n in known for n in numbers) else scales
 
-    def _numbered(self, file: Any) -> dict[int, str]:
+    def _length(self, scale: Any) -> int:
+        """Return the length of an unlimited dimension: that of the longest dataset on it; 0 for any other dimension."""
+        if not scale.maxshape or scale.maxshape[0] is not None:
+            return 0
+        if scale not in self._lengths:
+            lengths = [scale.shape[0]]
+            for reference, axis in scale.attrs.get("REFERENCE_LIST", ()):
+                with suppress(KeyError, ValueError, OSError, IndexError):  # a dataset that was removed
+                    lengths.append(scale.file[reference].shape[axis])
+            self._lengths[scale] = int(max(lengths))
+        return self._lengths[scale]
+
+    def _numbered(self, file: Any) -> dict[int, Any]:
         """Return the dimensions of a netCDF file by number."""
         known = self._by_number.get(file.filename)
         if known is None:
@@ -291,15 +403,10 @@ class _Axes:
 
             def look(_: str, node: Any) -> None:
                 if getattr(node, "is_scale", False) and (n := node.attrs.get("_Netcdf4Dimid")) is not None:
-                    known[int(n)] = _base_name(node)
+                    known[int(n)] = node
 
             file.visititems(look)
         return known
-
-
-def _label(axis: Any) -> str | None:
-    """Return the name of an axis: its label, or the name of its scale."""
-    return str(axis.label) or (_base_name(axis[0]) if len(axis) else None)
 
 
 def _base_name(node: Any) -> str:

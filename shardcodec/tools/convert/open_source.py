@@ -45,6 +45,7 @@ from .source import (
     SourceTree,
     array_attributes,
     decoded_source,
+    instead_of,
     is_array_like,
     object_source,
 )
@@ -119,6 +120,11 @@ def open_source(
         raise FileNotFoundError(
             f"{tree.place}: expected an array or a group that matches {unknown!r}, but there is none; there are {_listed(arrays)}"
         )
+    if not names and tree.left and selection.only:
+        first = tree.left[0]
+        raise UnsupportedError(
+            f"{tree.place}: {first.name}: {first.problem}; choose other arrays with --only"
+        )
     if not names and not folders and (selection.only or selection.exclude):
         but = f" and not {list(selection.exclude)}" if selection.exclude else ""
         raise FileNotFoundError(
@@ -179,7 +185,7 @@ def open_foreign(source: Any, options: Options, selection: Selection) -> SourceT
         if not is_array_like(source):
             raise TypeError(
                 "source: expected a path, a URL, a zarr store or an object with shape, dtype and __getitem__, got "
-                f"{type(source).__name__}"
+                f"{instead_of(source)}"
             )
         values = object_source(source)
         return SourceTree(values.place, (values,))
@@ -196,8 +202,16 @@ def _zarr_tree(
     array: str | None,
     storage_options: Mapping[str, Any] | None,
 ) -> SourceTree:
-    with _named(str(source)):
-        targets, root = _targets(source, selection, array, storage_options)
+    try:
+        with _named(str(source)):
+            targets, root = _targets(source, selection, array, storage_options)
+    except FileNotFoundError as error:
+        if not _is_tiff(source):
+            raise
+        raise FileNotFoundError(
+            f"{source}: expected a Zarr or HDF5 file, got a TIFF, which tifffile opens as Zarr. In Python: "
+            f"tools.convert(tifffile.imread({str(source)!r}, aszarr=True), destination)"
+        ) from error
     nodes = KnownNodes({}, {}) if root is None else ZarrNodes(root)
     chosen = selection.arrays([target.name for target in targets], nodes)
     arrays: list[SourceArray] = []
@@ -206,11 +220,10 @@ def _zarr_tree(
     for target in targets:
         if target.name and target.name not in chosen:
             continue
-        is_named = selection.nodes is not None or (selection.only and selection.matches(target.name))
         try:
             opened = _open(target, options)
         except UnsupportedError as error:
-            if is_named or not target.name or not has_objects(target.document):
+            if not target.name or selection.names(target.name) or not _has_no_type(target.document):
                 raise
             unsupported.append(LeftArray(target.name, error.message, is_unreadable=False))
             continue
@@ -253,6 +266,16 @@ def _zarr_tree(
         left=tuple(unsupported),
         unchosen=tuple(target.name for target in targets if target.name not in chosen),
     )
+
+
+def _is_tiff(source: Any) -> bool:
+    """Return True for the path of a TIFF, which is known by its first bytes, and for a URL that ends as that of a TIFF."""
+    if is_url(source):
+        return str(source).lower().endswith((".tif", ".tiff"))
+    if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
+        return False
+    with open(source, "rb") as file:
+        return file.read(4) in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def _with_ome_05(
@@ -331,6 +354,20 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
         dtype, fill = TEXT, given if isinstance(given, str) else None  # a number, such as 0, masks no text
     has_names = opened.dimension_names is not None
     return replace(opened, **array_attributes(opened.attributes, dtype, has_names=has_names, fill=fill))
+
+
+def _has_no_type(document: Mapping[str, Any]) -> bool:
+    """Return True for the ``.zarray`` of Python objects, or of structs with fields of several elements, which Zarr v3 does not have."""
+    return has_objects(document) or (
+        document.get("zarr_format") == 2 and _has_array_fields(document.get("dtype"))
+    )
+
+
+def _has_array_fields(dtype: Any) -> bool:
+    fields = dtype if isinstance(dtype, list) else []
+    return any(
+        isinstance(field, list) and (len(field) > 2 or _has_array_fields(field[1])) for field in fields
+    )
 
 
 def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from ...access.box_reader import Folder
-from ...errors import CodecError, ShardError
-from ...format.attributes import MASK, as_json_attributes, masked_attributes
+from ...errors import CodecError, ShardError, UnsupportedError
+from ...format.attributes import MASK, as_json_attributes, masked_attributes, with_finite_missing
 from ...format.byte_document import ByteDocument, byte_document
 from ...format.codecs import Bytes, Codec
-from ...format.dtypes import DType, as_dtype, ml_name, swap_fields
+from ...format.dtypes import DType, as_dtype, ml_name, packed, swap_fields
 from ...format.metadata import KeyEncoding, key_encoding
 from ...format.spec import ChainSpec
 from ...storage.files import open_file
@@ -45,6 +45,7 @@ __all__ = [
     "decoded_source",
     "fields_of",
     "file_state",
+    "instead_of",
     "is_array_like",
     "object_source",
 ]
@@ -94,17 +95,14 @@ class StoredObjects:
     def _list(self) -> Coords | None:
         store, prefix = self._folder.store, self._folder.prefix
         # the objects of a view have other keys in its store
-        if (
-            not LEAST_GRID <= self.n_grid < 2**62
-            or self._folder.base is not None
-            or not store.supports_listing
-        ):
+        if not LEAST_GRID <= self.n_grid < 2**62 or self._folder.base is not None:
+            return None
+        keys = store.listed(prefix, with_folders=True, all_of_them=True)
+        if keys is None:
             return None
         most = max(MAX_LISTED, self.n_grid // LISTED_DIVISOR)
         positions: list[Ints] = []
-        for key in store.keys(
-            prefix, with_folders=True
-        ):  # a folder in the place of an object is an error of its read
+        for key in keys:  # a folder in the place of an object is an error of its read
             coords = self._keys.coords(key.removeprefix(prefix).rstrip("/"), len(self.grid))
             if coords is not None and all(i < n for i, n in zip(coords, self.grid, strict=True)):
                 positions.append(coords)
@@ -363,18 +361,29 @@ class ObjectSource(SourceArray):
         box = tuple(slice(a, a + n) for a, n in zip(start, out.shape, strict=True))
         with self.turn:
             try:
-                elements = np.asarray(self.values[box])
+                elements = np.asarray(self._filled(self.values[box]))
             except MemoryError:
                 raise
             except Exception as error:
                 raise self.located(error, start, out.shape) from error
         if ml_name(elements.dtype) is not None:
             elements = elements.view(out.dtype)
-        if elements.shape != out.shape:
-            raise ValueError(
-                f"{self.place}: expected elements of shape {out.shape} for {box}, got {elements.shape}"
+        # a scalar of text is only as long as its text
+        is_text = out.dtype.kind in "SU" and elements.dtype.kind == out.dtype.kind
+        casting: Any = "safe" if is_text else "equiv"
+        if elements.shape != out.shape or not np.can_cast(elements.dtype, out.dtype, casting):
+            raise UnsupportedError(
+                f"{self.place}: expected elements of the dtype {out.dtype} and the shape {out.shape}, got {elements.dtype} and "
+                f"{elements.shape}",
+                expected=(out.dtype, out.shape),
+                actual=(elements.dtype, elements.shape),
             )
-        np.copyto(out, elements, casting="equiv")
+        np.copyto(out, elements, casting=casting)
+
+    def _filled(self, elements: Any) -> Any:
+        """Return elements with the fill value in place of those that numpy or dask have masked, whose data mean nothing."""
+        is_masked = isinstance(getattr(self.values, "_meta", self.values), np.ma.MaskedArray)
+        return np.ma.filled(elements, self.fill_value) if is_masked else elements
 
     def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
         """Return an error of a read that names what was read."""
@@ -386,12 +395,53 @@ class ObjectSource(SourceArray):
         return None
 
 
+def instead_of(values: Any) -> str:
+    """Return the type of an object that cannot be converted, and what a user can give in place of it."""
+    name, package = type(values).__name__, type(values).__module__.partition(".")[0]
+    instead = _INSTEAD.get(package, "give numpy.asarray(source)")
+    return f"{name if package == 'builtins' else f'{package}.{name}'}; {instead}"
+
+
+_INSTEAD = {
+    "dask": "give an array of known shape (compute_chunk_sizes) whose blocks have its dtype",
+    "h5py": "give the path in its file, such as 'data.h5/images'",
+    "netCDF4": "call source.set_auto_maskandscale(False) for the stored elements, or convert the file",
+    "nibabel": "give numpy.asarray(source), or source.get_unscaled() for the stored elements",
+    "numpy": "give elements of a fixed size, such as source.astype('U20')",
+    "scipy": "give source.toarray(), or convert its parts, such as source.tocsr().data, one by one",
+    "sparse": "give source.todense(), or convert its parts one by one",
+    "tensorstore": "give an open TensorStore whose origin is 0, such as source.translate_to[0]",
+    "xarray": "give its variables one by one, or write it with to_zarr and give the path",
+    "zarr": "give source.store_path, or its path",
+}
+
+
 def object_source(values: Any) -> ObjectSource:
-    """Return the source for an array-like object; raise `UnsupportedError` if shardcodec does not have the data type."""
-    fields = fields_of(values)
-    if ml_name(fields["dtype"]) is not None:
-        fields |= _raw_elements(fields)
-    return ObjectSource("", f"<{type(values).__name__}>", **fields)
+    """Return the source for an array-like object, of which one element is read.
+
+    Raises
+    ------
+    UnsupportedError
+        shardcodec does not have the data type, or the elements that the object gives are not of its shape and dtype.
+    TypeError
+        Shape or dtype are not those of an array.
+    """
+    try:
+        fields = fields_of(values)
+        if ml_name(fields["dtype"]) is not None:
+            fields |= _raw_elements(fields)
+        source = ObjectSource("", f"<{type(values).__name__}>", **fields)
+        if all(source.shape):
+            source.read((0,) * len(source.shape), np.empty((1,) * len(source.shape), source.dtype))
+    except (ShardError, OSError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and isinstance(
+            error.__cause__, OSError
+        ):  # of what is behind the object
+            raise
+        kind = TypeError if isinstance(error, TypeError | ValueError) else UnsupportedError
+        detail = error.message if isinstance(error, ShardError) else error
+        raise kind(f"source: {detail}; this is {instead_of(values)}") from error
+    return source
 
 
 def _raw_elements(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -409,7 +459,10 @@ def fields_of(values: Any, **known: Any) -> dict[str, Any]:
 
     `known` has the fields that the caller knows better.
     """
-    dtype = as_dtype(np.dtype(values.dtype))
+    given = values.dtype
+    if type(values).__module__.startswith("tensorstore"):  # its data types are no types of numpy
+        given = given.numpy_dtype
+    dtype = packed(as_dtype(np.dtype(given)))
     fill = getattr(values, "fill_value", None)
     if fill is None or dtype.names is not None:
         fill = np.zeros((), dtype)[()]
@@ -436,11 +489,15 @@ def array_attributes(
 
     xarray can read an array whose axes have names, and its mask; `fill` is the fill value, if xarray masks it.
     """
+    notes: tuple[str, ...] = ()
+    if has_names:
+        given, notes = with_finite_missing(given, dtype, fill)
     masks = {name: value for name, value in given.items() if has_names and name == MASK}
-    attributes, notes = as_json_attributes({name: given[name] for name in given if name not in masks})
+    attributes, more = as_json_attributes({name: given[name] for name in given if name not in masks})
+    notes += more
     if has_names:
         attributes, more = masked_attributes(as_json_attributes(masks)[0] | attributes, dtype, fill)
-        notes = (*notes, *more)
+        notes += more
     return {"attributes": attributes, "notes": notes}
 
 

@@ -1,0 +1,334 @@
+# test_convert_hdf5.py - convert: datasets of HDF5 that Zarr v3 has no type for, structs with gaps, unlimited dimensions
+# SPDX-License-Identifier: MIT
+"""One dataset without a data type of Zarr v3 does not stop the conversion of its file; the report names it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+import zarr
+from helpers import quiet
+
+import shardcodec
+from shardcodec.cli.app import run
+from shardcodec.errors import UnsupportedError
+from shardcodec.tools import convert, run_part, verify
+from shardcodec.tools.convert.convert import plan_convert
+
+h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+
+VALUES = np.arange(12.0).reshape(3, 4)
+
+
+def stored(new: Path, path: str) -> Any:
+    with quiet():  # zarr 3.1 cannot read shards of structs itself
+        return shardcodec.attach(zarr.open_array(new / path, mode="r"))[...]
+
+
+# ---- datasets without a data type of Zarr v3
+
+
+def time_type(file: Any) -> None:
+    space = h5py.h5s.create_simple((3,))
+    h5py.h5d.create(file["uns"].id, b"odd", h5py.h5t.UNIX_D32LE, space)
+
+
+def odd_integers(file: Any) -> None:
+    kind = h5py.h5t.NATIVE_INT32.copy()
+    kind.set_size(3)
+    h5py.h5d.create(file["uns"].id, b"odd", kind, h5py.h5s.create_simple((3,)))
+
+
+TEXT_TABLE = [("names", h5py.string_dtype()), ("score", "f4")]
+ODD: dict[str, Callable[[Any], Any]] = {
+    "a table with text": lambda file: file.create_dataset("uns/odd", data=np.array([("a", 1)], TEXT_TABLE)),
+    "a table of references": lambda file: file.create_dataset("uns/odd", (2,), [("group", h5py.ref_dtype)]),
+    "a table of lists": lambda file: file.create_dataset("uns/odd", (2,), [("x", h5py.vlen_dtype("f8"))]),
+    "a table of arrays": lambda file: file.create_dataset("uns/odd", (2,), [("x", "f4", (3,))]),
+    "no elements": lambda file: file.create_dataset("uns/odd", data=h5py.Empty("f4")),
+    "no text": lambda file: file.create_dataset("uns/odd", data=h5py.Empty(h5py.string_dtype())),
+    "references": lambda file: file.create_dataset("uns/odd", (1,), h5py.ref_dtype),
+    "regions": lambda file: file.create_dataset("uns/odd", (1,), h5py.regionref_dtype),
+    "lists": lambda file: file.create_dataset("uns/odd", (2,), h5py.vlen_dtype("i4")),
+    "lists of text": lambda file: file.create_dataset("uns/odd", (2,), h5py.vlen_dtype(h5py.string_dtype())),
+    "arrays": lambda file: file.create_dataset("uns/odd", (2,), np.dtype(("f4", (3,)))),
+    "long doubles": lambda file: file.create_dataset("uns/odd", (2,), "longdouble"),
+    "times": time_type,
+    "integers of 3 bytes": odd_integers,
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_dataset_without_a_type_is_left_out_and_named(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One such dataset was the end of the whole file: of most MATLAB files, of NWB and h5ad."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"] = VALUES
+        file["uns/even"] = np.arange(3)
+        file["uns"].attrs["column-order"] = ["even", "odd"]
+        ODD[kind](file)
+    assert run(["convert", str(tmp_path / "a.h5"), str(tmp_path / "new"), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    (left,) = report["left_arrays"]
+    assert left["name"] == "uns/odd" and left["problem"] and not left["is_unreadable"]
+    assert report["is_complete"]
+    assert (stored(tmp_path / "new", "X") == VALUES).all()
+    with quiet():
+        assert sorted(zarr.open_group(tmp_path / "new/uns", mode="r").array_keys()) == ["even"]
+    for how in ({"array": "uns/odd"}, {"only": "uns/od*"}):  # nothing else was asked for
+        with pytest.raises(UnsupportedError, match="uns/odd"):
+            convert(tmp_path / "a.h5", tmp_path / "none", **how)
+    with pytest.raises(UnsupportedError, match="uns/odd"):
+        convert(tmp_path / "a.h5/uns/odd", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_plan_names_what_is_left_out_and_its_parts_go_on(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"] = VALUES
+        ODD["lists"](file.create_group("uns").file)
+    planned = plan_convert(
+        str(tmp_path / "a.h5"), str(tmp_path / "new"), str(tmp_path / "job.json"), n_parts=1
+    )
+    assert [one.name for one in planned.left_arrays] == ["uns/odd"]
+    assert run_part(str(tmp_path / "job.json"), 0).is_complete
+
+
+def matlab(file: Any) -> list[str]:
+    """A file of MATLAB 7.3: cells are references into ``#refs#``, no elements are the shape of none."""
+    file["image"] = VALUES
+    file["image"].attrs["MATLAB_class"] = np.bytes_(b"double")
+    file["#refs#/a"] = np.frombuffer("text".encode("utf-16-le"), "<u2")[:, None]
+    file["cells"] = np.array([[file["#refs#/a"].ref]], h5py.ref_dtype)
+    file["struct/gain"] = np.array([[2.0]])
+    file["empty"] = np.array([0, 0], "u8")
+    file["empty"].attrs["MATLAB_empty"] = np.uint8(1)
+    return ["cells"]
+
+
+def nwb(file: Any) -> list[str]:
+    """Electrodes of NWB: a table of columns, one of which has references to groups."""
+    table = file.create_group("general/extracellular_ephys/electrodes")
+    file.create_group("general/extracellular_ephys/shank0")
+    table["id"] = np.arange(2)
+    table["location"] = np.array(["CA1", "CA3"], h5py.string_dtype())
+    table["group"] = np.array([file["general/extracellular_ephys/shank0"].ref] * 2, h5py.ref_dtype)
+    table.attrs["colnames"] = ["location", "group"]
+    file["acquisition/series/data"] = VALUES
+    file["acquisition/series/data"].attrs["unit"] = "volts"
+    spans = file.create_dataset(
+        "intervals/epochs/timeseries", (1,), [("idx_start", "i4"), ("timeseries", h5py.ref_dtype)]
+    )
+    spans.attrs["description"] = "of epochs"
+    return ["general/extracellular_ephys/electrodes/group", "intervals/epochs/timeseries"]
+
+
+def h5ad(file: Any) -> list[str]:
+    """A file of AnnData after ``rank_genes_groups``, with records of text and a None."""
+    file.attrs["encoding-type"] = "anndata"
+    file["X"] = VALUES
+    records = np.array([("g1", "g2"), ("g3", "g4")], [("0", h5py.string_dtype()), ("1", h5py.string_dtype())])
+    file.create_dataset("uns/rank_genes_groups/names", data=records)
+    file["uns/rank_genes_groups/scores"] = np.zeros(2, [("0", "f4"), ("1", "f4")])
+    file["uns/log1p/base"] = h5py.Empty("f4")
+    file["uns/log1p/base"].attrs["encoding-type"] = "null"
+    return ["uns/log1p/base", "uns/rank_genes_groups/names"]
+
+
+@pytest.mark.parametrize("write", [matlab, nwb, h5ad])
+def test_files_of_matlab_nwb_and_scanpy(write: Callable[[Any], list[str]], tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        expected = write(file)
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    assert report.is_complete
+    assert sorted(one.name for one in report.left_arrays) == expected
+    with h5py.File(tmp_path / "a.h5") as file:
+        for array in report.arrays:
+            values = file[array.name].asstr()[...] if array.dtype == "string" else file[array.name][...]
+            assert np.array_equal(stored(tmp_path / "new", array.name), values)
+
+
+# ---- types that Zarr v3 has
+
+
+def test_undefined_fill_value_is_the_default(tmp_path: Path) -> None:
+    """It was a traceback of h5py, which `--exclude` of the dataset did not help."""
+    created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    undefine = ctypes.CDLL(h5py.h5p.__file__).H5Pset_fill_value
+    undefine.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    assert undefine(created.id, h5py.h5t.NATIVE_INT32.id, None) == 0
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        space = h5py.h5s.create_simple((3,))
+        made = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, created)
+        h5py.Dataset(made)[...] = [4, 5, 6]
+        with pytest.raises(RuntimeError):
+            _ = file["x"].fillvalue
+    assert convert(tmp_path / "a.h5", tmp_path / "new").is_complete
+    assert stored(tmp_path / "new", "x").tolist() == [4, 5, 6]
+    with quiet():
+        assert zarr.open_array(tmp_path / "new/x", mode="r").fill_value == 0
+
+
+PADDED = np.dtype([("flag", "u1"), ("time", "<u8"), ("value", "<u2")], align=True)
+STRUCTS = {
+    "gaps": PADDED,
+    "gap at the end": np.dtype({"names": ["a"], "formats": ["<u2"], "offsets": [0], "itemsize": 7}),
+    "another order": np.dtype({"names": ["a", "b"], "formats": ["<u4", ">u2"], "offsets": [2, 0]}),
+    "nested": np.dtype([("id", "u1"), ("inner", PADDED)], align=True),
+    "text and times": np.dtype([("name", "S3"), ("value", "c16"), ("ok", "?")], align=True),
+}
+
+
+@pytest.mark.parametrize("shards", [None, 1 << 20])
+@pytest.mark.parametrize("kind", STRUCTS)
+def test_struct_with_gaps_is_packed(kind: str, shards: int | None, tmp_path: Path) -> None:
+    """Each C struct with fields of several sizes has gaps, which no metadata of Zarr v3 can describe."""
+    table = np.zeros(5, STRUCTS[kind])
+    table.view("u1")[...] = np.arange(table.nbytes) % 2
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = table
+    report = convert(tmp_path / "a.h5", tmp_path / "new", shards=shards, verify="full")
+    assert report.is_complete and not report.left_arrays
+    new = stored(tmp_path / "new", "t")
+    assert new.dtype.itemsize < table.dtype.itemsize or kind == "another order"
+    assert new.tolist() == table.tolist()
+    with quiet():  # zarr 3.1 cannot read shards of structs
+        if shards is None:
+            assert zarr.open_array(tmp_path / "new/t", mode="r")[...].tolist() == table.tolist()
+
+
+def test_names_of_an_enumeration_are_said(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=[0, 1, 0], dtype=h5py.enum_dtype({"off": 0, "on": 1}, "i1"))
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    assert stored(tmp_path / "new", "x").tolist() == [0, 1, 0]
+    assert any("'on': 1" in note for note in report.arrays[0].notes)
+
+
+# ---- unlimited dimensions
+
+
+def write_unequal(path: Path) -> None:
+    """Write a file as netCDF4 has it, whose variables on one unlimited dimension are stored to different lengths."""
+    with h5py.File(path, "w") as file:
+        time = file.create_dataset("time", data=np.arange(4.0), maxshape=(None,), fillvalue=-1)
+        time.make_scale("time")
+        x = file.create_dataset("x", data=np.arange(3))
+        x.make_scale("x")
+        for name, n, fill in (("full", 6, -1), ("late", 4, -5), ("never", 0, -7), ("sub/inner", 2, 9)):
+            chunks = {"maxshape": (None, 3), "chunks": (2, 3), "fillvalue": fill}
+            made = file.create_dataset(name, data=np.arange(3.0 * n).reshape(n, 3), **chunks)
+            made.dims[0].attach_scale(time)
+            made.dims[1].attach_scale(x)
+            made.attrs["_FillValue"] = np.array([fill], "f8")
+        text = file.create_dataset("text", data=["a", "b"], maxshape=(None,), dtype=h5py.string_dtype())
+        text.dims[0].attach_scale(time)
+
+
+def test_unlimited_dimensions_are_filled_up(tmp_path: Path) -> None:
+    """xarray could not open the copy: its variables had other lengths along one axis."""
+    write_unequal(tmp_path / "a.nc")
+    report = convert(tmp_path / "a.nc", tmp_path / "new", shards={"time": 4}, verify="full")
+    shapes = {one.name: one.shape for one in report.arrays}
+    assert shapes == {
+        "full": (6, 3),
+        "late": (6, 3),
+        "never": (6, 3),
+        "sub/inner": (6, 3),
+        "text": (6,),
+        "time": (6,),
+        "x": (3,),
+    }
+    assert stored(tmp_path / "new", "late").tolist() == [
+        *np.arange(12.0).reshape(4, 3).tolist(),
+        *[[-5] * 3] * 2,
+    ]
+    assert stored(tmp_path / "new", "text").tolist() == ["a", "b", "", "", "", ""]
+    assert stored(tmp_path / "new", "time").tolist() == [0, 1, 2, 3, -1, -1]
+    noted = {one.name for one in report.arrays if any("unlimited" in note for note in one.notes)}
+    assert noted == {*shapes} - {"full", "x"}
+    with quiet(), xarray.open_zarr(tmp_path / "new", consolidated=False) as new:
+        assert new["never"].isnull().all() and new["late"].notnull().sum() == 12
+    assert not verify(tmp_path / "new", against=tmp_path / "a.nc").n_findings
+
+
+@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4"])
+def test_filled_up_copy_equals_what_xarray_reads(engine: str, tmp_path: Path) -> None:
+    netcdf = pytest.importorskip("netCDF4", reason="netCDF4 is not installed")
+    pytest.importorskip("h5netcdf", reason="h5netcdf is not installed")
+    with netcdf.Dataset(tmp_path / "a.nc", "w") as file:
+        for name, n in (("time", None), ("x", 3), ("letters", 2)):
+            file.createDimension(name, n)
+        file.createVariable("time", "f8", ("time",))[0:6] = np.arange(6)
+        file.createVariable("full", "f4", ("time", "x"), fill_value=-1)[0:6] = np.arange(18).reshape(6, 3)
+        file.createVariable("late", "f4", ("time", "x"))[0:4] = 7  # with the fill value of netCDF
+        file.createVariable("never", "i4", ("time",), fill_value=-7)
+        if engine == "netcdf4":  # h5netcdf 1.8 does not fill up arrays of letters
+            file.createVariable("text", "S1", ("time", "letters"))[0:2] = np.array(
+                [[b"a", b"b"], [b"c", b"d"]]
+            )
+        file.createGroup("sub").createVariable("deep", "i8", ("time",))[0:2] = 1
+    assert convert(tmp_path / "a.nc", tmp_path / "new").is_complete
+    for group in (None, "sub"):
+        with (
+            quiet(),
+            xarray.open_dataset(tmp_path / "a.nc", engine=engine, group=group) as old,
+            xarray.open_zarr(tmp_path / "new", group=group, consolidated=False) as new,
+        ):
+            xarray.testing.assert_equal(old.load(), new.load())
+
+
+def test_scales_of_a_fixed_length_are_not_filled_up(tmp_path: Path) -> None:
+    """The edges of bins are one more than the bins."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["edges"] = np.arange(5.0)
+        file["edges"].make_scale("edges")
+        file["counts"] = np.arange(4)
+        file["counts"].dims[0].attach_scale(file["edges"])
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    assert {one.name: one.shape for one in report.arrays} == {"counts": (4,), "edges": (5,)}
+
+
+# ---- missing_value
+
+NAN, INF = np.nan, np.inf
+MISSING: dict[str, tuple[dict[str, Any], list[bool]]] = {
+    "NaN and a number": ({"missing_value": np.array([NAN, -99])}, [0, 1, 1, 0, 0]),
+    "NaN": ({"missing_value": NAN}, [0, 0, 1, 0, 0]),
+    "NaN beside a mask": ({"missing_value": [NAN, -99.0], "_FillValue": -98.0}, [0, 1, 1, 1, 0]),
+    "NaN in both": ({"missing_value": [NAN, -99.0, -98.0], "_FillValue": NAN}, [0, 1, 1, 1, 0]),
+    "infinity": ({"missing_value": [INF, -99.0]}, [0, 1, 1, 0, 1]),
+    "infinity beside a mask": ({"missing_value": [INF, NAN], "_FillValue": -98.0}, [0, 0, 1, 1, 1]),
+    "numbers": ({"missing_value": [-98.0, -99.0]}, [0, 1, 1, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("source", ["HDF5", "Zarr v2"])
+@pytest.mark.parametrize("kind", MISSING)
+def test_missing_value_that_json_does_not_have_keeps_its_mask(kind: str, source: str, tmp_path: Path) -> None:
+    """NaN became a text, and beside a text xarray took all numbers for texts, so nothing was masked."""
+    attributes, expected = MISSING[kind]
+    values = np.array([1, -99, NAN, -98, INF], "f4")
+    if source == "HDF5":
+        with h5py.File(tmp_path / "old", "w") as file:
+            file["v"], file["x"] = values, np.arange(5)
+            file["x"].make_scale("x")
+            file["v"].dims[0].attach_scale(file["x"])
+            file["v"].attrs.update({name: np.array(value, "f4") for name, value in attributes.items()})
+    else:
+        with quiet():
+            group = zarr.create_group(tmp_path / "old", zarr_format=2)
+            given = {"_ARRAY_DIMENSIONS": ["x"], **{k: np.asarray(v).tolist() for k, v in attributes.items()}}
+            group.create_array("v", shape=(5,), dtype="f4", fill_value=None, attributes=given)[...] = values
+    convert(tmp_path / "old", tmp_path / "new")
+    json.loads((tmp_path / "new/v/zarr.json").read_text(), parse_constant=pytest.fail)
+    with quiet(), xarray.open_zarr(tmp_path / "new", consolidated=False) as new:
+        assert new["v"].isnull().values.tolist() == list(map(bool, expected))
