@@ -17,7 +17,6 @@ from ...arguments import shortened
 from ...errors import ShardError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.byte_document import byte_document
-from ...format.checks import unsupported
 from ...format.dtypes import DType, as_dtype, dtype_to_json, packed, parse_data_type
 from ...storage.kinds import file_above
 from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
@@ -272,12 +271,12 @@ def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
 def _type_of(values: Any) -> DType | None:
     """Return the data type of a dataset; None for strings of any length. Raise an error if Zarr v3 has none for it."""
     if values.shape is None:
-        unsupported("", "expected elements, got an empty dataspace")
+        raise UnsupportedError("expected elements, got an empty dataspace")
     reason = _has_any_length(values.dtype)
     if reason == _TEXT_OF_ANY_LENGTH:
         return None
     if reason is not None:
-        unsupported("", f"expected elements of a fixed size, got {reason}")
+        raise UnsupportedError(f"expected elements of a fixed size, got {reason}")
     dtype = packed(as_dtype(np.dtype(values.dtype)))
     dtype_to_json(dtype)  # raises the error of a type that only shards can hold
     return dtype
