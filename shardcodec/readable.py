@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "fact_lines",
     "facts_table",
     "format_nbytes",
+    "format_ranges",
     "parse_nbytes",
 ]
 
@@ -59,6 +60,17 @@ def parse_nbytes(text: str | int, name: str = "") -> int:
         where = f"{name}: " if name else ""
         raise ValueError(f"{where}expected a size such as 512MiB or 4GB, got {text!r}")
     return nbytes
+
+
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as a text, such as ``3, 7-9``."""
+    texts, first = [], 0
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            low, high = numbers[first], numbers[i - 1]
+            texts.append(f"{low}" if low == high else f"{low}-{high}")
+            first = i
+    return ", ".join(texts)
 
 
 def facts_table(title: str, rows: Iterable[tuple[str, str]], picture: str = "") -> str:

@@ -583,6 +583,14 @@ def document_of(array: Array) -> Mapping[str, Any]:
     return array._document
 
 
-def grow(array: Array, axis: int, extent: int) -> None:
-    """Make the array at least `extent` elements long along an axis. It never becomes shorter."""
-    array._change_shape(lambda old: (*old[:axis], max(old[axis], extent), *old[axis + 1 :]))
+def grow(array: Array, axis: int, extent: int, check: Callable[[], None]) -> None:
+    """Make the array at least `extent` elements long along an axis. It never becomes shorter.
+
+    check: called under the lock of the document; if it raises, the shape does not change.
+    """
+
+    def grown(old: Ints) -> Ints:
+        check()
+        return (*old[:axis], max(old[axis], extent), *old[axis + 1 :])
+
+    array._change_shape(grown)

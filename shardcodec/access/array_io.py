@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -255,13 +255,20 @@ async def write_request(request: Request, options: Options, runner: Runner = ON_
     await replace(request.store, keys, _ElementsMaker(request, options), options, runner)
 
 
-def write_request_blocking(request: Request, options: Options, chunks: NewChunks | None = None) -> None:
+def write_request_blocking(
+    request: Request,
+    options: Options,
+    chunks: NewChunks | None = None,
+    check: Callable[[], None] | None = None,
+) -> None:
     """Store the elements of a request, in a thread that does not run an event loop; raises as `write_request`.
 
-    chunks: from `encode_ahead`.
+    chunks: from `encode_ahead`. check: called under the locks of the objects, and after the read of the states in which an object
+    store must still have them. If it raises, the objects do not change.
     """
     keys = [item.key for item in request.items]
-    run_blocking(replace(request.store, keys, _ElementsMaker(request, options, chunks), options, BLOCKING))
+    maker = _ElementsMaker(request, options, chunks, check)
+    run_blocking(replace(request.store, keys, maker, options, BLOCKING))
 
 
 def encode_ahead(request: Request, options: Options) -> NewChunks | None:
@@ -319,20 +326,28 @@ def _whole_chunks(item: ObjectSelection) -> tuple[list[int], list[Box]] | None:
 
 
 class _ElementsMaker:
-    """A `Maker` of objects with the elements of a request. chunks: the same elements, if they are encoded already."""
+    """A `Maker` of objects with the elements of a request. chunks: the same elements, if they are encoded already; check: see `write_request_blocking`."""
 
     keeps_emptied = False
 
-    def __init__(self, request: Request, options: Options, chunks: NewChunks | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        options: Options,
+        chunks: NewChunks | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self._request = request
         self._options = options
         self._chunks = chunks
+        self._check = check
 
     def begin(self) -> None:
         """Do nothing: the elements are known."""
 
     def needs_old(self, position: int) -> bool:
-        return not self._request.items[position].replaces
+        # with a check, an object that is written whole too: an object store then has a condition
+        return self._check is not None or not self._request.items[position].replaces
 
     def nbytes(self, position: int) -> int:
         item = self._request.items[position]
@@ -344,6 +359,8 @@ class _ElementsMaker:
         return math.prod(chain.shape) * int(chain.itemsize)
 
     async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
+        if self._check is not None:
+            await runner.call(self._check, inline=False)
         store = self._request.store
         streamed = [self._streamed(old.position) for old in stored]
         at_once = [old for old, new in zip(stored, streamed, strict=True) if new is None]
@@ -360,6 +377,8 @@ class _ElementsMaker:
         return Outcome([next(encoded) if new is None else new for new in streamed])
 
     def _streamed(self, position: int) -> StreamedObject | None:
+        if self._check is not None:  # a multipart upload has no condition
+            return None
         return streamed_shard(self._request, self._request.items[position], self._options)
 
     def _is_small(self, items: Sequence[WriteItem]) -> bool:

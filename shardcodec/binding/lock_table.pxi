@@ -7,7 +7,7 @@
 # A method keeps the GIL, except while a thread waits, so it is atomic for other threads as well. A free-threaded Python has
 # no GIL: there a critical section of the table takes its place, with the same property.
 
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from contextvars import ContextVar
 
 cdef enum:
@@ -241,3 +241,66 @@ cdef class FreeHold:
     def __dealloc__(self):
         if self.is_held:  # as in `Hold`
             self.table.release(self.key)
+
+
+cdef class Mutex:
+    """A lock over data that threads share; callers whom signal handlers may interrupt change the data in steps, which are not torn.
+
+    A thread in which no handler runs holds the mutex for a block. A caller decides without it, and then makes all changes in one
+    `step`. It is refused if the data have changed since the caller read `version`.
+    """
+
+    cdef object lock
+    cdef object owner     # the thread that holds the lock
+    cdef uint64_t n_turns # of the lock: taken and released; odd while a thread holds it
+
+    def __init__(self):
+        self.lock = allocate_lock()
+
+    cdef int take(self) except -1:
+        if self.owner == get_ident():
+            raise RuntimeError(
+                "expected no call to a stream from a signal handler that has interrupted another one at this point; let the handler "
+                "set a flag, and call the stream when the interrupted call has returned"
+            )
+        self.lock.acquire()
+        self.owner = get_ident()
+        self.n_turns += 1
+        return 0
+
+    cdef int leave(self) except -1:
+        self.n_turns += 1
+        self.owner = None
+        self.lock.release()
+        return 0
+
+    @property
+    def version(self):
+        """A number that stays the same until the data change. No thread holds the mutex when it is returned."""
+        cdef uint64_t version = self.n_turns
+        while version & 1:
+            self.take()
+            self.leave()
+            version = self.n_turns
+        return version
+
+    def step(self, uint64_t version, changes):
+        """Make changes, and return True; return False, and make none, if the data have another version by now.
+
+        changes: tuples of a function and its arguments. Functions of C cannot be interrupted; one of Python could be.
+        """
+        self.take()
+        try:
+            if version + 1 != self.n_turns:
+                return False
+            for change in changes:
+                change[0](*change[1:])
+            return True
+        finally:
+            self.leave()
+
+    def __enter__(self):
+        self.take()
+
+    def __exit__(self, *exception):
+        self.leave()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
 from queue import SimpleQueue
@@ -20,7 +21,7 @@ import numpy as np
 
 from ..access.placement import BLOCK_NBYTES
 from ..errors import StreamError
-from .order import FrameOrder
+from .order import Changes, FrameOrder
 from .record import StreamRecord
 from .target import Frame, FrameTarget, FrameUpdate
 
@@ -36,11 +37,10 @@ SLOT_ALIGNMENT = 64
 
 
 class FrameMemory:
-    """The memory of the frames that wait: slots of the size of the largest frame. Callers hold the mutex of the writers.
+    """The memory of the frames that wait: slots of the size of the largest frame. Its callers: as those of `StreamQueue`.
 
     A frame goes behind the one before it, if this slot is free and was used before, else into the lowest free slot. So frames that
-    follow each other lie one behind the other, and no more memory is used than once waited. The exception of a signal handler may stop
-    a caller at any moment, so one array alone says which slots are free.
+    follow each other lie one behind the other, and no more memory is used than once waited.
     """
 
     def __init__(self, nbytes: int, frame_nbytes: int) -> None:
@@ -61,17 +61,24 @@ class FrameMemory:
         """True if no slot is free."""
         return 1 not in self._is_free
 
-    def take(self) -> int | None:
-        """Return a free slot; None if there is none."""
+    def free_slot(self) -> int | None:
+        """Return the slot for the next frame; None if none is free."""
         if self.is_full:
             return None
         slot = self._last + 1
-        if slot >= self._n_used or not self._is_free[slot]:
-            slot = self._is_free.index(1)
-        self._is_free[slot] = 0
-        self._n_used = max(self._n_used, slot + 1)
-        self._last = slot
-        return slot
+        return slot if slot < self._n_used and self._is_free[slot] else self._is_free.index(1)
+
+    def taking(self, slot: int) -> Changes:
+        """Return the changes that take a free slot."""
+        return [
+            (operator.setitem, self._is_free, slot, 0),
+            (setattr, self, "_n_used", max(self._n_used, slot + 1)),
+            (setattr, self, "_last", slot),
+        ]
+
+    def giving(self, slots: Iterable[int]) -> Changes:
+        """Return the changes that free slots."""
+        return [(operator.setitem, self._is_free, slot, 1) for slot in slots]
 
     def give(self, slots: Iterable[int]) -> None:
         """Free slots."""
@@ -116,8 +123,11 @@ class Ticket:
 class StreamQueue:
     """The frames of one stream that wait. Callers of the methods hold the mutex of the writers, except for `store` and `publish`.
 
+    The methods for the thread of the user change nothing: they return `Changes`, which the caller makes in one step.
+
     flush_until: frames with smaller numbers are stored at once. n_stored: all frames with smaller numbers are stored, or were dropped.
-    n_published: those that the record counts. failure: the error of the last update.
+    n_published: those that the record counts. failure: the error of the last update. given_up: numbers of frames that a closed stream
+    has not stored.
     """
 
     def __init__(
@@ -138,6 +148,7 @@ class StreamQueue:
         self._tickets: list[Ticket] = []
         self.is_closed: bool = False
         self.failure: BaseException | None = None
+        self.given_up: list[int] = []
         self.n_frames: int
         self.n_frames_stored: int
         self.n_frames_dropped: int
@@ -163,40 +174,51 @@ class StreamQueue:
         """Take the array over from an earlier stream, and show readers all frames of it."""
         self._record.begin(self.n_stored)
         if self._limits.grow_every is not None:
-            self.target.grow(self.n_stored // self.order.n_inner)
+            self.target.grow(self.n_stored // self.order.n_inner, self._record.check)
 
     # ---- frames come
 
-    def push(self, source: Any, row: int, slot: int, now: float) -> bool:
-        """Add a frame; return True if a sleeping thread should look. IndexError: the array has no room for it."""
-        number, place = self.order.take()
-        key = self._shard_of(place) if self._limits.by_shard else ()
-        group = self._groups.setdefault(key, deque())
-        group.append(Frame(number, place, source, row, slot, now))
-        self.n_frames += 1
-        if self._limits.by_shard:
-            return self._count(key)
-        return len(group) == 1 or len(group) >= self._limits.n_frames
+    def pushing(
+        self, source: Any, row: int, slot: int, slots: Any | None, now: float
+    ) -> tuple[bool, Changes]:
+        """Return True if a sleeping thread should look, and the changes that add the next frame, ``source[row]``.
 
-    def drop(self) -> None:
-        """Leave the place of the next frame empty."""
-        number, place = self.order.take()
-        self.n_frames_dropped += 1
-        self._mark([number])
+        slots: it is copied into its slot of this memory. IndexError: the array has no room for it.
+        """
+        place = self.order.place()
+        key = self._shard_of(place) if self._limits.by_shard else ()
+        changes: Changes = []
+        if slots is not None:  # first, because it alone can fail
+            changes.append((operator.setitem, slots, slot, source[row, ...]))
+            source, row = slots, slot
+        group = self._groups.get(key)
+        if group is None:
+            group = deque()
+            changes.append((operator.setitem, self._groups, key, group))
+        changes.append((group.append, Frame(self.order.number, place, source, row, slot, now)))
+        changes.append((setattr, self, "n_frames", self.n_frames + 1))
+        changes += self.order.taking()
         if self._limits.by_shard:
-            self._count(self._shard_of(place))
+            is_whole, counting = self._counting(key)
+            return is_whole, changes + counting
+        return not group or len(group) + 1 >= self._limits.n_frames, changes
+
+    def dropping(self) -> Changes:
+        """Return the changes that leave the place of the next frame empty."""
+        place = self.order.place()
+        changes: Changes = [(self._done.add, self.order.number), *self.order.taking()]
+        changes.append((setattr, self, "n_frames_dropped", self.n_frames_dropped + 1))
+        return changes + (self._counting(self._shard_of(place))[1] if self._limits.by_shard else [])
 
     def _shard_of(self, place: Ints) -> Ints:
         return tuple(at // n for at, n in zip(place, self.target.shard_extents, strict=True))
 
-    def _count(self, shard: Ints) -> bool:
-        """Count a frame of a shard; return True if it was the last one, so that the shard can be stored."""
-        n = self._missing.pop(shard, None) or self.order.n_in_block(shard, self.target.shard_extents)
+    def _counting(self, shard: Ints) -> tuple[bool, Changes]:
+        """Return True if the next frame is the last one of a shard, so that this can be stored, and the changes that count it."""
+        n = self._missing.get(shard) or self.order.n_in_block(shard, self.target.shard_extents)
         if n > 1:
-            self._missing[shard] = n - 1
-            return False
-        self._whole.append(shard)
-        return True
+            return False, [(operator.setitem, self._missing, shard, n - 1)]
+        return True, [(self._missing.pop, shard, None), (self._whole.append, shard)]
 
     # ---- frames are stored
 
@@ -285,8 +307,7 @@ class StreamQueue:
 
     def store(self, update: FrameUpdate) -> None:
         """Store frames in one update. Without the mutex; the caller has the turn."""
-        self._record.check()
-        self.target.store(update)
+        self.target.store(update, self._record.check)
 
     def mark_stored(self, frames: Sequence[Frame]) -> int:
         """Count frames that are stored; return the number of frames that the record may count."""
@@ -307,7 +328,7 @@ class StreamQueue:
             self._record.publish(n_frames)
         grow_every, is_flush = self._limits.grow_every, self._n_grown < self.flush_until <= n_frames
         if grow_every is not None and (is_flush or n_frames - self._n_grown >= grow_every):
-            self.target.grow(n_frames // self.order.n_inner)
+            self.target.grow(n_frames // self.order.n_inner, self._record.check)
             self._n_grown = n_frames
         self.n_published = n_frames
 
@@ -331,6 +352,7 @@ class StreamQueue:
             self._tickets[0].turn.put(None)
         if self.is_closed:
             self.n_frames -= len(ticket.frames)
+            self.given_up += [frame.number for frame in ticket.frames]
             return ticket.frames
         self._put_back(ticket.frames)
         return []
@@ -344,14 +366,14 @@ class StreamQueue:
             if self._limits.by_shard and key not in self._missing:
                 self._whole.appendleft(key)
 
-    def raise_failure(self) -> None:
-        """Raise the error of the writer, if there is one; it tries again from now on."""
-        if self.failure is None:
-            return
-        error, self.failure = self.failure, None
-        if not isinstance(error, Exception):
-            raise error
-        raise self._error(error) from error
+    def failing(self) -> tuple[BaseException, Changes] | None:
+        """Return the error of the writer, if there is one, and the change after which the writer tries again."""
+        error = self.failure
+        if error is None:
+            return None
+        return self._error(error) if isinstance(error, Exception) else error, [
+            (setattr, self, "failure", None)
+        ]
 
     def _error(self, error: Exception) -> StreamError:
         waiting = [frame.number for frame in self.waiting()]
@@ -360,22 +382,30 @@ class StreamQueue:
         if numbers:
             frames = f"{len(numbers)} frames from number {numbers[0]} on"
             shown = f"frame {numbers[0]}" if len(numbers) == 1 else frames
-        return StreamError(
+        failure = StreamError(
             f"array {self.target.folder!r}: {shown} could not be stored: {error}", numbers=tuple(numbers)
         )
+        failure.__cause__ = error
+        return failure
 
     def waiting(self) -> list[Frame]:
         """Return the frames that are not stored, also those of updates that have begun."""
-        begun = [frame for ticket in self._tickets for frame in ticket.frames]
-        return begun + [frame for group in self._groups.values() for frame in group]
+        return [frame for ticket in tuple(self._tickets) for frame in tuple(ticket.frames)] + self._queued()
 
-    def close(self) -> list[Frame]:
-        """Take no further frames; drop and return those that wait. Those of updates that have begun follow in `end_update`."""
-        self.is_closed, self.failure = True, None
-        frames = [frame for group in self._groups.values() for frame in group]
-        self._groups.clear()
-        self.n_frames -= len(frames)
-        return frames
+    def _queued(self) -> list[Frame]:
+        return [frame for group in tuple(self._groups.values()) for frame in tuple(group)]
+
+    def closing(self, memory: FrameMemory) -> Changes:
+        """Return the changes that drop the frames which wait; no further ones are taken. Those of updates that have begun follow in `end_update`."""
+        frames = self._queued()
+        return [
+            (setattr, self, "is_closed", True),
+            (setattr, self, "failure", None),
+            (self._groups.clear,),
+            (setattr, self, "n_frames", self.n_frames - len(frames)),
+            (self.given_up.extend, [frame.number for frame in frames]),
+            *memory.giving(frame.slot for frame in frames),
+        ]
 
     def end_record(self) -> None:
         """Tell readers that no further frames come; StreamError: the record could not be stored. Without the mutex."""

@@ -1,20 +1,32 @@
 # order.py - the order in which the frames of a stream come
 # SPDX-License-Identifier: MIT
-"""`FrameOrder`: from the number of a frame to its place along the axes of the stream."""
+"""`FrameOrder`: from the number of a frame to its place along the axes of the stream. `Changes`: those that one step makes."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import operator
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..arguments import show
 
-__all__ = ["FrameOrder", "axes_of"]
+__all__ = ["Changes", "FrameOrder", "axes_of", "make"]
 
 Ints = tuple[int, ...]
+
+# Calls of functions of C, each with its arguments, which `Mutex.step` makes together: a signal handler cannot raise between them.
+Changes = list[tuple[Any, ...]]
+
+_END = object()  # behind the last position
+
+
+def make(changes: Changes) -> None:
+    """Make changes one after the other, for a caller that shares the data with no other thread."""
+    for function, *arguments in changes:
+        function(*arguments)
 
 
 class FrameOrder:
@@ -30,14 +42,36 @@ class FrameOrder:
         self.n_inner: int = math.prod(extents[1:])
         self.number: int
         self.number = self._first = number
-        self._places = None if positions is None else itertools.islice(positions, number, None)
+        self._places = None
+        if positions is not None:
+            self._places = itertools.chain(itertools.islice(positions, number, None), itertools.repeat(_END))
+        self._given: deque[Any] = deque()  # positions that no frame has taken yet
+
+    @property
+    def lacks_place(self) -> bool:
+        """True if `fetching` must come before `place`."""
+        return self._places is not None and not self._given
+
+    def fetching(self) -> Changes:
+        """Return the change that takes the next position out of `positions`. It stays the next one until a frame has its place."""
+        return [(self._given.extend, itertools.islice(self._places or (), 1))]
+
+    def place(self) -> Ints:
+        """Return the place of the next frame; IndexError: the array has no room for it."""
+        return self._in_c_order(self.number) if self._places is None else self._listed(self.number)
+
+    def taking(self) -> Changes:
+        """Return the changes that give the next frame its number and place."""
+        of_place: Changes = [] if self._places is None else [(self._given.popleft,)]
+        return [(setattr, self, "number", self.number + 1), *of_place]
 
     def take(self) -> tuple[int, Ints]:
-        """Return number and place of the next frame; IndexError: the array has no room for it."""
-        number = self.number
-        place = self._in_c_order(number) if self._places is None else self._listed(number)
-        self.number += 1
-        return number, place
+        """Return number and place of the next frame, for a caller that shares the order with no other thread."""
+        if self.lacks_place:
+            make(self.fetching())
+        taken = self.number, self.place()
+        make(self.taking())
+        return taken
 
     def n_in_block(self, block: Ints, extents: Ints) -> int:
         """Return how many frames of this order lie in a block of the array; blocks have these extents.
@@ -70,9 +104,8 @@ class FrameOrder:
         return (number, *reversed(place))
 
     def _listed(self, number: int) -> Ints:
-        assert self._places is not None
-        given = next(self._places, None)
-        if given is None:
+        given = self._given[0]
+        if given is _END:
             raise IndexError(f"frame {number}: expected a position for it, but `positions` has ended")
         try:
             place = tuple(map(operator.index, given if isinstance(given, Iterable) else (given,)))

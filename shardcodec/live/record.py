@@ -63,7 +63,11 @@ class StreamRecord:
         self._put(n_frames, is_open=True, begins=True)
 
     def check(self) -> None:
-        """Raise StreamError if another stream has taken the array over, before its frames are written over."""
+        """Raise StreamError if another stream has taken the array over.
+
+        An update calls it under the locks of the objects that it writes: a program may stop at any moment, and go on when another
+        one has stored its frames.
+        """
         self._check(self._folder.document(NAME))
 
     def publish(self, n_frames: int, *, is_open: bool = True) -> None:

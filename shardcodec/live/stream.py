@@ -16,8 +16,9 @@ import numpy as np
 
 from ..access.array import document_of
 from ..arguments import checked
+from ..errors import StreamError
 from ..options import Durability
-from ..readable import format_nbytes, parse_nbytes
+from ..readable import format_nbytes, format_ranges, parse_nbytes
 from .frame_queue import FrameMemory, StreamLimits, StreamQueue
 from .order import FrameOrder, axes_of
 from .record import NAME, StreamRecord, read_record
@@ -371,7 +372,7 @@ class Stream:
         ----------
         frames : array_like
             Its shape is that of the array without the axes of the stream. Another data type is cast if NumPy's rule ``"same_kind"``
-            permits it.
+            permits it, and Python integers if the array has their values.
 
         Returns
         -------
@@ -399,27 +400,28 @@ class Stream:
                 f"frames: expected shape {self._shape}, or one more axis in front, got {values.shape}"
             )
         if not np.can_cast(values.dtype, self._dtype, "same_kind"):
-            raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}")
+            values = self._as_integers(frames, values)
         is_given = not self._copies and values.dtype == self._dtype
         n_taken = 0
         for i in range(len(values)):
-            slot = self._writers.slot(self._queue, self._full)
-            if slot is None:
-                continue
             if is_given:
-                self._writers.push(self._queue, values, i, slot)
-            else:
-                self._fill(slot, values[i])
-                self._writers.push(self._queue, self._slots, slot, slot)
-            n_taken += 1
+                n_taken += self._writers.push(self._queue, values, i, None, self._full)
+            else:  # cast before, because a warning or an error of it is Python code
+                frame = values[i : i + 1].astype(self._dtype, copy=False)
+                n_taken += self._writers.push(self._queue, frame, 0, self._slots, self._full)
         return n_taken
 
-    def _fill(self, slot: int, frame: np.ndarray[Any, Any]) -> None:
-        try:
-            self._slots[slot] = frame
-        except BaseException:
-            self._writers.give(slot)
-            raise
+    def _as_integers(self, frames: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return Python integers, to which NumPy gives a signed type, as elements of an unsigned array; TypeError for all else."""
+        if hasattr(frames, "dtype") or values.dtype.kind != "i" or self._dtype.kind != "u":
+            raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}")
+        least, most = int(values.min(initial=0)), int(values.max(initial=0))
+        if least < 0 or most > np.iinfo(self._dtype).max:
+            raise TypeError(
+                f"frames: cannot represent {least if least < 0 else most} as {self._dtype}, expected integers from 0 to "
+                f"{np.iinfo(self._dtype).max}"
+            )
+        return values.astype(self._dtype)
 
     def flush(self) -> None:
         """Store all frames that were taken, and return when readers can see them.
@@ -443,19 +445,36 @@ class Stream:
         ------
         StreamError
             Frames could not be stored (``numbers``), and are given up.
+
+        Notes
+        -----
+        An exception of a signal handler, as Ctrl-C, ends the wait. Its notes then have the numbers of the frames that are given up.
         """
-        if self._queue.is_closed:
+        if self._queue.is_closed and (self._writers.has_ended or not self._ends_threads):
             return
         self._writers.check_process()
         try:
-            self._writers.flush(self._queue, is_last=True)
-            self._queue.end_record()
-        finally:
-            try:
+            if not self._queue.is_closed:
+                self._writers.flush(self._queue, is_last=True)
+                self._queue.end_record()
                 self._writers.give_up(self._queue)
-            finally:
-                if self._ends_threads:
-                    self._writers.end()
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        finally:
+            if self._ends_threads:
+                self._writers.end()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Drop the frames that are not stored because of an error, which then names them."""
+        if self._queue.is_closed:
+            return
+        given_up = self._writers.give_up(self._queue)
+        if given_up and not isinstance(error, StreamError):
+            error.add_note(
+                f"array {self._queue.target.folder!r}: {len(given_up)} frames were taken and are not stored, with the numbers "
+                f"{format_ranges(given_up)}"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -490,7 +509,6 @@ class StreamGroup(Sequence[Stream]):
     def __init__(self, streams: Sequence[Stream], writers: StreamWriters) -> None:
         self._streams = tuple(streams)
         self._writers = writers
-        self._is_closed = False
 
     def __getitem__(self, number: Any) -> Any:
         return self._streams[number]
@@ -508,10 +526,9 @@ class StreamGroup(Sequence[Stream]):
 
     def close(self) -> None:
         """Close all streams; see `Stream.close`. The first error is raised after all were closed."""
-        if self._is_closed:
+        if self._writers.has_ended:
             return
         self._writers.check_process()
-        self._is_closed = True
         failure: Exception | None = None
         try:
             for each in self._streams:
@@ -519,6 +536,10 @@ class StreamGroup(Sequence[Stream]):
                     each.close()
                 except Exception as error:  # noqa: BLE001 - the frames of the other streams are stored first
                     failure = failure or error
+        except BaseException as interrupt:
+            for each in self._streams:
+                each._give_up(interrupt)
+            raise
         finally:
             self._writers.end()
         if failure is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -92,17 +92,17 @@ class FrameTarget:
         """Encode the inner chunks of an update, if it has all their frames. Other frames may be stored meanwhile."""
         return update._replace(chunks=encode_ahead(update.request, self.options))
 
-    def store(self, update: FrameUpdate) -> None:
-        """Store frames in one update of each object that they touch; it raises as `write_request_blocking`."""
+    def store(self, update: FrameUpdate, check: Callable[[], None] | None = None) -> None:
+        """Store frames in one update of each object that they touch; `check` and errors as for `write_request_blocking`."""
         request = update.request
         if is_any_buffered():  # the buffer would store older elements over the frames
             flush_names(self.folder.store.lock_names([item.key for item in request.items]))
-        write_request_blocking(request, self.options, update.chunks)
+        write_request_blocking(request, self.options, update.chunks, check)
 
-    def grow(self, extent: int) -> None:
-        """Make the array at least `extent` elements long along the first axis of the stream."""
+    def grow(self, extent: int, check: Callable[[], None]) -> None:
+        """Make the array at least `extent` elements long along the first axis of the stream; `check` as for `grow` of arrays."""
         if extent > self.array.shape[self.axes[0]]:
-            grow(self.array, self.axes[0], extent)
+            grow(self.array, self.axes[0], extent, check)
 
     @property
     def encodes_ahead(self) -> bool:
@@ -187,7 +187,10 @@ def _joined(frames: Sequence[Frame]) -> tuple[Values, Ints]:
     source = frames[0].source
     if all(frame.source is source for frame in frames):
         return source, tuple(frame.row for frame in frames)
-    return np.stack([frame.source[frame.row] for frame in frames]), tuple(range(len(frames)))
+    # parts and no elements: those of a text are scalars, which lose zeros at their end
+    return np.concatenate([frame.source[frame.row : frame.row + 1] for frame in frames]), tuple(
+        range(len(frames))
+    )
 
 
 # ---------------------------------------------------------------- arguments of the user

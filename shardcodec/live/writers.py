@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: MIT
 """`StreamWriters`: the threads and the memory that the streams of a group share.
 
-The exception of a signal handler may stop a caller at any moment. So the mutex is a native lock in a `with` statement, and each
-sleeper has its own queue of tokens: a token wakes it, also if it comes before the sleep.
+A signal handler may interrupt a caller at any moment: its exception may end the call, and it may call the stream itself. So a caller
+holds no lock while Python code runs. It decides first, and then makes all changes in one step of the native mutex (`_change`); in the
+threads, where no handler runs, a `with` statement holds the mutex. Each sleeper has its own queue of tokens: a token wakes it, also if
+it comes before the sleep.
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import math
 import os
@@ -16,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .. import native
 from ..access.placement import APPEND_NBYTES
 from ..errors import StreamFullError
 from ..storage.waiting import WorkerThreads
 from .frame_queue import FrameMemory, StreamQueue, Ticket, Tokens
+from .order import Changes
 
 __all__ = ["Full", "StreamWriters"]
 
@@ -44,7 +46,7 @@ class StreamWriters:
     def __init__(self, queues: Sequence[StreamQueue], memory: FrameMemory, n_threads: int) -> None:
         self._queues = queues
         self._memory = memory
-        self._mutex = _thread.allocate_lock()
+        self._mutex = native.load().Mutex()
         self._idle: list[Tokens] = []  # threads without work
         self._waiting: list[Tokens] = []  # callers that wait for an update
         self._first = 0  # number of the queue that is asked first
@@ -66,121 +68,158 @@ class StreamWriters:
         if os.getpid() != self._process:
             raise RuntimeError("expected the process that has begun the stream; begin one in this process")
 
-    def slot(self, queue: StreamQueue, full: Full) -> int | None:
-        """Return a slot for a frame; None: the frame was dropped. It raises as `Stream.append`."""
-        with self._mutex:
-            self._check(queue)
-            slot = self._memory.take()
-            if slot is None and full == "drop":
-                queue.drop()
+    def push(self, queue: StreamQueue, source: Any, row: int, slots: Any | None, full: Full) -> bool:
+        """Take a frame, ``source[row]``, in one step; return False if it was dropped. It raises as `Stream.append`.
+
+        slots: the memory of the queue, into which it is copied; None: the frame is stored from where it is.
+        """
+        now = time.monotonic()
+
+        def attempt() -> tuple[tuple[bool, bool] | BaseException, Changes] | None:
+            self._check_open(queue)
+            if queue.failure is not None:
+                return queue.failing()
+            slot = self._memory.free_slot()
+            if slot is None and full == "block":
                 return None
             if slot is None and full == "raise":
-                number = queue.order.number
-                raise StreamFullError(
-                    f"array {queue.target.folder!r}: expected room for frame {number}, but {self._memory.n_slots} frames wait; "
-                    "take it later, use full='block' or 'drop', or a larger queue",
-                    numbers=(number,),
-                )
-        return self._wait_for(self._memory.take, queue) if slot is None else slot
+                raise self._full_error(queue)
+            if (
+                queue.order.lacks_place
+            ):  # a step of its own, after which the one of the frame is refused, and tried again
+                self._mutex.step(self._mutex.version, queue.order.fetching())
+            if slot is None:
+                return (False, False), queue.dropping()
+            wakes, changes = queue.pushing(source, row, slot, slots, now)
+            return (True, wakes), changes + self._memory.taking(slot)
 
-    def push(self, queue: StreamQueue, source: object, row: int, slot: int) -> None:
-        """Add a frame that is in a slot; after an error the slot is free."""
-        try:
-            with self._mutex:
-                self._check(queue)
-                wakes = queue.push(source, row, slot, time.monotonic()) or self._memory.is_full
-                idle = self._take_idle() if wakes else []
-        except BaseException:
-            self.give(slot)
-            raise
-        _wake(idle)
+        is_taken, wakes = self._wait_for(attempt, queue)
+        if wakes or self._memory.is_full:
+            self._wake_idle()
         if self._has_no_thread:
             self._work_off()
-
-    def give(self, slot: int) -> None:
-        """Free a slot without a frame."""
-        with self._mutex:
-            self._memory.give([slot])
+        return is_taken
 
     def flush(self, queue: StreamQueue, *, is_last: bool = False) -> None:
         """Store all frames that were taken so far, and return when they are stored; it raises as `Stream.flush`.
 
         is_last: wait also for updates of frames that other threads append meanwhile.
         """
-        with self._mutex:
-            queue.failure = None  # its frames are tried again now
-            self._check(queue)
-            number = queue.flush_until = queue.order.number
 
-        def is_done() -> bool | None:
+        def begin() -> tuple[int, Changes]:
+            if not is_last:
+                self._check_open(queue)
+            number = queue.order.number
+            retried = (setattr, queue, "failure", None)  # its frames are tried again now
+            return number, [retried, (setattr, queue, "flush_until", max(number, queue.flush_until))]
+
+        number = self._change(begin)
+        self._wake_idle()
+
+        def is_done() -> tuple[bool, Changes] | None:
             is_busy = queue.n_busy > 0 if is_last else queue.is_busy_before(number)
-            return True if queue.is_flushed(number) and not is_busy else None
+            return (True, []) if queue.is_flushed(number) and not is_busy else None
 
         self._wait_for(is_done, queue)
 
-    def give_up(self, queue: StreamQueue) -> None:
-        """Take no further frames of a stream, drop those that wait, and return when no update is under way."""
-        with self._mutex:
-            self._memory.give(frame.slot for frame in queue.close())
-        self._wait_for(lambda: None if queue.n_busy else True, queue)
+    def give_up(self, queue: StreamQueue) -> list[int]:
+        """Take no further frames of a stream, drop those that wait, and return their numbers when no update is under way."""
+        self._change(lambda: (None, queue.closing(self._memory)))
+        self._wait_for(lambda: None if queue.n_busy else (True, []), queue)
+        return sorted(queue.given_up)
 
     def end(self) -> None:
-        """End the threads, as soon as updates that have begun are finished."""
-        with self._mutex:
-            self._is_ending = self._is_abandoned = True
-            idle = self._take_idle()
-            kept, self._kept_nbytes = self._kept_nbytes, 0  # several threads may close the stream
-        _wake(idle)
+        """End the threads, as soon as updates that have begun are finished. It may be called again after an interrupt."""
+        self._is_ending = self._is_abandoned = True
+        self._wake_idle()
         try:
             self._threads.__exit__(None, None, None)
+        except BaseException:
+            self._threads.__exit__(None, None, None)  # the interrupt may have come before it had begun
+            raise
         finally:
-            native.load().keep_memory(-kept)
+            self._change(self._releasing_memory)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if `end` has come to its end."""
+        return self._is_abandoned and not self._kept_nbytes
 
     def stats(self, queue: StreamQueue) -> tuple[int, int, int, int, float]:
         """Return frames that wait, stored and dropped ones, updates, and the seconds of the slowest update."""
-        with self._mutex:
-            return (
-                queue.n_frames,
-                queue.n_frames_stored,
-                queue.n_frames_dropped,
-                queue.n_updates,
-                queue.slowest,
+        return self._change(
+            lambda: (
+                (
+                    queue.n_frames,
+                    queue.n_frames_stored,
+                    queue.n_frames_dropped,
+                    queue.n_updates,
+                    queue.slowest,
+                ),
+                [],
             )
+        )
 
-    def _check(self, queue: StreamQueue) -> None:
+    def _releasing_memory(self) -> tuple[None, Changes]:
+        kept = self._kept_nbytes
+        return None, [(native.load().keep_memory, -kept), (setattr, self, "_kept_nbytes", 0)] if kept else []
+
+    def _check_open(self, queue: StreamQueue) -> None:
         if queue.is_closed:
             raise ValueError(
                 f"array {queue.target.folder!r}: expected an open stream, but it has been closed"
             )
-        self._raise_failure(queue)
 
-    def _raise_failure(self, queue: StreamQueue) -> None:
-        """Raise the error of the writer, if there is one, and let a thread try again."""
-        if queue.failure is not None:
-            _wake(self._take_idle())
-            queue.raise_failure()
+    def _full_error(self, queue: StreamQueue) -> StreamFullError:
+        number = queue.order.number
+        return StreamFullError(
+            f"array {queue.target.folder!r}: expected room for frame {number}, but {self._memory.n_slots} frames wait; "
+            "take it later, use full='block' or 'drop', or a larger queue",
+            numbers=(number,),
+        )
 
-    def _wait_for(self, attempt: Callable[[], T | None], queue: StreamQueue) -> T:
-        """Return the first result of `attempt` that is not None; it is repeated after each update, under the mutex."""
-        result: T | None = None
-        while result is None:
+    def _change(self, prepare: Callable[[], tuple[T, Changes]]) -> T:
+        """Make changes in one step, and return what `prepare` has returned with them.
+
+        `prepare` reads without the mutex. It is called again if a thread has changed anything meanwhile, also after an error.
+        """
+        while True:
+            version = self._mutex.version
+            try:
+                result, changes = prepare()
+            except Exception:
+                if self._mutex.version == version:
+                    raise
+                continue
+            if self._mutex.step(version, changes):
+                return result
+
+    def _wait_for(
+        self, attempt: Callable[[], tuple[T | BaseException, Changes] | None], queue: StreamQueue
+    ) -> T:
+        """Make the changes that `attempt` returns, and return or raise its result; None: it is called again after the next update."""
+        while True:
             tokens = Tokens()
-            with self._mutex:
-                result = attempt()
-                if result is None:
-                    self._raise_failure(queue)
-                    self._waiting.append(tokens)
-                idle = self._take_idle()
-            _wake(idle)
+
+            def prepare() -> tuple[Any, Changes]:
+                to_wait: Changes = [(self._waiting.append, tokens)]  # noqa: B023 - it is called in this round alone
+                return attempt() or queue.failing() or (tokens, to_wait)  # noqa: B023
+
+            result = self._change(prepare)
+            if isinstance(result, BaseException):
+                self._wake_idle()
+                raise result
+            if result is not tokens:
+                return result  # type: ignore[no-any-return]
+            self._wake_idle()
             if self._has_no_thread:
                 self._work_off()
-            elif result is None:
+            else:
                 _sleep(tokens, IDLE_SECONDS)
-        return result
 
-    def _take_idle(self) -> list[Tokens]:
-        idle, self._idle = self._idle, []
-        return idle
+    def _wake_idle(self) -> None:
+        """Wake the threads without work. They leave the list themselves: a caller that is interrupted here leaves none asleep."""
+        _wake(tuple(self._idle))
 
     def _work_off(self) -> None:
         """Store the frames whose time has come, in the thread of the caller."""
@@ -252,9 +291,8 @@ class StreamWriters:
                 queue.slowest = max(queue.slowest, time.perf_counter() - begin)
             self._memory.give(frame.slot for frame in queue.end_update(ticket, failure))
             waiting, self._waiting = self._waiting, []
-            idle = self._take_idle()
         _wake(waiting)
-        _wake(idle)
+        self._wake_idle()
 
     def _prepare_and_store(self, queue: StreamQueue, ticket: Ticket) -> None:
         try:

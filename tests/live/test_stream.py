@@ -535,3 +535,31 @@ def test_stream_resumes_in_a_copy(tmp_path: Path, copy: Any) -> None:
     copy(tmp_path / "a", tmp_path / "b")
     with shardcodec.stream(tmp_path / "b", resume=True) as stream:
         assert stream.position == 7
+
+
+@pytest.mark.parametrize("kind", ["S3", "U3", "V3"])
+def test_short_elements_are_stored_from_memory_of_the_caller(tmp_path: Path, kind: str) -> None:
+    """A single element of a text is a scalar without the zeros at its end, so that two of them made a shorter type: StreamError."""
+    values = np.array([b"12", b"3\0\0", b"44", b"5"], "S3")
+    values = values.view("V3") if kind == "V3" else values.astype(kind)
+    array = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype=kind)
+    with shardcodec.stream(array, copy=False, max_delay="60s") as labels:
+        for i in range(4):
+            labels.append(values[i : i + 1])
+    assert (zarrs_view(array)[...] == values).all()
+
+
+def test_python_integers_are_elements_of_unsigned_arrays(tmp_path: Path) -> None:
+    """numpy makes signed integers of them, which are not cast to unsigned ones."""
+    for dtype in ("uint8", "uint64"):
+        array = zarr.create_array(tmp_path / dtype, shape=(6,), chunks=(2,), dtype=dtype)
+        with shardcodec.stream(array) as numbers:
+            assert numbers.append(7) == 1 and numbers.append([0, 255]) == 2
+            for wrong in (-1, [3, -2], np.int64(3), np.array([3])):
+                with pytest.raises(TypeError, match=dtype):
+                    numbers.append(wrong)
+            if dtype == "uint8":
+                with pytest.raises(TypeError, match="256"):
+                    numbers.append([1, 256])
+            assert numbers.position == 3
+        assert array[:4].tolist() == [7, 0, 255, 0]

@@ -19,7 +19,6 @@ from live_frames import frame_of, frames_of, image_array
 
 import shardcodec
 from shardcodec import tools
-from shardcodec.live.frame_queue import FrameMemory
 from shardcodec.live.record import NAME, StreamRecord
 from shardcodec.live.target import FrameTarget, seconds_of
 
@@ -34,10 +33,10 @@ class Gate:
         self.is_reached = threading.Event()
         store = FrameTarget.store
 
-        def gated(target: FrameTarget, frames: Any) -> None:
+        def gated(target: FrameTarget, frames: Any, *check: Any) -> None:
             self.is_reached.set()
             assert self.is_open.wait(60)
-            store(target, frames)
+            store(target, frames, *check)
 
         monkeypatch.setattr(FrameTarget, "store", gated)
 
@@ -88,19 +87,6 @@ def test_dropped_frames_leave_their_place_empty_and_are_counted(
     assert (array[:8] == expected).all() and sum(1 for _ in shardcodec.tail(array)) == 8
 
 
-def test_memory_of_the_queue_is_used_again(tmp_path: Path) -> None:
-    memory = FrameMemory(10_000, 190)
-    slots = memory.slots((5, 19), np.dtype("uint16"))
-    assert memory.n_slots == 52 and slots.shape == (52, 5, 19)
-    assert [memory.take() for _ in range(3)] == [0, 1, 2]
-    memory.give([1])
-    assert memory.take() == 1 and memory.take() == 3
-    slots[...] = np.arange(52).reshape(52, 1, 1)
-    assert (slots[51] == 51).all()
-    with pytest.raises(ValueError, match="for one frame"):
-        FrameMemory(100, 190)
-
-
 # ---------------------------------------------------------------- errors
 
 
@@ -115,10 +101,10 @@ def test_error_of_the_writer_reaches_the_caller_and_no_frame_is_lost(
     array = image_array(tmp_path / "a", 100_000)
     store, failing = FrameTarget.store, True
 
-    def full_disk(target: FrameTarget, frames: Any) -> None:
+    def full_disk(target: FrameTarget, frames: Any, *check: Any) -> None:
         if failing:
             raise OSError(28, "No space left on device")
-        store(target, frames)
+        store(target, frames, *check)
 
     monkeypatch.setattr(FrameTarget, "store", full_disk)
     with shardcodec.stream(array, max_delay=0) as stream:
@@ -191,7 +177,7 @@ def test_close_names_what_was_not_stored(tmp_path: Path, monkeypatch: pytest.Mon
     stream.append(frames_of(3))
     stream.flush()
 
-    def full_disk(target: FrameTarget, frames: Any) -> None:
+    def full_disk(target: FrameTarget, frames: Any, *check: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(FrameTarget, "store", full_disk)
@@ -210,7 +196,7 @@ def test_close_names_what_was_not_stored(tmp_path: Path, monkeypatch: pytest.Mon
 def test_error_of_the_block_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = image_array(tmp_path / "a")
 
-    def full_disk(target: FrameTarget, frames: Any) -> None:
+    def full_disk(target: FrameTarget, frames: Any, *check: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ZeroDivisionError) as caught, shardcodec.stream(array) as stream:  # noqa: PT012

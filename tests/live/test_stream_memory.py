@@ -9,7 +9,6 @@ import gc
 import itertools
 import os
 import resource
-import sys
 import threading
 import time
 import warnings
@@ -27,7 +26,7 @@ import shardcodec
 from shardcodec import native, tools
 from shardcodec.live import target as target_module
 from shardcodec.live.frame_queue import FrameMemory, StreamLimits, StreamQueue
-from shardcodec.live.order import FrameOrder
+from shardcodec.live.order import FrameOrder, make
 from shardcodec.live.record import StreamRecord
 from shardcodec.live.target import Frame, FrameTarget, handle_on
 from shardcodec.storage import file_systems
@@ -145,48 +144,38 @@ def test_append_from_the_memory_of_the_queue_that_falls_short_is_undone(tmp_path
 # ---------------------------------------------------------------- memory that is used again
 
 
+def take(memory: FrameMemory) -> int | None:
+    slot = memory.free_slot()
+    if slot is not None:
+        make(memory.taking(slot))
+    return slot
+
+
 def test_frames_that_follow_each_other_lie_in_slots_that_do() -> None:
     memory = FrameMemory(8 * 64, 64)
-    assert [memory.take() for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert [take(memory) for _ in range(5)] == [0, 1, 2, 3, 4]
     memory.give([0, 1, 2])
-    assert [memory.take() for _ in range(2)] == [0, 1]
+    assert [take(memory) for _ in range(2)] == [0, 1]
     memory.give([3, 4])
-    assert [memory.take() for _ in range(3)] == [2, 3, 4]
+    assert [take(memory) for _ in range(3)] == [2, 3, 4]
     memory.give([0, 1])
-    assert [memory.take() for _ in range(5)] == [0, 1, 5, 6, 7]
-    assert memory.take() is None and memory.is_full
+    assert [take(memory) for _ in range(5)] == [0, 1, 5, 6, 7]
+    assert take(memory) is None and memory.is_full
     memory.give([6])
-    assert memory.take() == 6
+    assert take(memory) == 6
 
 
-@pytest.mark.parametrize("call", ["take", "give"])
-def test_signal_handler_that_raises_leaves_the_slots_right(call: str) -> None:
-    """A counter of free slots beside them went wrong: then a full memory raised ValueError instead of waiting."""
-    for n_lines in itertools.count(1):
-        memory, lines, before = FrameMemory(4 * 64, 64), itertools.count(1), sys.gettrace()
-        memory.take()
-        code = getattr(FrameMemory, call).__code__
-
-        def trace(
-            frame: Any, event: str, _: Any, code: Any = code, lines: Any = lines, n: int = n_lines
-        ) -> Any:
-            if event == "line" and frame.f_code is code and next(lines) == n:
-                raise KeyboardInterrupt
-            return trace
-
-        sys.settrace(trace)
-        try:
-            memory.take() if call == "take" else memory.give([0])
-            break
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        taken = list(iter(memory.take, None))
-        assert len(taken) >= (2 if call == "take" else 3) and memory.is_full
-        memory.give(taken)
-        assert sorted(iter(memory.take, None)) == sorted(taken)
-    assert n_lines > 1
+def test_memory_of_the_queue_is_used_again(tmp_path: Path) -> None:
+    memory = FrameMemory(10_000, 190)
+    slots = memory.slots((5, 19), np.dtype("uint16"))
+    assert memory.n_slots == 52 and slots.shape == (52, 5, 19)
+    assert [take(memory) for _ in range(3)] == [0, 1, 2]
+    memory.give([1])
+    assert take(memory) == 1 and take(memory) == 3
+    slots[...] = np.arange(52).reshape(52, 1, 1)
+    assert (slots[51] == 51).all()
+    with pytest.raises(ValueError, match="for one frame"):
+        FrameMemory(100, 190)
 
 
 def test_frames_that_do_not_follow_each_other_in_memory_wait_for_the_next_update(tmp_path: Path) -> None:
@@ -198,7 +187,7 @@ def test_frames_that_do_not_follow_each_other_in_memory_wait_for_the_next_update
     queue = StreamQueue(target, order, record, limits)
     slots = FrameMemory(20 * 192, 192).slots((12, 8), np.dtype("uint16"))
     for row in (12, 13, 14, 15, 16, 0, 1, 2, 3, 4, 9, 5, 7, 8, 10, 11):
-        queue.push(slots, row, row, 0.0)
+        make(queue.pushing(slots, row, row, None, 0.0)[1])
     updates = []
     while queue.n_frames:
         frames = queue.next_update(1.0, is_full=False)
@@ -255,10 +244,10 @@ def test_next_update_is_encoded_while_one_is_stored(tmp_path: Path, monkeypatch:
     second = threading.Event()
     real_store, real_encode = FrameTarget.store, target_module.encode_ahead
 
-    def wait_and_store(self: FrameTarget, update: Any) -> None:
+    def wait_and_store(self: FrameTarget, update: Any, *check: Any) -> None:
         assert update.chunks is not None
         assert may_store.wait(60)
-        real_store(self, update)
+        real_store(self, update, *check)
 
     def encode(request: Any, options: Any) -> Any:
         if next(n_encoded) == 2:
@@ -298,10 +287,10 @@ def test_updates_that_fail_while_others_are_encoded_are_tried_again_in_order(
 ) -> None:
     real_store, has_failed = FrameTarget.store, threading.Event()
 
-    def fail_at_first(self: FrameTarget, update: Any) -> None:
+    def fail_at_first(self: FrameTarget, update: Any, *check: Any) -> None:
         if not has_failed.is_set():
             raise OSError("no room")
-        real_store(self, update)
+        real_store(self, update, *check)
 
     monkeypatch.setattr(FrameTarget, "store", fail_at_first)
     array = image_array(tmp_path / "a", in_chunk=2)
@@ -321,11 +310,11 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let updates of the arrays of a name fail after a while, so that the next one is encoded meanwhile."""
     real_store = FrameTarget.store
 
-    def fail(self: FrameTarget, update: Any) -> None:
+    def fail(self: FrameTarget, update: Any, *check: Any) -> None:
         if name in repr(self.folder):
             time.sleep(0.2)
             raise OSError(28, "No space left on device")
-        real_store(self, update)
+        real_store(self, update, *check)
 
     monkeypatch.setattr(FrameTarget, "store", fail)
 
@@ -385,10 +374,10 @@ def test_update_is_not_stored_before_an_earlier_one_that_fails(
     delay_first_encode(monkeypatch)
     real_store, calls = FrameTarget.store, itertools.count()
 
-    def fail_once(self: FrameTarget, update: Any) -> None:
+    def fail_once(self: FrameTarget, update: Any, *check: Any) -> None:
         if next(calls) == 0:
             raise OSError("no room")
-        real_store(self, update)
+        real_store(self, update, *check)
 
     monkeypatch.setattr(FrameTarget, "store", fail_once)
     array = image_array(tmp_path / "a", 4)

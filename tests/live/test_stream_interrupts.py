@@ -1,0 +1,217 @@
+# test_stream_interrupts.py - signal handlers at each point of the calls of a stream
+# SPDX-License-Identifier: MIT
+"""A handler that raises, as that of Ctrl-C, or that calls the stream itself, comes at each point of a call in turn.
+
+Each frame that counts is then stored at its place, and no call waits for ever. A slot was freed while its frame waited, so that the next
+one was copied over it; a position was used up before its frame counted; a frame that counted was not in the queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import zarr
+
+import shardcodec
+
+PACKAGE = os.path.dirname(shardcodec.__file__)
+ORDER = [3, 1, 0, 2, 5, 4, 8, 7, 6, 11, 10, 9]
+N_FRAMES = 6
+OF_HANDLER = 100  # the value of the frames that a handler appends
+
+
+class Stop(BaseException):
+    pass
+
+
+class Points:
+    """Calls a handler at point `number` of the block: at a line or the begin of a function of the package, or behind a call of C."""
+
+    def __init__(self, number: int, handler: Callable[[], object]) -> None:
+        self._left = number
+        self._handler = handler
+        self.is_reached = False
+
+    def _count(self, frame: Any, event: str, _: Any) -> Any:
+        if event in ("call", "line", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            self._left -= 1
+            if not self._left:
+                self.is_reached = True
+                self._stop()
+                self._handler()
+        return self._count
+
+    def _stop(self) -> None:
+        sys.setprofile(self._profile)
+        sys.settrace(self._trace)
+
+    def __enter__(self) -> Self:
+        self._trace, self._profile = sys.gettrace(), sys.getprofile()
+        sys.setprofile(lambda frame, event, _: self._count(frame, event, _) if event == "c_return" else None)
+        sys.settrace(self._count)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop()
+
+
+def stop() -> None:
+    raise Stop
+
+
+def new_stream(folder: Path, **arguments: Any) -> Any:
+    zarr.create_array(
+        folder / "a", shape=(12, 4), chunks=(1, 4), shards=(6, 4), dtype="int64", overwrite=True
+    )
+    return shardcodec.stream(folder / "a", max_delay="1ms", **arguments)
+
+
+def ends(work: Callable[[], Any]) -> list[Any]:
+    """Return the result of work, or its error; it must end soon."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert found, "does not end"
+    return found
+
+
+def go_on(frames: Any) -> None:
+    while frames.position < N_FRAMES:
+        frames.append(np.full(4, frames.position + 1))
+    frames.close()
+
+
+def check(folder: Path, positions: list[int] | None, values: list[int]) -> None:
+    expected = np.zeros(12, "int64")
+    expected[(positions or list(range(12)))[: len(values)]] = values
+    assert (zarr.open_array(folder / "a")[...] == expected[:, np.newaxis]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("positions", "queue", "copy"),
+    [(ORDER, "1MiB", True), (None, "1MiB", True), (None, 64, True), (ORDER, "1MiB", False)],
+)
+def test_append_interrupted_at_each_point(
+    tmp_path: Path, positions: list[int] | None, queue: Any, copy: bool
+) -> None:
+    for number in itertools.count(1):
+        frames = new_stream(tmp_path, positions=positions, queue=queue, copy=copy)
+        frames.append(np.full(4, 1))
+        points = Points(number, stop)
+        try:
+            with points:
+                frames.append(np.full(4, 2))
+        except Stop:
+            pass
+        assert ends(lambda frames=frames: go_on(frames)) == [None]
+        check(tmp_path, positions, list(range(1, N_FRAMES + 1)))
+        if not points.is_reached:
+            break
+    assert number > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["append", "flush", "close"])
+def test_handler_calls_the_stream_at_each_point_of_append(tmp_path: Path, call: str) -> None:
+    for number in itertools.count(1):
+        frames = new_stream(tmp_path, positions=ORDER)
+        frames.append(np.full(4, 1))
+        arguments = [np.full(4, OF_HANDLER)] if call == "append" else []
+        points = Points(number, lambda frames=frames, call=call, more=arguments: getattr(frames, call)(*more))
+        with points:
+            try:
+                frames.append(np.full(4, 2))
+            except ValueError:
+                assert call == "close" and points.is_reached
+        n = frames.position
+        assert ends(frames.close) == [None]
+        stored = zarr.open_array(tmp_path / "a")[:, 0][ORDER]
+        if call == "append" and points.is_reached:
+            assert sorted(stored[:n].tolist()) == [1, 2, OF_HANDLER]
+        else:
+            assert stored[:n].tolist() == [1, 2][:n] and n >= (1 if call == "close" else 2)
+        assert not stored[n:].any()
+        if not points.is_reached:
+            break
+    assert number > 50
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:coroutine")  # a coroutine that an interrupt has not let begin
+@pytest.mark.parametrize("call", ["flush", "close", "__exit__"])
+@pytest.mark.parametrize("n_arrays", [1, 2])
+def test_flush_and_close_interrupted_at_each_point(tmp_path: Path, call: str, n_arrays: int) -> None:
+    """Frames that are given up are named by the exception; a second call of `close` does what the first one has left."""
+    number, step = 1, 5 if n_arrays == 1 else 31
+    while True:
+        paths = [tmp_path / f"{i}" for i in range(n_arrays)]
+        for path in paths:
+            path.mkdir(exist_ok=True)
+            zarr.create_array(path / "a", shape=(12, 4), chunks=(1, 4), dtype="int64", overwrite=True)
+        group = shardcodec.stream([path / "a" for path in paths], max_delay="60s")
+        for frames in group:
+            frames.append(np.full((3, 4), 7))
+        points, notes = Points(number, stop), ""
+        try:
+            with points:
+                getattr(group, call)(*([None] * 3 if call == "__exit__" else []))
+        except Stop as error:
+            notes = "\n".join(getattr(error, "__notes__", ()))
+        if call == "flush" and not all(each._queue.is_closed for each in group):
+            for frames in group:
+                frames.append(np.full(4, 8))
+        assert ends(group.close) == [None]
+        for path in paths:
+            stored = zarr.open_array(path / "a")[:4, 0].tolist()
+            if notes and f"{path / 'a'}" in notes:
+                assert "0-2" in notes or "1-2" in notes or "numbers 2" in notes
+            else:
+                assert stored == [7, 7, 7, 8 if call == "flush" else 0]
+        for thread in threading.enumerate():
+            if thread.name.startswith("shardcodec-stream"):
+                thread.join(30)
+                assert not thread.is_alive()
+        if not points.is_reached:
+            break
+        number += step
+    assert number > 50
+
+
+def test_frame_after_a_bad_position_keeps_its_place(tmp_path: Path) -> None:
+    """The bad position was used up, so that the same frame, given again, and all later ones were stored one place further."""
+    frames = new_stream(tmp_path, positions=[3, 12, 5, 7])
+    frames.append(np.full(4, 1))
+    for _ in range(3):
+        with pytest.raises(IndexError, match="frame 1"):
+            frames.append(np.full(4, 2))
+    assert frames.position == 1
+    frames.close()
+    check(tmp_path, [3], [1])
+
+
+def test_interrupted_close_names_the_frames_that_are_given_up(tmp_path: Path) -> None:
+    frames = new_stream(tmp_path)
+    frames._writers.flush = lambda *_, **__: stop()  # type: ignore[method-assign]
+    frames._queue._limits = frames._queue._limits._replace(max_delay=60)
+    frames.append(np.full((3, 4), 1))
+    with pytest.raises(Stop) as caught:
+        frames.close()
+    assert "0-2" in "".join(caught.value.__notes__)
+    frames.close()
