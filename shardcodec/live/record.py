@@ -8,17 +8,19 @@ frames equal the fill value. The record is replaced after each update, so after 
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..access.box_reader import Folder
 from ..access.documents import change_document
 from ..arguments import show
-from ..errors import StreamError
+from ..errors import SpecError, StreamError
+from ..format.metadata import json_object
 from ..options import Options
 
-__all__ = ["NAME", "StreamRecord", "problem_of", "read_record"]
+__all__ = ["NAME", "StreamRecord", "counted_shape", "problem_of", "read_record"]
 
 # Without a dot at its beginning, so that copies of the array have it.
 NAME = "shardcodec-stream.json"
@@ -44,6 +46,27 @@ def problem_of(record: Mapping[str, Any]) -> str | None:
         if not isinstance(record.get(name), kind):
             return f"{NAME}: expected {name} of type {kind.__name__}, got {show(record.get(name))}"
     return None
+
+
+def counted_shape(folder: Folder, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape that has all frames which the record of an array counts.
+
+    A stream with `grow_every` stores frames before the shape counts them. After a kill they lie beyond the shape, until another
+    stream resumes. A record that `stream` cannot read counts nothing.
+    """
+    stored = folder.get(folder.prefix + NAME) if shape else None
+    try:
+        record = {} if stored is None else json_object(stored, NAME)
+    except SpecError:
+        record = {}
+    axes = record.get("axes")
+    if record.get("grows") is not True or problem_of(record) is not None:
+        return tuple(shape)
+    if not axes or not all(type(axis) is int and 0 <= axis < len(shape) for axis in axes):
+        return tuple(shape)
+    n_inner = max(1, math.prod(shape[axis] for axis in axes[1:]))
+    extent = max(shape[axes[0]], -(-record["frames"] // n_inner))
+    return tuple(extent if axis == axes[0] else n for axis, n in enumerate(shape))
 
 
 class StreamRecord:

@@ -380,7 +380,7 @@ def elements_of(array: ArrayTarget, threads: int | None = None) -> Any:
     UnsupportedError
         Neither the engine nor zarr decodes the array.
     """
-    document = None if array.bytes is None else array.bytes.document
+    document = None if array.bytes is None else array.counted(array.bytes.document)
     try:
         if array.foreign_codec is None and (array.bytes is None or array.bytes.has_fill):
             return ArrayReader(array.folder, threads, None, False, document=document)

@@ -109,7 +109,7 @@ class CopySource:
 
 
 def _shape(array: ArrayTarget) -> tuple[int, ...] | None:
-    return None if array.layout is None else array.layout.shape
+    return None if array.layout is None else array.counted_shape
 
 
 def _identity(array: ArrayTarget) -> str:
@@ -121,7 +121,7 @@ def _reader(array: ArrayTarget, other: ArrayTarget) -> Any:
     """Return the elements of the copy; raise `ValueError` if they are not those of the array."""
     reader = elements_of(other, 1)
     assert array.layout is not None
-    expected = array.layout.shape, array.data_type
+    expected = array.counted_shape, array.data_type
     found = tuple(reader.shape), type_of(other, reader)
     if found != expected:
         raise ValueError(

@@ -514,7 +514,7 @@ def _n_grid_chunks(array: ArrayTarget, spec: ShardSpec) -> int:
     if array.layout is None or array.only is not None:
         return spec.n_chunks
     sizes = chunk_shape_of_shards(spec)
-    return math.prod(-(-n // size) for n, size in zip(array.layout.shape, sizes, strict=True))
+    return math.prod(-(-n // size) for n, size in zip(array.counted_shape, sizes, strict=True))
 
 
 def chunk_shape_of_shards(spec: ShardSpec) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
+from ..live.record import counted_shape
 from ..storage.files import is_stray_journal, pending_journal
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, object_at, zip_at
 from ..storage.store import Store
@@ -318,7 +319,17 @@ class ArrayTarget:
         spec = self.plain if self.spec is None else self.spec
         if self.layout is None or spec is None:
             return ()
-        return tuple(-(-n // size) for n, size in zip(self.layout.shape, spec.shard_shape, strict=True))
+        return _grid(self.counted_shape, spec.shard_shape)
+
+    @cached_property
+    def counted_shape(self) -> Ints:
+        """The shape, and along the axis of a killed stream its stored frames beyond it, which belong to the array too."""
+        shape = () if self.layout is None else self.layout.shape
+        return shape if self.only is not None else counted_shape(self.folder, shape)
+
+    def counted(self, document: Document) -> Document:
+        """Return a document of the array with `counted_shape`."""
+        return {**document, "shape": list(self.counted_shape)} if self.layout is not None else document
 
     @property
     def n_grid_shards(self) -> int:
@@ -371,7 +382,7 @@ class ArrayTarget:
         if self.layout is not None and self.keys is not None:
             sizes = [axis[0] for axis in self.layout.edges]
             is_regular = all(len(axis) == 1 for axis in self.layout.edges)
-            return self.keys, len(self.layout.shape), _grid(self.layout.shape, sizes) if is_regular else None
+            return self.keys, len(self.layout.shape), _grid(self.counted_shape, sizes) if is_regular else None
         try:
             keys = key_encoding(self.document)
         except ShardError:

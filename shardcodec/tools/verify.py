@@ -256,7 +256,7 @@ def inside_array(shard: ShardTarget) -> Flags | None:
     if array.layout is None or spec is None or shard.coords is None:
         return None
     left = [
-        n - i * size for n, i, size in zip(array.layout.shape, shard.coords, spec.shard_shape, strict=True)
+        n - i * size for n, i, size in zip(array.counted_shape, shard.coords, spec.shard_shape, strict=True)
     ]
     extent = [left[axis] for axis in spec.chain.perm]
     if all(n >= size for n, size in zip(extent, spec.stored_shape, strict=True)):

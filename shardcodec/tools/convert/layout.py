@@ -328,7 +328,7 @@ def _document(source: SourceArray, chain: ChainSpec) -> dict[str, Any]:
         kept = {
             name: value
             for name, value in source.document.items()
-            if name not in ("chunk_grid", "codecs", "chunk_key_encoding", "storage_transformers")
+            if name not in ("shape", "chunk_grid", "codecs", "chunk_key_encoding", "storage_transformers")
         }
         return {**new, **kept}
     return new if source.dtype.names is None else _with_fields(source, new)

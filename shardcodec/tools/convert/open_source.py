@@ -376,11 +376,12 @@ def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
         assert array.bytes is not None
         keys = key_encoding(array.document)
         known |= {"bytes": array.bytes, "target": array}
-        return zarr_source(array.name, array.folder, array.bytes.document, keys, options, **known)
-    try:
         return zarr_source(
-            array.name, array.folder, array.document, key_encoding(array.document), options, **known
+            array.name, array.folder, array.counted(array.bytes.document), keys, options, **known
         )
+    try:
+        document = array.counted(array.document)
+        return zarr_source(array.name, array.folder, document, key_encoding(document), options, **known)
     except UnsupportedError as error:
         reason = error
     try:

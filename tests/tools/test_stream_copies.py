@@ -1,0 +1,82 @@
+# test_stream_copies.py - tools on an array whose growing stream was killed
+# SPDX-License-Identifier: MIT
+"""Frames that are stored beyond the shape, and that the record counts, belong to the array.
+
+Copies left them out but carried the record, so a resume in the copy left a hole; `verify` called their objects foreign.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import shardcodec
+from shardcodec import tools
+
+N_FRAMES = 25
+
+
+def killed_stream(folder: Path, **arguments: Any) -> Path:
+    """Return an array as it is after a kill, with a shape of 20 frames and a record that counts 25."""
+    zarr.create_array(folder / "running", shape=(0, 8, 8), chunks=(1, 8, 8), dtype="uint16", **arguments)
+    with shardcodec.stream(folder / "running", grow_every=10, max_frames=1, max_delay=0) as frames:
+        for number in range(N_FRAMES):
+            frames.append(np.full((8, 8), number + 1, "uint16"))
+            while frames.stored <= number:
+                pass
+        shutil.copytree(folder / "running", folder / "killed")
+    assert zarr.open_array(folder / "killed").shape == (20, 8, 8)
+    return folder / "killed"
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        tools.convert,
+        lambda source, to: tools.convert(source, to, chunks=(2, 4, 8), shards=(6, 8, 8)),
+        lambda source, to: tools.compact(source, to=to),
+        lambda source, to: tools.repair(source, to=to),
+    ],
+    ids=["convert", "convert to other shards", "compact", "repair"],
+)
+@pytest.mark.parametrize(
+    "layout",
+    [{"shards": (10, 8, 8)}, {"shards": (50, 8, 8)}, {}, {"zarr_format": 2}],
+    ids=["many shards", "one shard", "plain", "v2"],
+)
+def test_stream_resumes_in_a_copy_without_a_hole(
+    tmp_path: Path, layout: dict[str, Any], copy: Callable[[Path, Path], Any]
+) -> None:
+    source, to = killed_stream(tmp_path, **layout), tmp_path / "copy"
+    copy(source, to)
+    assert tools.verify(to).n_findings == 0
+    with shardcodec.stream(to, grow_every=10, resume=True) as frames:
+        assert frames.position == N_FRAMES
+    array = zarr.open_array(to)
+    assert array.shape[0] == N_FRAMES and array[:, 0, 0].tolist() == list(range(1, N_FRAMES + 1))
+
+
+@pytest.mark.parametrize("in_shard", [10, 50])
+def test_verify_checks_frames_beyond_the_shape(tmp_path: Path, in_shard: int) -> None:
+    source = killed_stream(tmp_path, shards=(in_shard, 8, 8))
+    assert tools.verify(source).n_findings == 0
+    shard = source / f"c/{20 // in_shard}/0/0"
+    data = bytearray(shard.read_bytes())
+    data[-8] ^= 255  # in the index
+    shard.write_bytes(data)
+    assert tools.verify(source).n_findings == 1
+
+
+@pytest.mark.parametrize("frames", [-1, "25", 10])
+def test_record_that_counts_nothing_beyond_the_shape_changes_nothing(tmp_path: Path, frames: Any) -> None:
+    source = killed_stream(tmp_path, shards=(10, 8, 8))
+    record = source / "shardcodec-stream.json"
+    record.write_text(record.read_text().replace('"frames": 25', f'"frames": {frames!r}'.replace("'", '"')))
+    tools.convert(source, tmp_path / "copy")
+    assert zarr.open_array(tmp_path / "copy").shape[0] == 20
