@@ -38,7 +38,7 @@ import sys
 from collections import namedtuple
 from threading import get_ident, main_thread
 
-from shardcodec.errors import ChecksumError, CodecError, ShardFileError, ShardFormatError
+from shardcodec.errors import ChecksumError, CodecError, LockError, ShardFileError, ShardFormatError
 
 
 cdef extern from "Python.h":

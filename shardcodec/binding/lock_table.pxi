@@ -49,10 +49,12 @@ cdef class LockTable:
     """
 
     cdef dict queues  # of the waiters, for each lock that is held
+    cdef set waiting  # thread and key of each call of `acquire` that waits
     cdef uint64_t[N_COUNTERS] n_taken_of
 
     def __init__(self):
         self.queues = {}
+        self.waiting = set()
 
     @cython.critical_section
     def __len__(self):
@@ -123,20 +125,33 @@ cdef class LockTable:
             raise interrupt
 
     def acquire(self, str key):
-        """Wait for the lock and take it. Threads that run an event loop must not call this."""
+        """Wait for the lock and take it. Threads that run an event loop must not call this.
+
+        LockError, at once: a signal handler has interrupted this thread in a wait for the lock, which would get it first.
+        """
         if self.enter(key, None):
             return
+        cdef tuple mine = (get_ident(), key)
+        if mine in self.waiting:
+            raise LockError(
+                f"shard {key!r}: expected no write into it from a signal handler, because the write that the handler has interrupted waits "
+                "for its lock; nothing was written. Let the handler set a flag, and write when the interrupted statement has ended",
+                shard=key,
+            )
         waiter = allocate_lock()
         waiter.acquire()
         grant = waiter.release
         if self.enter(key, grant):
             return
+        self.waiting.add(mine)
         try:
             waiter.acquire()
         except BaseException:  # otherwise the lock, granted later, would never be released
             if not self.withdraw(key, grant):
                 self.release(key)
             raise
+        finally:
+            self.waiting.discard(mine)
 
 
 cdef int give_back(LockTable table, dict taken) except -1:
@@ -202,11 +217,13 @@ cdef class Hold:
             give_back(self.table, self.taken)
 
     def __enter__(self):
+        missing = self.missing()
+        self.begin()  # first: a signal handler that comes while a later lock is waited for finds those that are taken
         try:
-            for key in self.missing():
+            for key in missing:
                 self.take(key)
-            self.begin()
         except BaseException:
+            held_here.reset(self.token)
             self.give_back()
             raise
 

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import native
@@ -45,6 +46,7 @@ __all__ = [
     "check_deadline",
     "hold",
     "hold_async",
+    "interrupted",
     "patience_of",
     "roll_back",
     "table",
@@ -236,6 +238,11 @@ MIN_PATIENCE = 1.0
 INLINE_LOCKS = 4
 
 
+# Thread and path of each file whose lock a write holds. Only a signal handler can find its own thread here.
+_writing: set[tuple[int, str]] = set()
+os.register_at_fork(after_in_child=_writing.clear)
+
+
 class FileLocks:
     """Locks of the first of several files; after `advance` has returned True, the length of `held` is their number.
 
@@ -267,6 +274,7 @@ class FileLocks:
         self._has_tried = False
         self.held: list[OpenFile | None] = []
         self._locks: list[Any] = []  # of the same files as `held`, and of those that are being tried
+        self._entries: list[tuple[int, str]] = []  # in `_writing`
         self._attempts_wait = self._is_cost_known = False
         self._waited = 0.0  # seconds of the attempts before, if their cost was not known
         self._is_busy = False  # the next lock, when it was last tried
@@ -289,7 +297,10 @@ class FileLocks:
         return True
 
     def _try_next(self, engine: Any) -> bool:
-        """Take the next lock, or the next ones at the same time where each attempt waits; return False if one is busy."""
+        """Take the next lock, or the next ones at the same time where each attempt waits; return False if one is busy.
+
+        LockError, at once: this thread holds it in a write that a signal handler has interrupted, and that cannot go on meanwhile.
+        """
         paths = self._next_paths(engine)
         names = self._names[len(self.held) : len(self.held) + len(paths)]
         locks = [engine.FileLock() for _ in paths]
@@ -299,8 +310,13 @@ class FileLocks:
         self._note_duration(min(seconds for _, seconds in tried))
         taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
         self._is_busy = taken < len(outcomes)
+        if self._is_busy and (get_ident(), paths[taken]) in _writing:
+            raise interrupted(paths[taken])
         if self._is_busy:  # a writer that waits for a lock holds none of a later path
             self._release_from(len(self.held) + taken)
+        entries = [(get_ident(), path) for path in paths[:taken]]
+        self._entries += entries
+        _writing.update(entries)
         self._add(
             [self._taken(engine, *attempt) for attempt in zip(locks, paths, outcomes[:taken], strict=False)]
         )
@@ -401,9 +417,21 @@ class FileLocks:
 
     def _release_from(self, first: int) -> None:
         """Release the locks of the files from the first on, in reverse order, or at the same time where each call waits."""
+        _writing.difference_update(self._entries[first:])
+        del self._entries[first:]
         if held := [lock for lock in reversed(self._locks[first:]) if lock.is_held]:
             finish_each(lambda lock: lock.release(), held, waits=self._attempts_wait)
         del self._locks[first:]
+
+
+def interrupted(path: str) -> LockError:
+    """Return the error of a write in a signal handler into an object that the interrupted statement writes."""
+    return LockError(
+        f"shard {path!r}: expected no write into it from a signal handler, because this thread holds its lock in the write that the "
+        "handler has interrupted; nothing was written. Let the handler set a flag, and write when the interrupted statement has "
+        "ended, or let another thread write",
+        shard=path,
+    )
 
 
 def _checked(name: str, path: str, file: OpenFile | None) -> OpenFile | None:

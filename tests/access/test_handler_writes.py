@@ -1,0 +1,140 @@
+# test_handler_writes.py - a signal handler writes into the shard that the interrupted statement writes
+# SPDX-License-Identifier: MIT
+"""A checkpoint at SIGTERM waited 60 s for the lock of its own thread; in a store without locks one of the two writes was lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import MemoryStore, ObjectStore
+
+import shardcodec
+from shardcodec.access import array_io
+from shardcodec.storage import locks
+
+
+def new_handle(kind: str, folder: Path) -> Any:
+    store: Any = str(folder / "a")
+    if kind == "obstore":
+        obstore = pytest.importorskip("obstore")
+        store = ObjectStore(obstore.store.MemoryStore())
+    elif kind == "memory":
+        store = MemoryStore()
+    zarr.create_array(store, shape=(64, 64), chunks=(8, 8), shards=(64, 64), dtype="int32")
+    handle = shardcodec.open_array(store, mode="r+")
+    handle[:8, :8] = 1
+    return handle
+
+
+def interrupt_write(monkeypatch: pytest.MonkeyPatch, handler: Callable[[], object]) -> None:
+    """Call a handler once, when a write holds its locks and knows the old object, in the thread of the write."""
+    write_objects, is_over = array_io.write_objects, False
+
+    def interrupted(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal is_over
+        if not is_over:
+            is_over = True
+            handler()
+        return write_objects(*arguments, **keywords)
+
+    monkeypatch.setattr(array_io, "write_objects", interrupted)
+
+
+@pytest.mark.parametrize("locking", [None, "thread"])
+@pytest.mark.parametrize("kind", ["files", "memory", "obstore"])
+def test_write_in_a_handler_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, locking: Any
+) -> None:
+    handle, errors = new_handle(kind, tmp_path), []
+
+    def handler() -> None:
+        begin = time.monotonic()
+        with pytest.raises(shardcodec.LockError, match="signal handler") as caught:
+            handle[8:16, :8] = 5
+        errors.append((caught.value.shard is not None, time.monotonic() - begin < 5))
+
+    interrupt_write(monkeypatch, handler)
+    with shardcodec.options(locking=locking):
+        handle[:8, :8] = 2
+        assert errors == [(True, True)]
+        handle[8:16, :8] = 7
+    assert handle[0, 0] == 2 and handle[8, 0] == 7
+
+
+def test_write_in_a_handler_into_another_shard_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zarr.create_array(tmp_path / "b", shape=(16, 8), chunks=(8, 8), shards=(8, 8), dtype="int32")
+    handle = shardcodec.open_array(tmp_path / "b", mode="r+")
+
+    def handler() -> None:
+        handle[8:] = 5
+
+    interrupt_write(monkeypatch, handler)
+    handle[:8] = 2
+    assert (handle[:8] == 2).all() and (handle[8:] == 5).all()
+
+
+def test_wait_in_a_handler_for_a_lock_that_the_interrupted_call_waits_for_is_refused() -> None:
+    """The interrupted call would get the lock first, and cannot go on: the handler waited for ever."""
+    table, errors = locks.LockTable(), []
+    table.acquire("a")
+
+    def handle(*_: Any) -> None:
+        try:
+            table.acquire("a")
+        except shardcodec.LockError as error:
+            errors.append(error.shard)
+
+    main = threading.main_thread().ident
+    assert main is not None
+    before = signal.signal(signal.SIGUSR1, handle)
+
+    def interrupt_and_release() -> None:
+        while not table.n_waiting("a"):
+            time.sleep(0.01)
+        time.sleep(0.05)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        deadline = time.monotonic() + 30
+        while not errors and time.monotonic() < deadline:
+            time.sleep(0.01)
+        table.release("a")
+
+    thread = threading.Thread(target=interrupt_and_release)
+    thread.start()
+    try:
+        table.acquire("a")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        thread.join(60)
+    assert errors == ["a"]
+    table.release("a")
+
+
+def test_options_apply_to_open_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handle kept the options of its opening, so that a block with fsync stored without it."""
+    handle, used, write_objects = new_handle("files", tmp_path), [], array_io.write_objects
+
+    def spy(items: Any, options: Any, *arguments: Any, **keywords: Any) -> Any:
+        used.append((options.durability, options.write_strategy))
+        return write_objects(items, options, *arguments, **keywords)
+
+    monkeypatch.setattr(array_io, "write_objects", spy)
+    handle[0, 0] = 1
+    with shardcodec.options(durability="fsync", write_strategy="replace"):
+        handle[0, 0] = 2
+        inner = shardcodec.open_array(tmp_path / "a", mode="r+")
+        with shardcodec.options(write_strategy="append"):
+            inner[0, 0] = 3
+    inner[0, 0] = np.int32(4)
+    handle[0, 0] = 5
+    assert used[0] == used[4] == ("rename", used[0][1])
+    assert used[1:4] == [("fsync", "replace"), ("fsync", "append"), ("fsync", "replace")]
