@@ -574,8 +574,8 @@ def reopened(array: Array, mode: Mode, threads: int | None = None) -> Array:
 
 
 def objects_of(array: Array) -> tuple[ArrayObjects, Options]:
-    """Return the objects and the options of a handle, for writes that the shape of the array does not bound."""
-    return array._objects, array._options
+    """Return the objects of a handle and the options at its opening, for writes that the shape of the array does not bound."""
+    return array._objects, array._opened
 
 
 def document_of(array: Array) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from ..format.spec import ChainSpec
 from ..format.text import text_array
 from ..native import require
 from ..option_sources import current_options
-from ..options import check
+from ..options import Options, active, check
 from ..readable import facts_table
 from ..storage import indexes as index_caches
 from ..storage import locks
@@ -86,11 +86,11 @@ class ArrayReader:
         choices = {"threads": threads, "immutable": immutable or None}
         if not isinstance(index_cache, IndexCache):
             choices["index_cache"] = index_cache
-        self._options = current_options(argument=check(choices))
+        self._opened, self._block = current_options(argument=check(choices)), active()
         if index_cache is None:
-            index_cache = index_caches.shared(self._options.index_cache, self._options.open_files)
+            index_cache = index_caches.shared(self._opened.index_cache, self._opened.open_files)
         elif not isinstance(index_cache, IndexCache):
-            index_cache = IndexCache(self._options.index_cache, max_open_files=self._options.open_files)
+            index_cache = IndexCache(self._opened.index_cache, max_open_files=self._opened.open_files)
         self._index_cache = index_cache
         self._clip = clip
         self._open(document)
@@ -143,7 +143,13 @@ class ArrayReader:
         self._spec = spec
         self._extents: Ints = spec.shape
         self._objects = ArrayObjects(self._folder, keys, layout.shape, chain, dtype)
-        self._boxes = BoxReader(self._objects, self._options, self._index_cache)
+        self._boxes = BoxReader(self._objects, self._opened, self._index_cache)
+
+    @property
+    def _options(self) -> Options:
+        """The options in force: those at the opening, and those of `options` blocks that have begun since."""
+        now = active()
+        return self._opened if now is self._block else replace(self._opened, **now)
 
     def _layout(self, document: Mapping[str, Any]) -> ArrayLayout:
         """Return the layout of the array after a change of its shape."""
