@@ -10,12 +10,18 @@ one attempt (`Store.exchange`). `replace` repeats the attempts until all objects
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 from ..options import Options
+from . import locks
 from .runner import ON_LOOP, Runner
 from .store import Contest, Maker, Replacement, Store
 
 __all__ = ["replace"]
+
+
+# Names of the objects that the caller replaces. A signal handler in the middle of it finds them here, if their locks are held.
+_replaced: ContextVar[tuple[str, ...]] = ContextVar("shardcodec.replaced", default=())
 
 
 async def replace(
@@ -30,7 +36,13 @@ async def replace(
     exchange = _Exchange(store, keys, maker, options, runner)
     try:
         while exchange.remaining:
-            await runner.under_locks(await exchange.names(), exchange.exchange)
+            names = await exchange.names()
+            for name in _replaced.get():
+                if name in names and locks.table().holds(
+                    name
+                ):  # what one of the two writes changes would be lost
+                    raise locks.interrupted(name)
+            await runner.under_locks(names, exchange.exchange)
     finally:
         store.forget(keys)
     return exchange.states
@@ -61,6 +73,13 @@ class _Exchange:
 
     async def exchange(self) -> None:
         """Replace the objects that are left, whose locks are held; stop if a name leads to another object by now."""
+        token = _replaced.set((*_replaced.get(), *self._names))
+        try:
+            await self._exchange()
+        finally:
+            _replaced.reset(token)
+
+    async def _exchange(self) -> None:
         replacements: Sequence[Replacement] = [
             Replacement(i, self._keys[i], name) for i, name in zip(self.remaining, self._names, strict=True)
         ]

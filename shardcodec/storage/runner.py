@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -31,10 +30,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-# Names of the objects that this thread replaces. A signal handler in the middle of it finds them here, if their locks are held.
-_exchanged: ContextVar[tuple[str, ...]] = ContextVar("shardcodec.exchanged", default=())
 
 
 class Runner(Protocol):
@@ -108,19 +103,9 @@ class _Blocking:
         return _AsyncForm(budget.HeldFromThread(find, amount, most))
 
     async def under_locks(self, names: Sequence[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        table = locks.table()
-        for name in _exchanged.get():
-            if name in names and table.holds(
-                name
-            ):  # what one of the two writes made of the old object would be lost
-                raise locks.interrupted(name)
         # a native context manager: a signal handler that raises cannot leave its locks locked
-        with table.hold(names):
-            token = _exchanged.set((*_exchanged.get(), *names))
-            try:
-                return await work()
-            finally:
-                _exchanged.reset(token)
+        with locks.table().hold(names):
+            return await work()
 
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
