@@ -184,6 +184,10 @@ uint64_t sc_file_clone(int fd, const char *path, int from, uint64_t from_offset,
 enum sc_status sc_file_copy(int fd, const char *path, int from, uint64_t from_offset, uint64_t n, uint64_t offset,
                             struct sc_where *where);
 
+/* Return a number for a path, never 0: a hash of its part below the folder that contains `folder`. It is the same on all mounts of
+ * that folder. */
+uint64_t sc_file_number(const char *folder, const char *path);
+
 /* Return the folder of a path, malloc'ed; NULL: no memory. */
 char *sc_file_folder_of(const char *path);
 

@@ -9,6 +9,20 @@
 #include "base/sc_alloc.h"
 #include "io/sc_file.h"
 
+uint64_t
+sc_file_number(const char *folder, const char *path)
+{
+    const char *end = strrchr(folder, '/');
+    size_t n = end ? (size_t)(end + 1 - folder) : 0;
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    if (strncmp(folder, path, n) == 0)
+        path += n;
+    for (; *path; path++)
+        hash = (hash ^ (uint8_t)*path) * 0x100000001b3u; /* FNV-1a */
+    return hash ? hash : 1;
+}
+
 char *
 sc_file_folder_of(const char *path)
 {

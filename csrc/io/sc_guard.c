@@ -183,7 +183,7 @@ sc_guard_take(struct sc_guard *guard, const char *folder, const char *path)
         bool was_idle = take_idle(guard, folder);
 
         error = was_idle || open_file(guard, folder) == 0 ? 0 : errno ? errno : ENOMEM;
-        guard->shard = sc_staging_shard(folder, path);
+        guard->shard = sc_file_number(folder, path);
         if (!error)
             error = lock_and_fence(guard);
         if (!error)

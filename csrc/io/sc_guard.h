@@ -57,7 +57,7 @@
 struct sc_guard {
     int fd;         /* the lock file; -1: the lock is not held */
     int at;         /* its folder */
-    uint64_t shard; /* number of the shard (sc_staging_shard()) */
+    uint64_t shard; /* number of the shard (sc_file_number()) */
     uint64_t inode, device; /* of the folder */
     bool is_direct; /* reads of fd pass the cache by */
     char *folder;

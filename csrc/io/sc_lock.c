@@ -1,175 +1,29 @@
 /* sc_lock.c - locks between processes (see sc_lock.h)
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
-#include "io/sc_lock.h"
+#include "io/sc_lock_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
-#ifdef __linux__
-#include <sys/sysmacros.h>
-#endif
 #include <unistd.h>
 
 #include "base/sc_alloc.h"
-#include "base/sc_fork.h"
 #include "io/sc_closer.h"
 #include "io/sc_file.h"
 #include "io/sc_mount.h"
-#include "io/sc_staging.h"
-
-/* The byte that is locked. It lies beyond any data, so readers can read where locks are mandatory. */
-#define LOCK_OFFSET ((off_t)1 << 62)
 
 /* Number of attempts to lock a file that is replaced meanwhile, before it counts as busy. */
 #define MAX_TRIES 8
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct sc_lock *held;
-static unsigned n_held, n_guarded;
-
-/* ---- the list ---- */
-
-static void
-enlist(struct sc_lock *lock)
-{
-    pthread_mutex_lock(&mutex);
-    lock->next = held;
-    lock->link = &held;
-    if (held)
-        held->link = &lock->next;
-    held = lock;
-    n_held++;
-    n_guarded += lock->guard.fd >= 0;
-    pthread_mutex_unlock(&mutex);
-}
-
-static void
-strike(struct sc_lock *lock)
-{
-    pthread_mutex_lock(&mutex);
-    *lock->link = lock->next;
-    if (lock->next)
-        lock->next->link = lock->link;
-    n_held--;
-    n_guarded -= lock->guard.fd >= 0;
-    pthread_mutex_unlock(&mutex);
-}
-
-unsigned
-sc_lock_count(void)
-{
-    unsigned n;
-
-    pthread_mutex_lock(&mutex);
-    n = n_held;
-    pthread_mutex_unlock(&mutex);
-    return n;
-}
-
-struct sc_lock *
-sc_lock_guarding(const char *path)
-{
-    struct sc_lock *found = NULL;
-
-    pthread_mutex_lock(&mutex);
-    for (struct sc_lock *lock = n_guarded ? held : NULL; lock && !found; lock = lock->next)
-        if (lock->guard.fd >= 0 && (strcmp(lock->path, path) == 0 || strcmp(lock->name, path) == 0))
-            found = lock;
-    pthread_mutex_unlock(&mutex);
-    return found;
-}
-
-uint64_t
-sc_lock_shard(const char *folder, const char *path)
-{
-    uint64_t shard = 0;
-
-    pthread_mutex_lock(&mutex);
-    for (struct sc_lock *lock = held; lock && !shard; lock = lock->next)
-        if (strcmp(lock->path, path) == 0 || strcmp(lock->name, path) == 0)
-            shard = sc_staging_shard(folder, lock->path);
-    pthread_mutex_unlock(&mutex);
-    return shard;
-}
-
-bool
-sc_lock_is_held(const char *folder, uint64_t shard)
-{
-    bool found = false;
-
-    pthread_mutex_lock(&mutex);
-    for (struct sc_lock *lock = held; lock && !found; lock = lock->next)
-        found = sc_staging_shard(folder, lock->path) == shard;
-    pthread_mutex_unlock(&mutex);
-    return found;
-}
-
-SC_HOLD_ACROSS_FORK(mutex)
-
-static void
-forget_names(struct sc_lock *lock)
-{
-    sc_free(lock->path);
-    sc_free(lock->name);
-    lock->path = lock->name = NULL;
-}
-
-/* Close the descriptors without unlocking: the locks are the parent's. */
-static void
-after_fork_in_child(void)
-{
-    pthread_mutex_init(&mutex, NULL);
-    for (struct sc_lock *lock = held; lock; lock = lock->next) {
-        sc_file_close(lock->fd);
-        lock->fd = -1;
-        sc_guard_forget(&lock->guard);
-        forget_names(lock);
-    }
-    held = NULL;
-    n_held = n_guarded = 0;
-}
-
-enum sc_status
-sc_lock_init(void)
-{
-    return sc_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
-}
-
 /* ---- one lock ---- */
-
-int
-sc_lock_set(int fd, off_t at, short type)
-{
-#ifdef F_OFD_SETLK
-    struct flock range = { .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1 };
-    unsigned n_interrupts = 0;
-    int r;
-
-    do
-        r = fcntl(fd, F_OFD_SETLK, &range);
-    while (r && sc_file_interrupted(&n_interrupts));
-    return r;
-#else
-    (void)fd, (void)at, (void)type;
-    errno = ENOSYS;
-    return -1;
-#endif
-}
 
 /* Lock or unlock the shard's own byte. */
 static int
 set_lock(int fd, short type)
 {
-    return sc_lock_set(fd, LOCK_OFFSET, type);
-}
-
-bool
-sc_lock_is_free(int fd)
-{
-    return set_lock(fd, F_WRLCK) == 0;
+    return sc_lock_set(fd, SC_LOCK_OFFSET, type);
 }
 
 /* True if another client of a network file system has replaced the file that has this name or descriptor. */
@@ -230,95 +84,6 @@ try_lock(struct sc_lock *lock, const char *path, enum sc_lock_outcome *outcome, 
     return SC_OK;
 }
 
-#if defined(__linux__) && defined(STATX_BASIC_STATS)
-/* Older headers know neither these bits (Linux 5.8 and 6.8) nor the field, but reserve its place. The kernel ignores a
- * bit that it does not know, and tells in `stx_mask` which number it has given. */
-#define MOUNT_ID 0x1000U
-#define MOUNT_ID_UNIQUE 0x4000U
-#define MOUNT_ID_PLACE 0x90
-
-static uint64_t
-mount_id_of(const struct statx *now)
-{
-    uint64_t id;
-
-    if (!(now->stx_mask & (MOUNT_ID | MOUNT_ID_UNIQUE)))
-        return 0;
-    memcpy(&id, (const char *)now + MOUNT_ID_PLACE, sizeof id);
-    return id;
-}
-#endif
-
-#if defined(__linux__) && defined(STATX_BASIC_STATS)
-static struct timespec
-time_of(struct statx_timestamp t)
-{
-    return (struct timespec){ .tv_sec = (time_t)t.tv_sec, .tv_nsec = (long)t.tv_nsec };
-}
-#endif
-
-bool
-sc_lock_looks_anew(void)
-{
-#if defined(__linux__) && defined(STATX_BASIC_STATS)
-    struct statx now;
-
-    return statx(AT_FDCWD, "/", AT_STATX_FORCE_SYNC, STATX_TYPE, &now) == 0 || !sc_file_call_refused(errno);
-#else
-    return false;
-#endif
-}
-
-/* fstat(), or stat() of a path, without the cache of a network file system, so that a replaced file is detected. Without
- * statx() the cache is used (sc_lock_looks_anew()): in a sandbox, and on older kernels, where glibc's substitute answers EINVAL
- * to AT_STATX_FORCE_SYNC.
- *
- * @mount_id: set to the number of the mount, 0: unknown. NULL: only device, inode and kind are wanted. */
-static int
-stat_now(int fd, const char *path, struct stat *st, uint64_t *mount_id)
-{
-    if (mount_id)
-        *mount_id = 0;
-#if defined(__linux__) && defined(STATX_BASIC_STATS)
-    struct statx now;
-    unsigned mask = STATX_TYPE | STATX_INO;
-
-    if (mount_id)
-        mask |= STATX_NLINK | STATX_SIZE | STATX_MTIME | STATX_CTIME | MOUNT_ID | MOUNT_ID_UNIQUE;
-    if (statx(fd, path, AT_STATX_FORCE_SYNC | AT_EMPTY_PATH, mask, &now) == 0) {
-        *st = (struct stat){ .st_dev = makedev(now.stx_dev_major, now.stx_dev_minor) };
-        st->st_ino = now.stx_ino;
-        st->st_mode = now.stx_mode;
-        st->st_nlink = now.stx_nlink;
-        st->st_size = (off_t)now.stx_size;
-        st->st_mtim = time_of(now.stx_mtime);
-        st->st_ctim = time_of(now.stx_ctime);
-        if (mount_id)
-            *mount_id = mount_id_of(&now);
-        return 0;
-    }
-    if (!sc_file_call_refused(errno))
-        return -1;
-#endif
-    return *path ? stat(path, st) : fstat(fd, st);
-}
-
-int
-sc_lock_look_at_folder(const char *path)
-{
-    char *folder = sc_file_folder_of(path);
-    struct stat st;
-    uint64_t mount_id;
-    int r = -1;
-
-    if (folder) /* also for its times: NFS asks the server only for what can change */
-        r = stat_now(AT_FDCWD, folder, &st, &mount_id);
-    else
-        errno = ENOMEM;
-    sc_free(folder);
-    return r;
-}
-
 /* stat() of the path now. Where a client may know old names, the folder is looked at before: a process of another client that
  * has the old file open keeps it alive, with one name (.nfs...), so nothing else tells that it was replaced. */
 static int
@@ -326,15 +91,7 @@ stat_named(const struct sc_lock *lock, const char *path, struct stat *named)
 {
     if (sc_mount_caches_names(lock->fd, lock->id.device, lock->mount_id) && sc_lock_look_at_folder(path))
         return -1;
-    return stat_now(AT_FDCWD, path, named, NULL);
-}
-
-int
-sc_lock_stat_now(int fd, const char *path, struct stat *st)
-{
-    uint64_t mount_id;
-
-    return stat_now(fd, path, st, &mount_id);
+    return sc_lock_stat(AT_FDCWD, path, named, NULL);
 }
 
 /* Check that the locked file is a regular file and still the one at `path`. These looks are not answered by any earlier one:
@@ -346,7 +103,7 @@ is_current(struct sc_lock *lock, const char *path, bool *current, bool *marked, 
     struct stat ours, named;
 
     *current = false;
-    if (stat_now(lock->fd, "", &ours, &lock->mount_id)) {
+    if (sc_lock_stat(lock->fd, "", &ours, &lock->mount_id)) {
         if (!means_replaced(errno))
             return sc_file_error(where, "fstat");
         sc_file_look_again(path);
@@ -512,9 +269,9 @@ sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char
     if (!status && *outcome == SC_LOCK_DENIED)
         status = try_shard(lock, path, outcome, where);
     if (lock->fd >= 0 || lock->guard.fd >= 0) {
-        enlist(lock);
+        sc_lock_enlist(lock);
     } else {
-        forget_names(lock);
+        sc_lock_forget_names(lock);
     }
     return status;
 }
@@ -556,7 +313,7 @@ sc_lock_release(struct sc_lock *lock)
 {
     if (lock->fd < 0 && lock->guard.fd < 0)
         return;
-    strike(lock);
+    sc_lock_strike(lock);
     if (lock->guard.fd >= 0) {
         sc_file_close(lock->fd);
         sc_guard_release(&lock->guard, !lock->has_failed);
@@ -566,5 +323,5 @@ sc_lock_release(struct sc_lock *lock)
         sc_close_aside(lock->fd, lock->id.nbytes);
     }
     lock->fd = -1;
-    forget_names(lock);
+    sc_lock_forget_names(lock);
 }

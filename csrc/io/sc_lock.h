@@ -74,7 +74,7 @@ int sc_lock_look_at_folder(const char *path);
 /* Return the lock of a file that this process holds with a lock file; NULL: none. The caller is its holder. */
 struct sc_lock *sc_lock_guarding(const char *path);
 
-/* Return the number of a shard among those of a folder (sc_staging_shard()) if this process holds its lock; else 0. */
+/* Return the number of a shard among those of a folder (sc_file_number()) if this process holds its lock; else 0. */
 uint64_t sc_lock_shard(const char *folder, const char *path);
 
 /* Return true if this process holds the lock of a shard with this number among those of a folder. */

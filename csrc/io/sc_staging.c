@@ -197,19 +197,6 @@ sc_staging_writers(const char *folder, gid_t group)
 
 /* ---- names ---- */
 
-uint64_t
-sc_staging_shard(const char *folder, const char *path)
-{
-    const char *end = strrchr(folder, '/');
-    size_t n = end ? (size_t)(end + 1 - folder) : 0;
-    uint64_t hash;
-
-    if (strncmp(folder, path, n) == 0)
-        path += n;
-    hash = hash_more(HASH_BASIS, path, strlen(path));
-    return hash ? hash : 1;
-}
-
 char *
 sc_staging_name(const char *folder, uint64_t shard)
 {

@@ -38,10 +38,6 @@ int sc_staging_open(const char *folder);
 /* Return the permissions to write that groups and others may have in a staging folder: those of its hierarchy. */
 mode_t sc_staging_writers(const char *folder, gid_t group);
 
-/* Return the number of a shard among those whose temporary names are in a folder, never 0. It is the same on all mounts of the
- * folder: a hash of the path below the folder that contains `folder`. */
-uint64_t sc_staging_shard(const char *folder, const char *path);
-
 /* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. shard: the number of the shard if its lock is
  * held as long as the name exists, else 0. */
 char *sc_staging_name(const char *folder, uint64_t shard);

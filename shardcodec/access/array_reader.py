@@ -102,12 +102,8 @@ class ArrayReader:
             if document is None:
                 document = self._folder.metadata()
                 if document.get("node_type") == "group":
-                    raise SpecError(
-                        f"expected an array, got a group; {self._folder.members_of_group(document)}",
-                        path="node_type",
-                        expected="array",
-                        actual="group",
-                    )
+                    text = f"expected an array, got a group; {self._folder.members_of_group(document)}"
+                    raise SpecError(text, path="node_type", expected="array", actual="group")
             self._prepare(document)
         except ShardError as error:
             raise error.with_context(array=name) from error

@@ -79,6 +79,7 @@ DOOR = {
     "storage.file_systems",
     "storage.files",
     "storage.kinds",
+    "storage.staging",
     "storage.store",
     "storage.waiting",
     "storage.whole_file",
