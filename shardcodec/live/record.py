@@ -54,7 +54,8 @@ def counted_shape(folder: Folder, shape: Sequence[int]) -> tuple[int, ...]:
     A stream with `grow_every` stores frames before the shape counts them. After a kill they lie beyond the shape, until another
     stream resumes. A record that `stream` cannot read counts nothing.
     """
-    stored = folder.get(folder.prefix + NAME) if shape else None
+    # a virtual store takes no stream, and may refuse a key that it does not know
+    stored = folder.get(folder.prefix + NAME) if shape and folder.store.lists_all else None
     try:
         record = {} if stored is None else json_object(stored, NAME)
     except SpecError:
