@@ -85,19 +85,19 @@ forget(struct sc_newfile *file)
 
 /* ---- begin ---- */
 
-/* True if this process may call linkat(); a sandbox may forbid it. Asked once, with an empty name, for which the kernel makes
- * no link. */
+/* True if this process may call linkat(); a sandbox may forbid it. Each process asks once, with an empty name, for which the kernel
+ * makes no link: a forked child may be in another sandbox than its parent. */
 static bool
 may_link(void)
 {
-    static atomic_int known; /* 1: yes, -1: no */
+    static atomic_long known; /* number of the process that has asked; negative: it may not */
+    long pid = (long)getpid(), seen = atomic_load_explicit(&known, memory_order_relaxed);
 
-    if (!atomic_load_explicit(&known, memory_order_relaxed)) {
-        bool refused = linkat(AT_FDCWD, "/", AT_FDCWD, "", 0) && sc_file_call_refused(errno);
-
-        atomic_store_explicit(&known, refused ? -1 : 1, memory_order_relaxed);
+    if (seen != pid && seen != -pid) {
+        seen = linkat(AT_FDCWD, "/", AT_FDCWD, "", 0) && sc_file_call_refused(errno) ? -pid : pid;
+        atomic_store_explicit(&known, seen, memory_order_relaxed);
     }
-    return atomic_load_explicit(&known, memory_order_relaxed) > 0;
+    return seen > 0;
 }
 
 /* Open a file without a name in the folder; -1 and errno if the file system does not support O_TMPFILE. */

@@ -682,12 +682,11 @@ def _outline(array: ArrayReader) -> np.ndarray[Any, Any]:
 
 def _other_ways(error: UnsupportedError, document: Mapping[str, Any]) -> str:
     """Return how to read an array that is not native. A copy has the same data type, so it may not be native either."""
-    refusal = refusal_of(document)
-    if refusal is not None:
-        return f"this version of zarr cannot open it either ({refusal})"
     name = error.context.get("data_type")
     if name in ML_NBYTES or name in COMPLEX_NBYTES:
         return "`shardcodec convert` moves its chunks without decoding them"
+    if (refusal := refusal_of(document)) is not None:
+        return f"this version of zarr cannot open it either ({refusal})"
     copy = "" if name is not None else ", or make a native copy with `shardcodec convert`"
     return f"open the array with zarr.open_array{copy}"
 

@@ -172,10 +172,15 @@ class ArrayObjects:
 
     def inside(self, coords: Ints) -> Ints | None:
         """Return the extents of the part of an object that lies within the array; None for an object away from its edge."""
-        extents: Ints = tuple(self.chain.shape)
-        rows = zip(coords, extents, self.shape, strict=True)
-        inside = tuple([min(extent, size - at * extent) for at, extent, size in rows])
-        return None if inside == extents or any(n <= 0 for n in inside) else inside
+        inside: list[int] = []
+        is_whole = True
+        for at, extent, size in zip(coords, self.chain.shape, self.shape, strict=True):
+            left = size - at * extent
+            if left <= 0:
+                return None
+            is_whole &= left >= extent
+            inside.append(min(extent, left))
+        return None if is_whole else tuple(inside)
 
     def items(self, box: Box, *, drops_rest: bool = False) -> list[ObjectSelection]:
         """Return the items of a box of the array; `box` has at least one element. `drops_rest` is as for `items_of`."""

@@ -191,8 +191,10 @@ def covers(selection: Selection, shape: Sequence[int]) -> bool:
         if selection.count == shape and not any(selection.start):
             return True  # the usual case; no step fits
         step = selection.step or (1,) * len(shape)
-        rows = zip(selection.start, selection.count, step, shape, strict=True)
-        return all(n == 0 or (start == 0 and k >= n and (by == 1 or n == 1)) for start, k, by, n in rows)
+        for start, k, by, n in zip(selection.start, selection.count, step, shape, strict=True):
+            if n and (start or k < n or (by != 1 and n != 1)):
+                return False
+        return True
     if isinstance(selection, Lists):
         return all(_has_first(selection, axis, n) for axis, n in enumerate(shape))
     ndim, size = len(shape), math.prod(shape)

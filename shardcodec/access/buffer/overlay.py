@@ -277,11 +277,10 @@ def _cut_axis(start: int, count: int, step: int, at: int, extent: int) -> list[t
 def _slices_of(box: Box) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Return a box of the object and the elements of an array with the same axes, as slices."""
     steps = box.step or (1,) * len(box.start)
-    inside = [
-        slice(start, start + (n - 1) * step + 1, step)
-        for start, n, step in zip(box.start, box.count, steps, strict=True)
-    ]
-    outside = [slice(at, at + n) for at, n in zip(box.at, box.count, strict=True)]
+    inside, outside = [], []
+    for start, n, step, at in zip(box.start, box.count, steps, box.at, strict=True):
+        inside.append(slice(start, start + (n - 1) * step + 1, step))
+        outside.append(slice(at, at + n))
     return tuple(inside), tuple(outside)
 
 
