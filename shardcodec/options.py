@@ -27,8 +27,6 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
-from . import cgroups
-
 __all__ = [
     "NAMES",
     "ORDERS",
@@ -457,4 +455,6 @@ def thread_limits() -> dict[str, int | None]:
 
 @functools.cache
 def _cgroup_quota() -> int | None:
+    from . import cgroups  # the first call of the engine needs it, not the import
+
     return cgroups.cpu_quota()

@@ -125,7 +125,9 @@ def main(way: str, folder: str, *rest: str) -> None:
     """Run one way, or be a worker of it."""
     if way == "worker":
         worker = int(rest[0] if rest else os.environ["PMI_RANK"])
-        print(write_rows(folder, worker), flush=True)
+        print(
+            f" {write_rows(folder, worker)} ", flush=True
+        )  # mpiexec may join what several ranks have printed
         return
     import numpy as np
     import zarr

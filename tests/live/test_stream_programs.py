@@ -106,7 +106,8 @@ class StreamPrograms(FolderMachine):
         with writers._mutex:
             for _ in range(n):
                 self.twin[self.place(self.n)] = 0
-                queue.drop()
+                for change, *arguments in queue.dropping():
+                    change(*arguments)
                 self.n += 1
 
     @precondition(lambda self: getattr(self, "stream", None) is not None)

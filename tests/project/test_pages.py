@@ -69,6 +69,7 @@ VALUES = np.arange(64 * 64, dtype="uint16").reshape(64, 64)
 group = zarr.create_group(zarr.storage.ObjectStore(S3Store("bucket", prefix="images.zarr")))
 made = group.create_array("raw", data=VALUES, shards=(32, 32), chunks=(8, 8), dimension_names=("y", "x"))
 spec = shardcodec.ShardSpec.from_metadata(made.metadata.to_dict())
+del made  # enable() warns of arrays that are open
 """
 AFTER_OBJECT_STORES = """
 assert (raw[:] == VALUES).all() and state.exists.all()
