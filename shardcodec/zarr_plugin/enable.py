@@ -584,12 +584,17 @@ def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[Opti
     options = check(defaults)
     native.require()
     undo_workers = None if client is None else enable_workers(client, options)
-    if _setting.selector() is None:
-        _warn_of_open_arrays()
     call = _EnableCall(options, children=children, undo_workers=undo_workers)
-    _setting.add(call)
-    if children:
-        _warn_of_children(variables_of(call.defaults))
+    try:
+        if _setting.selector() is None:
+            _warn_of_open_arrays()
+        _setting.add(call)
+        if children:
+            _warn_of_children(variables_of(call.defaults))
+    except BaseException:  # a warning that the program has made an error, or a signal
+        _setting.remove(call)
+        call.undo_workers()
+        raise
     return call
 
 

@@ -168,10 +168,22 @@ def test_variable_of_the_user_wins_and_is_reported(monkeypatch: pytest.MonkeyPat
 def test_equal_variable_of_the_user_is_kept_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PIPELINE, PATH)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", ".*in the environment stays")
         with shardcodec.enable():
             pass
     assert variables() == {PIPELINE: PATH}
+    monkeypatch.undo()
+
+
+def test_warning_that_is_an_error_undoes_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``python -W error`` the call raised, and the pipeline and the variables stayed."""
+    monkeypatch.setenv(THREADS, "7")
+    config = zarr.config.get("codec_pipeline.path")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*in the environment stays")
+        with pytest.raises(RuntimeWarning, match="in the environment stays"):
+            shardcodec.enable(threads=2)
+    assert variables() == {THREADS: "7"} and zarr.config.get("codec_pipeline.path") == config
     monkeypatch.undo()
 
 
