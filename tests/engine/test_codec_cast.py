@@ -182,6 +182,38 @@ def test_boundaries_are_cast_as_specified(
         assert equal(np.frombuffer(decoded, target), expected)
 
 
+WIDE = ("int64", "uint64", "float32", "float64")
+
+
+@pytest.mark.parametrize("source", WIDE)
+@pytest.mark.parametrize("target", REALS)
+def test_numbers_above_the_mantissa_of_a_double_are_cast_as_specified(source: str, target: str) -> None:
+    """Integers above 2^53, one by one: no float between source and target may round them."""
+    dtype = np.dtype(source)
+    exponents = (52, 53, 54, 61, 62, 63, 64)
+    if dtype.kind == "f":
+        signed = [sign * 2.0**e for e in exponents for sign in (-1, 1)]
+        exact = np.array(signed, dtype=dtype)
+        values = np.concatenate([exact, np.nextafter(exact, dtype.type(0)), np.nextafter(exact, 2 * exact)])
+    else:
+        info = np.iinfo(dtype)
+        near = {sign * 2**e + step for e in exponents for sign in (-1, 1) for step in range(-3, 4)}
+        values = np.array(sorted(n for n in near if info.min <= n <= info.max), dtype=dtype)
+    for rounding, out_of_range in itertools.product(ROUNDINGS, OUT_OF_RANGE):
+        if not permitted(target, out_of_range):
+            continue
+        params = params_of(source, target, rounding, out_of_range)
+        for value in values:
+            try:
+                expected = cast_number(value.item(), target, rounding, out_of_range)
+            except Refused:
+                with pytest.raises(CodecError):
+                    encode(np.array([value]), target, **params)
+            else:
+                got = encode(np.array([value]), target, **params)
+                assert equal(got, np.array([expected], dtype=target)), (value, rounding, out_of_range)
+
+
 @given(
     st.data(),
     st.sampled_from(REALS),

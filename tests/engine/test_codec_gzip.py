@@ -146,6 +146,14 @@ def test_malformed_gzip_is_refused(stream: bytes) -> None:
     battery.refuses("gzip", stream)
 
 
+@pytest.mark.parametrize("flags", [FEXTRA, FEXTRA | FHCRC, FEXTRA | FNAME])
+@pytest.mark.parametrize("n_more", [0, 1, 2, 3, 65_532])
+def test_extra_field_that_ends_behind_its_input_is_refused(flags: int, n_more: int) -> None:
+    head = b"\x1f\x8b\x08" + bytes([flags]) + bytes(4) + b"\0\xff"
+    stream = head + (3 + n_more).to_bytes(2, "little") + b"abc"
+    battery.refuses("gzip", stream, match="cut" if n_more else None)
+
+
 def test_match_before_the_start_of_a_member_is_refused() -> None:
     """A match of length 3 at distance 1: the output has bytes of the member before, but none of this member."""
     reaching = b"\x1f\x8b\x08\0" + bytes(4) + b"\0\xff" + b"\x03\x02\x00"

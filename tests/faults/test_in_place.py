@@ -304,6 +304,19 @@ def test_each_case_makes_its_system_calls(tmp_path: Path) -> None:
         assert calls.count("unlink") == 2, "expected an unlink of the journal and one of the marker"
 
 
+@pytest.mark.parametrize("box", ["slots", "mixed"])
+def test_journal_is_on_disk_before_the_shard_changes(tmp_path: Path, box: str) -> None:
+    """With ``durability="fsync"`` its bytes, and then its name; without the second fsync a power cut left new bytes and no journal."""
+    scene = Shard(tmp_path, Case("raw", box, durability="fsync"))
+    calls = calls_of(scene)
+    written = calls[calls.index("link") : calls.index("fdatasync")]
+    at = written.index("rename")
+    assert [call for call in written[:at] if call in ("pwrite", "fsync")] == ["pwrite", "fsync"]
+    assert written[at + 1 : at + 3] == ["fsync", "pwrite"]
+    removed = calls.index("unlink")
+    assert calls[removed : removed + 3] == ["unlink", "fsync", "unlink"]
+
+
 # ---- damaged and foreign journals
 
 
@@ -379,6 +392,23 @@ def test_journal_with_impossible_fields_is_discarded(tmp_path: Path, change: dic
     journal.write_bytes(with_checksum(head + good[len(head) : -4]))
     assert scene.check() == "new"
     assert scene.shard.read_bytes() == shard
+    scene.check_next_write()
+
+
+@pytest.mark.parametrize("shift", [0, -1])
+def test_journal_with_overlapping_runs_is_discarded(shift: int, tmp_path: Path) -> None:
+    """The checksum is right, but the second run begins inside the first one; with a shift of 0 it begins right behind it."""
+    scene = Shard(tmp_path, Case("raw", "slots"))
+    journal, good, shard = kill_after_the_last_slot(scene)
+    n, offset, size = struct.unpack_from("<32x3Q", good)
+    half = size // 2
+    pairs = struct.pack("<4Q", offset, half, offset + half + shift, size - half)
+    bodies = good[32 + 8 + 16 * n : -4]
+    others = good[32 + 8 + 16 : 32 + 8 + 16 * n]
+    head = good[:32] + struct.pack("<Q", n + 1)
+    journal.write_bytes(with_checksum(head + pairs + others + bodies))
+    assert scene.check() == ("new" if shift else "old")
+    assert (scene.shard.read_bytes() == shard) == bool(shift)
     scene.check_next_write()
 
 

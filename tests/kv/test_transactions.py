@@ -76,6 +76,16 @@ def test_last_write_of_a_key_wins(store: ShardedKeyValueStore) -> None:
     assert dict(store) == {key(0, 1): b"2"}
 
 
+def test_deleted_range_ends_before_its_last_bound(store: ShardedKeyValueStore) -> None:
+    """A transaction reads each key of a range that it has deleted as absent, the first too, and the keys beside it as stored."""
+    store.update({key(0, i): str(i).encode() for i in range(3)} | {key(1, 0): b"next"})
+    with store.transaction() as t:
+        t.delete_range_sync(KeyRange(key(0, 1), key(1, 0)))
+        assert [t.get(key(0, i)) for i in range(3)] == [b"0", None, None] and t[key(1, 0)] == b"next"
+        assert t.read_many_sync([key(0, 1), key(1, 0)])[0].state == "missing"
+    assert dict(store) == {key(0, 0): b"0", key(1, 0): b"next"}
+
+
 def test_exception_or_abort_discards_writes(store: ShardedKeyValueStore) -> None:
     with pytest.raises(RuntimeError), store.transaction() as t:  # noqa: PT012
         t[key(0, 0)] = b"x"

@@ -6,6 +6,7 @@ exchanged by that user: 30 of 3,000 writes were wrong. Such a folder is not used
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from helpers import create, in_child, ours, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
-from shardcodec import ShardSpec, ShardWriter
+from shardcodec import ShardSpec, ShardWriter, native
 
 OWNER, OTHER, GROUP = 20001, 20002, 20009
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as several users")
@@ -179,3 +180,19 @@ def test_hierarchies_with_long_names(tmp_path: Path, how: str, n: int) -> None:
     assert not [name for _, _, names in os.walk(path) for name in names if name.startswith(".shardcodec")]
     group = zarr.open_group(path.parent / f"{'g' * n}", mode="w")
     assert not list(group)
+
+
+def test_temporary_file_is_that_of_the_staging_folder(tmp_path: Path) -> None:
+    """The folder that was found safe is open; a path that leads into another one, whose owner put a file of this name there, is refused."""
+    for name in ("safe", "other"):
+        (tmp_path / name).mkdir()
+    first = native.load().NewFile(str(tmp_path / "shard"), staging=str(tmp_path / "safe"), shared=True)
+    path, temp, staging, n_made = first.place
+    assert Path(temp).parent == tmp_path / "safe"
+    elsewhere = tmp_path / "other" / Path(temp).name
+    elsewhere.write_bytes(b"")
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)) as caught:
+        native.load().NewFile(path, temp=str(elsewhere), staging=staging, n_made=n_made)
+    assert caught.value.errno == errno.ESTALE and elsewhere.read_bytes() == b""
+    native.load().NewFile(path, temp=temp, staging=staging, n_made=n_made)
+    first.abort()

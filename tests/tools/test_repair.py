@@ -292,6 +292,19 @@ def test_damaged_copy_is_not_taken(tmp_path: Path) -> None:
     assert report.n_lost_chunks == 1 and (elements(tmp_path / "b.zarr") == without_first_chunk()).all()
 
 
+def test_copy_without_any_of_the_damaged_inner_chunks_restores_nothing(tmp_path: Path) -> None:
+    """The repair says what is lost, in a new hierarchy and in place."""
+    array, other = filled(tmp_path / "a.zarr"), filled(tmp_path / "copy.zarr")
+    for one in (array, other):
+        flip(one.store, "c/0/1", 5)
+    report = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr", copy=tmp_path / "copy.zarr")
+    assert sum(one.n_from_copy for one in report.shards) == 0 and report.n_lost_chunks == 1
+    assert (elements(tmp_path / "b.zarr") == without_first_chunk()).all()
+    report = repair(tmp_path / "a.zarr", backup=tmp_path / "old", copy=tmp_path / "copy.zarr")
+    assert sum(one.n_from_copy for one in report.shards) == 0 and report.n_lost_chunks == 1
+    assert (elements(tmp_path / "a.zarr") == without_first_chunk()).all()
+
+
 def test_copy_of_another_shape_is_refused(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
     flip(array.store, "c/0/1", 5)

@@ -418,3 +418,7 @@ async def test_wrong_values_raise() -> None:
         [("c/0", 3, b"def"), ("c/0", 0, buffer(b"A")), ("c/1", 0, b"1"), ("z", 0, b"9")]
     )
     assert await values(store, [("c/0", None), ("c/1", None), ("z", None)]) == [b"Abcdef", b"1", b"9"]
+    await store.set_partial_values(
+        [("c/0", 4, b"YZ"), ("c/0", 0, b"WX"), ("c/0", 2, b"--")]
+    )  # adjacent, no overlap
+    assert await value(store, "c/0") == b"WX--YZ"

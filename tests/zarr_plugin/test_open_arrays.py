@@ -151,7 +151,9 @@ def test_replaced_pipeline_is_reported_where_a_call_begins_or_ends(end: Callable
     replace_pipeline()
     with pytest.warns(RuntimeWarning, match="has replaced the pipeline of shardcodec.enable") as said:
         end(call)
-    (found,) = (one for one in said if "has replaced the pipeline" in str(one.message))  # others warn of this process
+    (found,) = (
+        one for one in said if "has replaced the pipeline" in str(one.message)
+    )  # others warn of this process
     assert found.filename == __file__
     shardcodec.disable()
     assert zarr.config.get("codec_pipeline.path") != "shardcodec.ShardCodecPipeline"
