@@ -62,27 +62,14 @@ sc_lock_guarding(const char *path)
     return found;
 }
 
-uint64_t
-sc_lock_shard(const char *folder, const char *path)
-{
-    uint64_t shard = 0;
-
-    pthread_mutex_lock(&mutex);
-    for (struct sc_lock *lock = held; lock && !shard; lock = lock->next)
-        if (strcmp(lock->path, path) == 0 || strcmp(lock->name, path) == 0)
-            shard = sc_file_number(folder, lock->path);
-    pthread_mutex_unlock(&mutex);
-    return shard;
-}
-
 bool
-sc_lock_is_held(const char *folder, uint64_t shard)
+sc_lock_guards(const char *folder, uint64_t shard)
 {
     bool found = false;
 
     pthread_mutex_lock(&mutex);
-    for (struct sc_lock *lock = held; lock && !found; lock = lock->next)
-        found = sc_file_number(folder, lock->path) == shard;
+    for (struct sc_lock *lock = n_guarded ? held : NULL; lock && !found; lock = lock->next)
+        found = lock->guard.fd >= 0 && lock->guard.shard == shard && strcmp(lock->guard.folder, folder) == 0;
     pthread_mutex_unlock(&mutex);
     return found;
 }

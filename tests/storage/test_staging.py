@@ -77,6 +77,48 @@ def test_names_of_killed_writers_are_deleted_and_of_running_ones_kept(tmp_path: 
     assert sorted(p.name for p in staging.iterdir()) == sorted([alive, another_host, "somebody's"])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_writer_that_has_replaced_a_shard_leaves_the_file_of_the_next_one(tmp_path: Path) -> None:
+    """Its lock is that of the old shard. Before it unlocked, it removed the file that the holder of the new one had prepared, whose
+    update then failed: no such file.
+    """
+    array = create(tmp_path / "a")
+    array[...] = 1
+    shard, staging = str(shard_path(array)), staging_folder(str(tmp_path / "a"))
+    replaced, prepared, swept = os.pipe(), os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.read(replaced[0], 1)
+            lock = native.load().FileLock()
+            assert lock.try_acquire(shard) == "held"
+            file = native.load().NewFile(shard, staging=staging, shared=True)
+            file.write(b"second", 0)
+            os.write(prepared[1], b"1")
+            os.read(swept[0], 1)
+            file.commit()
+            status = 0
+        finally:
+            os._exit(status)
+    lock = native.load().FileLock()
+    assert lock.try_acquire(shard) == "held"
+    file = native.load().NewFile(shard, staging=staging, shared=True)
+    file.write(b"first", 0)
+    file.commit()
+    os.write(replaced[1], b"1")
+    os.read(prepared[0], 1)
+    native.load().NewFile(
+        f"{shard}.other", staging=staging, shared=True
+    ).abort()  # leaves the folder, so it is swept
+    os.write(swept[1], b"1")
+    assert os.waitpid(pid, 0)[1] == 0
+    lock.release()
+    assert Path(shard).read_bytes() == b"second"
+    for end in (*replaced, *prepared, *swept):
+        os.close(end)
+
+
 def test_temporary_names_fall_back_to_the_folder_of_the_shard(tmp_path: Path) -> None:
     array = create(tmp_path / "a")
     array[...] = 1
