@@ -16,27 +16,13 @@ struct cast {
     size_t n_mapped;
 };
 
-/* ---- the ranges of integers */
-
 static unsigned
 n_bits(int type)
 {
     return 8 * (unsigned)sc_item_nbytes(type);
 }
 
-static int64_t
-least_of(int type)
-{
-    return sc_item_is_signed(type) ? INT64_MIN >> (64 - n_bits(type)) : 0;
-}
-
-static uint64_t
-most_of(int type)
-{
-    return UINT64_MAX >> (64 - n_bits(type) + sc_item_is_signed(type));
-}
-
-/* The least number above the range; every float type has it. */
+/* The least number above the range of an integer type; every float type has it. */
 static double
 above(int type)
 {
@@ -45,58 +31,70 @@ above(int type)
 
 /* ---- integers to integers */
 
-#define FIT(ID, Item)                                          \
-    case ID: {                                                 \
-        const Item least = (Item)low, most = (Item)high;       \
-        Item bad = 0;                                          \
-                                                               \
-        for (size_t i = 0; i < n; i++) {                       \
-            Item item;                                         \
-                                                               \
-            memcpy(&item, src + i * sizeof item, sizeof item); \
-            bad |= item < least || item > most ? 1 : 0;        \
-        }                                                      \
-        return !bad;                                           \
+/* fit_<Item>() is true if all integers are in [least, most], and clamp_<Item>() makes them so. */
+#define DEFINE_RANGE_LOOPS(ID, Item)                                                            \
+    static bool fit_##Item(const uint8_t *src, size_t n, Item least, Item most)                 \
+    {                                                                                           \
+        Item bad = 0;                                                                           \
+                                                                                                \
+        for (size_t i = 0; i < n; i++) {                                                        \
+            Item item;                                                                          \
+                                                                                                \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                  \
+            bad |= item < least || item > most ? 1 : 0;                                         \
+        }                                                                                       \
+        return !bad;                                                                            \
+    }                                                                                           \
+                                                                                                \
+    static void clamp_##Item(const uint8_t *src, size_t n, Item least, Item most, uint8_t *dst) \
+    {                                                                                           \
+        for (size_t i = 0; i < n; i++) {                                                        \
+            Item item;                                                                          \
+                                                                                                \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                  \
+            item = item < least ? least : item;                                                 \
+            item = item > most ? most : item;                                                   \
+            memcpy(dst + i * sizeof item, &item, sizeof item);                                  \
+        }                                                                                       \
     }
 
-#define CLAMP(ID, Item)                                            \
-    case ID: {                                                     \
-        const Item least = (Item)low, most = (Item)high;           \
-                                                                   \
-        for (size_t i = 0; i < n; i++) {                           \
-            Item item;                                             \
-                                                                   \
-            memcpy(&item, src + i * sizeof item, sizeof item);     \
-            item = item < least ? least : item;                    \
-            item = item > most ? most : item;                      \
-            memcpy(clamped + i * sizeof item, &item, sizeof item); \
-        }                                                          \
-        break;                                                     \
-    }
+SC_INTEGERS(DEFINE_RANGE_LOOPS)
 
 /* True if all integers are in [low, high], which are numbers of their type. */
 static bool
 integers_fit(int type, const uint8_t *src, size_t n, int64_t low, uint64_t high)
 {
+    bool fit = false;
+
     switch (type) {
+#define FIT(ID, Item)                                    \
+    case ID:                                             \
+        fit = fit_##Item(src, n, (Item)low, (Item)high); \
+        break;
         SC_INTEGERS(FIT)
+#undef FIT
     }
-    return false;
+    return fit;
 }
 
 static void
 clamp_integers(int type, const uint8_t *src, size_t n, int64_t low, uint64_t high, uint8_t *clamped)
 {
     switch (type) {
+#define CLAMP(ID, Item)                                       \
+    case ID:                                                  \
+        clamp_##Item(src, n, (Item)low, (Item)high, clamped); \
+        break;
         SC_INTEGERS(CLAMP)
+#undef CLAMP
     }
 }
 
 static bool
 cast_integers(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const int64_t a = least_of(cast->from), b = least_of(cast->to), low = a > b ? a : b;
-    const uint64_t high = min_u64(most_of(cast->from), most_of(cast->to));
+    const int64_t a = sc_item_least(cast->from), b = sc_item_least(cast->to), low = a > b ? a : b;
+    const uint64_t high = min_u64(sc_item_most(cast->from), sc_item_most(cast->to));
     uint8_t clamped[8 * SC_BLOCK_ITEMS];
 
     if (cast->out_of_range != SC_WRAP && !integers_fit(cast->from, src, n, low, high)) {
@@ -136,7 +134,7 @@ wrap(double x)
 static bool
 bring_into_range(const struct cast *cast, const double *work, size_t n, uint8_t *dst)
 {
-    const double least = (double)least_of(cast->to), limit = above(cast->to);
+    const double least = (double)sc_item_least(cast->to), limit = above(cast->to);
     uint64_t words[SC_BLOCK_ITEMS];
 
     for (size_t i = 0; i < n; i++) {
@@ -145,8 +143,8 @@ bring_into_range(const struct cast *cast, const double *work, size_t n, uint8_t 
         if (cast->out_of_range == SC_WRAP)
             words[i] = wrap(work[i]);
         else
-            words[i] = work[i] < least    ? (uint64_t)least_of(cast->to)
-                       : work[i] >= limit ? most_of(cast->to)
+            words[i] = work[i] < least    ? (uint64_t)sc_item_least(cast->to)
+                       : work[i] >= limit ? sc_item_most(cast->to)
                                           : wrap(work[i]);
     }
     sc_items_from_words(cast->to, words, n, dst);
@@ -160,24 +158,31 @@ cast_doubles_to_integers(const struct cast *cast, const uint8_t *src, size_t n, 
 
     sc_items_to_doubles(cast->from, src, n, work);
     round_doubles(cast->rounding, work, n);
-    if (!fit_doubles(work, n, (double)least_of(cast->to), above(cast->to)))
+    if (!fit_doubles(work, n, (double)sc_item_least(cast->to), above(cast->to)))
         return bring_into_range(cast, work, n, dst);
     sc_items_from_doubles(cast->to, work, n, dst);
     return true;
 }
 
-#define STORE(Item)                                        \
-    for (size_t i = 0; i < n; i++) {                       \
-        const Item item = (Item)(int32_t)work[i];          \
-                                                           \
-        memcpy(dst + i * sizeof item, &item, sizeof item); \
+/* store_<Item>(): floats that are integers of this type, modulo its size. */
+#define DEFINE_STORE(Item)                                                                \
+    static void store_##Item(const float *restrict work, size_t n, uint8_t *restrict dst) \
+    {                                                                                     \
+        for (size_t i = 0; i < n; i++) {                                                  \
+            const Item item = (Item)(int32_t)work[i];                                     \
+                                                                                          \
+            memcpy(dst + i * sizeof item, &item, sizeof item);                            \
+        }                                                                                 \
     }
+
+DEFINE_STORE(uint8_t)
+DEFINE_STORE(uint16_t)
 
 /* Integers of 8 or 16 bits: the limits are floats, too. */
 static bool
 cast_floats_to_integers(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *restrict dst)
 {
-    const float least = (float)least_of(cast->to), most = (float)most_of(cast->to);
+    const float least = (float)sc_item_least(cast->to), most = (float)sc_item_most(cast->to);
     float work[SC_BLOCK_ITEMS];
 
     sc_items_convert(cast->from, SC_FLOAT32, src, n, (uint8_t *)work);
@@ -190,9 +195,9 @@ cast_floats_to_integers(const struct cast *cast, const uint8_t *src, size_t n, u
         clamp_floats(work, n, least, most);
     }
     if (sc_item_nbytes(cast->to) == 1)
-        STORE(uint8_t)
+        store_uint8_t(work, n, dst);
     else
-        STORE(uint16_t)
+        store_uint16_t(work, n, dst);
     return true;
 }
 
@@ -211,24 +216,36 @@ limit_of(int type)
     return type == SC_FLOAT16 ? 0x1p16 : type == SC_FLOAT32 ? 0x1p128 : __builtin_inf();
 }
 
-/* Round to numbers of 1 + `mantissa` bits, and to multiples of the least number of a float type. Numbers that are too large become
- * `limit`. */
-#define ROUND_LOOP(result)                                                                   \
-    for (size_t i = 0; i < n; i++) {                                                         \
-        const double x = work[i], any = __builtin_fabs(x), size = any < limit ? any : limit; \
-        double power, unit, sum, near, less;                                                 \
-        uint64_t bits;                                                                       \
-                                                                                             \
-        memcpy(&bits, &size, sizeof bits);                                                   \
-        bits &= 0x7ff0000000000000;                                                          \
-        memcpy(&power, &bits, sizeof power);                                                 \
-        unit = (power > least_power ? power : least_power) * last_place;                     \
-        sum = unit * 0x1p52;                                                                 \
-        near = (size + sum) - sum;                                                           \
-        less = near - (near > size ? unit : 0);                                              \
-        work[i] = x - x == 0 ? __builtin_copysign(result, x) : x;                            \
-        (void)less;                                                                          \
+/* Numbers of 1 + 52 bits are rounded to those of a narrower float type: multiples of the last place of their power of two, and of the
+ * least number of the type. Numbers that are too large become `limit`. `mode` is a constant where this is called, so each loop has
+ * one rule and the compiler uses vectors. */
+static inline __attribute__((always_inline)) void
+round_in(const enum sc_rounding mode, double limit, double least_power, double last_place, double *work, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const double x = work[i], any = __builtin_fabs(x), size = any < limit ? any : limit;
+        double power, unit, sum, near, less, result;
+        uint64_t bits;
+
+        memcpy(&bits, &size, sizeof bits);
+        bits &= 0x7ff0000000000000;
+        memcpy(&power, &bits, sizeof power);
+        unit = (power > least_power ? power : least_power) * last_place;
+        sum = unit * 0x1p52;
+        near = (size + sum) - sum;
+        less = near - (near > size ? unit : 0);
+        result = less;
+        if (mode == SC_NEAREST_EVEN)
+            result = near;
+        else if (mode == SC_TOWARDS_POSITIVE)
+            result += (less < size) & (x > 0) ? unit : 0;
+        else if (mode == SC_TOWARDS_NEGATIVE)
+            result += (less < size) & (x < 0) ? unit : 0;
+        else if (mode == SC_NEAREST_AWAY)
+            result += size - less >= unit * 0.5 ? unit : 0;
+        work[i] = x - x == 0 ? __builtin_copysign(result, x) : x;
     }
+}
 
 static void
 round_to_type(int type, enum sc_rounding mode, double *work, size_t n)
@@ -238,19 +255,19 @@ round_to_type(int type, enum sc_rounding mode, double *work, size_t n)
 
     switch (mode) {
     case SC_NEAREST_EVEN:
-        ROUND_LOOP(near)
+        round_in(SC_NEAREST_EVEN, limit, least_power, last_place, work, n);
         break;
     case SC_TOWARDS_ZERO:
-        ROUND_LOOP(less)
+        round_in(SC_TOWARDS_ZERO, limit, least_power, last_place, work, n);
         break;
     case SC_TOWARDS_POSITIVE:
-        ROUND_LOOP(less + ((less < size) & (x > 0) ? unit : 0))
+        round_in(SC_TOWARDS_POSITIVE, limit, least_power, last_place, work, n);
         break;
     case SC_TOWARDS_NEGATIVE:
-        ROUND_LOOP(less + ((less < size) & (x < 0) ? unit : 0))
+        round_in(SC_TOWARDS_NEGATIVE, limit, least_power, last_place, work, n);
         break;
     case SC_NEAREST_AWAY:
-        ROUND_LOOP(less + (size - less >= unit * 0.5 ? unit : 0))
+        round_in(SC_NEAREST_AWAY, limit, least_power, last_place, work, n);
         break;
     }
 }
@@ -331,47 +348,74 @@ cast_to_floats(const struct cast *cast, const uint8_t *src, size_t n, uint8_t *d
 
 /* ---- scalar_map: a number that is mapped passes the other steps as zero */
 
-/* Numbers are equal if `==` says so; all NaN are equal. Later entries first: of equal keys the first one counts. */
-#define MATCH(Bits)                                                                        \
-    for (size_t i = 0; i < n; i++) {                                                       \
-        Bits item;                                                                         \
-                                                                                           \
-        memcpy(&item, src + i * sizeof item, sizeof item);                                 \
-        item &= (Bits)mask;                                                                \
-        hits[i] = (is_nan ? item > (Bits)key : item == (Bits)key) ? (uint16_t)k : hits[i]; \
+/* Which items equal a key: as bits, or as NaN, which all are equal. */
+struct match {
+    uint64_t key, mask;
+    bool is_nan;
+    uint16_t number;
+};
+
+/* match_<Bits>(): hits[i] becomes the number of the match where item i is equal. */
+#define DEFINE_MATCH(Bits)                                                                     \
+    static void match_##Bits(const uint8_t *src, size_t n, struct match match, uint16_t *hits) \
+    {                                                                                          \
+        const Bits key = (Bits)match.key, mask = (Bits)match.mask;                             \
+        const uint16_t number = match.number;                                                  \
+        const bool is_nan = match.is_nan;                                                      \
+                                                                                               \
+        for (size_t i = 0; i < n; i++) {                                                       \
+            Bits item;                                                                         \
+                                                                                               \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                 \
+            item &= mask;                                                                      \
+            hits[i] = (is_nan ? item > key : item == key) ? number : hits[i];                  \
+        }                                                                                      \
     }
 
+DEFINE_MATCH(uint8_t)
+DEFINE_MATCH(uint16_t)
+DEFINE_MATCH(uint32_t)
+DEFINE_MATCH(uint64_t)
+
+/* What equals a key of the map: numbers for which `==` says so, and all NaN. */
+static struct match
+match_of(int type, uint64_t key, uint16_t number)
+{
+    const unsigned bits = n_bits(type);
+    const uint64_t sign = UINT64_C(1) << (bits - 1), size = key & (sign - 1);
+    struct match match = { key, UINT64_MAX >> (64 - bits), false, number };
+    uint64_t infinity;
+
+    if (!sc_item_is_float(type))
+        return match;
+    infinity = (sign - 1) & ~((UINT64_C(1) << mantissa_of(type)) - 1);
+    match.is_nan = size > infinity;
+    if (match.is_nan || !size)
+        match.mask = sign - 1;
+    match.key = match.is_nan ? infinity : key & match.mask;
+    return match;
+}
+
+/* Later entries first: of equal keys the first one counts. */
 static void
 find_mapped(const struct cast *cast, const uint8_t *src, size_t n, uint16_t *hits)
 {
-    const unsigned bits = n_bits(cast->from);
-    const uint64_t sign = UINT64_C(1) << (bits - 1), all = UINT64_MAX >> (64 - bits);
-
     memset(hits, 0, n * sizeof *hits);
     for (size_t k = cast->n_mapped; k > 0; k--) {
-        const uint64_t infinity =
-            (sign - 1) & ~((UINT64_C(1) << (sc_item_is_float(cast->from) ? mantissa_of(cast->from) : 0)) - 1);
-        uint64_t key = cast->map[k - 1].from, mask = all;
-        bool is_nan = false;
+        const struct match match = match_of(cast->from, cast->map[k - 1].from, (uint16_t)k);
 
-        if (sc_item_is_float(cast->from)) {
-            is_nan = (key & (sign - 1)) > infinity;
-            if (is_nan || !(key & (sign - 1)))
-                mask = sign - 1;
-            key = is_nan ? infinity : key & mask;
-        }
-        switch (bits) {
-        case 8:
-            MATCH(uint8_t)
+        switch (sc_item_nbytes(cast->from)) {
+        case 1:
+            match_uint8_t(src, n, match, hits);
             break;
-        case 16:
-            MATCH(uint16_t)
+        case 2:
+            match_uint16_t(src, n, match, hits);
             break;
-        case 32:
-            MATCH(uint32_t)
+        case 4:
+            match_uint32_t(src, n, match, hits);
             break;
         default:
-            MATCH(uint64_t)
+            match_uint64_t(src, n, match, hits);
         }
     }
 }

@@ -45,23 +45,10 @@ unscale_reals(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst
 
 /* ---- integers of up to 32 bits, as doubles. A product that is not exact is far out of range. */
 
-struct range {
-    double least, most;
-};
-
-static struct range
-range_of(int type)
-{
-    const int bits = 8 * (int)sc_item_nbytes(type) - sc_item_is_signed(type);
-    const double limit = (double)(UINT64_C(1) << bits);
-
-    return (struct range){ sc_item_is_signed(type) ? -limit : 0, limit - 1 };
-}
-
 static bool
 scale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const struct range range = range_of(op->item);
+    const double least = (double)sc_item_least(op->item), most = (double)sc_item_most(op->item);
     double work[SC_BLOCK_ITEMS];
     int64_t bad = 0;
 
@@ -69,8 +56,8 @@ scale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *ds
     for (size_t i = 0; i < n; i++) {
         const double difference = work[i] - op->offset, product = difference * op->scale;
 
-        bad |= difference >= range.least && difference <= range.most ? 0 : 1;
-        bad |= product >= range.least && product <= range.most ? 0 : 1;
+        bad |= difference >= least && difference <= most ? 0 : 1;
+        bad |= product >= least && product <= most ? 0 : 1;
         work[i] = product;
     }
     if (!bad)
@@ -81,7 +68,7 @@ scale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *ds
 static bool
 unscale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const struct range range = range_of(op->item);
+    const double least = (double)sc_item_least(op->item), most = (double)sc_item_most(op->item);
     double work[SC_BLOCK_ITEMS];
     int64_t bad = 0;
 
@@ -89,8 +76,8 @@ unscale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *
     for (size_t i = 0; i < n; i++) {
         const double quotient = sc_round(work[i] / op->scale), sum = quotient + op->offset;
 
-        bad |= quotient * op->scale == work[i] && quotient <= range.most ? 0 : 1;
-        bad |= sum >= range.least && sum <= range.most ? 0 : 1;
+        bad |= quotient * op->scale == work[i] && quotient <= most ? 0 : 1;
+        bad |= sum >= least && sum <= most ? 0 : 1;
         work[i] = sum;
     }
     if (!bad)
@@ -99,29 +86,6 @@ unscale_integers(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *
 }
 
 /* ---- integers of 64 bits */
-
-#define SCALE_WORDS(Word)                                                        \
-    for (size_t i = 0; i < n; i++) {                                             \
-        const Word offset = (Word)op->offset_word, scale = (Word)op->scale_word; \
-        Word item;                                                               \
-                                                                                 \
-        memcpy(&item, src + i * sizeof item, sizeof item);                       \
-        bad |= __builtin_sub_overflow(item, offset, &item);                      \
-        bad |= __builtin_mul_overflow(item, scale, &item);                       \
-        memcpy(dst + i * sizeof item, &item, sizeof item);                       \
-    }
-
-#define UNSCALE_WORDS(Word)                                                            \
-    for (size_t i = 0; i < n; i++) {                                                   \
-        const Word offset = (Word)op->offset_word, scale = (Word)op->scale_word;       \
-        Word item, quotient;                                                           \
-                                                                                       \
-        memcpy(&item, src + i * sizeof item, sizeof item);                             \
-        quotient = divide_##Word(item, scale);                                         \
-        bad |= __builtin_mul_overflow(quotient, scale, &quotient) || quotient != item; \
-        bad |= __builtin_add_overflow(divide_##Word(item, scale), offset, &item);      \
-        memcpy(dst + i * sizeof item, &item, sizeof item);                             \
-    }
 
 /* The one quotient of int64 that is none becomes 0, which the product shows. */
 static inline int64_t
@@ -136,28 +100,54 @@ divide_uint64_t(uint64_t a, uint64_t b)
     return b == 1 ? a : a / b;
 }
 
+/* scale_<Word>() and unscale_<Word>() are false if an item has no result. */
+#define DEFINE_SCALE(Word)                                                                          \
+    static bool scale_##Word(const uint8_t *src, size_t n, Word offset, Word scale, uint8_t *dst)   \
+    {                                                                                               \
+        bool bad = false;                                                                           \
+                                                                                                    \
+        for (size_t i = 0; i < n; i++) {                                                            \
+            Word item;                                                                              \
+                                                                                                    \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                      \
+            bad |= __builtin_sub_overflow(item, offset, &item);                                     \
+            bad |= __builtin_mul_overflow(item, scale, &item);                                      \
+            memcpy(dst + i * sizeof item, &item, sizeof item);                                      \
+        }                                                                                           \
+        return !bad;                                                                                \
+    }                                                                                               \
+                                                                                                    \
+    static bool unscale_##Word(const uint8_t *src, size_t n, Word offset, Word scale, uint8_t *dst) \
+    {                                                                                               \
+        bool bad = false;                                                                           \
+                                                                                                    \
+        for (size_t i = 0; i < n; i++) {                                                            \
+            Word item, quotient, product;                                                           \
+                                                                                                    \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                      \
+            quotient = divide_##Word(item, scale);                                                  \
+            bad |= __builtin_mul_overflow(quotient, scale, &product) || product != item;            \
+            bad |= __builtin_add_overflow(quotient, offset, &item);                                 \
+            memcpy(dst + i * sizeof item, &item, sizeof item);                                      \
+        }                                                                                           \
+        return !bad;                                                                                \
+    }
+
+DEFINE_SCALE(int64_t)
+DEFINE_SCALE(uint64_t)
+
 static bool
 scale_words(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    bool bad = false;
-
-    if (op->item == SC_INT64)
-        SCALE_WORDS(int64_t)
-    else
-        SCALE_WORDS(uint64_t)
-    return !bad;
+    return op->item == SC_INT64 ? scale_int64_t(src, n, (int64_t)op->offset_word, (int64_t)op->scale_word, dst)
+                                : scale_uint64_t(src, n, op->offset_word, op->scale_word, dst);
 }
 
 static bool
 unscale_words(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    bool bad = false;
-
-    if (op->item == SC_INT64)
-        UNSCALE_WORDS(int64_t)
-    else
-        UNSCALE_WORDS(uint64_t)
-    return !bad;
+    return op->item == SC_INT64 ? unscale_int64_t(src, n, (int64_t)op->offset_word, (int64_t)op->scale_word, dst)
+                                : unscale_uint64_t(src, n, op->offset_word, op->scale_word, dst);
 }
 
 /* ---- all blocks */

@@ -57,6 +57,19 @@ sc_item_is_signed(int type)
     return type >= SC_INT8 && type <= SC_INT64;
 }
 
+/* The least and the greatest number of an integer type. */
+static inline int64_t
+sc_item_least(int type)
+{
+    return sc_item_is_signed(type) ? INT64_MIN >> (64 - 8 * (unsigned)sc_item_nbytes(type)) : 0;
+}
+
+static inline uint64_t
+sc_item_most(int type)
+{
+    return UINT64_MAX >> (64 - 8 * (unsigned)sc_item_nbytes(type) + sc_item_is_signed(type));
+}
+
 /* The integer types: ROW(ID, C type). */
 #define SC_INTEGERS(ROW)     \
     ROW(SC_INT8, int8_t)     \

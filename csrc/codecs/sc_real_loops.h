@@ -4,39 +4,49 @@
  * REAL_FABS and REAL_COPYSIGN.
  * SPDX-License-Identifier: MIT */
 
-/* Round to integers. sc_round() rounds to the nearest, even if there are two; the others correct its result. */
-#define REAL_LOOP(result)                                                             \
-    for (size_t i = 0; i < n; i++) {                                                  \
-        const REAL x = work[i], size = REAL_FABS(x), near = REAL_FABS(REAL_ROUND(x)); \
-        const REAL less = near - (near > size ? (REAL)1 : (REAL)0);                   \
-                                                                                      \
-        work[i] = REAL_COPYSIGN(result, x);                                           \
+/* Round to integers by one rule. sc_round() rounds to the nearest, even if there are two; the others correct its result. `mode` is a
+ * constant where this is called. */
+static inline __attribute__((always_inline)) void
+REAL_NAME(round_in)(const enum sc_rounding mode, REAL *work, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const REAL x = work[i], size = REAL_FABS(x), near = REAL_FABS(REAL_ROUND(x));
+        const REAL less = near - (near > size ? (REAL)1 : (REAL)0);
+        REAL result = less;
+
+        if (mode == SC_NEAREST_EVEN)
+            result = near;
+        else if (mode == SC_TOWARDS_POSITIVE)
+            result += (less < size) & (x > 0) ? (REAL)1 : (REAL)0;
+        else if (mode == SC_TOWARDS_NEGATIVE)
+            result += (less < size) & (x < 0) ? (REAL)1 : (REAL)0;
+        else if (mode == SC_NEAREST_AWAY)
+            result += size - less >= (REAL)0.5 ? (REAL)1 : (REAL)0;
+        work[i] = REAL_COPYSIGN(result, x);
     }
+}
 
 static inline void
 REAL_NAME(round)(enum sc_rounding mode, REAL *work, size_t n)
 {
     switch (mode) {
     case SC_NEAREST_EVEN:
-        for (size_t i = 0; i < n; i++)
-            work[i] = REAL_ROUND(work[i]);
+        REAL_NAME(round_in)(SC_NEAREST_EVEN, work, n);
         break;
     case SC_TOWARDS_ZERO:
-        REAL_LOOP(less)
+        REAL_NAME(round_in)(SC_TOWARDS_ZERO, work, n);
         break;
     case SC_TOWARDS_POSITIVE:
-        REAL_LOOP(less + ((less < size) & (x > 0) ? (REAL)1 : (REAL)0))
+        REAL_NAME(round_in)(SC_TOWARDS_POSITIVE, work, n);
         break;
     case SC_TOWARDS_NEGATIVE:
-        REAL_LOOP(less + ((less < size) & (x < 0) ? (REAL)1 : (REAL)0))
+        REAL_NAME(round_in)(SC_TOWARDS_NEGATIVE, work, n);
         break;
     case SC_NEAREST_AWAY:
-        REAL_LOOP(less + (size - less >= (REAL)0.5 ? (REAL)1 : (REAL)0))
+        REAL_NAME(round_in)(SC_NEAREST_AWAY, work, n);
         break;
     }
 }
-
-#undef REAL_LOOP
 
 /* True if all numbers are in [least, above). */
 static inline bool
