@@ -509,8 +509,10 @@ def max_workers() -> int | None:
 
 
 def options_of_zarr() -> dict[str, Any]:
-    """Return the section ``shardcodec`` of zarr's configuration, including its environment variables."""
-    return dict(config.config.get("shardcodec") or {})
+    """Return the options in the section ``shardcodec`` of zarr's configuration, including its environment variables."""
+    chosen = dict(config.config.get("shardcodec") or {})
+    chosen.pop("enabled", None)  # `option_sources` has it
+    return chosen
 
 
 def settings_of_zarr() -> tuple[Any, ...]:

@@ -23,11 +23,13 @@ from .options import (
     active,
     available_cpus,
     environment,
+    flag,
     resolve,
     settings,
 )
 
 __all__ = [
+    "ENABLED_KEY",
     "PIPELINE_KEY",
     "PIPELINE_PATH",
     "RECORD",
@@ -46,6 +48,10 @@ __all__ = [
 PIPELINE_KEY = "codec_pipeline.path"
 PIPELINE_PATH = "shardcodec.ShardCodecPipeline"
 
+# The setting of ours by which variables and files select this pipeline. zarr's own setting would break every environment that has
+# zarr and not shardcodec; this one means nothing there.
+ENABLED_KEY = "shardcodec.enabled"
+
 # The environment variable in which `enable` records the variables that it has set, as JSON. So a child can tell them from those
 # of the user.
 RECORD = "SHARDCODEC_ENABLED"
@@ -58,13 +64,14 @@ def variable_of_setting(key: str) -> str:
 
 def settings_without_calls() -> dict[str, Any]:
     """Return zarr's configuration as a process gets it that starts now: from defaults, files and environment variables."""
-    return dict(merge(*config.defaults, config.collect()))
+    found = dict(merge(*config.defaults, config.collect()))
+    return dict(merge(found, {"codec_pipeline": {"path": _last_source(PIPELINE_KEY)[1]}}))
 
 
 def inherited_variables() -> dict[str, str]:
     """Return the environment variables that `enable` has set, in this process or in one that started it."""
     try:
-        record = json.loads(os.environ.get("SHARDCODEC_ENABLED") or "{}")
+        record = json.loads(os.environ.get(RECORD) or "{}")
     except ValueError:
         record = {}
     pairs = record.items() if isinstance(record, dict) else ()
@@ -119,7 +126,30 @@ def _last_source(key: str) -> tuple[str, Any]:
 
 
 def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the files and the variables that zarr reads when it is imported, and their settings; later ones win."""
+    """Yield the files and the variables that zarr reads when it is imported, and what they set; later ones win.
+
+    Raises
+    ------
+    ValueError
+        A value of `ENABLED_KEY` is no flag.
+    """
+    found = list(_as_written())
+    is_enabled = _is_enabled(merge(*(chosen for _, chosen in found)))
+    for source, chosen in found:
+        if is_enabled and _is_enabled(chosen) and _value_in(chosen, PIPELINE_KEY) is _ABSENT:
+            chosen = merge(chosen, {"codec_pipeline": {"path": PIPELINE_PATH}})
+        yield source, chosen
+
+
+def _is_enabled(chosen: Any) -> bool:
+    value = _value_in(chosen, ENABLED_KEY)
+    try:
+        return value is not _ABSENT and flag(value)
+    except ValueError as error:
+        raise ValueError(f"zarr.config shardcodec:enabled: {error}") from None
+
+
+def _as_written() -> Iterator[tuple[str, Mapping[str, Any]]]:
     for path in config.paths:
         names = sorted(os.listdir(path)) if os.path.isdir(path) and os.access(path, os.R_OK) else [""]
         for name in names:
@@ -128,8 +158,9 @@ def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
                 for chosen in collect_yaml(paths=[file]):
                     yield f"file {file}", chosen
     inherited = inherited_variables()
-    for name, value in os.environ.items():
-        if name.startswith(config.env_prefix):
+    own = variable_of_setting(PIPELINE_KEY)
+    for name, value in sorted(os.environ.items(), key=lambda variable: variable[0].upper() == own):
+        if name.startswith(config.env_prefix):  # a pipeline that a variable names wins over ENABLED_KEY
             by = ", by enable() in this process or the one that started it" if name in inherited else ""
             yield f"environment variable {name}{by}", collect_env(config.env_prefix, env={name: value})
 
@@ -141,6 +172,17 @@ def _value_in(chosen: Any, key: str) -> Any:
         chosen = chosen[part]
     return chosen
 
+
+def _follow_files_and_variables() -> None:
+    """Select the pipeline where a file or a variable says so. zarr imports this module before it looks up its first pipeline."""
+    if not _is_enabled(config.config):
+        return
+    as_read = _value_in(merge(*config.defaults, config.collect()), PIPELINE_KEY)
+    if as_read == config.get(PIPELINE_KEY) and _last_source(PIPELINE_KEY)[1] == PIPELINE_PATH:
+        config.set({PIPELINE_KEY: PIPELINE_PATH})  # else a call in this process has chosen another one
+
+
+_follow_files_and_variables()
 
 # ---------------------------------------------------------------- the options in force
 

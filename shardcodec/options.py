@@ -40,6 +40,7 @@ __all__ = [
     "available_cpus",
     "check",
     "environment",
+    "flag",
     "in_force",
     "options",
     "resolve",
@@ -225,7 +226,8 @@ def _auto_or(parse: Callable[[object], Any]) -> Callable[[object], Any]:
     return parse_either
 
 
-def _flag(value: object) -> bool:
+def flag(value: object) -> bool:
+    """Return the meaning of a flag, also of one as text; anything else is a `ValueError`."""
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     result = words.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(result, bool | int) or result not in (True, False):
@@ -238,12 +240,12 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "order": _one_of(*ORDERS),
     "durability": _one_of(*get_args(Durability)),
     "write_strategy": _one_of(*get_args(WriteStrategy)),
-    "compact": _flag,
-    "strict": _flag,
-    "allow_in_index": _flag,
+    "compact": flag,
+    "strict": flag,
+    "allow_in_index": flag,
     "index_cache": _number(0, _MAX_NBYTES),
     "open_files": _number(0, _MAX_COUNT),
-    "immutable": _flag,
+    "immutable": flag,
     "io_depth": _auto_or(_number(1, _MAX_COUNT)),
     "io_latency": _auto_or(_finite_seconds),
     "locking": _one_of(*get_args(Locking)),

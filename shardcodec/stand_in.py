@@ -57,3 +57,9 @@ class ShardCodecPipeline(CodecPipeline):
 
 
 ShardCodecPipeline.__module__ = "shardcodec"
+
+# Its warning shall appear where a file or a variable selects shardcodec, as `option_sources` does it with a zarr that fits.
+if zarr.config.get("shardcodec.enabled", False) and zarr.config.get("codec_pipeline.path").startswith(
+    "zarr."
+):
+    zarr.config.set({"codec_pipeline.path": "shardcodec.ShardCodecPipeline"})

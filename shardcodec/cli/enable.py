@@ -28,11 +28,10 @@ from .common import DryRunOption, ExitCode, ProgressKind, run_command
 __all__ = ["Scope", "disable", "enable", "path_of"]
 
 NAME = "shardcodec.yaml"
-HEAD = f"""# Written by `shardcodec enable`; `shardcodec disable` removes it.
-codec_pipeline:
-  path: {PIPELINE_PATH}
+HEAD = """# Written by `shardcodec enable`; `shardcodec disable` removes it.
+shardcodec:
+  enabled: true
 """
-SECTION = "shardcodec:\n"
 
 
 class Scope(enum.StrEnum):
@@ -63,18 +62,17 @@ def path_of(scope: Scope) -> str:
 
 def _text_of(options: Mapping[str, Any]) -> str:
     lines = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in sorted(options.items()))
-    return HEAD + (SECTION + lines if lines else "")
+    return HEAD + lines
 
 
 def _is_own(text: str) -> bool:
     """Return True if `enable` has written a file, and its bytes are unchanged."""
-    head, _, lines = text.partition(SECTION)
     try:
-        pairs = [line.strip().split(": ", 1) for line in lines.splitlines()]
+        pairs = [line.strip().split(": ", 1) for line in text.removeprefix(HEAD).splitlines()]
         options = check({name: json.loads(value) for name, value in pairs})
     except (TypeError, ValueError):
         return False
-    return head == HEAD and _text_of(options) == text
+    return _text_of(options) == text
 
 
 def _own_text(path: str) -> str | None:
@@ -137,7 +135,8 @@ def enable(
             if not put_file(path, [text.encode()], may_replace=old is not None):
                 raise OSError(f"{path} was made by another program meanwhile, so it stays")
             print(f"{'wrote' if old is None else 'replaced'} {path}")
-        _tell_effect(path, scope, is_written=not dry_run)
+        if not dry_run and (source := source_of_new_process(PIPELINE_KEY)) != f"file {path}":
+            print(f"a new process takes its pipeline from another place, which wins: {source}")
         return ExitCode.CLEAN
 
     run_command(work, ProgressKind.NONE)
@@ -184,20 +183,9 @@ def _options_from(choices: list[str]) -> dict[str, Any]:
 
 
 def _check_entry_point() -> None:
-    """Refuse to name a pipeline that zarr does not find: every array of the environment would be an error."""
+    """Refuse to write a file that has no effect, because zarr does not find the pipeline."""
     names = {point.value for point in entry_points(group="zarr.codec_pipeline")}
     if PIPELINE_PATH.replace(".", ":") not in names:
         raise OSError(
             "zarr does not find shardcodec in this environment: install the package, for instance with pip"
-        )
-
-
-def _tell_effect(path: str, scope: Scope, *, is_written: bool) -> None:
-    if is_written:
-        source = source_of_new_process(PIPELINE_KEY)
-        if source != f"file {path}":
-            print(f"a new process takes its pipeline from another place, which wins: {source}")
-    if scope is not Scope.ENV:
-        print(
-            "In an environment that has zarr and not shardcodec, zarr cannot open arrays with this file: see docs/packaging.md."
         )

@@ -26,6 +26,7 @@ from ..arguments import check_argument
 from ..build_info import build_info
 from ..compat import CodecPipeline, config, pipeline_of, pipelines_of_arrays, quiet, with_pipeline
 from ..option_sources import (
+    ENABLED_KEY,
     PIPELINE_KEY,
     PIPELINE_PATH,
     RECORD,
@@ -35,7 +36,7 @@ from ..option_sources import (
     source_of,
     variable_of_setting,
 )
-from ..options import OptionChoices, check
+from ..options import OptionChoices, check, flag
 from ..readable import ReadableDict
 from .pipeline import ShardCodecPipeline
 
@@ -243,11 +244,9 @@ class AttachedArray(Array[Any]):
 
 
 def variables_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables that select the pipeline with these options."""
+    """Return the environment variables that select the pipeline with these options. They mean nothing where shardcodec is not."""
     values = {f"shardcodec.{name}": value for name, value in options.items()}
-    return {
-        variable_of_setting(key): str(value) for key, value in {PIPELINE_KEY: PIPELINE_PATH, **values}.items()
-    }
+    return {variable_of_setting(key): str(value) for key, value in {ENABLED_KEY: True, **values}.items()}
 
 
 class ChildVariables:
@@ -490,6 +489,8 @@ def _forget(variables: Mapping[str, str]) -> None:
     """Take back what zarr's configuration has from variables that have just been removed from the environment."""
     if not variables:
         return
+    if variable_of_setting(ENABLED_KEY) in variables:
+        variables = {**variables, variable_of_setting(PIPELINE_KEY): PIPELINE_PATH}
     fresh = settings_without_calls()
     for section in ("codec_pipeline", "shardcodec"):
         present = config.config.get(section, {})
@@ -547,7 +548,7 @@ def enable(*, children: bool = True, client: Any = None, **defaults: Unpack[Opti
     children : bool
         Also set environment variables, which every process inherits that is started from now on: by `multiprocessing` with
         any start method, `subprocess`, dask, torch or ``mpiexec``. A variable that the user has set stays, with a warning.
-        A child in an environment without shardcodec cannot open arrays then.
+        In a child without shardcodec they have no effect.
     client : distributed.Client, optional
         Also make the workers of this client do the same, with the same options: those that it has, and those that join or
         start again later.
@@ -614,18 +615,17 @@ def _warn_of_open_arrays() -> None:
 
 def _warn_of_children(variables: Mapping[str, str]) -> None:
     """Warn of processes that would not do as this one, although they are started later."""
-    kept = {
-        name: os.environ[name]
-        for name in variables
-        if os.environ.get(name, variables[name]) != variables[name]
-    }
+    wanted = {variable_of_setting(PIPELINE_KEY): PIPELINE_PATH, **variables}
+    if flag(os.environ.get(own := variable_of_setting(ENABLED_KEY), "no")):
+        wanted[own] = os.environ[own]  # the user says the same in another word
+    kept = {name: os.environ[name] for name in wanted if os.environ.get(name, wanted[name]) != wanted[name]}
     for name, value in kept.items():
         text = (
             f"{name}={value} in the environment stays, so processes that are started from now on use this value in place of "
-            f"{variables[name]}; remove the variable, or call shardcodec.enable(children=False)"
+            f"{wanted[name]}; remove the variable, or call shardcodec.enable(children=False)"
         )
         warnings.warn(text, RuntimeWarning, stacklevel=3)
-    told = {name: value for name, value in variables.items() if name not in kept}
+    told = {name: wanted[name] for name in variables if name not in kept}
     if (pid := stale_forkserver(told)) is not None:
         text = (
             f"the forkserver of multiprocessing (process {pid}) was started before shardcodec.enable(), so the processes that "

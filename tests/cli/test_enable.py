@@ -165,7 +165,7 @@ def test_source_of_a_setting_is_the_call_that_came_last(folder: Path) -> None:
     key = "codec_pipeline.path"
     assert source_of(key) == "default"
     with shardcodec.enable():
-        assert source_of(key).startswith("environment variable ZARR_CODEC_PIPELINE__PATH, by enable()")
+        assert source_of(key).startswith("environment variable ZARR_SHARDCODEC__ENABLED, by enable()")
     with shardcodec.enable(children=False):
         assert source_of(key) == "a call in this process"
     assert source_of("codec-pipeline.path") == "default"

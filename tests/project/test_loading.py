@@ -42,7 +42,11 @@ OTHER_ZARR = "import zarr.core.buffer\ndel zarr.core.buffer.default_buffer_proto
 
 
 def run(code: str, **environment: str) -> list[str]:
-    keep = {k: v for k, v in os.environ.items() if k not in ("SHARDCODEC_CPU", "ZARR_CODEC_PIPELINE__PATH")}
+    keep = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("SHARDCODEC_CPU", "ZARR_SHARDCODEC__ENABLED", "ZARR_CODEC_PIPELINE__PATH")
+    }
     command = [sys.executable, "-W", "error::ImportWarning", "-c", code]
     env = keep | {"PYTHONSAFEPATH": "1"} | environment
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -50,7 +54,7 @@ def run(code: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-SELECTED = {"ZARR_CODEC_PIPELINE__PATH": "shardcodec.ShardCodecPipeline"}
+SELECTED = {"ZARR_SHARDCODEC__ENABLED": "1"}
 
 
 @pytest.fixture

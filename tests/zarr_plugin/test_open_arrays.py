@@ -189,19 +189,20 @@ REPLACED = """
 """
 
 
-@pytest.mark.parametrize("way", ["variable", "file"])
+@pytest.mark.parametrize("way", [VARIABLE, "ZARR_SHARDCODEC__ENABLED", "path", "enabled"])
 def test_arrays_with_another_pipeline_are_named_where_no_call_has_selected_it(
     way: str, tmp_path: Path
 ) -> None:
     """Without a call of `enable`, as after `shardcodec enable --env`, the other pipeline was not named, and no warning came."""
     folder = tmp_path / "config"
     folder.mkdir()
-    if way == "file":
-        (folder / "shardcodec.yaml").write_text(f"codec_pipeline: {{path: {PIPELINE}}}\n")
+    if not way.startswith("ZARR_"):
+        text = f"codec_pipeline: {{path: {PIPELINE}}}" if way == "path" else "shardcodec: {enabled: true}"
+        (folder / "shardcodec.yaml").write_text(text)
         variables, selector = {"ZARR_CONFIG": str(folder)}, f"file {folder}/shardcodec.yaml"
     else:
-        variables = {VARIABLE: PIPELINE}
-        selector = f"environment variable {VARIABLE}"
+        variables = {way: PIPELINE if way == VARIABLE else "1"}
+        selector = f"environment variable {way}"
     code = f"FOLDER, OTHER = {str(tmp_path)!r}, {OTHER!r}\n" + textwrap.dedent(REPLACED)
     told = json.loads(run_checked(code, **variables).stdout)
     status, text, others, advice = told["during"]

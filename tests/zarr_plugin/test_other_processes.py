@@ -20,14 +20,15 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import zarr
-from helpers import python_environment, run_checked
+from helpers import python_environment, run_checked, run_python
 
 import shardcodec
 from shardcodec.option_sources import RECORD
 
-PIPELINE = "ZARR_CODEC_PIPELINE__PATH"
+PIPELINE, ENABLED = "ZARR_CODEC_PIPELINE__PATH", "ZARR_SHARDCODEC__ENABLED"
 THREADS, ORDER = "ZARR_SHARDCODEC__THREADS", "ZARR_SHARDCODEC__ORDER"
 PATH = "shardcodec.ShardCodecPipeline"
 OTHER = "zarr.core.codec_pipeline.BatchedCodecPipeline"
@@ -44,6 +45,26 @@ print(json.dumps([type(array.async_array.codec_pipeline).__name__, zarr.config.g
 def variables() -> dict[str, str]:
     """Return the variables of zarr and of shardcodec."""
     return {name: value for name, value in os.environ.items() if name.startswith(("ZARR_", "SHARDCODEC_"))}
+
+
+def linked_environment(folder: Path, *, without: str = "-") -> str:
+    """Make an environment with what this one has installed, without the packages whose names begin so; return its Python."""
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for installed in map(Path, importlib.import_module("site").getsitepackages()):
+        for entry in installed.iterdir():
+            if not entry.name.startswith(without) and not (site / entry.name).exists():
+                (site / entry.name).symlink_to(entry)
+    return str(folder / "bin" / "python")
+
+
+def run_foreign(python: str, folder: Path, **environment: str) -> str:
+    """Run a program that uses zarr alone, in another environment, where a warning is an error; return what it printed."""
+    command = [python, "-I", "-W", "error", "-c", FOREIGN, str(folder / "a")]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +139,7 @@ def test_no_element_is_lost_in_an_environment_where_shardcodec_is_enabled(tmp_pa
 
 def test_enable_sets_variables_and_disable_removes_them() -> None:
     shardcodec.enable(threads=2, order="lexicographic")
-    told = {PIPELINE: PATH, THREADS: "2", ORDER: "lexicographic"}
+    told = {ENABLED: "True", THREADS: "2", ORDER: "lexicographic"}
     assert variables() == told | {RECORD: json.dumps(told, sort_keys=True)}
     shardcodec.disable()
     assert variables() == {}
@@ -128,7 +149,7 @@ def test_children_false_sets_none() -> None:
     with shardcodec.enable(children=False, threads=2):
         assert variables() == {}
         with shardcodec.enable():
-            assert variables().keys() == {PIPELINE, RECORD}
+            assert variables().keys() == {ENABLED, RECORD}
         assert variables() == {}
         assert zarr.config.get("codec_pipeline.path") == PATH
 
@@ -166,12 +187,14 @@ def test_variable_of_the_user_wins_and_is_reported(monkeypatch: pytest.MonkeyPat
 
 
 def test_equal_variable_of_the_user_is_kept_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PIPELINE, PATH)
+    told = {PIPELINE: PATH, ENABLED: "yes"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*in the environment stays")
         with shardcodec.enable():
-            pass
-    assert variables() == {PIPELINE: PATH}
+            assert variables() == told
+    assert variables() == told
     monkeypatch.undo()
 
 
@@ -204,6 +227,109 @@ def test_child_has_the_options() -> None:
     assert json.loads(shown)[0] == "ShardCodecPipeline"
     for text in ("threads=2", "lock_timeout=inf", "compact=False", "io_latency=1e-05"):
         assert text in options
+
+
+# ---- an environment with zarr and without shardcodec
+
+# Another program, which uses zarr alone.
+FOREIGN = """
+import importlib.util, sys, zarr
+assert importlib.util.find_spec("shardcodec") is None
+for make in ({"shards": (4,)}, {}, {"zarr_format": 2}):
+    array = zarr.create_array({}, shape=(8,), chunks=(2,), dtype="u1", **make)
+    array[1:5] = 7
+    assert array[...].tolist() == [0, 7, 7, 7, 7, 0, 0, 0]
+zarr.create_group({}).create_array("a", shape=(), dtype="f4")
+assert zarr.open_array(sys.argv[1], mode="r")[...].tolist() == [1, 2, 3]
+print(zarr.config.get("codec_pipeline.path"), type(array.async_array.codec_pipeline).__name__)
+"""
+
+
+def test_environment_without_shardcodec_notices_nothing(tmp_path: Path) -> None:
+    """`enable` set zarr's own variable: zarr without shardcodec raised BadConfigError (KeyError in 3.1) for every array.
+
+    The files of `shardcodec enable` did so too: that of the user in each other environment, that of the environment after
+    ``pip uninstall``.
+    """
+    pytest.importorskip("typer")
+    zarr.create_array(tmp_path / "a", data=np.array([1, 2, 3], dtype="u1"))
+    foreign = linked_environment(tmp_path / "foreign", without="shardcodec")
+    python = linked_environment(tmp_path / "env")
+    plain = run_foreign(foreign, tmp_path)
+    with shardcodec.enable(threads=2, order="lexicographic"):
+        assert run_foreign(foreign, tmp_path) == plain
+    home = {"HOME": str(tmp_path)}
+    env = python_environment(**home)
+    for scope in ("--env", "--user"):
+        command = [python, "-P", "-m", "shardcodec", "enable", scope, "threads=2"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0 and len(done.stdout.splitlines()) == 1, done.stderr + done.stdout
+        shown = subprocess.run(
+            [python, "-P", "-c", SHOW], env=env, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert json.loads(shown.stdout)[0] == "ShardCodecPipeline"
+        assert run_foreign(foreign, tmp_path, **home) == plain
+    for entry in (tmp_path / "env").glob("lib/python*/site-packages/shardcodec*"):
+        entry.unlink()  # as pip uninstall does it
+    assert run_foreign(python, tmp_path, **home) == plain
+
+
+@pytest.mark.parametrize(
+    ("said", "chosen"),
+    [
+        ({ENABLED: "1"}, PATH),
+        ({ENABLED: "false"}, None),
+        ({ENABLED: "True", PIPELINE: OTHER}, OTHER),
+        ({PIPELINE: OTHER, ENABLED: "yes"}, OTHER),
+        ({PIPELINE: PATH, ENABLED: "no"}, PATH),
+        ({"aa.yaml": f"codec_pipeline: {{path: {OTHER}}}", "bb.yaml": "shardcodec: {enabled: true}"}, PATH),
+        ({"bb.yaml": "shardcodec: {enabled: true}", "cc.yaml": f"codec_pipeline: {{path: {OTHER}}}"}, OTHER),
+        ({"bb.yaml": "shardcodec: {enabled: true}", "cc.yaml": "shardcodec: {enabled: false}"}, None),
+        ({"bb.yaml": f"codec_pipeline: {{path: {OTHER}}}", ENABLED: "True"}, PATH),
+        ({"bb.yaml": "shardcodec: {enabled: true}", PIPELINE: OTHER}, OTHER),
+    ],
+)
+def test_last_of_the_sources_chooses_the_pipeline(
+    tmp_path: Path, said: dict[str, str], chosen: str | None
+) -> None:
+    """Files in the order of zarr, then variables; among these zarr's own wins. A pipeline that is named is no accident."""
+    names = {name: value for name, value in said.items() if not name.endswith(".yaml")}
+    for name in said.keys() - names.keys():
+        (tmp_path / name).write_text(said[name])
+    code = SHOW + textwrap.dedent("""
+        from shardcodec.option_sources import PIPELINE_KEY, selector_of_new_process, source_of
+        print(source_of(PIPELINE_KEY), selector_of_new_process(), sep="|")
+    """)
+    done = run_checked(code, ZARR_CONFIG=str(tmp_path), **names)
+    shown, sources = done.stdout.splitlines()
+    source, selector = sources.split("|")
+    assert (json.loads(shown)[0] == "ShardCodecPipeline") == (chosen == PATH)
+    assert selector == (source if chosen == PATH else "None") and source != "a call in this process"
+    assert (source == "default") == (chosen is None)
+
+
+def test_flag_that_is_none_is_named() -> None:
+    done = run_python(SHOW, **{ENABLED: "perhaps"})
+    assert done.returncode == 1
+    assert "zarr.config shardcodec:enabled: expected true or false, got 'perhaps'" in done.stderr
+
+
+def test_call_in_a_child_that_names_another_pipeline_wins() -> None:
+    code = """
+        import zarr
+        class Mine(zarr.abc.codec.CodecPipeline): pass
+        Mine.__module__ = "mine"
+        zarr.registry.register_pipeline(Mine)
+        zarr.config.set({"codec_pipeline.path": "mine.Mine"})
+        assert zarr.registry.get_pipeline_class() is Mine
+        import shardcodec, warnings
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            shardcodec.open_arrays()
+        assert "has replaced the pipeline of environment variable ZARR_SHARDCODEC__ENABLED" in str(said[0].message)
+    """
+    with shardcodec.enable():
+        run_checked(code)
 
 
 # ---- a child that calls enable and disable itself
@@ -239,6 +365,15 @@ def test_disable_in_a_child_undoes_what_it_has_inherited(calls_enable: bool) -> 
     assert shown[0] != "ShardCodecPipeline" and shown[1:] == [None, []]
 
 
+@pytest.mark.parametrize("before", ["", "zarr.create_array({}, shape=(1,), dtype='u1')"])
+def test_disable_after_the_first_array_of_a_child(before: str) -> None:
+    """The entry point that the first array loads selects the pipeline; once, not again."""
+    code = f"import zarr\n{before}\nimport shardcodec\nshardcodec.disable()\n" + SHOW
+    with shardcodec.enable():
+        shown = json.loads(run_checked(code).stdout)
+    assert shown[0] != "ShardCodecPipeline" and shown[1:] == [None, []]
+
+
 def test_disable_in_a_child_keeps_the_variables_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(THREADS, "5")
     with shardcodec.enable():
@@ -267,7 +402,7 @@ def test_variables_are_never_absent_while_another_call_begins_or_ends() -> None:
         stop, absent = threading.Event(), []
         def look():
             while not stop.is_set():
-                if os.environ.get("{PIPELINE}") != "{PATH}" or os.environ.get("{THREADS}") not in ("1", "2"):
+                if os.environ.get("{ENABLED}") != "True" or os.environ.get("{THREADS}") not in ("1", "2"):
                     absent.append(1)
         def call():
             for _ in range(200):
