@@ -510,9 +510,9 @@ def max_workers() -> int | None:
 
 def options_of_zarr() -> dict[str, Any]:
     """Return the options in the section ``shardcodec`` of zarr's configuration, including its environment variables."""
-    chosen = dict(config.config.get("shardcodec") or {})
-    chosen.pop("enabled", None)  # `option_sources` has it
-    return chosen
+    return {
+        name: value for name, value in (config.config.get("shardcodec") or {}).items() if name != "enabled"
+    }
 
 
 def settings_of_zarr() -> tuple[Any, ...]:
