@@ -510,9 +510,7 @@ def max_workers() -> int | None:
 
 def options_of_zarr() -> dict[str, Any]:
     """Return the options in the section ``shardcodec`` of zarr's configuration, including its environment variables."""
-    return {
-        name: value for name, value in (config.config.get("shardcodec") or {}).items() if name != "enabled"
-    }
+    return {n: value for n, value in (config.config.get("shardcodec") or {}).items() if n != "enabled"}
 
 
 def settings_of_zarr() -> tuple[Any, ...]:
