@@ -11,6 +11,9 @@ cdef extern from "Python.h":
 
 
 # ---- NumPy's C API, by the numbers of its functions, which are stable since 2.0 (numpy/__multiarray_api.h)
+#
+# Without its header, because a build needs no NumPy then, and a wheel serves each NumPy of the user. A test compares the numbers with
+# the header of the installed one, and `check_numpy` uses the functions once.
 
 cdef struct StaticString:
     size_t nbytes
@@ -47,7 +50,28 @@ cdef int find_numpy() except -1:
     if (<FeatureVersion>api[NUMPY_FEATURE_VERSION])() < NUMPY_2_0:
         raise ImportError("expected numpy 2.0 or later, which has functions for StringDType")
     has_fencepost = NumpyVersion(version) < "2.3.2"
+    check_numpy(api)
     numpy_api = api
+    return 0
+
+
+cdef int check_numpy(void **api) except -1:
+    """Store a text and load it again; ImportError: the functions are not those that they are taken for."""
+    from numpy import empty
+    from numpy.dtypes import StringDType
+    cdef bytes text = b"a text that is longer than fifteen bytes"
+    cdef StaticString found = StaticString(0, NULL)
+    cdef void *allocator
+    cdef bint is_equal
+    array = empty(1, StringDType())
+    cdef void *element = <void *><size_t>array.__array_interface__["data"][0]
+    allocator = (<AcquireAllocator>api[NUMPY_ACQUIRE])(<void *>array.dtype)
+    is_equal = (<PackString>api[NUMPY_PACK])(allocator, element, <const char *>text, len(text)) == 0
+    is_equal = is_equal and (<LoadString>api[NUMPY_LOAD])(allocator, element, &found) == 0
+    is_equal = is_equal and found.nbytes == <size_t>len(text) and memcmp(found.start, <const char *>text, found.nbytes) == 0
+    (<ReleaseAllocator>api[NUMPY_RELEASE])(allocator)
+    if not is_equal or array[0] != text.decode():
+        raise ImportError("expected functions of numpy for StringDType that store and load a text; this numpy has others")
     return 0
 
 
