@@ -9,6 +9,9 @@ unchanged; a failed allocation is a `MemoryError`.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "StreamError",
     "StreamFullError",
     "UnsupportedError",
+    "as_os_error",
 ]
 
 
@@ -224,3 +228,26 @@ class StreamError(ShardError):
 
 class StreamFullError(StreamError):
     """The queue of a stream with ``full="raise"`` had no room for a frame, which was not taken (``numbers`` has its number)."""
+
+
+# ---------------------------------------------------------------- errors of stores
+
+# Packages whose errors are about data or arguments.
+_NO_CLIENTS = frozenset({"builtins", "numcodecs", "numpy", "shardcodec", "zarr"}) | sys.stdlib_module_names
+
+
+@contextmanager
+def as_os_error(place: str = "") -> Iterator[None]:
+    """Raise an error of the client of a store as an `OSError`; each client has classes of its own (obstore, botocore, icechunk).
+
+    Errors of Python, zarr and shardcodec pass unchanged. `place` names what was read.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] in _NO_CLIENTS:
+            raise
+        text = str(error).partition("\n\nDebug source:")[0] or "no message"
+        raise OSError(f"{place and f'{place}: '}{type(error).__name__}: {text}") from error

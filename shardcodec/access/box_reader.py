@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
-from ..errors import ShardError, ShardFileError
+from ..errors import ShardError, ShardFileError, as_os_error
 from ..format.metadata import KeyEncoding, json_object
 from ..options import Options
 from ..storage.budget import MAX_GAP_NBYTES
@@ -110,10 +110,12 @@ class Folder:
     def get(self, key: str) -> bytes | None:
         """Return all of an object in the store; None if it does not exist."""
         if self.base is not None:
-            buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
+            with as_os_error(self.store.describe(key)):
+                buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
             return None if buffer is None else bytes(buffer.to_bytes())
         try:
-            answer = self.store.wait(self.store.get(key))
+            with as_os_error(self.store.describe(key)):
+                answer = self.store.wait(self.store.get(key))
         except ShardFileError as error:
             if error.context.get("kind") != "folder":
                 raise

@@ -24,7 +24,7 @@ from .. import native
 from ..arguments import checked
 from ..compat import on_zarrs_loop
 from ..drawing.figures import ChunkMap
-from ..errors import ShardError, UnsupportedError
+from ..errors import ShardError, UnsupportedError, as_os_error
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
 from ..storage.store import Store
@@ -422,7 +422,8 @@ def _look(shard: P, chain: Chain, options: Options, examine: Examine | None) -> 
             view.close()
 
     try:
-        return retry(look, shard.place.path)
+        with as_os_error(shard.name):
+            return retry(look, shard.place.path)
     except ShardError as error:
         return ShardIndex(shard, nbytes, entries, with_key(error, chain, shard.name))
     except OSError as error:

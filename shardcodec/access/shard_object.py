@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import native
 from ..compat import on_zarrs_loop
-from ..errors import ShardError, ShardFormatError
+from ..errors import ShardError, ShardFormatError, as_os_error
 from ..options import Options
 from ..storage import locks
 from ..storage.budget import Limits
@@ -380,7 +380,8 @@ class RemoteObject(RemoteShard):
         if not nbytes:
             return b""
         try:
-            answer = on_zarrs_loop(self._store.get_range(self._key, offset, offset + nbytes, self._state))
+            with as_os_error(self._store.describe(self._key)):
+                answer = on_zarrs_loop(self._store.get_range(self._key, offset, offset + nbytes, self._state))
         except ObjectChanged:
             answer = None
         n = 0 if answer is None else len(answer.data)
@@ -410,7 +411,8 @@ def open_object(store: Store, key: str) -> OpenedShard | None:
     """
     if not store.is_near:
         try:
-            return RemoteObject(store, key, int(on_zarrs_loop(store.size(key))))
+            with as_os_error(store.describe(key)):
+                return RemoteObject(store, key, int(on_zarrs_loop(store.size(key))))
         except FileNotFoundError:
             return None
     try:

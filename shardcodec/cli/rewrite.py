@@ -127,7 +127,7 @@ def repair(
         )
         show(report)
         is_clean = not report.n_damaged if dry_run else report.n_restored == report.n_damaged
-        return ExitCode.CLEAN if is_clean and not report.n_unreadable_arrays else ExitCode.FINDINGS
+        return ExitCode.CLEAN if is_clean and not report.n_unreadable else ExitCode.FINDINGS
 
     run_command(work, progress, show)
 
@@ -215,6 +215,6 @@ def compact(
             on_shard=None if output.keeps_parts else on_shard,
         )
         show(report)
-        return ExitCode.FINDINGS if report.n_failed or report.n_unreadable_arrays else ExitCode.CLEAN
+        return ExitCode.FINDINGS if report.n_failed or report.n_unreadable else ExitCode.CLEAN
 
     run_command(work, progress, show)

@@ -290,9 +290,15 @@ class FileStore(Store):
         """Return the size of a file in bytes; raise `FileNotFoundError` if it does not exist."""
         return os.stat(self.source(key)).st_size
 
-    def keys(self, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
+    def keys(
+        self,
+        prefix: str,
+        *,
+        with_folders: bool = False,
+        left: list[object_names.LeftFolder] | None = None,
+    ) -> Iterator[str]:
         """Yield the keys of the files below a folder."""
-        return object_names.file_keys(self.root, prefix, with_folders=with_folders)
+        return object_names.file_keys(self.root, prefix, with_folders=with_folders, left=left)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the folders in a folder."""

@@ -12,19 +12,22 @@ named when its array is opened, and `ByIdentity` memoises the name.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..compat import memory_identity, on_zarrs_loop, unwrap
+from ..errors import as_os_error
 from .waiting import call_each
 
 __all__ = [
+    "LOOP",
     "ByIdentity",
+    "LeftFolder",
     "describe",
     "file_keys",
     "file_names",
@@ -199,6 +202,9 @@ def _leads_to(path: str, known: tuple[str, int, int]) -> bool:
 
 # ---------------------------------------------------------------- the keys of a store, listed by blocking functions
 
+# Device and inode of a folder.
+Id = tuple[int, int]
+
 # Number of keys that one call of zarr's event loop collects, so that memory never holds all keys.
 PAGE_KEYS = 1000
 
@@ -224,10 +230,11 @@ def zarr_keys(base: Any, prefix: str) -> Iterator[str]:
 
 async def _page(keys: Any) -> list[str]:
     page: list[str] = []
-    async for key in keys:
-        page.append(key)
-        if len(page) == PAGE_KEYS:
-            break
+    with as_os_error():
+        async for key in keys:
+            page.append(key)
+            if len(page) == PAGE_KEYS:
+                break
     return page
 
 
@@ -235,55 +242,104 @@ def zarr_names(base: Any, prefix: str) -> list[str]:
     """Return the names of the objects and folders in a folder of a zarr store."""
 
     async def listed() -> list[str]:
-        return [name.rstrip("/") async for name in base.list_dir(prefix.rstrip("/"))]
+        with as_os_error():
+            return [name.rstrip("/") async for name in base.list_dir(prefix.rstrip("/"))]
 
     return sorted(set(on_zarrs_loop(listed())))
 
 
-def file_keys(root: str, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
+class LeftFolder(NamedTuple):
+    """A folder that a listing has not entered. error: why it cannot be read; None if it is one of those above it."""
+
+    key: str
+    error: OSError | None
+
+    @property
+    def reason(self) -> str:
+        """Why it was not entered."""
+        return LOOP if self.error is None else f"the folder cannot be read: {self.error}"
+
+
+LOOP = "a link or a mount that leads to a folder above it"
+
+
+def file_keys(
+    root: str, prefix: str, *, with_folders: bool = False, left: list[LeftFolder] | None = None
+) -> Iterator[str]:
     """Yield the keys, relative to `root`, of all files below a folder; symbolic links are followed, but never to a folder above them.
 
     A link to nothing is a file here, so that opening it is an error. prefix: the folder, relative to `root`; empty, or with a
-    slash at its end. with_folders: also yield the folders, with a slash at the end.
+    slash at its end. with_folders: also yield the folders, with a slash at the end. left: gets the folders that are not
+    entered; without it, one that cannot be read is an error.
     """
-    yield from _walk(f"{root}/{prefix}", prefix, frozenset(), with_folders)
+    above = frozenset(_ids_of(root, prefix)[:-1])
+    for key in _walk(f"{root}/{prefix}", prefix, above):
+        if isinstance(key, LeftFolder):
+            if left is None and key.error is not None:
+                raise key.error
+            if left is not None:
+                left.append(key)
+        elif with_folders or not key.endswith("/"):
+            yield key
 
 
-def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]], with_folders: bool) -> Iterator[str]:
+def _walk(folder: str, prefix: str, above: frozenset[Id]) -> Iterator[str | LeftFolder]:
+    """Yield the keys of files and, with a slash at the end, of folders; also the folders that are not entered."""
     try:
         status = os.stat(folder)
+        own = status.st_dev, status.st_ino
+        if own in above:
+            yield LeftFolder(prefix.rstrip("/"), None)
+            return
         entries = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
-    own = status.st_dev, status.st_ino
-    if own in above:
-        entries.close()
+    except OSError as error:
+        yield LeftFolder(prefix.rstrip("/"), error)
         return
     with entries:
         for entry in entries:
             key = prefix + entry.name
             if _is_folder(entry):
-                if with_folders:
-                    yield f"{key}/"
-                yield from _walk(entry.path, f"{key}/", above | {own}, with_folders)
+                yield f"{key}/"
+                yield from _walk(entry.path, f"{key}/", above | {own})
             else:
                 yield key
 
 
+def _ids_of(root: str, prefix: str) -> list[Id]:
+    """Return device and inode of a root and of the folders on the way from it to a folder below it, as far as they can be read."""
+    found = []
+    steps = prefix.rstrip("/").split("/") if prefix else []
+    with suppress(OSError):
+        for n in range(len(steps) + 1):
+            status = os.stat("/".join([root, *steps[:n]]))
+            found.append((status.st_dev, status.st_ino))
+    return found
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return True for a folder or a link to one. A link that leads to itself is a file, as one that leads to nothing."""
+    """Return True for a folder or a link to one. Any other link is a file, such as one to itself, to nothing or into a closed folder."""
     try:
         return entry.is_dir()
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return False
-        raise
+    except OSError:
+        return False
 
 
 def file_names(root: str, prefix: str) -> list[str]:
-    """Return the names of the folders in a folder, without files."""
+    """Return the names of the folders in a folder, without files and without links to a folder above."""
+    above = _ids_of(root, prefix)
     try:
         with os.scandir(f"{root}/{prefix}") as entries:
-            return sorted(entry.name for entry in entries if _is_folder(entry))
+            return sorted(entry.name for entry in entries if _is_folder(entry) and _id_of(entry) not in above)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _id_of(entry: os.DirEntry[str]) -> Id | None:
+    """Return device and inode of a folder; None if a parent folder refuses them."""
+    try:
+        status = entry.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -40,6 +40,7 @@ from ..options import Options
 from . import locks, object_names
 from .budget import Limits, limits_of_zarr
 from .file_systems import OpenFile
+from .object_names import LeftFolder
 from .runner import run_blocking
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "UNKNOWN",
     "Answer",
     "Contest",
+    "LeftFolder",
     "Maker",
     "ObjectChanged",
     "Outcome",
@@ -407,15 +409,27 @@ class Store(ABC):
         """True if `keys` yields every object; a virtual store may make objects that it does not list, as that of tifffile."""
         return True
 
-    def keys(self, prefix: str, *, with_folders: bool = False) -> Iterator[str]:
+    def keys(
+        self,
+        prefix: str,
+        *,
+        with_folders: bool = False,
+        left: list[LeftFolder] | None = None,
+    ) -> Iterator[str]:
         """Yield the keys below a folder in any order; `prefix` is empty or ends with a slash.
 
-        `with_folders`: also those of folders, with a slash at the end, if the store has folders of its own.
+        `with_folders`: also those of folders, with a slash at the end, if the store has folders of its own. `left`: gets the
+        folders that are not entered, such as those without permission; without it they are errors.
         """
         return object_names.zarr_keys(self._base, prefix)
 
     def listed(
-        self, prefix: str, *, with_folders: bool = False, all_of_them: bool = False
+        self,
+        prefix: str,
+        *,
+        with_folders: bool = False,
+        all_of_them: bool = False,
+        left: list[LeftFolder] | None = None,
     ) -> Iterator[str] | None:
         """Return the keys below a folder, as `keys`; None if the store does not list them: some have `names` only, as that of VirtualiZarr.
 
@@ -423,7 +437,7 @@ class Store(ABC):
         """
         if not self.supports_listing or (all_of_them and not self.lists_all):
             return None
-        keys = iter(self.keys(prefix, with_folders=with_folders))
+        keys = iter(self.keys(prefix, with_folders=with_folders, left=left))
         try:
             first = list(itertools.islice(keys, 1))
         except NotImplementedError:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .. import native
 from ..access.opened_shard import Entries, NestedShard, OpenedShard, Sums
 from ..access.shard_object import open_object
+from ..errors import ShardError, ShardFileError
 from ..storage.files import OldBytes, open_file, pending_journal, read_journal
 from ..storage.kinds import object_at, put_object
 from ..storage.store import Store
@@ -25,11 +26,34 @@ from .documents import node_path, object_name
 from .targets import ShardTarget
 from .work import BLOCK_NBYTES, MemoryBudget
 
-__all__ = ["Backup", "copy_stored", "holds_whole", "same_bytes", "sync_folders"]
+__all__ = [
+    "Backup",
+    "UnreadableObject",
+    "copy_stored",
+    "holds_whole",
+    "old_object",
+    "same_bytes",
+    "sync_folders",
+]
 
 
 # Bytes of a copy that a thread holds at a time. They are not part of its share of the memory, so they are few.
 COPY_NBYTES = 1 << 20
+
+
+class UnreadableObject(ShardFileError):
+    """An object of the old hierarchy cannot be read, so the new one does not have it. is_data: False for a FIFO, a socket or a device."""
+
+
+@contextmanager
+def old_object() -> Iterator[None]:
+    """Raise `UnreadableObject` if an object of the old hierarchy cannot be opened or read."""
+    try:
+        yield
+    except (ShardError, OSError) as error:
+        kind = error.context.get("kind", "") if isinstance(error, ShardFileError) else "link"
+        is_data = kind == "folder" or kind.startswith("link")
+        raise UnreadableObject(f"it cannot be read: {error}", is_data=is_data) from error
 
 
 def copy_stored(
@@ -71,16 +95,20 @@ def copy_stored(
         There is another file already.
     UnsupportedError
         The new object must be in memory as a whole, and does not fit.
+    UnreadableObject
+        The old object cannot be read.
     OSError
-        The object cannot be read or written.
+        The new object cannot be written.
     """
-    view = open_object(store, key)
+    with old_object():
+        view = open_object(store, key)
     if view is None:
         return None
     try:
         if holds_whole(new_store, new_key):
             budget.check_whole(store.path(key) or key, view.nbytes)
-        blocks = _blocks(view, COPY_NBYTES if store.is_near else BLOCK_NBYTES)  # a request costs a round trip
+        # a request costs a round trip
+        blocks = _old_blocks(view, COPY_NBYTES if store.is_near else BLOCK_NBYTES)
         put_object(
             blocks,
             view.nbytes,
@@ -105,6 +133,17 @@ def same_bytes(one: OpenedShard, other: OpenedShard) -> bool:
     return one.nbytes == other.nbytes and all(
         a == b for a, b in zip(_blocks(one, COPY_NBYTES), _blocks(other, COPY_NBYTES), strict=True)
     )
+
+
+def _old_blocks(view: OpenedShard, nbytes: int) -> Iterator[memoryview]:
+    """Yield the bytes of an object of the old hierarchy; `UnreadableObject` if they cannot be read."""
+    blocks = _blocks(view, nbytes)
+    while True:
+        with old_object():
+            block = next(blocks, None)
+        if block is None:
+            return
+        yield block
 
 
 def _blocks(view: OpenedShard, nbytes: int) -> Iterator[memoryview]:

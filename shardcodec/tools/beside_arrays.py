@@ -25,7 +25,7 @@ from ..live.record import problem_of as record_problem_of
 from .documents import DOCUMENTS, document_of, group_documents, is_group
 from .hashed_object import HashedObject
 from .manifest import Manifest, OldManifest
-from .other_objects import LeftObject, OtherObjects
+from .other_objects import LeftObject, OtherObject, OtherObjects
 from .report import Finding, FindingKind
 from .targets import ArrayTarget
 from .verify_report import NOT_IN_MANIFEST, UncheckedPart
@@ -166,6 +166,9 @@ class BesideArrays:
                 else None
             )
             ends = ("zarr.json",)
+        if path in self._documents and document.get("zarr_format") == 2 and not _has_documents(listed):
+            detail = "expected consolidated metadata, an object `metadata` of documents; zarr does not open the group"
+            yield self._finding(FindingKind.UNREADABLE, path, detail)
         if not isinstance(listed, Mapping):
             return
         wrong = []
@@ -204,25 +207,23 @@ class BesideArrays:
         self, compared: Collection[str], monitor: Monitor, n_threads: int
     ) -> Iterator[Finding | UncheckedPart]:
         """Compare other objects with the manifest; yield those that it does not have as unchecked."""
-        if self._root.store.listed(self._root.prefix) is None:
+        if self._root.store.listed(self._root.prefix, left=[]) is None:
             yield UncheckedPart(
                 "", "the store cannot list its objects: those that belong to no array are not known"
             )
             return
-        reasons: dict[str, str] = {}
-
-        def names() -> Iterator[str]:
-            for entry in self._others:
-                reasons[entry.name] = (
-                    entry.reason if isinstance(entry, LeftObject) else "it belongs to no array"
-                )
-                yield entry.name
-
-        with closing(in_order(names(), self._hashed, n_threads, monitor)) as results:
-            for name, sha256 in results:
-                reason = reasons.pop(name)
+        with closing(in_order(self._others, self._hashed, n_threads, monitor)) as results:
+            for entry, sha256 in results:
+                name = entry.name
+                reason = entry.reason if isinstance(entry, LeftObject) else "it belongs to no array"
                 if isinstance(sha256, Exception):
                     yield self._finding(FindingKind.UNREADABLE, name, f"it cannot be read: {sha256}")
+                    continue
+                if isinstance(entry, LeftObject) and entry.is_unreadable:
+                    array = self._others.array_of(name)
+                    # its shards, or its documents, have shown it
+                    if array is None or not (array.is_readable or name == f"{array.name}/"):
+                        yield self._finding(FindingKind.UNREADABLE, name, reason)
                     continue
                 parts = self._check_other(name, sha256, reason, is_compared=name in compared)
                 if self._is_record(name):  # it can be checked without a manifest
@@ -249,18 +250,21 @@ class BesideArrays:
         if problem is not None:
             yield self._finding(FindingKind.UNREADABLE, name, problem, name.rpartition("/")[0])
 
-    def _hashed(self, name: str) -> tuple[str, str | Exception | None]:
-        """Return the name of an object and its hash: None if no manifest needs it, or the error of a read."""
-        if self._old is None and self._new is None:
-            return name, None
+    def _hashed(
+        self, entry: OtherObject | LeftObject
+    ) -> tuple[OtherObject | LeftObject, str | Exception | None]:
+        """Return an object and its hash: None if no manifest needs it, or the error of a read. A file is opened in any case."""
+        store, has_manifest = self._root.store, self._old is not None or self._new is not None
+        if not (has_manifest or store.is_near) or entry.name.endswith("/"):
+            return entry, None
         try:
-            view = open_object(self._root.store, self._root.prefix + name)
+            view = open_object(store, self._root.prefix + entry.name)
             if view is None:
-                return name, None
+                return entry, None
             with closing(view):
-                return name, HashedObject(view, BLOCK_NBYTES).sha256()
+                return entry, HashedObject(view, BLOCK_NBYTES).sha256() if has_manifest else None
         except (ShardError, OSError) as error:
-            return name, error
+            return entry, error
 
     def _check_other(
         self, name: str, sha256: str | None, reason: str, *, is_compared: bool
@@ -326,6 +330,11 @@ def _problem_of(document: Document) -> str | None:
     if document.get("zarr_format") == 3 and not isinstance(attributes, Mapping):
         return f"attributes: expected an object, got {type(attributes).__name__}"
     return None
+
+
+def _has_documents(listed: Any) -> bool:
+    """Return True for the nodes of consolidated metadata of Zarr v2."""
+    return isinstance(listed, Mapping) and all(isinstance(one, Mapping) for one in listed.values())
 
 
 def _are_equal(listed: Any, actual: Document) -> bool:

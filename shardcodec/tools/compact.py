@@ -9,7 +9,7 @@ requests, one shard.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -27,9 +27,10 @@ from ..storage.waiting import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import sequence
-from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
+from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards, root_prefix
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
+from .other_objects import LeftObject
 from .report import Fact, Report, format_count, format_nbytes
 from .rewrite import (
     copy_chunks,
@@ -510,6 +511,15 @@ class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
             task = replace(task, to=self._to.place)
             self._to.add(array, _with_index_checksum if task.index_crc else None)
         self._work_on(array, task, ShardPacker(array, task, self._pool.options, self._pool.budget))
+
+    def _leave_objects(self, array: ArrayTarget, left: Sequence[LeftObject]) -> None:
+        """Note chunks of an array that programs can read as failures."""
+        for one in left:
+            key = root_prefix(array) + one.name
+            if array.is_malformed or not array.may_hold(key):
+                super()._leave_objects(array, [one])
+            else:
+                self._note(CompactedShard(array.name, one.name, CompactAction.FAILED, 0, detail=one.reason))
 
     def _count(self, done: CompactedShard) -> None:
         if done.action is CompactAction.PACKED:

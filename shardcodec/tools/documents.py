@@ -9,7 +9,6 @@ writes passes `node_path` or `object_name` before the first write.
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -99,8 +98,6 @@ def _nodes(
             yield path, below, error
             continue
         except OSError as error:
-            if error.errno != errno.EIO:  # any other error is not of this document alone
-                raise
             yield path, below, SpecError(f"the metadata cannot be read: {error}")
             continue
         if node is None:

@@ -26,7 +26,7 @@ from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
 from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
-from .other_objects import ObjectCounts, OtherObjects
+from .other_objects import LeftObject, ObjectCounts, OtherObjects
 from .related_nodes import mended_documents
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor
@@ -197,16 +197,17 @@ class HierarchyCopy:
         check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
         self.place: CopyPlace = CopyPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
+        self.left: list[LeftObject] = []  # documents that cannot be read
         self._budget, self._options = budget, options
         if job is not None:
             claim(self.place.hierarchy, job, None, is_begun=False)
         self.objects: CopyWriter = CopyWriter(self.place, budget, options)
 
-    def copy_all(self, array: ArrayTarget) -> None:
-        """Copy all objects of an array that is not sharded, except documents."""
+    def copy_all(self, array: ArrayTarget) -> list[LeftObject]:
+        """Copy all objects of an array that is not sharded, except documents; return those that cannot be read."""
         self.add(array)
         durable = self._options.durability == "fsync"
-        self.place.hierarchy.copy_array(array, self._budget, durable=durable, may_replace=False)
+        return self.place.hierarchy.copy_array(array, self._budget, durable=durable, may_replace=False)
 
     def copy_others(self, others: OtherObjects, monitor: Monitor) -> ObjectCounts:
         """Copy the objects that belong to no array; see `NewHierarchy.copy_others`."""
@@ -228,13 +229,26 @@ class HierarchyCopy:
             name: stored
             if edit is None or name != "zarr.json"
             else encoded_document(edit(json.loads(stored)))
-            for name, stored in _stored_documents(array.folder).items()
+            for name, stored in self._stored(array.name, array.folder, is_named=array.is_malformed)
         }
 
     def add_group(self, name: str, folder: Folder) -> None:
         """Note a group whose documents are to be written."""
         if node_path(name) not in self._documents:
-            self._documents[name] = _stored_documents(folder)
+            self._documents[name] = dict(self._stored(name, folder))
+
+    def _stored(self, node: str, folder: Folder, *, is_named: bool = False) -> Iterator[tuple[str, bytes]]:
+        """Yield the documents of a node by their names; those that cannot be read are noted, unless the report names the node."""
+        for name in sorted(DOCUMENTS):
+            try:
+                stored = folder.get(folder.prefix + name)
+            except OSError as error:
+                if not is_named:
+                    path = f"{node}/{name}" if node else name
+                    self.left.append(LeftObject(path, f"it cannot be read: {error}", is_unreadable=True))
+                continue
+            if stored is not None:
+                yield name, stored
 
     def finish(self, groups: Iterable[tuple[str, Folder]], *, is_part: bool = False) -> Sequence[str]:
         """Write the documents, also of groups without arrays. Consolidated metadata become those of the new nodes.
@@ -250,9 +264,3 @@ class HierarchyCopy:
         if self.place.job is not None:
             release(self.place.hierarchy)
         return notes
-
-
-def _stored_documents(folder: Folder) -> dict[str, bytes]:
-    """Return the documents of a node by their names."""
-    documents = ((name, folder.get(folder.prefix + name)) for name in sorted(DOCUMENTS))
-    return {name: stored for name, stored in documents if stored is not None}

@@ -42,9 +42,9 @@ from ..storage.kinds import (
     service_of,
 )
 from ..storage.staging import staging_folder
-from ..storage.store import Store
+from ..storage.store import LeftFolder, Store
 from ..storage.whole_file import put_file
-from .backup import copy_stored, holds_whole
+from .backup import UnreadableObject, copy_stored, holds_whole
 from .documents import (
     DOCUMENTS,
     StoredDocuments,
@@ -54,7 +54,15 @@ from .documents import (
     node_path,
     object_name,
 )
-from .other_objects import ObjectCounts, OtherObject, OtherObjects, copy_objects
+from .other_objects import (
+    LeftObject,
+    ObjectCounts,
+    OtherObject,
+    OtherObjects,
+    copy_objects,
+    left_folder,
+    left_object,
+)
 from .targets import ArrayTarget
 from .work import MemoryBudget, Monitor
 
@@ -351,17 +359,26 @@ class NewHierarchy:
 
     def copy_array(
         self, array: ArrayTarget, budget: MemoryBudget, *, durable: bool, may_replace: bool
-    ) -> None:
-        """Copy all objects of an array, except documents and shardcodec's own files, as they are.
+    ) -> list[LeftObject]:
+        """Copy all objects of an array, except documents and shardcodec's own files, as they are; return what cannot be read.
 
         With `durable` each file and its name are on disk before the next one is copied.
         """
-        listed = array.listed_keys()
+        folders: list[LeftFolder] = []
+        left: list[LeftObject] = []
+        listed = array.listed_keys(folders)
         for key in (shard.key for shard in array.shards()) if listed is None else listed:
             relative = key.removeprefix(array.folder.prefix)
             if not is_own_name(relative):
                 name = object_name(f"{array.name}/{relative}" if array.name else relative)
-                self.copy(array.store, key, name, budget, durable=durable, may_replace=may_replace)
+                try:
+                    self.copy(array.store, key, name, budget, durable=durable, may_replace=may_replace)
+                except UnreadableObject as error:
+                    left.append(left_object(name, error))
+        for folder in folders:
+            relative = f"{folder.key}/".removeprefix(array.folder.prefix)
+            left.append(left_folder(f"{array.name}/{relative}" if array.name else relative, folder))
+        return left
 
     def copy_others(
         self,

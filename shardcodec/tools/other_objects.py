@@ -10,14 +10,15 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..access.box_reader import Folder
 from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..format.metadata import KeyEncoding
-from ..storage.store import Store
+from ..storage.store import LeftFolder, Store
+from .backup import UnreadableObject, old_object
 from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name
 from .related_nodes import groups_of, is_below
 from .report import Fact, Record, format_count, format_nbytes
@@ -33,6 +34,8 @@ __all__ = [
     "OtherObjects",
     "copy_objects",
     "count_objects",
+    "left_folder",
+    "left_object",
     "objects_to_compare",
     "other_objects",
     "written_documents",
@@ -53,13 +56,16 @@ class LeftObject(Record):
     Attributes
     ----------
     name : str
-        Its path below the root of the hierarchy.
+        Its path below the root of the hierarchy; that of a folder has a slash at its end.
     reason : str
         Why it is not copied.
+    is_unreadable : bool
+        True if its bytes, or the names of the objects in a folder, cannot be read.
     """
 
     name: str
     reason: str
+    is_unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,8 @@ class ObjectCounts(Record):
     ----------
     n_objects, nbytes : int
         Those that are copied: number and size.
-    n_left : int
-        Those that are not.
+    n_left, n_unreadable : int
+        Those that are not, and those of them that cannot be read.
     left : tuple of LeftObject
         The first `MAX_LEFT` of them.
     notes : tuple of str
@@ -83,6 +89,16 @@ class ObjectCounts(Record):
     n_left: int = 0
     left: tuple[LeftObject, ...] = ()
     notes: tuple[str, ...] = ()
+    n_unreadable: int = 0
+
+    def with_left(self, more: Sequence[LeftObject]) -> ObjectCounts:
+        """Return the counts with further objects that are left out."""
+        return replace(
+            self,
+            n_left=self.n_left + len(more),
+            left=(*self.left, *more)[:MAX_LEFT],
+            n_unreadable=self.n_unreadable + sum(one.is_unreadable for one in more),
+        )
 
     def facts(self) -> Iterator[Fact]:
         """Yield the objects as lines of text.
@@ -105,6 +121,16 @@ class ObjectCounts(Record):
 
 
 NO_OBJECTS = ObjectCounts()
+
+
+def left_object(name: str, error: UnreadableObject) -> LeftObject:
+    """Return the record of an object that could not be copied."""
+    return LeftObject(name, error.message, is_unreadable=bool(error.context["is_data"]))
+
+
+def left_folder(name: str, folder: LeftFolder) -> LeftObject:
+    """Return the record of a folder that a listing has not entered."""
+    return LeftObject(name, folder.reason, is_unreadable=folder.error is not None)
 
 
 class OtherObject(NamedTuple):
@@ -160,15 +186,21 @@ class OtherObjects:
         root = self.root.prefix
         chosen = [""] if self.chosen is None else self.chosen
         folders = [f"{root}{name}/" if name else root for name in chosen]
-        if folders and self.store.listed(folders[0]) is None:
+        if folders and self.store.listed(folders[0], left=[]) is None:
             reason = "the store cannot list its objects, so those that belong to no array are not known"
             yield LeftObject(repr(self.root), reason)
             return
+        not_entered: list[LeftFolder] = []
         for prefix in folders:
-            for key in self.store.keys(prefix):
+            for key in self.store.keys(prefix, left=not_entered):
                 entry = self._entry(key, key.removeprefix(root))
                 if entry is not None:
                     yield entry
+        for folder in not_entered:
+            name = f"{folder.key}/".removeprefix(root)
+            array = self.array_of(name)
+            if not self.is_left(name) and (array is None or array.name not in self.whole):
+                yield left_folder(name, folder)
         # the properties of a data set are in a folder above those of its layers
         for above in sorted(groups_of(chosen).difference(chosen)):
             data_set = OtherObject(root + posixpath.join(above, DATA_SET), posixpath.join(above, DATA_SET))
@@ -194,19 +226,15 @@ class OtherObjects:
         return None if is_chosen else False
 
     def _stored(self, key: str) -> bytes | None:
-        """Return the bytes of a small object; None if it does not exist, or the store takes only keys of Zarr, as that of icechunk."""
+        """Return the bytes of a small object; None if there is none that can be read: the store of icechunk takes only keys of Zarr."""
         try:
             view = open_object(self.store, key)
+            if view is None:
+                return None
+            with closing(view):
+                return bytes(view.range(0, view.nbytes))
         except (OSError, ShardError):
-            raise
-        except Exception:
-            if self.store.path(key) is not None:
-                raise
             return None
-        if view is None:
-            return None
-        with closing(view):
-            return bytes(view.range(0, view.nbytes))
 
     def _entry(self, key: str, name: str) -> OtherObject | LeftObject | None:
         """Return an object; None for metadata, chunks and shardcodec's own files."""
@@ -259,13 +287,14 @@ def _is_job_file(store: Store, key: str) -> bool:
     is_ledger = ".ledger/" in key and key.endswith(".jsonl")
     if not (is_ledger or key.endswith(".json")) or store.path(key) is None:
         return False
-    view = open_object(store, key)
-    if view is None:
-        return False
     try:
-        head = bytes(view.range(0, min(view.nbytes, _HEAD_NBYTES)))
-    finally:
-        view.close()
+        view = open_object(store, key)
+        if view is None:
+            return False
+        with closing(view):
+            head = bytes(view.range(0, min(view.nbytes, _HEAD_NBYTES)))
+    except (ShardError, OSError):  # what becomes of it is the same for all objects that cannot be read
+        return False
     return head.startswith(b'{"ledger":1,' if is_ledger else b'{\n "format": "shardcodec plan"')
 
 
@@ -342,7 +371,8 @@ def count_objects(others: OtherObjects | None, monitor: Monitor, n_threads: int)
     def size(entry: OtherObject) -> int | None:
         if (mended := others.mended(entry)) is not None:
             return len(mended.data)
-        view = open_object(store, entry.key)
+        with old_object():
+            view = open_object(store, entry.key)
         if view is None:
             return None
         view.close()
@@ -376,7 +406,7 @@ class _Counts:
 
     def __init__(self, others: OtherObjects) -> None:
         self._others = others
-        self._n = self._nbytes = self._n_left = 0
+        self._n = self._nbytes = self._n_left = self._n_unreadable = 0
         self._left: list[LeftObject] = []
         self._notes: list[str] = []
 
@@ -384,10 +414,19 @@ class _Counts:
         self, entries: Iterable[OtherObject | LeftObject], work: OnObject, monitor: Monitor, n_threads: int
     ) -> None:
         """Work on objects in threads, and add their sizes."""
-        with closing(in_order(self._objects(entries), work, n_threads, monitor)) as results:
-            for nbytes in results:
-                if nbytes is not None:
-                    self._n, self._nbytes = self._n + 1, self._nbytes + nbytes
+
+        def worked(entry: OtherObject) -> int | LeftObject | None:
+            try:
+                return work(entry)
+            except UnreadableObject as error:
+                return left_object(entry.name, error)
+
+        with closing(in_order(self._objects(entries), worked, n_threads, monitor)) as results:
+            for done in results:
+                if isinstance(done, LeftObject):
+                    self.leave(done)
+                elif done is not None:
+                    self._n, self._nbytes = self._n + 1, self._nbytes + done
 
     def _objects(self, entries: Iterable[OtherObject | LeftObject]) -> Iterator[OtherObject]:
         """Yield the objects, and count those that are left out."""
@@ -396,13 +435,23 @@ class _Counts:
                 mended = self._others.mended(entry)
                 self._notes += () if mended is None else mended.notes
                 yield entry
-                continue
-            self._n_left += 1
-            if len(self._left) < MAX_LEFT:
-                self._left.append(entry)
+            else:
+                self.leave(entry)
+
+    def leave(self, entry: LeftObject) -> None:
+        """Count an object that is left out."""
+        self._n_left += 1
+        self._n_unreadable += entry.is_unreadable
+        if len(self._left) < MAX_LEFT:
+            self._left.append(entry)
 
     def end(self) -> ObjectCounts:
         """Return the sums."""
         return ObjectCounts(
-            self._n, self._nbytes, self._n_left, tuple(self._left), tuple(self._notes[:MAX_LEFT])
+            self._n,
+            self._nbytes,
+            self._n_left,
+            tuple(self._left),
+            tuple(self._notes[:MAX_LEFT]),
+            self._n_unreadable,
         )

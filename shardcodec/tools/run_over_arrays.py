@@ -14,7 +14,7 @@ from ..format.spec import ShardSpec
 from .hierarchy_copy import HierarchyCopy
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
-from .other_objects import NO_OBJECTS, ObjectCounts, OtherObjects, count_objects, other_objects
+from .other_objects import NO_OBJECTS, LeftObject, ObjectCounts, OtherObjects, count_objects, other_objects
 from .related_nodes import ZarrNodes, with_needed
 from .report import Fact, LeftArray, Report
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups, find_hierarchy
@@ -44,9 +44,9 @@ class ReportOfShards(Report):
     notes: tuple[str, ...] = ()
 
     @property
-    def n_unreadable_arrays(self) -> int:
-        """Number of arrays that no program can read."""
-        return sum(array.is_unreadable for array in self.left_arrays)
+    def n_unreadable(self) -> int:
+        """Number of arrays that no program can read, and of other objects that cannot be read."""
+        return sum(array.is_unreadable for array in self.left_arrays) + self.others.n_unreadable
 
     def facts(self) -> Iterator[Fact]:
         """Yield the listed shards, what is beside them, and the sums.
@@ -119,6 +119,7 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._listed: list[R] = []
         self._left: list[LeftArray] = []
         self._others = NO_OBJECTS
+        self._unread: list[LeftObject] = []
         self._notes: Sequence[str] = ()
 
     def run(self) -> S:
@@ -228,7 +229,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             "n_shards": self._n_shards,
             "shards": tuple(self._listed),
             "left_arrays": tuple(self._left),
-            "others": self._others,
+            "others": self._others.with_left([*self._unread, *(self._to.left if self._to else ())]),
             "notes": (*self._notes, *self._others.notes),
         }
 
@@ -262,5 +263,9 @@ class RunOverArrays(ABC, Generic[R, S]):
 
     def _leave(self, array: ArrayTarget) -> None:
         if self._to is not None:
-            self._to.copy_all(array)
+            self._leave_objects(array, self._to.copy_all(array))
         self._left.append(LeftArray.of(array))
+
+    def _leave_objects(self, array: ArrayTarget, left: Sequence[LeftObject]) -> None:
+        """Note objects of an array that is copied as it is; they cannot be read."""
+        self._unread += left

@@ -449,7 +449,7 @@ class _ShardSurvey:
             kind = FindingKind.WRONG_SIZE
             expected = self.spec.inner.fixed_nbytes
             detail = f"expected an inner chunk of {expected or 'more than 0'} bytes, got {nbytes}"
-        elif is_bad and not self.inside[position] and self.check.has_checksum:
+        if displaced is None and not self.inside[position] and self.check.has_checksum:
             kind = FindingKind.OUTSIDE_ARRAY
         self.list.add(
             kind,

@@ -9,7 +9,6 @@ without an index (`ArrayTarget.plain`).
 
 from __future__ import annotations
 
-import errno
 import itertools
 import math
 import os
@@ -22,7 +21,7 @@ from ..access.box_reader import Folder, folder_at
 from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
 from ..compat import StorePath
-from ..errors import ShardError, SpecError, UnsupportedError
+from ..errors import ShardError, SpecError, UnsupportedError, as_os_error
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
 from ..format.spec import ChainSpec, ShardSpec
@@ -30,7 +29,7 @@ from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
 from ..storage.files import is_stray_journal, pending_journal
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, object_at, zip_at
-from ..storage.store import Store
+from ..storage.store import LeftFolder, Store
 from .documents import (
     DOCUMENTS,
     Document,
@@ -78,12 +77,15 @@ class ForeignObject:
         Why the object is not a shard of the array.
     is_journal : bool
         True for the undo journal of another file: the folder was copied during an update.
+    is_unreadable : bool
+        True for a folder whose objects cannot be listed.
     """
 
     name: str
     key: str
     reason: str
     is_journal: bool = False
+    is_unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,10 @@ class ShardTarget:
 
     @property
     def is_stored(self) -> bool:
-        """True if there is an object, also a damaged one: a dangling link, a folder, or a file that the disk cannot read."""
+        """True if there is an object, also one that cannot be read: a dangling link, a folder, a refused object."""
         try:
             view = open_object(self.array.store, self.key)
-        except ShardError:
-            return True
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
+        except (ShardError, OSError):
             return True
         if view is not None:
             view.close()
@@ -336,9 +334,12 @@ class ArrayTarget:
         """Number of shards of the grid, stored or not; 1 for a single shard."""
         return 1 if self.only is not None else math.prod(self.shard_grid)
 
-    def listed_keys(self) -> Iterator[str] | None:
-        """Return the keys of all objects in the folder except metadata, and of folders at the key of a chunk; None without a listing."""
-        keys = self.store.listed(self.folder.prefix, with_folders=True, all_of_them=True)
+    def listed_keys(self, left: list[LeftFolder] | None = None) -> Iterator[str] | None:
+        """Return the keys of all objects in the folder except metadata, and of folders at the key of a chunk; None without a listing.
+
+        `left` is as for `Store.keys`.
+        """
+        keys = self.store.listed(self.folder.prefix, with_folders=True, all_of_them=True, left=left)
         return None if keys is None else self._keys_of_objects(keys)
 
     def _keys_of_objects(self, keys: Iterator[str]) -> Iterator[str]:
@@ -360,6 +361,13 @@ class ArrayTarget:
         """Return True for the key of a chunk of the array, sharded or not, stored or not."""
         coords, grid = self._coords(key), self._chunk_grid
         return coords is not None and (grid is None or all(i < n for i, n in zip(coords, grid, strict=True)))
+
+    def may_hold(self, key: str) -> bool:
+        """Return True for the key of a chunk, and for that of a folder, with a slash at its end, in which chunks may be."""
+        if not key.endswith("/") or self._geometry is None or self._chunk_grid is None:
+            return self.is_chunk(key) or key.endswith("/")
+        keys = (self._geometry[0].key(at) for at in itertools.product(*map(range, self._chunk_grid)))
+        return any(f"{self.folder.prefix}{one}".startswith(key) for one in keys)
 
     def grid_without(self, key: str) -> Ints | None:
         """Return the grid of the array for the key of a chunk outside of it; None for any other key."""
@@ -407,14 +415,27 @@ class ArrayTarget:
 
         Without shards the chunks take their place.
         """
+        left: list[LeftFolder] = []
         if self.only is not None:
             yield ShardTarget(self, *self.only)
         elif not self.is_readable or self.keys is None:
             return
-        elif (keys := self.listed_keys()) is not None:
+        elif (keys := self.listed_keys(left)) is not None:
             yield from filter(None, map(self._listed, keys))
+            for folder in left:
+                yield from self._in_left(folder)
         else:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
+
+    def _in_left(self, folder: LeftFolder) -> Iterator[ShardTarget | ForeignObject]:
+        """Yield a folder that the listing has not entered, and the shards that it may have."""
+        name = self.store.path(folder.key) or folder.key
+        is_unreadable = folder.error is not None
+        yield ForeignObject(name, folder.key, folder.reason, is_unreadable=is_unreadable)
+        if is_unreadable:
+            for shard in map(self.shard, itertools.product(*map(range, self.shard_grid))):
+                if shard.key.startswith(f"{folder.key}/"):
+                    yield shard
 
     def _listed(self, key: str) -> ShardTarget | ForeignObject | None:
         """Return the target for a key; None for the undo journal of a shard beside it, and for the record of a stream."""
@@ -611,7 +632,8 @@ def _single(array: ArrayTarget, rest: str) -> ArrayTarget:
 def _check_exists(folder: Folder, key: str) -> None:
     """Raise `FileNotFoundError` if an object does not exist."""
     try:
-        folder.store.wait(folder.store.size(key))
+        with as_os_error(folder.store.describe(key)):
+            folder.store.wait(folder.store.size(key))
     except FileNotFoundError:
         raise FileNotFoundError(f"shard {folder.store.describe(key)!r} does not exist") from None
 
@@ -693,7 +715,8 @@ def lasting_state(store: Store, key: str) -> str | None:
         return states[0]
     if not store.has_lasting_states:
         return None
-    answer = store.wait(store.get_range(key, 0, 1))
+    with as_os_error(store.describe(key)):
+        answer = store.wait(store.get_range(key, 0, 1))
     return (
         None if answer is None or answer.nbytes is None else store.lasting_state(answer.nbytes, answer.state)
     )

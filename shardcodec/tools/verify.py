@@ -571,6 +571,10 @@ class _VerifyRun:
                 self._note(
                     Finding(FindingKind.PENDING_JOURNAL, one.name, detail, array.name, recoverable=False)
                 )
+            elif isinstance(one, ForeignObject) and one.is_unreadable:
+                self._note(
+                    Finding(FindingKind.UNREADABLE, one.name, one.reason, array.name, recoverable=False)
+                )
             elif isinstance(one, ForeignObject):
                 detail = f"an object that is not a {'chunk' if array.is_plain else 'shard'}: {one.reason}"
                 self._note(Finding(FindingKind.FOREIGN_FILE, one.name, detail, array.name))

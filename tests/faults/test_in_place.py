@@ -8,7 +8,6 @@ whole old shard or the whole new one. Zarr and TensorStore see the same after th
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import struct
@@ -37,7 +36,7 @@ from faults.scenes import (
     was_killed,
     with_fault,
 )
-from helpers import descriptor, files_below, in_child, ours, quiet, shard_path, zarrs_view
+from helpers import descriptor, drop_capabilities, files_below, in_child, ours, quiet, shard_path, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
@@ -441,13 +440,6 @@ def test_read_raises_if_the_journal_is_unreadable(tmp_path: Path) -> None:
             ours(scene.folder / "a")[...]
 
     in_child(read)
-
-
-def drop_capabilities() -> None:
-    """Drop the capability by which root may read every file."""
-    header = struct.pack("=Ii", 0x20080522, 0)  # version 3, this thread
-    if ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)):
-        raise OSError(ctypes.get_errno(), "capset")
 
 
 # ---- files that are replaced instead

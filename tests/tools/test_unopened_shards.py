@@ -110,8 +110,8 @@ def test_repair_and_compact_name_it(spoil: Any, tmp_path: Path) -> None:
 def test_plain_array_is_not_copied_as_a_part(spoil: Any, tmp_path: Path) -> None:
     """`compact --to` copies the objects of an array without shards as they are; `repair --to` names the chunk."""
     path = damaged(tmp_path, spoil, "plain")
-    with pytest.raises(ShardFileError, match="c/1"):
-        compact(path, to=tmp_path / "b.zarr")
+    report = compact(path, to=tmp_path / "b.zarr")
+    assert report.n_failed == 1 and not report.is_complete and report.shards[0].shard.endswith("c/1")
     assert not (tmp_path / "b.zarr/zarr.json").exists()
     (chunk,) = repair(path, to=tmp_path / "c.zarr").shards
     assert chunk.shard.endswith("c/1") and chunk.action == "unreadable"
@@ -119,15 +119,19 @@ def test_plain_array_is_not_copied_as_a_part(spoil: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("work", [repair, compact])
-def test_other_object_that_is_a_link_to_nothing_stops_a_copy(work: Any, tmp_path: Path) -> None:
+def test_other_object_that_is_a_link_to_nothing_is_left_and_named(work: Any, tmp_path: Path) -> None:
+    """One such link, in no array, ended a copy of a whole hierarchy; the copy goes on, and its report names the link."""
     with quiet():
         zarr.create_group(tmp_path / "a.zarr")
     (tmp_path / "a.zarr/table.parquet").symlink_to("../annex/not-here")
-    with pytest.raises(ShardFileError, match=r"table\.parquet"):
-        work(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
-    with pytest.raises(ShardFileError, match=r"table\.parquet"):
-        convert(tmp_path / "a.zarr", tmp_path / "b.zarr")
-    assert not (tmp_path / "b.zarr").exists()
+    for report in (
+        work(tmp_path / "a.zarr", to=tmp_path / "b.zarr"),
+        convert(tmp_path / "a.zarr", tmp_path / "c.zarr"),
+    ):
+        assert report.is_complete and report.others.n_unreadable == 1
+        assert report.others.left[0].name == "table.parquet"
+    assert not (tmp_path / "b.zarr/table.parquet").is_symlink()
+    assert run([work.__name__, str(tmp_path / "a.zarr"), "--to", str(tmp_path / "d.zarr")]) == 1
 
 
 @pytest.mark.parametrize("layout", ["shards", "plain"])

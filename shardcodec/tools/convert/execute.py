@@ -26,7 +26,7 @@ from ..work import Incomplete, LostScheduler, MemoryBudget, Monitor, Stopped
 from .grouping import Geometry, encode_grouping
 from .layout import NewLayout
 from .plan import ConvertPlan, PlannedArray, Unit
-from .report import ConvertedArray, ConvertReport, ShardRecord
+from .report import ConvertedArray, ConvertReport, ShardFailure, ShardRecord
 from .source import Ints, SourceArray, SourceTree
 from .units import (
     FINISHED,
@@ -238,6 +238,8 @@ class Execution:
                 return False
             if not self.destination.is_complete:
                 self._copy_objects(totals)
+                if totals.n_failed:
+                    return False
                 nodes = {
                     name: {"zarr.json": encoded_document(node)} for name, node in self.plan.documents.items()
                 }
@@ -281,7 +283,9 @@ class Execution:
         budget = MemoryBudget(self.plan.memory)
         for name in self.plan.verbatim:
             self.monitor.check()
-            new.copy_array(self.tree.verbatim[name], budget, durable=durable, may_replace=True)
+            array = self.tree.verbatim[name]
+            for left in new.copy_array(array, budget, durable=durable, may_replace=True):
+                totals.add_failure(ShardFailure(name, left.name, left.reason))
         if others is not None:  # an earlier run of the job may have copied some
             totals.others = new.copy_others(others, budget, self.options, self.monitor, may_replace=True)
 

@@ -216,18 +216,14 @@ def _zarr_tree(
     chosen = selection.arrays([target.name for target in targets], nodes)
     arrays: list[SourceArray] = []
     verbatim: dict[str, ArrayTarget] = {}
-    unsupported: list[LeftArray] = []
+    left: list[LeftArray] = []
     for target in targets:
         if target.name and target.name not in chosen:
             continue
-        try:
-            opened = _open(target, options)
-        except UnsupportedError as error:
-            if not target.name or selection.names(target.name) or not _has_no_type(target.document):
-                raise
-            unsupported.append(LeftArray(target.name, error.message, is_unreadable=False))
-            continue
-        if isinstance(opened, ArrayTarget):
+        opened = _opened_or_left(target, options, selection)
+        if isinstance(opened, LeftArray):
+            left.append(opened)
+        elif isinstance(opened, ArrayTarget):
             verbatim[target.name] = opened
         else:
             arrays.append(opened)
@@ -241,10 +237,8 @@ def _zarr_tree(
     notes: list[str] = []
     consolidated: list[str] = []
     for name, folder, group in group_documents(root, document):
-        with _named(f"group {folder!r}"):
-            _check_group(folder, group)
-            attributes = _attributes(folder, group)
-            documents[name] = written_documents(group)
+        documents[name] = written_documents(group)
+        attributes = _attributes_of_group(name, folder, group, left)
         if group.get("zarr_format") != 3:
             attributes, more = as_json_attributes(attributes)
             notes += group_notes(name, more)
@@ -253,7 +247,7 @@ def _zarr_tree(
         if _is_consolidated(folder, group):
             consolidated.append(name)
     arrays = _with_ome_05(arrays, groups, old_groups, notes)
-    not_others = [*verbatim, *(array.name for array in unsupported)]  # copied as arrays, or left out
+    not_others = [*verbatim, *(array.name for array in left)]  # copied as arrays, or left out
     others = _others(root, targets, documents, not_others)
     return SourceTree(
         repr(root),
@@ -263,9 +257,36 @@ def _zarr_tree(
         verbatim,
         others,
         notes=tuple(notes),
-        left=tuple(unsupported),
+        left=tuple(left),
         unchosen=tuple(target.name for target in targets if target.name not in chosen),
     )
+
+
+def _opened_or_left(
+    target: ArrayTarget, options: Options, selection: Selection
+) -> SourceArray | ArrayTarget | LeftArray:
+    """Return the source for an array, as `_open`, or why the new hierarchy does not have it; an array that the user names is not left out."""
+    try:
+        return _open(target, options)
+    except (UnsupportedError, SpecError, OSError) as error:
+        is_unreadable = not isinstance(error, UnsupportedError)
+        is_named = not target.name or selection.names(target.name)
+        if is_named or not (is_unreadable or _has_no_type(target.document)):
+            raise
+        return LeftArray(target.name, str(error), is_unreadable)
+
+
+def _attributes_of_group(
+    name: str, folder: Folder, document: Mapping[str, Any], left: list[LeftArray]
+) -> dict[str, Any]:
+    """Return the attributes of a group; none, with a note in `left`, if its metadata are damaged."""
+    try:
+        with _named(f"group {folder!r}"):
+            _check_group(folder, document)
+            return _attributes(folder, document)
+    except (SpecError, OSError) as error:
+        left.append(LeftArray(name, f"the new group has no attributes: {error}", is_unreadable=True))
+        return {}
 
 
 def _is_tiff(source: Any) -> bool:

@@ -27,6 +27,7 @@ from ...format.dtypes import DType, as_dtype, ml_name, packed, swap_fields
 from ...format.metadata import KeyEncoding, key_encoding
 from ...format.spec import ChainSpec
 from ...storage.files import open_file
+from ...storage.store import LeftFolder
 from ..other_objects import OtherObjects
 from ..report import LeftArray
 
@@ -97,7 +98,8 @@ class StoredObjects:
         # the objects of a view have other keys in its store
         if not LEAST_GRID <= self.n_grid < 2**62 or self._folder.base is not None:
             return None
-        keys = store.listed(prefix, with_folders=True, all_of_them=True)
+        left: list[LeftFolder] = []
+        keys = store.listed(prefix, with_folders=True, all_of_them=True, left=left)
         if keys is None:
             return None
         most = max(MAX_LISTED, self.n_grid // LISTED_DIVISOR)
@@ -108,6 +110,8 @@ class StoredObjects:
                 positions.append(coords)
                 if len(positions) > most:
                     return None
+        if any(folder.error is not None for folder in left):  # reads of what it may have are errors
+            return None
         return np.array(sorted(positions), dtype=np.int64).reshape(len(positions), len(self.grid))
 
     def which(self, coords: Coords) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:

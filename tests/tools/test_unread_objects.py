@@ -1,0 +1,168 @@
+# test_unread_objects.py - one object or folder that cannot be read does not end a tool
+# SPDX-License-Identifier: MIT
+"""A user verified a whole disk as another user than root: `lost+found` ended it, and a damaged shard was not found.
+
+An archive tier refused one object (403), whose error is not an `OSError` but one of obstore; a socket of an editor and a link to
+nothing lay beside the arrays. Each tool goes on, names what it could not read, and `repair` takes it from a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import drop_capabilities, in_child, quiet
+
+from shardcodec.cli.app import run
+from shardcodec.errors import as_os_error
+from shardcodec.tools import compact, convert, inspect, repair, verify
+
+DAMAGED = "a/c/1"
+
+
+def hierarchy(path: Path, *, zarr_format: Any = 3) -> Path:
+    """Make a group with two arrays, one of them in a group; `a` has shards, or in Zarr v2 chunks."""
+    how: dict[str, Any] = {"shards": (8,)} if zarr_format == 3 else {}
+    with quiet():
+        group = zarr.create_group(path, zarr_format=zarr_format)
+        for name in ("a", "inner/b"):
+            array = group.create_array(
+                name, shape=(32,), chunks=(8,) if not how else (2,), dtype="int32", **how
+            )
+            array[...] = np.arange(1, 33)
+    return path
+
+
+def cut(path: Path) -> None:
+    """Damage a shard."""
+    path.write_bytes(path.read_bytes()[:-5])
+    os.utime(path, (1e9, 1e9))
+
+
+def as_user(work: Callable[[], None]) -> None:
+    """Call a function in a child that permissions bind."""
+
+    def bound() -> None:
+        if os.geteuid() == 0:
+            drop_capabilities()
+        work()
+
+    in_child(bound)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("name", ["lost+found", "inner/lost+found", "a/lost+found"])
+def test_folder_without_permission_is_named_and_left(name: str, zarr_format: int, tmp_path: Path) -> None:
+    path = hierarchy(tmp_path / "old", zarr_format=zarr_format)
+    shard = path / (DAMAGED if zarr_format == 3 else "a/1")
+    cut(shard)
+    (path / name).mkdir(mode=0)
+
+    def work() -> None:
+        report = verify(path)
+        named = [one for shard in report.shards for one in shard.findings if "lost+found" in one.shard]
+        assert [one.kind for one in named] == ["unreadable"], report.shards
+        assert any(one.shard == str(shard) for one in report.shards)
+        inspect(path)
+        assert run(["inspect", str(path)]) == (1 if zarr_format == 3 or not name.startswith("a") else 0)
+        fixed = repair(path, to=tmp_path / "fixed")
+        assert fixed.n_damaged == 1 and fixed.n_unreadable
+        shard.unlink()
+        for tool in (compact, repair):
+            done: Any = tool(path, to=tmp_path / tool.__name__)
+            assert done.is_complete and done.n_unreadable
+            assert "lost+found" in str(done.left_arrays) + str(done.others.left)
+        converted = convert(path, tmp_path / "new")
+        assert converted.is_complete
+        assert "lost+found" in str(converted.left_arrays) + str(converted.others.left)
+        assert run(["convert", str(path), str(tmp_path / "cli")]) == 1
+
+    as_user(work)
+
+
+def test_shards_in_a_closed_folder_come_from_the_copy(tmp_path: Path) -> None:
+    """The listing shows the folder and not its shards; none of them may be taken for missing."""
+    path, copy = hierarchy(tmp_path / "old"), hierarchy(tmp_path / "copy")
+    (path / "a/c").chmod(0)
+
+    def work() -> None:
+        assert verify(path).arrays[0].n_damaged == 4
+        assert inspect(path).arrays[0].stored.n_damaged == 4
+        report = repair(path, to=tmp_path / "new", copy=copy)
+        assert report.n_restored == 4 and not report.n_lost_chunks
+        assert compact(path, to=tmp_path / "packed").n_failed == 4
+        assert convert(path, tmp_path / "converted").n_failed
+
+    try:
+        as_user(work)
+    finally:
+        (path / "a/c").chmod(0o755)
+    assert (zarr.open_array(tmp_path / "new/a")[...] == np.arange(1, 33)).all()
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # its name has 100 bytes at most
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def to_nothing(path: Path) -> None:
+    path.symlink_to("nothing")
+
+
+def to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("spoil", [fifo, unix_socket, to_nothing, to_itself])
+@pytest.mark.parametrize("name", ["x.json", "inner/x", "a/x"])
+def test_foreign_object_without_bytes_ends_no_tool(spoil: Any, name: str, tmp_path: Path) -> None:
+    path = hierarchy(tmp_path / "old")
+    spoil(path / name)
+    cut(path / DAMAGED)
+    report = verify(path)
+    assert {one.shard for one in report.shards if one.n_findings} == {str(path / DAMAGED), str(path / name)}
+    assert inspect(path).n_findings == 1
+    assert repair(path, to=tmp_path / "fixed").n_damaged == 1
+    (path / DAMAGED).unlink()
+    for done in (
+        compact(path, to=tmp_path / "packed"),
+        repair(path, to=tmp_path / "repaired"),
+        convert(path, tmp_path / "converted"),
+    ):
+        assert done.is_complete
+        assert [one.name for one in done.others.left] == [name]
+
+
+def test_errors_of_clients_of_stores_become_os_errors() -> None:
+    """Each client has classes of its own; nine places of the tools caught `OSError` alone."""
+
+    class RefusedError(Exception):
+        pass
+
+    RefusedError.__module__ = "icechunk.session"
+    with pytest.raises(OSError, match=r"c/0: RefusedError: access denied$") as caught, as_os_error("c/0"):
+        raise RefusedError("access denied\n\nDebug source:\nmany lines")
+    assert isinstance(caught.value.__cause__, RefusedError)
+    for error in (
+        KeyError("a"),
+        ValueError("a"),
+        FileNotFoundError("a"),
+        zarr.errors.NodeTypeValidationError("a"),
+    ):
+        with pytest.raises(type(error)), as_os_error():
+            raise error
