@@ -22,7 +22,7 @@ from ..errors import ShardError, SpecError
 from ..format.metadata import json_object
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import problem_of as record_problem_of
-from .documents import DOCUMENTS, document_of, group_documents, is_group
+from .documents import DOCUMENTS, group_documents, is_group, root_document
 from .hashed_object import HashedObject
 from .manifest import Manifest, OldManifest
 from .other_objects import LeftObject, OtherObject, OtherObjects
@@ -88,7 +88,7 @@ class BesideArrays:
         by_name = {array.name: array for array in arrays}
         names = {array.name: _names_of(array.document) for array in arrays}
         self._groups: list[tuple[str, Folder, Document]] = []
-        of_root = None if chosen is not None else document_of(root)
+        of_root = None if chosen is not None else root_document(root)
         if of_root is not None and is_group(of_root):
             self._groups = list(group_documents(root, of_root))
             names |= {name: _names_of(document) for name, _, document in self._groups}
@@ -104,8 +104,11 @@ class BesideArrays:
         for array in self._arrays:
             monitor.check()
             yield from self._check_node(array.name, array.folder, array)
+        known = {array.name for array in self._arrays}  # damaged groups are among them
         for name, folder, _ in self._groups:
             monitor.check()
+            if name in known:
+                continue
             yield from self._check_node(name, folder, None)
         for name, folder, document in self._groups:
             yield from self._check_consolidated(name, folder, document)
@@ -311,13 +314,9 @@ _DAMAGED: Document = {}
 
 
 def _names_of(document: Document) -> Collection[str]:
-    return (
-        {"zarr.json"}
-        if document.get("zarr_format") == 3
-        else DOCUMENTS - {"zarr.json"}
-        if document
-        else DOCUMENTS
-    )
+    if "zarr_format" not in document:  # it cannot be read
+        return DOCUMENTS
+    return {"zarr.json"} if document["zarr_format"] == 3 else DOCUMENTS - {"zarr.json"}
 
 
 def _is_foreign(array: ArrayTarget) -> bool:

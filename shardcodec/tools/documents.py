@@ -20,6 +20,7 @@ from ..errors import SpecError
 __all__ = [
     "DOCUMENTS",
     "OWN_PREFIX",
+    "DamagedGroup",
     "Document",
     "StoredDocuments",
     "array_documents",
@@ -30,9 +31,11 @@ __all__ = [
     "inner_path",
     "is_group",
     "is_own_name",
+    "node_of",
     "node_path",
     "object_name",
     "parsed",
+    "root_document",
     "with_consolidated",
 ]
 
@@ -40,6 +43,42 @@ Document = Mapping[str, Any]
 
 # Names beside the shards in the folder of an array.
 DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+
+
+class DamagedGroup(SpecError):
+    """The document of a group cannot be read; the nodes in it can be found."""
+
+    @property
+    def document(self) -> Document:
+        """Stands for that of the group."""
+        return {"node_type": "group", "damage": self}
+
+
+def root_document(folder: Folder) -> Document | None:
+    """Return the document of a node, as `document_of`, or `DamagedGroup.document`."""
+    node = node_of(folder)
+    if isinstance(node, DamagedGroup):
+        return node.document
+    return document_of(folder) if isinstance(node, SpecError) else node  # it raises the error
+
+
+def node_of(folder: Folder) -> Document | SpecError | None:
+    """Return the document of a node, or what is wrong with it, `DamagedGroup` if there are nodes in the folder; None if it is not a node."""
+    error: SpecError
+    try:
+        document = document_of(folder)
+        if document is None or is_group(document) or "shape" in document:
+            return document
+        error = SpecError("expected the metadata of a group or an array, got neither a group nor a shape")
+    except SpecError as damage:
+        document, error = None, damage
+    except OSError as failure:
+        document, error = None, SpecError(f"the metadata cannot be read: {failure}")
+    try:
+        has_nodes = folder.store.supports_listing and next(_nodes(folder, {}, ""), None) is not None
+    except OSError:
+        has_nodes = False
+    return DamagedGroup(str(error)) if has_nodes else document or error
 
 
 def document_of(folder: Folder) -> Document | None:
@@ -71,12 +110,14 @@ def group_documents(
 ) -> Iterator[tuple[str, Folder, Document]]:
     """Yield a group and the groups in it, at any depth: path, folder and document.
 
-    A store without listings has only those of the consolidated metadata. Damaged documents are skipped; `array_documents`
-    yields them.
+    A store without listings has only those of the consolidated metadata. A damaged group has `DamagedGroup.document`. Other
+    damaged documents are skipped; `array_documents` yields them all.
     """
     yield name, folder, document
     for path, below, node in _nodes(folder, document, name):
-        if not isinstance(node, SpecError) and is_group(node):
+        if isinstance(node, DamagedGroup):
+            yield path, below, node.document
+        elif not isinstance(node, SpecError) and is_group(node):
             yield path, below, node
 
 
@@ -92,18 +133,13 @@ def _nodes(
             continue
         path = f"{name}/{child}" if name else child
         below = replace(folder, prefix=f"{folder.prefix}{child}/")
-        try:
-            node = document_of(below)
-        except SpecError as error:
-            yield path, below, error
-            continue
-        except OSError as error:
-            yield path, below, SpecError(f"the metadata cannot be read: {error}")
-            continue
+        node = node_of(below)
         if node is None:
             continue
         yield path, below, node
-        if is_group(node):
+        if isinstance(node, DamagedGroup):
+            yield from _nodes(below, {}, path)
+        elif not isinstance(node, SpecError) and is_group(node):
             yield from _nodes(below, node, path)
 
 

@@ -19,7 +19,15 @@ from ..errors import ShardError
 from ..format.metadata import KeyEncoding
 from ..storage.store import LeftFolder, Store
 from .backup import UnreadableObject, old_object
-from .documents import DOCUMENTS, document_of, group_documents, is_group, is_own_name, node_path, object_name
+from .documents import (
+    DOCUMENTS,
+    group_documents,
+    is_group,
+    is_own_name,
+    node_path,
+    object_name,
+    root_document,
+)
 from .related_nodes import groups_of, is_below
 from .report import Fact, Record, format_count, format_nbytes
 from .targets import ArrayTarget, find_arrays, find_groups, find_hierarchy
@@ -272,11 +280,9 @@ class OtherObjects:
 
     def array_of(self, name: str) -> ArrayTarget | None:
         """Return the array in whose folder an object is."""
-        if "" in self.arrays:
-            return self.arrays[""]
-        end = name.find("/")
+        end = 0
         while end >= 0:
-            if (array := self.arrays.get(name[:end])) is not None:
+            if (array := self.arrays.get(name[:end])) is not None and not array.is_group:
                 return array
             end = name.find("/", end + 1)
         return None
@@ -342,7 +348,7 @@ def objects_to_compare(
         found.name: found for found in find_arrays(target, array=array, storage_options=storage_options)
     }
     documents = {name: written_documents(found.document) for name, found in arrays.items()}
-    of_root = document_of(root)
+    of_root = root_document(root)
     if array is None and of_root is not None and is_group(of_root):
         for name, _, document in group_documents(root, of_root):
             documents[name] = written_documents(document)

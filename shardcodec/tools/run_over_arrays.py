@@ -262,7 +262,9 @@ class RunOverArrays(ABC, Generic[R, S]):
             self._listed.append(done)
 
     def _leave(self, array: ArrayTarget) -> None:
-        if self._to is not None:
+        if self._to is not None and array.is_group:  # what is in it comes along with the others
+            self._to.add_group(array.name, array.folder)
+        elif self._to is not None:
             self._leave_objects(array, self._to.copy_all(array))
         self._left.append(LeftArray.of(array))
 

@@ -32,12 +32,14 @@ from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip,
 from ..storage.store import LeftFolder, Store
 from .documents import (
     DOCUMENTS,
+    DamagedGroup,
     Document,
     array_documents,
     document_of,
     group_documents,
     inner_path,
     is_group,
+    root_document,
 )
 
 __all__ = [
@@ -193,6 +195,8 @@ class ArrayTarget:
         Why the shards cannot be read; None if they can be, or if the array is not sharded.
     is_malformed : bool
         The document is malformed, so no program can read the array.
+    is_group : bool
+        It is a group whose document cannot be read, which is malformed too. The arrays in it are targets of their own.
     bytes : ByteDocument or None
         The metadata, and a document that the engine can use; None without valid metadata.
     only : tuple of (str, tuple of int or None), or None
@@ -209,6 +213,7 @@ class ArrayTarget:
     bytes: ByteDocument | None = None
     only: tuple[str, Ints | None] | None = None
     is_malformed: bool = False
+    is_group: bool = False
 
     @property
     def foreign_codec(self) -> str | None:
@@ -593,12 +598,14 @@ def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> It
             yield array_target(chosen, below, document_below)
             return
     n = 0
+    if chosen is None and isinstance(damage := document.get("damage"), SpecError):
+        yield _damaged("", folder, damage)
     for name, place, node in array_documents(folder, document):
         if chosen is not None and name != chosen:
             continue
         n += 1
         if isinstance(node, SpecError):
-            yield ArrayTarget(name, place, {}, problem=node.message, is_malformed=True)
+            yield _damaged(name, place, node)
         else:
             yield array_target(name, place, node)
     if chosen is not None and not n:
@@ -608,6 +615,12 @@ def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> It
             f"group {folder!r}: the store cannot list its objects, and the group has no consolidated metadata; "
             "name an array, or consolidate the metadata"
         )
+
+
+def _damaged(name: str, folder: Folder, error: SpecError) -> ArrayTarget:
+    """Return the target for a node whose document cannot be read."""
+    is_group = isinstance(error, DamagedGroup)
+    return ArrayTarget(name, folder, {}, problem=error.message, is_malformed=True, is_group=is_group)
 
 
 def _single(array: ArrayTarget, rest: str) -> ArrayTarget:
@@ -644,7 +657,7 @@ def _check_exists(folder: Folder, key: str) -> None:
 def _nearest(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[Folder, str, Any]:
     """Return the nearest node at a path or above it, the rest of the path, and the document of the node."""
     for folder, rest in _candidates(target, storage_options):
-        document = document_of(folder)
+        document = document_of(folder) if rest else root_document(folder)
         if document is not None:
             return folder, rest, document
     shown = target if isinstance(target, str | os.PathLike) else repr(target)

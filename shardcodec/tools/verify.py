@@ -467,7 +467,7 @@ class _VerifyRun:
 
     def find_lost_arrays(self) -> None:
         """Report the shards of arrays that are in the manifest, and that this run has not found in its group."""
-        names = {one.name for one in self._arrays}
+        names = {one.name for one in self._targets if not one.is_group}
         # an array at the root has no others beside it
         if self._old is None or self.is_stopped or "" in names:
             return
@@ -524,7 +524,9 @@ class _VerifyRun:
         """Report the arrays and groups that only the other hierarchy has."""
         options = self._pool.run.storage_options
         known = {one.name for one in self._targets}
-        if "" in known:  # an array is compared with any other one
+        if any(
+            not one.name and not one.is_group for one in self._targets
+        ):  # an array is compared with any other one
             return
         known.update(name for name, _ in find_groups(target, options))
         for name in missing_nodes(self._task.against, known, options):

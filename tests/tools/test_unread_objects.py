@@ -166,3 +166,31 @@ def test_errors_of_clients_of_stores_become_os_errors() -> None:
     ):
         with pytest.raises(type(error)), as_os_error():
             raise error
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("group", ["", "inner"])
+@pytest.mark.parametrize("text", ['{"zarr_for', "[]", '{"zarr_format": 3}'])
+def test_damaged_document_of_a_group_hides_no_array(
+    text: str, group: str, zarr_format: int, tmp_path: Path
+) -> None:
+    """That of the root ended each tool; that of another group hid its arrays, and a damaged shard in it was not found."""
+    path = hierarchy(tmp_path / "old", zarr_format=zarr_format)
+    (path / group / ("zarr.json" if zarr_format == 3 else ".zgroup")).write_text(text)
+    shard = path / ("inner/b/c/1" if zarr_format == 3 else "inner/b/1")
+    stored = shard.read_bytes()
+    cut(shard)
+    report = verify(path)
+    assert {one.array for one in report.shards if one.n_findings} == {group, "inner/b"}
+    assert {one.name for one in inspect(path).arrays} == {"a", group, "inner/b"}
+    assert repair(path, dry_run=True).n_damaged == 1
+    shard.write_bytes(stored)
+    for done in (
+        repair(path, to=tmp_path / "repaired"),
+        compact(path, to=tmp_path / "packed"),
+        convert(path, tmp_path / "converted"),
+    ):
+        assert done.is_complete
+        assert [one.name for one in done.left_arrays if one.is_unreadable] == [group]
+    for new in ("repaired", "packed", "converted"):
+        assert (zarr.open_array(tmp_path / new / "inner/b", mode="r")[...] == np.arange(1, 33)).all()

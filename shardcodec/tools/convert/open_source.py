@@ -21,7 +21,7 @@ from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
-from ..documents import document_of, group_documents, inner_path
+from ..documents import document_of, group_documents, inner_path, root_document
 from ..other_objects import OtherObjects, written_documents
 from ..related_nodes import (
     KnownNodes,
@@ -231,7 +231,7 @@ def _zarr_tree(
     if root is None:
         others = _others(targets[0].folder, targets, documents, verbatim)
         return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others)
-    document = document_of(root) or {}
+    document = root_document(root) or {}
     groups = {}
     old_groups: set[str] = set()
     notes: list[str] = []
@@ -266,6 +266,8 @@ def _opened_or_left(
     target: ArrayTarget, options: Options, selection: Selection
 ) -> SourceArray | ArrayTarget | LeftArray:
     """Return the source for an array, as `_open`, or why the new hierarchy does not have it; an array that the user names is not left out."""
+    if target.is_group:
+        return LeftArray.of(target)
     try:
         return _open(target, options)
     except (UnsupportedError, SpecError, OSError) as error:
