@@ -73,7 +73,7 @@ def node_of(folder: Folder) -> Document | SpecError | None:
     except SpecError as damage:
         document, error = None, damage
     except OSError as failure:
-        document, error = None, SpecError(f"the metadata cannot be read: {failure}")
+        document, error = None, SpecError(f"the metadata cannot be read: {failure}", is_refused=True)
     try:
         has_nodes = folder.store.supports_listing and next(_nodes(folder, {}, ""), None) is not None
     except OSError:

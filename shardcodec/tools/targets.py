@@ -195,6 +195,8 @@ class ArrayTarget:
         Why the shards cannot be read; None if they can be, or if the array is not sharded.
     is_malformed : bool
         The document is malformed, so no program can read the array.
+    is_refused : bool
+        The file system or the store refuses the document, which may be sound; the array counts as malformed.
     is_group : bool
         It is a group whose document cannot be read, which is malformed too. The arrays in it are targets of their own.
     bytes : ByteDocument or None
@@ -213,6 +215,7 @@ class ArrayTarget:
     bytes: ByteDocument | None = None
     only: tuple[str, Ints | None] | None = None
     is_malformed: bool = False
+    is_refused: bool = False
     is_group: bool = False
 
     @property
@@ -619,8 +622,15 @@ def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> It
 
 def _damaged(name: str, folder: Folder, error: SpecError) -> ArrayTarget:
     """Return the target for a node whose document cannot be read."""
-    is_group = isinstance(error, DamagedGroup)
-    return ArrayTarget(name, folder, {}, problem=error.message, is_malformed=True, is_group=is_group)
+    return ArrayTarget(
+        name,
+        folder,
+        {},
+        problem=error.message,
+        is_malformed=True,
+        is_refused=bool(error.context.get("is_refused")),
+        is_group=isinstance(error, DamagedGroup),
+    )
 
 
 def _single(array: ArrayTarget, rest: str) -> ArrayTarget:

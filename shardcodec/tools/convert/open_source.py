@@ -266,27 +266,27 @@ def _opened_or_left(
     target: ArrayTarget, options: Options, selection: Selection
 ) -> SourceArray | ArrayTarget | LeftArray:
     """Return the source for an array, as `_open`, or why the new hierarchy does not have it; an array that the user names is not left out."""
-    if target.is_group:
+    is_named = not target.name or selection.names(target.name)
+    if target.is_group or (target.is_refused and not is_named):
         return LeftArray.of(target)
     try:
         return _open(target, options)
-    except (UnsupportedError, SpecError, OSError) as error:
-        is_unreadable = not isinstance(error, UnsupportedError)
-        is_named = not target.name or selection.names(target.name)
-        if is_named or not (is_unreadable or _has_no_type(target.document)):
+    except (UnsupportedError, OSError) as error:
+        is_refused = isinstance(error, OSError)
+        if is_named or not (is_refused or _has_no_type(target.document)):
             raise
-        return LeftArray(target.name, str(error), is_unreadable)
+        return LeftArray(target.name, str(error), is_refused)
 
 
 def _attributes_of_group(
     name: str, folder: Folder, document: Mapping[str, Any], left: list[LeftArray]
 ) -> dict[str, Any]:
-    """Return the attributes of a group; none, with a note in `left`, if its metadata are damaged."""
+    """Return the attributes of a group; none, with a note in `left`, if they cannot be read."""
     try:
         with _named(f"group {folder!r}"):
             _check_group(folder, document)
             return _attributes(folder, document)
-    except (SpecError, OSError) as error:
+    except OSError as error:
         left.append(LeftArray(name, f"the new group has no attributes: {error}", is_unreadable=True))
         return {}
 

@@ -284,8 +284,8 @@ class ConvertReport(Report):
     notes : tuple of str
         What the new groups do not have as those of the source.
     left_arrays : tuple of LeftArray
-        Arrays that the new hierarchy does not have, because no array of Zarr v3 can hold their elements, or their metadata are damaged;
-        also groups whose metadata are.
+        Arrays that the new hierarchy does not have, because no array of Zarr v3 can hold their elements, or their metadata cannot be
+        read; also groups whose metadata cannot.
     """
 
     schema: ClassVar[str] = "shardcodec.convert"
