@@ -10,12 +10,15 @@ writes passes `node_path` or `object_name` before the first write.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..access.box_reader import Folder
-from ..errors import SpecError
+from ..access.box_reader import Folder, folder_at
+from ..compat import StorePath
+from ..errors import SpecError, UnsupportedError
+from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, zip_at
 
 __all__ = [
     "DOCUMENTS",
@@ -31,6 +34,7 @@ __all__ = [
     "inner_path",
     "is_group",
     "is_own_name",
+    "nearest_node",
     "node_of",
     "node_path",
     "object_name",
@@ -159,6 +163,76 @@ def _consolidated(
     for path, node in sorted(known.items()):
         if isinstance(node, Mapping):
             yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), node
+
+
+# ---------------------------------------------------------------- from a path to the nearest node
+
+
+def nearest_node(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[Folder, str, Any]:
+    """Return the nearest node at a path or above it, the rest of the path, and the document of the node. The errors are those of `find_arrays`."""
+    for folder, rest in _candidates(target, storage_options):
+        document = document_of(folder) if rest else root_document(folder)
+        if document is not None:
+            return folder, rest, document
+    shown = target if isinstance(target, str | os.PathLike) else repr(target)
+    raise FileNotFoundError(
+        f"{shown}: expected a zarr group, an array or a shard of one, but neither it nor a folder above has a zarr.json, "
+        ".zarray or .zgroup; for a shard outside of its array, give its zarr.json as --metadata (in Python: spec)"
+    )
+
+
+def _candidates(target: Any, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[Folder, str]]:
+    """Yield the target and the folders above it, each with the rest of the path."""
+    if is_url(target):
+        for url, rest in _urls(target):
+            yield folder_at(at_url(url, storage_options), ""), rest
+        return
+    at_url(target, storage_options)  # raises if there are options without a URL
+    if isinstance(target, str | os.PathLike):
+        yield from _paths(os.path.abspath(os.fspath(target)))
+        return
+    store, path = (target.store, target.path) if isinstance(target, StorePath) else (target, "")
+    if not is_zarr_store(store):
+        raise TypeError(f"target: expected a path, a URL or a zarr store, got {type(target).__name__}")
+    if isinstance(store, RenamedStore):
+        raise UnsupportedError(
+            f"target: expected a store, got a view of one ({type(store).__name__}); pass the store behind the view, or convert "
+            "the array first"
+        )
+    yield from _in_store(store, path)
+
+
+def _urls(url: str) -> Iterator[tuple[str, str]]:
+    """Yield a URL and the URLs above it, up to the bucket or the host."""
+    scheme, _, path = url.partition("://")
+    steps = path.rstrip("/").split("/")
+    for n in range(len(steps), 0, -1):
+        above = "/".join(steps[:n])
+        if above:
+            yield f"{scheme}://{above}", "/".join(steps[n:])
+
+
+def _paths(path: str) -> Iterator[tuple[Folder, str]]:
+    """Yield a local path and the folders above it; at a zip file, first the folders in the file.
+
+    A path in a zip file is tried both ways, because a shard may have the bytes of a zip file.
+    """
+    steps: list[str] = []
+    folder = path
+    while True:
+        if is_zip(folder):
+            yield from _in_store(zip_at(folder), "/".join(steps))
+        yield folder_at(folder, ""), "/".join(steps)
+        folder, name = os.path.split(folder)
+        if not name:
+            return
+        steps.insert(0, name)
+
+
+def _in_store(store: Any, path: str) -> Iterator[tuple[Folder, str]]:
+    steps = path.split("/") if path else []
+    for n in range(len(steps), -1, -1):
+        yield folder_at(store, "/".join(steps[:n])), "/".join(steps[n:])
 
 
 # ---------------------------------------------------------------- consolidated metadata of a new hierarchy

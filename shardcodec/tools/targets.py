@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..access.box_reader import Folder, folder_at
+from ..access.box_reader import Folder
 from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
-from ..compat import StorePath
 from ..errors import ShardError, SpecError, UnsupportedError, as_os_error
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
@@ -28,7 +26,7 @@ from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
 from ..storage.files import is_stray_journal, pending_journal
-from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, object_at, zip_at
+from ..storage.kinds import object_at
 from ..storage.store import LeftFolder, Store
 from .documents import (
     DOCUMENTS,
@@ -39,7 +37,7 @@ from .documents import (
     group_documents,
     inner_path,
     is_group,
-    root_document,
+    nearest_node,
 )
 
 __all__ = [
@@ -558,7 +556,7 @@ def find_arrays(
         _check_exists(Folder(store, ""), key)
         yield lone_shard(Folder(store, ""), key, spec)
         return
-    folder, rest, document = _nearest(target, storage_options)
+    folder, rest, document = nearest_node(target, storage_options)
     if is_group(document):
         yield from _of_group(folder, rest, document, array)
         return
@@ -575,7 +573,7 @@ def find_groups(
 
     A path that leads to an array or a shard has none. The errors are those of `find_arrays`.
     """
-    folder, rest, document = _nearest(target, storage_options)
+    folder, rest, document = nearest_node(target, storage_options)
     if is_group(document) and not rest:
         for path, below, _ in group_documents(folder, document):
             yield path, below
@@ -586,7 +584,7 @@ def find_hierarchy(target: Any, storage_options: Mapping[str, Any] | None = None
 
     The errors are those of `find_arrays`.
     """
-    folder, rest, _ = _nearest(target, storage_options)
+    folder, rest, _ = nearest_node(target, storage_options)
     return None if rest else folder
 
 
@@ -659,76 +657,6 @@ def _check_exists(folder: Folder, key: str) -> None:
             folder.store.wait(folder.store.size(key))
     except FileNotFoundError:
         raise FileNotFoundError(f"shard {folder.store.describe(key)!r} does not exist") from None
-
-
-# ---- from a path to the nearest document
-
-
-def _nearest(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[Folder, str, Any]:
-    """Return the nearest node at a path or above it, the rest of the path, and the document of the node."""
-    for folder, rest in _candidates(target, storage_options):
-        document = document_of(folder) if rest else root_document(folder)
-        if document is not None:
-            return folder, rest, document
-    shown = target if isinstance(target, str | os.PathLike) else repr(target)
-    raise FileNotFoundError(
-        f"{shown}: expected a zarr group, an array or a shard of one, but neither it nor a folder above has a zarr.json, "
-        ".zarray or .zgroup; for a shard outside of its array, give its zarr.json as --metadata (in Python: spec)"
-    )
-
-
-def _candidates(target: Any, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[Folder, str]]:
-    """Yield the target and the folders above it, each with the rest of the path."""
-    if is_url(target):
-        for url, rest in _urls(target):
-            yield folder_at(at_url(url, storage_options), ""), rest
-        return
-    at_url(target, storage_options)  # raises if there are options without a URL
-    if isinstance(target, str | os.PathLike):
-        yield from _paths(os.path.abspath(os.fspath(target)))
-        return
-    store, path = (target.store, target.path) if isinstance(target, StorePath) else (target, "")
-    if not is_zarr_store(store):
-        raise TypeError(f"target: expected a path, a URL or a zarr store, got {type(target).__name__}")
-    if isinstance(store, RenamedStore):
-        raise UnsupportedError(
-            f"target: expected a store, got a view of one ({type(store).__name__}); pass the store behind the view, or convert "
-            "the array first"
-        )
-    yield from _in_store(store, path)
-
-
-def _urls(url: str) -> Iterator[tuple[str, str]]:
-    """Yield a URL and the URLs above it, up to the bucket or the host."""
-    scheme, _, path = url.partition("://")
-    steps = path.rstrip("/").split("/")
-    for n in range(len(steps), 0, -1):
-        above = "/".join(steps[:n])
-        if above:
-            yield f"{scheme}://{above}", "/".join(steps[n:])
-
-
-def _paths(path: str) -> Iterator[tuple[Folder, str]]:
-    """Yield a local path and the folders above it; at a zip file, first the folders in the file.
-
-    A path in a zip file is tried both ways, because a shard may have the bytes of a zip file.
-    """
-    steps: list[str] = []
-    folder = path
-    while True:
-        if is_zip(folder):
-            yield from _in_store(zip_at(folder), "/".join(steps))
-        yield folder_at(folder, ""), "/".join(steps)
-        folder, name = os.path.split(folder)
-        if not name:
-            return
-        steps.insert(0, name)
-
-
-def _in_store(store: Any, path: str) -> Iterator[tuple[Folder, str]]:
-    steps = path.split("/") if path else []
-    for n in range(len(steps), -1, -1):
-        yield folder_at(store, "/".join(steps[:n])), "/".join(steps[n:])
 
 
 def lasting_state(store: Store, key: str) -> str | None:
