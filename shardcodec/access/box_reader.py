@@ -23,6 +23,7 @@ from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs
 from ..errors import ShardError, ShardFileError, as_os_error
 from ..format.metadata import KeyEncoding, json_object
 from ..options import Options
+from ..storage import file_systems
 from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.files import FileStore, check_name
 from ..storage.indexes import IndexCache
@@ -293,6 +294,11 @@ class BoxReader:
             immutable=options.immutable,
             **options.io_rules,
         )
+        store = objects.folder.store
+        root = None if store.is_prompt else store.path(objects.folder.prefix)
+        self._lacks_names = root is not None and file_systems.loses_locks(
+            root
+        )  # then `read` knows what is absent
         slices = self._slice_reader(empty, native_cache)
         self.get: Callable[[Any], Any] = _nothing if slices is None else slices.get
         self._locate = native.load().locate_selection
@@ -302,7 +308,7 @@ class BoxReader:
         """Return the fast path for slices inside one file; None if objects are not files."""
         objects = self._objects
         lead = objects.folder.store.path(objects.folder.prefix + objects.keys.prefix)
-        if lead is None or not objects.shape:
+        if lead is None or not objects.shape or self._lacks_names:
             return None
         return slice_reader(
             objects.chain,
@@ -348,7 +354,7 @@ class BoxReader:
         if not store.is_near:
             on_zarrs_loop(self._fetch(items, out, axes))
             return
-        if self._objects.chain.stage is None and patience is None:
+        if self._objects.chain.stage is None and patience is None and not self._lacks_names:
             plan = [(item.chain, store.source(item.key), item.box) for item in items]
             try:
                 self._plans.read(plan, as_void(out), axes, native.current())

@@ -286,7 +286,8 @@ def scan_files(chain: Chain, sources: Sequence[Any], keys: Sequence[str], option
         return sizes
 
     def may_exist(sizes: Sizes, patience: Patience) -> bool:
-        return patience.misses(s for s, own in zip(sources, sizes, strict=True) if (own == ABSENT).all())
+        empty = np.flatnonzero(sizes.min(axis=1, initial=ABSENT) == ABSENT)
+        return patience.misses(sources[int(i)] for i in empty)
 
     return retry(work, lambda error: path_of(error, zip(keys, sources, strict=True)), again=may_exist)
 

@@ -18,6 +18,7 @@ import numpy as np
 from .. import native
 from ..errors import ShardFormatError
 from ..options import Options
+from ..storage import absent
 from ..storage.budget import NEAR
 from ..storage.indexes import IndexCache
 from ..storage.ranges import coalesced, cut_out
@@ -135,6 +136,8 @@ class NativeShard:
             self._io_rules = options.io_rules
         self._source = source
         self._shard = native.load().OpenShard(chain, source, None if cache is None else cache.native)
+        if self._shard.missing:
+            absent.check(source)
 
     @property
     def missing(self) -> bool:

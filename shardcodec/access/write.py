@@ -26,7 +26,7 @@ from .. import native
 from ..errors import ShardError, ShardFileError, UnsupportedError
 from ..options import Options
 from ..statistics import stats
-from ..storage import indexes
+from ..storage import absent, indexes
 from ..storage.file_systems import OpenFile, appends, appends_directly, is_local, name_of
 from ..storage.locks import NO_FILE
 from ..storage.store import Outcome, OwnBytes
@@ -308,6 +308,7 @@ def _open(item: Item, files: contextlib.ExitStack, has_declined: bool) -> OldObj
     if file is None:
         fd = _open_file(item.path)
         if fd < 0:
+            absent.check(item.path)
             return MISSING
         files.callback(os.close, fd)
         file = OpenFile.seen(fd)

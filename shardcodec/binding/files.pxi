@@ -81,6 +81,14 @@ def looks_anew():
     return sc_lock_looks_anew()
 
 
+def look_at_folder(str folder):
+    """Ask the server of a network file system for the state of a folder, so that no cached name in it counts."""
+    cdef bytes name = path_bytes(folder + "/")
+    cdef const char *chars = path_chars(name)
+    with nogil:
+        sc_lock_look_at_folder(chars)
+
+
 def seed_latency(uint64_t device, double seconds):
     """Set the estimate of the cost of a call for a file system that has none yet."""
     sc_latency_seed(device, <uint64_t>(1e9 * seconds))

@@ -48,6 +48,7 @@ cdef extern from "io/sc_lock.h" nogil:
                           sc_where *where)
     void sc_lock_release(sc_lock *lock)
     c_bool sc_lock_looks_anew()
+    int sc_lock_look_at_folder(const char *path)
     sc_status sc_lock_remove(const char *path, bint sync, sc_where *where)
     unsigned sc_lock_count()
 

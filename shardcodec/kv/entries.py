@@ -138,10 +138,13 @@ class Entries:
                 self._known = known
             _, _, kept_indexes, allow = known
             try:
-                return self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)  # type: ignore[no-any-return]
+                found = self._read(self.chain, self._path, position, kept_indexes, allow_in_index=allow)
             except (ShardError, OSError) as error:
                 named = with_key(error, self.chain, self.key) if isinstance(error, ShardError) else error
-            patience = Patience.after(named, self.target.path)
+                patience = Patience.after(named, self.target.path)
+            else:
+                if found is not None or self._is_prompt:
+                    return found  # type: ignore[no-any-return]
         return self.look(lambda shard: self.value_in(shard, position), patience=patience)
 
     def read(

@@ -21,7 +21,7 @@ import numpy as np
 from .. import native
 from ..compat import LocalStore, buffer_from
 from ..options import Options
-from . import file_systems, locks, object_names
+from . import absent, file_systems, locks, object_names
 from .file_systems import OpenFile
 from .object_names import ByIdentity
 from .runner import Runner
@@ -183,7 +183,10 @@ def open_file(path: str) -> BufferedReader | None:
     ShardFileError: the path is a folder or a link to nothing, or a FIFO, a socket or a device, which could block forever.
     """
     fd = native.load().open_file(path)
-    return None if fd < 0 else open(fd, "rb")
+    if fd < 0:
+        absent.check(path)
+        return None
+    return open(fd, "rb")
 
 
 class FileStore(Store):
@@ -288,7 +291,11 @@ class FileStore(Store):
 
     async def size(self, key: str) -> int:
         """Return the size of a file in bytes; raise `FileNotFoundError` if it does not exist."""
-        return os.stat(self.source(key)).st_size
+        try:
+            return os.stat(self.source(key)).st_size
+        except FileNotFoundError:
+            absent.check(self.source(key))
+            raise
 
     def keys(
         self,

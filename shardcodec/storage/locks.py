@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .. import native
 from ..errors import LockError
 from ..options import Options
-from . import file_systems
+from . import absent, file_systems
 from .file_systems import OpenFile
 from .staging import lock_folder
 from .waiting import COSTLY_SECONDS, MAX_CALLS, Patience, call_all, call_each, finish_each, in_thread
@@ -278,6 +278,9 @@ class FileLocks:
         self._attempts_wait = self._is_cost_known = False
         self._waited = 0.0  # seconds of the attempts before, if their cost was not known
         self._is_busy = False  # the next lock, when it was last tried
+        self._doubt: tuple[float, OSError] | None = (
+            None  # since when, whether a file exists that was not found
+        )
 
     def advance(self) -> bool:
         """Take locks until there are enough; return False if another process holds the next one.
@@ -305,8 +308,10 @@ class FileLocks:
         names = self._names[len(self.held) : len(self.held) + len(paths)]
         locks = [engine.FileLock() for _ in paths]
         self._locks += locks  # from here on `release` finds them, also after an interrupt
+        doubt = self._doubt
         tried = call_all(lambda i: self._timed(locks[i], paths[i], names[i]), range(len(paths)))
         outcomes = [outcome for outcome, _ in tried]
+        self._doubt = None if self._doubt is doubt else self._doubt
         self._note_duration(min(seconds for _, seconds in tried))
         taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
         self._is_busy = taken < len(outcomes)
@@ -329,6 +334,10 @@ class FileLocks:
         outcome: str = lock.try_acquire(path, name, lock_folder(path) if is_leased else None)
         if outcome == "guarded" and not is_leased:
             outcome = lock.try_acquire(path, name, lock_folder(path))
+        if outcome == "no file" and is_leased and (doubt := absent.doubt([path])) is not None:
+            lock.release()
+            self._doubt = self._doubt[0] if self._doubt else time.monotonic(), doubt
+            return "busy", time.perf_counter() - begin
         if outcome == "guarded":
             raise LockError(
                 f"shard {path!r}: other processes update it under the lock file {lock_folder(path)}/lock, which this process may not "
@@ -395,6 +404,11 @@ class FileLocks:
     def wait(self) -> float:
         """Return the seconds to wait before the next attempt; LockError if ``lock_timeout`` has passed."""
         waited = time.monotonic() - self._begun
+        if self._doubt is not None and time.monotonic() >= self._doubt[0] + min(
+            self._timeout, absent.SECONDS
+        ):
+            self._doubt[1].errno = None  # the caller does not wait once more
+            raise self._doubt[1]
         if waited >= self._timeout:
             raise self._error(self._paths[len(self.held)])
         longest = min(max(WAIT_SHARE * waited, MIN_WAIT), MAX_WAIT)

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import math
 import os
 import queue
 import random
@@ -32,8 +33,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from .. import native
 from ..compat import Caller, has_task_per_call, is_zarrs_loop, submit
-from ..errors import ChecksumError, CodecError, ShardError, ShardFormatError
+from ..errors import ChecksumError, CodecError, ShardError, ShardFileError, ShardFormatError
 from ..native import listen_to
+from . import absent
 
 __all__ = [
     "COSTLY_SECONDS",
@@ -531,6 +533,9 @@ LONGEST_PAUSE = 0.1
 # file systems need to show a change in the times of a file.
 CHANGE_PAUSES = (0.01, 0.02, 0.04, 0.08)
 
+# Attempts to open a file that is in its folder but was not found: a shard without inner chunks counts as not found, too.
+MAX_FOUND = 3
+
 # For this long after its last change a file counts as changing.
 CHANGING_SECONDS = 2.0
 
@@ -596,7 +601,8 @@ class Patience:
             raise error
         assert isinstance(error, OSError)
         if not self._paths:
-            self._deadline = time.monotonic() + self._seconds
+            is_missing = isinstance(error, ShardFileError)
+            self._deadline = time.monotonic() + min(self._seconds, absent.SECONDS if is_missing else math.inf)
         self._stale = error.filename
         self._paths.add(error.filename)
         self._n_attempts += 1
@@ -639,13 +645,18 @@ class Patience:
     def misses(self, paths: Iterable[Any]) -> bool:
         """Return True, after a pause, if the caller must repeat its attempt because a file may be missing only for a moment.
 
-        `paths` are the files that this attempt did not find. True: an earlier attempt had ESTALE for one of them, and
-        the time for retries is not over. False, at once: otherwise; then the files do not exist. It blocks, so with
-        time for retries it must not be called on an event loop.
+        `paths` are the files that this attempt did not find. True: an earlier attempt had ESTALE for one of them, and the time for
+        retries is not over, or `absent.doubt` has an error. False, at once: otherwise; then the files do not exist. It blocks, so
+        with time for retries it must not be called on an event loop.
         """
-        if not self._paths or time.monotonic() >= self._deadline or self._paths.isdisjoint(paths):
+        missing = [path for path in paths if isinstance(path, str)]
+        if self._paths and time.monotonic() < self._deadline and not self._paths.isdisjoint(missing):
+            time.sleep(self._next_pause())
+            return True
+        error = absent.doubt(missing)
+        if error is None or (self._n_attempts >= MAX_FOUND and not isinstance(error, ShardFileError)):
             return False
-        time.sleep(self._next_pause())
+        self.wait(error)
         return True
 
 

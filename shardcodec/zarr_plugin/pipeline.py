@@ -109,7 +109,7 @@ class SmallReader:
             )
         except ShardError:
             return None
-        return exists
+        return exists if exists or self._store.is_prompt else None
 
     def _reader(self, shape: tuple[int, ...], dtype: Any, options: Options) -> Any:
         """Return the native reader of chunks of this shape; None if they are not read here."""

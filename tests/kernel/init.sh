@@ -10,6 +10,7 @@ mount -t tmpfs state /var/lib/nfs
 mkdir -p /run/out /dev/shm
 mount -t tmpfs shared /dev/shm
 mount -t hostfs none /run/out -o "$OUT"
+touch /run/out/started
 for folder in proc sys dev run; do mount --rbind /$folder /host/$folder; done
 mount -t tmpfs temporary /host/tmp
 ip link set lo up

@@ -189,6 +189,7 @@ class Lab:
         self._end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
         self._calls: list[int] = []  # of an update, before which it is stopped
+        self._is_held = False  # by a process of a node, in this round
 
     @property
     def is_over(self) -> bool:
@@ -217,7 +218,8 @@ class Lab:
             watch = Watch([f"{at_server}/x{i}/a/c/0/0" for i in range(len(self._calls))])
             watch.start()
             told = self._round(kind, name, folders, number * 100 + round_)
-            self.counts["names missing"] += (n_missing := watch.end())
+            n_missing = watch.end()
+            self.counts["names missing while held open" if self._is_held else "names missing"] += n_missing
             print(
                 f"{mount['name']}, {mount['delay']} ms, {kind}: {told}; {n_missing} names missing", flush=True
             )
@@ -236,7 +238,8 @@ class Lab:
             node.ask(
                 "open", folder=folder, n=n, records=f"/run/records/{name}", actor=(2 * number + i) * 1000
             )
-        if kind == "none" or self._chance.random() < 0.7:
+        self._is_held = kind == "none" or self._chance.random() < 0.7
+        if self._is_held:  # then a node that replaces the shard gives the old one another name first
             (a if kind == "none" else self._chance.choice((a, b))).ask("hold")  # as a copy or a backup does
         if kind == "none":
             return "; ".join(

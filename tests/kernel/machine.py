@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ __all__ = ["Missing", "compiled", "run_in_kernel"]
 HERE = Path(__file__).resolve().parent
 MEMORY = "1200M"
 KERNEL = "usr/bin/linux.uml"
+BOOT_SECONDS = 120.0  # it takes one, if the machine is idle
 
 
 def compiled(folder: Path, name: str) -> Path:
@@ -35,7 +38,7 @@ def run_in_kernel(program: list[str], folder: Path, seconds: float, told: Callab
     """Boot the kernel, run a program of this machine in it as on this machine, and stop it.
 
     folder: the only one that the program can change, below /run/out. told: called with each line of its output. seconds: then the
-    kernel is killed, and `TimeoutError` is raised.
+    kernel is killed, and `TimeoutError` is raised. `Missing` is raised if it does not even begin the program.
     """
     system = root()
     state = compiled(folder, "extended_state")
@@ -61,17 +64,26 @@ def run_in_kernel(program: list[str], folder: Path, seconds: float, told: Callab
         start_new_session=True,
     )
     assert kernel.stdout is not None
+    last = ""
+    boot = threading.Timer(BOOT_SECONDS, lambda: (folder / "started").exists() or _kill(kernel))
+    boot.start()
     try:
         for line in kernel.stdout:
-            told(line.rstrip())
+            last = line.rstrip()
+            told(last)
     finally:
-        try:
-            os.killpg(kernel.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        boot.cancel()
+        _kill(kernel)
         kernel.wait()
+    if not (folder / "started").exists():
+        raise Missing(f"the kernel does not start here: {last!r}")
     if not (folder / "ended").exists():
         raise TimeoutError(f"the kernel did not end its program within {seconds:g} s, or has crashed")
+
+
+def _kill(kernel: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(kernel.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

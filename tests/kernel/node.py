@@ -29,6 +29,8 @@ LOCK_SECONDS = 40.0
 N_MORE_CALLS = 4  # of the first update of a process
 OPTIONS: dict[str, Any] = {"threads": 1, "lock_timeout": LOCK_SECONDS, "locking": "cluster"}
 
+told: set[str] = set()  # the errors that have been printed
+
 stops = ctypes.CDLL(None)
 stops.stops_call.restype = ctypes.c_char_p
 
@@ -64,6 +66,9 @@ class Update(threading.Thread):
         except Exception as error:
             self.own.recorder.forget()
             self.error = type(error).__name__ + (f" {error.errno}" if isinstance(error, OSError) else "")
+            if self.error not in told:
+                told.add(self.error)
+                print(f"  {self.error}: {error}", file=sys.stderr, flush=True)
         else:
             self.own.recorder.end()
         stops.stops_end(self.own.number)

@@ -115,7 +115,7 @@ def main() -> int:
         counts, wrong = check(folder / "records")
         told: Counter[str] = Counter(json.loads((folder / "counts.json").read_text()))
     print(*wrong[:10], sep="\n")
-    n_missing = counts["missing"] + told["names missing"]
+    n_missing = counts["missing"] + told["names missing"]  # not those for which a reader waits
     n_errors = sum(n for what, n in told.items() if what.startswith("error"))
     print(dict(told))
     print(

@@ -1,0 +1,82 @@
+# absent.py - tell absent files from those that have no name for a moment
+# SPDX-License-Identifier: MIT
+"""Tell absent files from those that have no name for a moment.
+
+A client of NFS that replaces a file which a process of its machine has open first gives the old file another name, ``.nfs...``, and
+then its name to the new one. In between the shard has no name, and if the machine dies then, for ever: readers would take it for one
+that was never stored. So a file is absent only if its folder, as the server lists it, has neither its name nor one of these.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from .. import native
+from ..errors import ShardFileError
+from . import file_systems
+
+__all__ = ["SECONDS", "check", "doubt", "old_names"]
+
+# Seconds for which a name may be missing while its folder has a `.nfs...`.
+SECONDS = 5.0
+
+PREFIX = ".nfs"
+
+
+def old_names(names: Iterable[str]) -> list[str]:
+    """Return the names that a client of NFS has given to open files."""
+    return sorted(name for name in names if name.startswith(PREFIX))
+
+
+def doubt(paths: Iterable[Any]) -> OSError | None:
+    """Return an error with ESTALE for the first of several files, which were not found, that may exist; None if none does.
+
+    Each of their folders is listed once, if they are on a file system where a name may be missing. Paths that are not strings are no
+    files.
+    """
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        if isinstance(path, str):
+            folder, name = os.path.split(path)
+            if not folders and not file_systems.loses_locks(folder):  # files of one call are on one mount
+                return None
+            folders.setdefault(folder, []).append(name)
+    for folder, missing in folders.items():
+        there = _list(folder)
+        if there and (found := there.intersection(missing)):
+            return OSError(errno.ESTALE, os.strerror(errno.ESTALE), f"{folder}/{min(found)}")
+        if old := old_names(there):
+            return _missing_name(f"{folder}/{missing[0]}", old)
+    return None
+
+
+def check(path: Any) -> None:
+    """Raise the error of `doubt` for one file, which was not found."""
+    if (error := doubt([path])) is not None:
+        raise error
+
+
+def _list(folder: str) -> set[str]:
+    native.load().look_at_folder(folder)
+    try:
+        return set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def _missing_name(path: str, old: list[str]) -> ShardFileError:
+    folder = os.path.dirname(path)
+    error = ShardFileError(
+        f"shard {path!r}: expected the file, or a folder without names that NFS gives to open files, but there is only "
+        f"{', '.join(repr(name) for name in old[:3])}{' and others' if len(old) > 3 else ''}: it is the shard, if a machine has died "
+        f"while it replaced it (`shardcodec repair {folder!r}` gives it its name), or an old state of another one, which a process "
+        "still has open; nothing was read or written",
+        shard=path,
+        kind="missing name",
+        old_names=tuple(old),
+    )
+    error.errno = errno.ESTALE  # as long as it is worth another attempt
+    return error
