@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "io/sc_guard.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -250,6 +251,27 @@ sc_guard_remove(const struct sc_guard *guard, const char *path)
     }
     sc_free(full);
     return error;
+}
+
+void
+sc_guard_restore(const char *path, uint64_t inode)
+{
+    char prefix[32], *name = sc_file_folder_of(path);
+    struct stat st;
+    DIR *folder = NULL;
+    const struct dirent *d;
+
+    snprintf(prefix, sizeof prefix, ".nfs%016llx", (unsigned long long)inode);
+    sc_lock_look_at_folder(path);
+    if (name && sc_lock_stat_now(AT_FDCWD, path, &st) && errno == ENOENT)
+        folder = opendir(name);
+    sc_free(name);
+    while (folder && (d = readdir(folder)))
+        if (strncmp(d->d_name, prefix, strlen(prefix)) == 0 && sc_file_allows("link", path, NULL) &&
+            (linkat(dirfd(folder), d->d_name, AT_FDCWD, path, 0) == 0 || errno == EEXIST))
+            break;
+    if (folder)
+        closedir(folder);
 }
 
 void

@@ -28,6 +28,11 @@
  * EIO or EBADF the file that P names is compared with T: inode, size and time of the last write, because the inode of a T that a fence
  * has removed is given to the next file. Success only if they are equal. Otherwise the caller starts again with the lock.
  *
+ * If another process of this node has P open, the client turns the rename into two requests: P to .nfs<inode of P>, then T to P. The
+ * first one has no source that a fence removes. Sent again after a cut, it moves the shard of a later holder away. So after an error, if
+ * P is missing and such a name is there, P is linked to it. Until then, and if this process is killed, readers and writers find
+ * neither P nor an empty place: storage/absent.py.
+ *
  * Removal of P: it is renamed to T/shard, where T is a folder that is made in step 4, and then removed there. The fence removes this
  * folder, so a late rename has no target.
  *
@@ -75,6 +80,10 @@ int sc_guard_check(const struct sc_guard *guard);
 
 /* Steps 4, 5 and 7 of a removal. Return 0, also if nothing has the name, or an errno; ESTALE: the lock may be lost. */
 int sc_guard_remove(const struct sc_guard *guard, const char *path);
+
+/* After a rename that failed: give the shard its name again, if a client has moved it away because another process had the file
+ * with this inode open. */
+void sc_guard_restore(const char *path, uint64_t inode);
 
 /* Step 8. Do nothing if the lock is not held. is_sound: false after an error, when the open file may be of no more use. */
 void sc_guard_release(struct sc_guard *guard, bool is_sound);

@@ -439,6 +439,8 @@ name_guarded(struct sc_newfile *file, struct sc_lock *lock, bool *taken, struct 
     if (status == SC_IO && sc_guard_explains(where->sys_errno)) {
         lock->has_failed = true;
         where->sys_errno = ESTALE;
+        if (lock->id.inode)
+            sc_guard_restore(file->path, lock->id.inode);
     }
     return status;
 }

@@ -18,7 +18,7 @@ from .. import native
 from ..errors import ShardFileError
 from . import file_systems
 
-__all__ = ["SECONDS", "check", "doubt", "old_names"]
+__all__ = ["SECONDS", "check", "doubt", "is_forgotten", "old_names"]
 
 # Seconds for which a name may be missing while its folder has a `.nfs...`.
 SECONDS = 5.0
@@ -51,6 +51,12 @@ def doubt(paths: Iterable[Any]) -> OSError | None:
         if old := old_names(there):
             return _missing_name(f"{folder}/{missing[0]}", old)
     return None
+
+
+def is_forgotten(error: OSError) -> bool:
+    """Return True if a server of NFS may have forgotten that this client has the file open: it was cut off for longer than its lease."""
+    is_lost = error.errno in (errno.EIO, errno.EBADF) and isinstance(error.filename, str)
+    return is_lost and file_systems.loses_locks(os.path.dirname(error.filename))
 
 
 def check(path: Any) -> None:

@@ -330,6 +330,8 @@ def _mount_of(fd: int) -> tuple[Mount | None, bool]:
     try:
         return mounts.find_mount_of(fd), True
     except OSError as error:
+        if error.filename is None:  # it is the file that cannot be looked at, and not /proc
+            raise
         return None, error.errno not in OUT_OF_RESOURCES
 
 
@@ -404,7 +406,10 @@ def check_held(lock: Any, path: str, *, wants_cluster: bool) -> None:
     """
     known = _known_scopes.get(lock.mount)
     if known is None:
-        known = _look(lock.fd)
+        try:
+            known = _look(lock.fd)
+        except OSError as error:  # the server has forgotten this client, and the lock
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path) from error
         if known.lasts:
             _known_scopes[lock.mount] = known
             _report(known)

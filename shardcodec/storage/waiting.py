@@ -544,8 +544,8 @@ DAMAGE = (ShardFormatError, ChecksumError, CodecError)
 
 
 def is_replaced(error: BaseException) -> bool:
-    """Return True for ESTALE: another client has replaced a file."""
-    return isinstance(error, OSError) and error.errno == errno.ESTALE
+    """Return True for ESTALE: another client has replaced a file; or the server has forgotten that this client has it open."""
+    return isinstance(error, OSError) and (error.errno == errno.ESTALE or absent.is_forgotten(error))
 
 
 class Patience:

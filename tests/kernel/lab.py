@@ -29,6 +29,7 @@ from typing import Any
 
 LEASE_SECONDS = 10  # the shortest that the server has
 PATIENCE = 60.0
+N_LAST = 8  # of the calls of an update: those around its rename
 SERVED = "/run/srv/x"  # on the server's own disk
 OUT = Path("/run/out")
 
@@ -238,14 +239,16 @@ class Lab:
             node.ask(
                 "open", folder=folder, n=n, records=f"/run/records/{name}", actor=(2 * number + i) * 1000
             )
-        self._is_held = kind == "none" or self._chance.random() < 0.7
+        self._is_held = kind in ("none", "held") or self._chance.random() < 0.7
         if self._is_held:  # then a node that replaces the shard gives the old one another name first
-            (a if kind == "none" else self._chance.choice((a, b))).ask("hold")  # as a copy or a backup does
+            (a if kind in ("none", "held") else self._chance.choice((a, b))).ask("hold")
         if kind == "none":
             return "; ".join(
                 f"{node.name}: {self._updated(node, chunk)}" for chunk, node in enumerate((a, b, a, b))
             )
-        a.ask("update", chunk=0, stops=self._calls)
+        last = self._calls[-N_LAST:]
+        stops = [last[i % N_LAST] for i in range(n)] if kind == "held" else self._calls
+        a.ask("update", chunk=0, stops=stops)
         if kind == "restart":
             restart_server()
             a.ask("go")
@@ -257,7 +260,7 @@ class Lab:
             a.delay_answers(0)
         else:
             a.cut()
-            if kind == "within":
+            if kind in ("within", "held"):
                 a.ask("go")
             if kind == "dies":
                 a.die(folders[a])

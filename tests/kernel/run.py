@@ -26,7 +26,7 @@ from faults.histories import ERASED, WRITE, Rules, check_records, load  # noqa: 
 from kernel.machine import Missing, compiled, run_in_kernel  # noqa: E402
 
 BUILD = TESTS.parent / "build"
-KINDS = ("none", "after", "within", "answer", "restart", "dies")
+KINDS = ("none", "after", "within", "held", "answer", "restart", "dies")
 START_SECONDS = 300.0  # to boot, to import, and to end the last round
 
 # The client of a default mount may know a name for a minute (acdirmax), and the state of a file.

@@ -126,6 +126,22 @@ def test_overtaken_writer_finds_its_file_fenced(shard: str, is_new: bool) -> Non
     assert (Path(shard).read_bytes() if os.path.exists(shard) else None) == before
 
 
+def test_shard_that_a_late_request_has_moved_away_gets_its_name_again(shard: str) -> None:
+    """A cut node sent the first half of its rename, from the shard to .nfs..., again: the shard of the next holder lost its name."""
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    file.write(b"late", 0)
+    moved = Path(shard).with_name(f".nfs{os.stat(shard).st_ino:016x}00000007")
+    Path(lock_folder(shard), temporary_names(shard)[0]).unlink()  # by the fence of the next holder
+    Path(shard).write_bytes(b"next")
+    os.rename(shard, moved)
+    with pytest.raises(OSError) as caught:
+        file.commit()
+    assert caught.value.errno == errno.ESTALE
+    assert Path(shard).read_bytes() == b"next"
+    lock.release()
+
+
 def test_next_holder_fences_the_files_of_this_shard_only(shard: str) -> None:
     lock, _ = guard(shard)
     file = _native.NewFile(shard)
