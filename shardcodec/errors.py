@@ -31,6 +31,7 @@ __all__ = [
     "StreamFullError",
     "UnsupportedError",
     "as_os_error",
+    "os_error_of",
 ]
 
 
@@ -238,16 +239,22 @@ _NO_CLIENTS = frozenset({"builtins", "numcodecs", "numpy", "shardcodec", "zarr"}
 
 @contextmanager
 def as_os_error(place: str = "") -> Iterator[None]:
-    """Raise an error of the client of a store as an `OSError`; each client has classes of its own (obstore, botocore, icechunk).
-
-    Errors of Python, zarr and shardcodec pass unchanged. `place` names what was read.
-    """
+    """Raise an error of the client of a store as an `OSError`, as `os_error_of` returns it."""
     try:
         yield
-    except OSError:
-        raise
     except Exception as error:
-        if type(error).__module__.partition(".")[0] in _NO_CLIENTS:
+        translated = os_error_of(error, place)
+        if translated is error:
             raise
-        text = str(error).partition("\n\nDebug source:")[0] or "no message"
-        raise OSError(f"{place and f'{place}: '}{type(error).__name__}: {text}") from error
+        raise translated from error
+
+
+def os_error_of(error: Exception, place: str = "") -> Exception:
+    """Return the `OSError` for an error of the client of a store; each client has classes of its own (obstore, botocore, icechunk).
+
+    Errors of Python, zarr and shardcodec are returned unchanged. `place` names what was read.
+    """
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NO_CLIENTS:
+        return error
+    text = str(error).partition("\n\nDebug source:")[0] or "no message"
+    return OSError(f"{place and f'{place}: '}{type(error).__name__}: {text}")

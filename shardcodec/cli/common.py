@@ -26,7 +26,7 @@ from typing import Annotated, Any, NoReturn, Self
 from typer import Argument, BadParameter, Exit, Option
 from zarr.errors import BaseZarrError
 
-from ..errors import ShardError
+from ..errors import ShardError, os_error_of
 from ..format.spec import ShardSpec
 from ..tools.report import Report, format_count, format_nbytes, parse_nbytes
 from ..tools.work import Incomplete, Monitor, Stopped
@@ -573,18 +573,12 @@ def _code_of(error: Exception) -> ExitCode:
         # the reader of the report is gone; the interpreter must not write to it again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
-    if isinstance(error, _failures()):
+    if isinstance(os_error_of(error), _FAILURES):
         return _told(error, ExitCode.FAILED)
     if isinstance(error, TypeError | ValueError):
         return _told(error, ExitCode.USAGE)
     traceback.print_exception(error)
     return ExitCode.FAILED
-
-
-def _failures() -> tuple[type[BaseException], ...]:
-    """Return the classes of errors whose message is enough, with those of obstore if it is in use."""
-    obstore = sys.modules.get("obstore.exceptions")
-    return _FAILURES if obstore is None else (*_FAILURES, obstore.BaseError)
 
 
 def _told(error: BaseException, code: ExitCode) -> ExitCode:

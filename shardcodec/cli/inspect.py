@@ -96,6 +96,7 @@ def inspect(
             monitor=monitor,
             on_array=None if output.keeps_parts else on_array,
         )
+        output.text(report.left)
         output.end(report)
         return ExitCode.FINDINGS if report.n_findings else ExitCode.CLEAN
 

@@ -229,6 +229,25 @@ def strategies_at(folder: str) -> tuple[str, bool, bool]:
         return name_of(fd), appends(fd), is_local(fd)
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Return True for a path in a folder, or the folder itself, also if links lead there, or another mount of the file system."""
+    real, real_folder = os.path.realpath(path), os.path.realpath(folder)
+    if os.path.commonpath([real, real_folder]) == real_folder:
+        return True
+    place, outer = _place_on_device(real), _place_on_device(real_folder)
+    if place is None or outer is None or place[0] != outer[0]:
+        return False
+    return os.path.commonpath([place[1], outer[1]]) == outer[1]
+
+
+def _place_on_device(path: str) -> tuple[str, str] | None:
+    """Return the device of a path without links, and its path in the file system there; None if /proc does not show it."""
+    mount = mounts.mount_of_path(path)
+    if mount is None or not mount.point:
+        return None
+    return mount.device, os.path.normpath(os.path.join(mount.root, os.path.relpath(path, mount.point)))
+
+
 def is_prompt(path: str) -> bool:
     """Return True if the file system of a file or folder is local; the path need not exist yet."""
     while True:

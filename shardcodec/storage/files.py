@@ -307,9 +307,9 @@ class FileStore(Store):
         """Yield the keys of the files below a folder."""
         return object_names.file_keys(self.root, prefix, with_folders=with_folders, left=left)
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str, left: list[object_names.LeftFolder] | None = None) -> list[str]:
         """Return the names of the folders in a folder."""
-        return object_names.file_names(self.root, prefix)
+        return object_names.file_names(self.root, prefix, left)
 
     def states_of(self, keys: Sequence[str]) -> list[str | None] | None:
         """Return the states of files; see `file_states`."""

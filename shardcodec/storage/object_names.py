@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..compat import memory_identity, on_zarrs_loop, unwrap
@@ -25,12 +26,12 @@ from ..errors import as_os_error
 from .waiting import call_each
 
 __all__ = [
-    "LOOP",
     "ByIdentity",
     "LeftFolder",
     "describe",
     "file_keys",
     "file_names",
+    "folders_above",
     "holders_of",
     "index_names",
     "lies_below",
@@ -257,10 +258,9 @@ class LeftFolder(NamedTuple):
     @property
     def reason(self) -> str:
         """Why it was not entered."""
-        return LOOP if self.error is None else f"the folder cannot be read: {self.error}"
-
-
-LOOP = "a link or a mount that leads to a folder above it"
+        if self.error is None:
+            return "a link or a mount that leads to a folder above it"
+        return f"the folder cannot be read: {self.error}"
 
 
 def file_keys(
@@ -272,8 +272,7 @@ def file_keys(
     slash at its end. with_folders: also yield the folders, with a slash at the end. left: gets the folders that are not
     entered; without it, one that cannot be read is an error.
     """
-    above = frozenset(_ids_of(root, prefix)[:-1])
-    for key in _walk(f"{root}/{prefix}", prefix, above):
+    for key in _walk(f"{root}/{prefix}", prefix, None):
         if isinstance(key, LeftFolder):
             if left is None and key.error is not None:
                 raise key.error
@@ -283,12 +282,10 @@ def file_keys(
             yield key
 
 
-def _walk(folder: str, prefix: str, above: frozenset[Id]) -> Iterator[str | LeftFolder]:
+def _walk(folder: str, prefix: str, entry: os.DirEntry[str] | None) -> Iterator[str | LeftFolder]:
     """Yield the keys of files and, with a slash at the end, of folders; also the folders that are not entered."""
     try:
-        status = os.stat(folder)
-        own = status.st_dev, status.st_ino
-        if own in above:
+        if entry is not None and _is_loop(entry):
             yield LeftFolder(prefix.rstrip("/"), None)
             return
         entries = os.scandir(folder)
@@ -302,20 +299,40 @@ def _walk(folder: str, prefix: str, above: frozenset[Id]) -> Iterator[str | Left
             key = prefix + entry.name
             if _is_folder(entry):
                 yield f"{key}/"
-                yield from _walk(entry.path, f"{key}/", above | {own})
+                yield from _walk(entry.path, f"{key}/", entry)
             else:
                 yield key
 
 
-def _ids_of(root: str, prefix: str) -> list[Id]:
-    """Return device and inode of a root and of the folders on the way from it to a folder below it, as far as they can be read."""
-    found = []
-    steps = prefix.rstrip("/").split("/") if prefix else []
+def _is_loop(entry: os.DirEntry[str]) -> bool:
+    """Return True for a folder that is one of those above it. Only a link, or a mount over the folder of the listing, leads there."""
+    try:
+        status = entry.stat()
+    except OSError:  # it was removed; or the next step raises the error
+        return False
+    if not entry.is_symlink() and status.st_ino == entry.inode():
+        return False
+    return (status.st_dev, status.st_ino) in folders_above(entry.path)
+
+
+def folders_above(path: str) -> set[Id]:
+    """Return device and inode of the folders above a file or folder, those of its path and those that contain them."""
+    up = os.path.dirname(os.path.abspath(path))
+    found = set()
+    for named in [up, *map(str, PurePath(up).parents)]:
+        with suppress(OSError):
+            found.add(_id_at(named))
     with suppress(OSError):
-        for n in range(len(steps) + 1):
-            status = os.stat("/".join([root, *steps[:n]]))
-            found.append((status.st_dev, status.st_ino))
+        last = None
+        while (above := _id_at(up)) != last:
+            found.add(above)
+            last, up = above, f"{up}/.."
     return found
+
+
+def _id_at(path: str) -> Id:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -326,20 +343,16 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def file_names(root: str, prefix: str) -> list[str]:
-    """Return the names of the folders in a folder, without files and without links to a folder above."""
-    above = _ids_of(root, prefix)
+def file_names(root: str, prefix: str, left: list[LeftFolder] | None = None) -> list[str]:
+    """Return the names of the folders in a folder, without files; `left` is as for `file_keys`."""
+    names = []
     try:
         with os.scandir(f"{root}/{prefix}") as entries:
-            return sorted(entry.name for entry in entries if _is_folder(entry) and _id_of(entry) not in above)
+            for entry in filter(_is_folder, entries):
+                if not _is_loop(entry):
+                    names.append(entry.name)
+                elif left is not None:
+                    left.append(LeftFolder(prefix + entry.name, None))
+        return sorted(names)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _id_of(entry: os.DirEntry[str]) -> Id | None:
-    """Return device and inode of a folder; None if a parent folder refuses them."""
-    try:
-        status = entry.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -444,8 +444,11 @@ class Store(ABC):
             return None
         return itertools.chain(first, keys)
 
-    def names(self, prefix: str) -> list[str]:
-        """Return the names of the folders in a folder, in ascending order; names of objects may be among them."""
+    def names(self, prefix: str, left: list[LeftFolder] | None = None) -> list[str]:
+        """Return the names of the folders in a folder, in ascending order; names of objects may be among them.
+
+        `left`: gets those that lead to a folder above, which are not among the names.
+        """
         return object_names.zarr_names(self._base, prefix)
 
     # ---- states that are valid in all processes

@@ -437,6 +437,8 @@ class InspectReport(Report):
         Number of findings in all arrays.
     arrays : tuple of ArrayReport
         One for each array; empty if each was printed on a line of its own.
+    left : tuple of str
+        Links, or mounts, in groups that lead to a folder above and are not followed, in sentences.
     """
 
     schema: ClassVar[str] = "shardcodec.inspect"
@@ -446,6 +448,7 @@ class InspectReport(Report):
     n_arrays: int
     n_findings: int
     arrays: tuple[ArrayReport, ...] = ()
+    left: tuple[str, ...] = ()
 
     def facts(self) -> Iterator[Fact]:
         """Yield the results of the arrays as names and texts.
@@ -459,6 +462,7 @@ class InspectReport(Report):
             yield "", f"{self.target}: {arrays}, {findings}"
         for one in self.arrays:
             yield from one.facts()
+        yield from (("", text) for text in self.left)
 
 
 # ---------------------------------------------------------------- the text

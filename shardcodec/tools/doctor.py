@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import enum
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from ..access.box_reader import Folder, folder_at
 from ..arguments import checked
 from ..build_info import build_info, unknown_variables
 from ..compat import config, max_workers, pipelines_of_arrays
-from ..errors import LockScopeError, ShardError
+from ..errors import LockScopeError, ShardError, as_os_error
 from ..option_sources import (
     PIPELINE_KEY,
     PIPELINE_PATH,
@@ -439,18 +438,13 @@ def doctor(
 def _reached(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:
     """Yield facts about the place; an error of the place is a problem, and does not end the report."""
     try:
-        yield from _place(target, probe, storage_options)
-    except _failures() as error:
-        # obstore appends the structure of its error, which repeats the message
+        with as_os_error():
+            yield from _place(target, probe, storage_options)
+    except (ShardError, OSError) as error:
+        # obstore appends the structure of its error, which repeats the message; some of its errors are an `OSError`
         message = str(error).partition("\n\nDebug source:")[0] or type(error).__name__
         advice = "Check that the place exists, can be reached and takes new files, or run it with --dry-run."
         yield Check("place", Status.PROBLEM, f"a check failed: {message}", advice)
-
-
-def _failures() -> tuple[type[BaseException], ...]:
-    """Return the classes of errors of a place, with those of obstore if it is in use."""
-    obstore = sys.modules.get("obstore.exceptions")
-    return (ShardError, OSError) if obstore is None else (ShardError, OSError, obstore.BaseError)
 
 
 def _place(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:

@@ -19,6 +19,7 @@ from ..access.box_reader import Folder, folder_at
 from ..compat import StorePath
 from ..errors import SpecError, UnsupportedError
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, zip_at
+from ..storage.store import LeftFolder
 
 __all__ = [
     "DOCUMENTS",
@@ -101,10 +102,13 @@ def is_group(document: Document) -> bool:
 
 
 def array_documents(
-    folder: Folder, document: Document, name: str = ""
+    folder: Folder, document: Document, name: str = "", left: list[LeftFolder] | None = None
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
-    """Yield the arrays of the group `name`, in the order of their names, at any depth: path, folder, and document or what is wrong with it."""
-    for path, below, node in _nodes(folder, document, name):
+    """Yield the arrays of the group `name`, in the order of their names, at any depth: path, folder, and document or what is wrong with it.
+
+    `left` gets links to folders above, which are not followed.
+    """
+    for path, below, node in _nodes(folder, document, name, left):
         if isinstance(node, SpecError) or not is_group(node):
             yield path, below, node
 
@@ -126,13 +130,13 @@ def group_documents(
 
 
 def _nodes(
-    folder: Folder, document: Document, name: str
+    folder: Folder, document: Document, name: str, left: list[LeftFolder] | None = None
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the groups and arrays below a group: path, folder, and the document or what is wrong with it."""
     if not folder.store.supports_listing:
         yield from _consolidated(folder, document, name)
         return
-    for child in folder.store.names(folder.prefix):
+    for child in folder.store.names(folder.prefix, left):
         if child in DOCUMENTS:  # some stores raise for keys below it
             continue
         path = f"{name}/{child}" if name else child
@@ -142,9 +146,9 @@ def _nodes(
             continue
         yield path, below, node
         if isinstance(node, DamagedGroup):
-            yield from _nodes(below, {}, path)
+            yield from _nodes(below, {}, path, left)
         elif not isinstance(node, SpecError) and is_group(node):
-            yield from _nodes(below, node, path)
+            yield from _nodes(below, node, path, left)
 
 
 def _consolidated(

@@ -27,6 +27,7 @@ from ..drawing.figures import ChunkMap, array_figure, check_file, save
 from ..format.byte_document import inner_codecs
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
+from ..storage.store import LeftFolder
 from .array_report import (
     ArrayReport,
     DamagedShard,
@@ -413,7 +414,8 @@ def inspect(
     if plot_axes is not None and plot is None:
         raise ValueError("plot_axes: expected `plot` (--plot), a file for the picture")
     pool = ShardPool(target, spec, RunOptions(threads, memory, dask, storage_options, monitor or Monitor()))
-    found = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
+    left: list[LeftFolder] = []
+    found = find_arrays(target, array=array, spec=spec, storage_options=storage_options, left=left)
     kept: list[ArrayReport] = []
     n_arrays = n_findings = 0
     with pool:
@@ -429,7 +431,13 @@ def inspect(
                 on_array(report)
             if fail_fast and n_findings:
                 break
-    return InspectReport(str(target), n_arrays, n_findings, tuple(kept))
+    return InspectReport(
+        str(target),
+        n_arrays,
+        n_findings,
+        tuple(kept),
+        tuple(f"{one.key}: not followed: {one.reason}" for one in left),
+    )
 
 
 def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:

@@ -7,6 +7,7 @@ Documents are written last, those of the root at the very end. Until then no pro
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from ..compat import (
 from ..errors import SpecError
 from ..format.spec import ShardSpec
 from ..options import Options
+from ..storage.file_systems import is_inside
 from ..storage.files import check_name
 from ..storage.kinds import (
     ZIP_SUFFIXES,
@@ -120,8 +122,13 @@ def check_apart(
     old, new = (_location(absolute(place), storage_options) for place in (source, destination))
     if old is None or new is None or not _is_same_service(old[0], new[0]):
         return
-    a, b = (f"{path.strip('/')}/".lstrip("/") for _, path in (old, new))
-    if a != b and (a.startswith(b) or b.startswith(a)):
+    if old[0] is None:
+        (_, a), (_, b) = old, new
+        is_nested = a != b and (is_inside(a, b) or is_inside(b, a))
+    else:
+        a, b = (f"{path.strip('/')}/".lstrip("/") for _, path in (old, new))
+        is_nested = a != b and (a.startswith(b) or b.startswith(a))
+    if is_nested:
         raise ValueError(
             f"{name}: expected a place outside of the source {source}, which does not contain the source, got {destination}"
         )
@@ -395,7 +402,13 @@ class NewHierarchy:
         """
         durable = options.durability == "fsync"
 
+        @functools.lru_cache
+        def is_new(folder: str) -> bool:
+            return bool(self.path and folder) and is_inside(folder, str(self.path))
+
         def copy(entry: OtherObject) -> int | None:
+            if is_new(os.path.dirname(others.store.path(entry.key) or "")):
+                raise UnreadableObject("a link or a mount leads to the new hierarchy", is_data=False)
             if (mended := others.mended(entry)) is not None:
                 self.before_store()
                 self.put(entry.name, mended.data, durable=durable, may_replace=may_replace)

@@ -23,6 +23,7 @@ from ..arguments import checked
 from ..errors import ConflictError, ShardError
 from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
+from ..storage.file_systems import is_inside
 from ..storage.kinds import is_url, placed_options
 from .backup import Backup
 from .chunk_check import ChunkCheck
@@ -372,8 +373,7 @@ def _check_arguments(target: Any, to: Any, backup: Any, dry_run: bool) -> None:
         raise ValueError(f"backup: expected a local folder, got {backup}")
     if backup is None or not isinstance(target, str | os.PathLike):
         return
-    hierarchy, folder = os.path.realpath(target), os.path.realpath(backup)
-    if folder == hierarchy or folder.startswith(hierarchy + os.sep):
+    if is_inside(os.fspath(backup), os.fspath(target)):
         raise ValueError(f"backup: expected a folder outside of {os.fspath(target)}, got {os.fspath(backup)}")
 
 
@@ -382,8 +382,8 @@ def _check_is_outside(backup: str | os.PathLike[str], array: ArrayTarget) -> Non
     path = array.store.path(array.folder.prefix if array.only is None else array.only[0])
     if path is None:
         return
-    hierarchy, folder = _hierarchy_of(os.path.realpath(path)), os.path.realpath(backup)
-    if hierarchy is not None and os.path.commonpath([hierarchy, folder]) == hierarchy:
+    hierarchy = _hierarchy_of(os.path.realpath(path))
+    if hierarchy is not None and is_inside(os.fspath(backup), hierarchy):
         raise ValueError(f"backup: expected a folder outside of {hierarchy}, got {os.fspath(backup)}")
 
 

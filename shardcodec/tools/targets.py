@@ -520,6 +520,7 @@ def find_arrays(
     array: str | None = None,
     spec: ShardSpec | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    left: list[LeftFolder] | None = None,
 ) -> Iterator[ArrayTarget]:
     """Find the arrays that a path leads to.
 
@@ -534,6 +535,8 @@ def find_arrays(
         The encoding of a shard that is not in the folder of its array; `target` is then this one object.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
+    left : list, optional
+        Gets links to folders above, which are not followed.
 
     Yields
     ------
@@ -558,7 +561,7 @@ def find_arrays(
         return
     folder, rest, document = nearest_node(target, storage_options)
     if is_group(document):
-        yield from _of_group(folder, rest, document, array)
+        yield from _of_group(folder, rest, document, array, left)
         return
     if array is not None:
         raise ValueError(f"array: expected none, because {folder!r} is an array, got {array!r}")
@@ -588,7 +591,9 @@ def find_hierarchy(target: Any, storage_options: Mapping[str, Any] | None = None
     return None if rest else folder
 
 
-def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> Iterator[ArrayTarget]:
+def _of_group(
+    folder: Folder, rest: str, document: Any, array: str | None, left: list[LeftFolder] | None
+) -> Iterator[ArrayTarget]:
     if rest:
         raise FileNotFoundError(f"{rest!r} is neither an array nor a shard of the group {folder!r}")
     chosen = None if array is None else inner_path(array, "array")
@@ -601,7 +606,7 @@ def _of_group(folder: Folder, rest: str, document: Any, array: str | None) -> It
     n = 0
     if chosen is None and isinstance(damage := document.get("damage"), SpecError):
         yield _damaged("", folder, damage)
-    for name, place, node in array_documents(folder, document):
+    for name, place, node in array_documents(folder, document, left=left):
         if chosen is not None and name != chosen:
             continue
         n += 1
