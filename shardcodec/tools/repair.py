@@ -185,13 +185,13 @@ class ShardRepairer:
             return self._failed(shard, failure)
 
     def missing(self) -> Iterator[ShardTarget]:
-        """Yield the chunks of an array without shards that the copy may have, and that are not stored."""
-        if self._source is not None and self._source.array.is_plain and self._source.array.only is None:
+        """Yield the shards, or the chunks of an array without shards, that the copy may have, and that are not stored."""
+        if self._source is not None and self._source.array.only is None:
             yield from self._source.missing()
 
     def _missing(self, shard: ShardTarget) -> RepairedShard | None:
-        """Take a chunk that is not stored from the copy; None if the copy does not have it either."""
-        if self._source is None or not shard.array.is_plain:
+        """Take a shard that is not stored from the copy; None if the copy does not have it either."""
+        if self._source is None or shard.coords is None:
             return None
         try:
             return self._repair.restore(shard, self._to, dry_run=self._task.dry_run)

@@ -18,10 +18,10 @@ import numpy as np
 
 from ..access.documents import replace_object
 from ..access.inner_chunks import coordinates
-from ..access.opened_shard import OpenedShard
+from ..access.opened_shard import NativeShard, OpenedShard
 from ..access.placement import ABSENT
 from ..access.shard_object import open_object
-from ..access.shard_writer import replace_chunks
+from ..access.shard_writer import ShardWriter, replace_chunks
 from ..errors import ConflictError, ShardError
 from ..options import Options
 from .chunk_check import ChunkCheck, Level
@@ -335,21 +335,50 @@ class ShardRepair:
             return self._report(shard, plan)
 
     def restore(self, shard: ShardTarget, to: CopyWriter | None, *, dry_run: bool) -> RepairedShard | None:
-        """Store a chunk without shards that does not exist, from the copy; return None if the copy does not have it."""
-        detail = "the copy has this chunk, and it does not exist"
+        """Store a shard, or a chunk without shards, that does not exist, from the copy; return None if the copy does not have it."""
+        what = "chunk" if self._check.is_plain else "shard"
+        detail = f"the copy has this {what}, and it does not exist"
         finding = Finding(FindingKind.MISSING_SHARD, shard.name, detail, shard.array.name, recoverable=False)
         with ExitStack() as stack:
             chunks = self._chunks_of_copy(shard, stack)
             plan = self._plan(shard, self._lost(shard, finding), chunks)
-            data = self._plain_chunk(plan, chunks)
-            if data is None:
+            if not plan.from_copy and not plan.lost:
                 return None
-            if not dry_run and to is not None:
-                to.put(shard, data)
-            elif not dry_run:
-                options = replace(self._options, durability="fsync")
-                replace_object(shard.array.store, shard.key, data, partial(_check_absent, shard), options)
+            if plan.from_copy and not dry_run:
+                self._store_missing(shard, plan, chunks, to)
             return self._report(shard, plan)
+
+    def _store_missing(
+        self, shard: ShardTarget, plan: _RepairPlan, chunks: ChunksOfCopy | None, to: CopyWriter | None
+    ) -> None:
+        """Store the object of a shard, or of a chunk without shards, that does not exist."""
+        if self._check.is_plain:
+            data = self._plain_chunk(plan, chunks)
+            if to is not None and data is not None:
+                to.put(shard, data)
+                return
+            options = replace(self._options, durability="fsync")
+            replace_object(shard.array.store, shard.key, data, partial(_check_absent, shard), options)
+            return
+        nothing = NativeShard(None, b"")
+        if to is not None:
+            to.check_memory(shard, self._new_nbytes(nothing, plan))
+            with to.writer(shard, self._spec) as writer:
+                self._write(writer, shard, nothing, plan, chunks)
+        elif shard.place.path is not None:
+            confirm = partial(_check_absent, shard)
+            with ShardWriter(shard.place.path, self._spec, durability="fsync", confirm=confirm) as writer:
+                self._write(writer, shard, nothing, plan, chunks)
+        else:
+            self._budget.check_whole(shard.name, self._new_nbytes(nothing, plan))
+
+            def all_chunks() -> Mapping[int, Any]:
+                _check_absent(shard)
+                new = CollectedChunks(self._spec.grid_shape)
+                self._write(new, shard, nothing, plan, chunks)
+                return new.chunks
+
+            replace_chunks(shard.place, self._spec, all_chunks, self._options)
 
     # ---- the plan
 
@@ -491,7 +520,7 @@ def _check_absent(shard: ShardTarget) -> None:
     if view is not None:
         view.close()
         raise ConflictError(
-            f"chunk {shard.name!r}: another writer has stored it during the repair; it was not replaced",
+            f"{shard.name!r}: another writer has stored it during the repair; it was not replaced",
             shard=shard.name,
         )
 

@@ -27,6 +27,7 @@ from .damage.recognise import (
     drift_of,
     has_all_chunks,
     has_chunks_between,
+    has_sizes_in_headers,
     is_complete,
     prove,
     shifted,
@@ -239,6 +240,8 @@ class _ShardSurvey:
         level = self.level
         if index.status is not IndexStatus.IN_PLACE or (displaced is not None and self.check.has_checksum):
             level = self._level_of_moved
+        elif displaced is not None and self._has_sizes_in_headers:
+            level = Level.DECODE
         problems = self._read(entries, readable, level)
         whole = readable.copy()
         whole[list(problems)] = False
@@ -331,13 +334,22 @@ class _ShardSurvey:
         if displaced.kind is FindingKind.TRUNCATED_TAIL:
             self.places[whole] = entries[whole]
             return displaced if displaced.is_packed else None
-        if not self.check.has_checksum:
+        has_sizes = not self.check.has_checksum and displaced.is_packed and self._has_sizes_in_headers
+        if not self.check.has_checksum and not has_sizes:
             return displaced if displaced.is_packed else None  # no place is proved
         moved = shifted(entries, displaced.shift, index, self.view.nbytes)
         verified = self.verified_nbytes
         in_other = ~is_absent(moved)
-        in_other[list(self._read(moved, in_other, self._level_of_moved))] = False
+        in_other[list(self._read(moved, in_other, Level.DECODE if has_sizes else self._level_of_moved))] = (
+            False
+        )
         self.verified_nbytes = verified
+        if has_sizes:
+            whole, in_other = self._with_right_sizes(entries, whole), self._with_right_sizes(moved, in_other)
+            # the missing bytes are of one inner chunk at least: it may decode with bytes of the next one, whose header is whole
+            both = whole & _share_bytes(entries, np.where(in_other[:, None], moved, ABSENT))
+            if np.count_nonzero(both) == 1:
+                whole &= ~both
         if displaced.moves_all:
             here, there = np.zeros_like(whole), in_other
         else:
@@ -347,6 +359,20 @@ class _ShardSurvey:
         self.places[here] = entries[here]
         self.places[there] = moved[there]
         return displaced
+
+    @property
+    def _has_sizes_in_headers(self) -> bool:
+        """True if an inner chunk without a checksum has its size in headers, so that it is not taken for one at another place."""
+        return self.check.can_decode and self.check.nested is None and has_sizes_in_headers(self.spec.inner)
+
+    def _with_right_sizes(self, entries: Entries, chosen: Flags) -> Flags:
+        """Return which of the chosen inner chunks are streams that end where their entries do."""
+        right = np.zeros_like(chosen)
+        for position, data in read_runs(
+            self.view, entries, np.flatnonzero(chosen), self.check.share.block_nbytes
+        ):
+            right[position] = not isinstance(data, OSError) and is_complete(self.spec.inner, data)
+        return right
 
     def _follow_drift(self, index: StoredIndex, entries: Entries, missing: Flags) -> Displacement | None:
         """Find inner chunks that are not whole in their places behind a cut or an insertion between inner chunks.

@@ -438,3 +438,80 @@ def test_backup_inside_the_hierarchy_is_refused(tmp_path: Path, target: str, bac
     with pytest.raises(ValueError, match="backup: expected a folder outside of"):
         repair(tmp_path / target, backup=tmp_path / backup)
     assert bytes_of_files(tmp_path / "g.zarr") == before
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["to", "in place"])
+@pytest.mark.parametrize("kind", KINDS_OF_STORE)
+def test_shard_that_is_gone_is_taken_from_the_copy(kind: str, in_place: bool, tmp_path: Path) -> None:
+    """A shard was deleted. `repair --from COPY` ended with "0 lost" and wrote fill values, as if nobody had ever stored the shard."""
+    store, copy, new = (store_of(kind, tmp_path / name) for name in ("a.zarr", "copy.zarr", "new.zarr"))
+    array = filled(store)
+    filled(copy)
+    sync(array.store.delete("c/0/1"))
+    if in_place:
+        report = repair(store, copy=copy, backup=tmp_path / "old")
+    else:
+        report = repair(store, copy=copy, to=new)
+    (one,) = report.shards
+    assert (report.n_damaged, report.n_restored, report.n_lost_chunks) == (1, 1, 0)
+    assert one.shard.endswith("c/0/1")
+    assert (one.n_kept, one.n_from_copy) == (0, 8)
+    result = store if in_place else new
+    assert (elements(result) == CONTENT).all()
+    assert verify(result, against=copy).n_findings == 0
+
+
+def test_shard_that_is_gone_and_damaged_in_the_copy_is_named(tmp_path: Path) -> None:
+    """The copy has the shard, but one inner chunk is damaged there: the others are restored, and the report names this one."""
+    array, copy = filled(tmp_path / "a.zarr"), filled(tmp_path / "copy.zarr")
+    sync(array.store.delete("c/0/1"))
+    flip(copy.store, "c/0/1", 5)
+    report = repair(tmp_path / "a.zarr", copy=tmp_path / "copy.zarr", to=tmp_path / "b.zarr")
+    (one,) = report.shards
+    assert (one.n_from_copy, one.lost, report.n_lost_chunks) == (7, ((0, 0),), 1)
+    assert (elements(tmp_path / "b.zarr") == without_first_chunk()).all()
+
+
+def test_copy_in_another_layout_has_the_shard_that_is_gone(tmp_path: Path) -> None:
+    """Shards that only have fill values in the copy are not stored."""
+    array = filled(tmp_path / "a.zarr")
+    other = zarr.create_array(tmp_path / "copy.zarr", shape=CONTENT.shape, chunks=(5, 7), dtype="int32")
+    other[...] = elements(tmp_path / "a.zarr")
+    sync(array.store.delete("c/0/1"))
+    report = repair(tmp_path / "a.zarr", copy=tmp_path / "copy.zarr", to=tmp_path / "b.zarr")
+    assert [one.shard[-5:] for one in report.shards] == ["c/0/1"]
+    assert (elements(tmp_path / "b.zarr") == CONTENT).all()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "blosc"])
+@pytest.mark.parametrize("n_lost", [1, 3])
+@pytest.mark.parametrize("kind", ["random", "even"])
+def test_missing_bytes_cost_only_the_inner_chunks_that_had_them(
+    codec: str, n_lost: int, kind: str, tmp_path: Path
+) -> None:
+    """zarr's default codecs have no checksum, but a frame of zstd has its size: `repair` kept none of 16 inner chunks where one byte was missing."""
+    values = np.random.default_rng(1).integers(0, 2**31, (16, 16), dtype=np.int32)
+    if kind == "even":
+        values = np.arange(256, dtype=np.int32).reshape(16, 16) + 1
+    compressor = zarr.codecs.ZstdCodec() if codec == "zstd" else zarr.codecs.BloscCodec()
+    with quiet():
+        array = zarr.create_array(
+            tmp_path / "a",
+            shape=(16, 16),
+            chunks=(4, 4),
+            shards=(16, 16),
+            dtype="int32",
+            compressors=compressor,
+        )
+        array[...] = values
+    stored = (tmp_path / "a/c/0/0").read_bytes()
+    n_data = len(stored) - 16 * 16 - 4
+    for number, at in enumerate((2, n_data // 3, n_data // 2, n_data - n_lost)):
+        (tmp_path / "a/c/0/0").write_bytes(stored[:at] + stored[at + n_lost :])
+        found = verify(tmp_path / "a")
+        report = repair(tmp_path / "a", to=tmp_path / f"b{number}")
+        assert found.n_findings
+        assert 1 <= report.n_lost_chunks <= 2
+        new = elements(tmp_path / f"b{number}")
+        assert ((new == values) | (new == 0)).all()
+        assert (new != values).sum() == 16 * report.n_lost_chunks

@@ -41,6 +41,7 @@ __all__ = [
     "drift_of",
     "has_all_chunks",
     "has_chunks_between",
+    "has_sizes_in_headers",
     "is_complete",
     "prove",
     "recognise",
@@ -235,14 +236,19 @@ def _next(window: _Window, offset: int, magic: bytes) -> int | None:
 # ---- is a chunk complete?
 
 
+def has_sizes_in_headers(inner: ChainSpec) -> bool:
+    """Return True if encoded chunks have headers that `is_complete` understands."""
+    return bool(inner.bytes_codecs) and isinstance(inner.bytes_codecs[-1], Zstd | Blosc)
+
+
 def is_complete(inner: ChainSpec, data: Any) -> bool:
     """Return True if the headers of its last compressor show that an encoded chunk is one stream, and decodes to the right size.
 
     This finds missing bytes without decoding. False proves nothing: other codecs have no such headers.
     """
-    codec = inner.bytes_codecs[-1] if inner.bytes_codecs else None
-    if not isinstance(codec, Zstd | Blosc):
+    if not has_sizes_in_headers(inner):
         return False
+    codec = inner.bytes_codecs[-1]
     expected: int | None = inner.nbytes
     for before in inner.codecs[: inner.codecs.index(codec)]:
         expected = None if expected is None else before.encoded_nbytes(expected)
