@@ -31,6 +31,7 @@ __all__ = [
     "consolidated",
     "document_of",
     "encoded_document",
+    "further_members",
     "group_documents",
     "inner_path",
     "is_group",
@@ -99,6 +100,20 @@ def is_group(document: Document) -> bool:
     if document.get("zarr_format") == 2:
         return "shape" not in document and "chunks" not in document
     return document.get("node_type") == "group"
+
+
+# Members that Zarr v3 defines for a group, and Zarr v2 for any node.
+_OF_GROUP_V3 = frozenset({"zarr_format", "node_type", "attributes", "consolidated_metadata"})
+_OF_V2 = frozenset(
+    {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
+    | {"dimension_separator"}
+)
+
+
+def further_members(document: Document) -> dict[str, Any]:
+    """Return the members of a group of Zarr v3, or of a node of Zarr v2, that the format does not define."""
+    defined = _OF_GROUP_V3 if document.get("zarr_format") == 3 else _OF_V2
+    return {name: value for name, value in document.items() if name not in defined}
 
 
 def array_documents(

@@ -247,9 +247,12 @@ class OtherObjects:
     def _entry(self, key: str, name: str) -> OtherObject | LeftObject | None:
         """Return an object; None for metadata, chunks and shardcodec's own files."""
         array = self.array_of(name)
-        if array is not None and (array.name in self.whole or array.is_chunk(key)):
-            return None
         folder, _, last = name.rpartition("/")
+        is_document = (
+            folder in self.documents and last in DOCUMENTS
+        )  # beside an array that is copied whole, too
+        if array is not None and not is_document and (array.name in self.whole or array.is_chunk(key)):
+            return None
         if self.is_left(name):
             return None
         if folder in self.documents:

@@ -209,13 +209,12 @@ class Selection:
             chosen.update(name for name in names if name in needed and not _matches(name, self.exclude))
         return chosen
 
-    def groups(self, groups: Iterable[str], arrays: Collection[str], chosen: Collection[str]) -> set[str]:
-        """Return the groups that stay: those of chosen arrays, and those without arrays that are chosen themselves."""
+    def groups(self, groups: Iterable[str], chosen: Collection[str]) -> set[str]:
+        """Return the groups that stay: those that are chosen themselves, and those that chosen arrays and groups are in."""
         if self.nodes is not None:
             return {path for path in groups if path in self.nodes}
-        of_any, of_chosen = groups_of(arrays), groups_of(chosen)
-        kept = {path for path in groups if self.matches(path) and (path not in of_any or path in of_chosen)}
-        above = of_chosen | groups_of(kept)
+        kept = set(filter(self.matches, groups))
+        above = groups_of(chosen) | groups_of(kept)
         return {path for path in groups if not path or path in kept or path in above}
 
 

@@ -132,3 +132,50 @@ def test_arrays_with_other_axes_keep_their_layout(zarr_format: int, how: str, tm
     wrong = {"chunks": (5, 4, 7, 1)} if how == "shapes" else shapes
     with pytest.raises(ValueError, match="expected"):
         convert(tmp_path / "old", tmp_path / "wrong", **wrong, only=["x", "crs"])
+
+
+@pytest.mark.parametrize("must_understand", [False, True])
+def test_extensions_of_groups_are_kept(must_understand: bool, tmp_path: Path) -> None:
+    """Further members of the `zarr.json` of a group vanished without a word, those that must be understood too."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old", attributes={"k": 1})
+        group.create_array("g/a", shape=(8,), chunks=(4,), dtype="int32")[...] = np.arange(8)
+        zarr.consolidate_metadata(tmp_path / "old")
+    extension = {"must_understand": must_understand, "value": 1}
+    for name in ("zarr.json", "g/zarr.json"):
+        document = json.loads((tmp_path / "old" / name).read_text())
+        (tmp_path / "old" / name).write_text(json.dumps({**document, "example": extension}))
+    convert(tmp_path / "old", tmp_path / "new")
+    for name in ("zarr.json", "g/zarr.json"):
+        document = json.loads((tmp_path / "new" / name).read_text())
+        assert document["example"] == extension
+    assert json.loads((tmp_path / "new/zarr.json").read_text())["attributes"] == {"k": 1}
+
+
+def test_members_that_zarr_v3_has_no_place_for_are_named(tmp_path: Path) -> None:
+    """Unknown members of `.zgroup` and `.zarray` are not those of Zarr v3; nothing said that they are gone."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old", zarr_format=2)
+        group.create_array("a", shape=(8,), chunks=(4,), dtype="int32")[...] = np.arange(8)
+    for name in (".zgroup", "a/.zarray"):
+        document = json.loads((tmp_path / "old" / name).read_text())
+        (tmp_path / "old" / name).write_text(json.dumps({**document, "example": 1}))
+    report = convert(tmp_path / "old", tmp_path / "new")
+    named = "the new metadata do not have example, which Zarr v2 does not define"
+    assert report.notes == (f"group /: {named}",)
+    assert named in report.arrays[0].notes
+
+
+def test_documents_of_zarr_v2_beside_an_array_that_is_copied_whole(tmp_path: Path) -> None:
+    """The array is copied object by object; the documents of Zarr v2 beside its `zarr.json` vanished."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old")
+        group.create_array("a", shape=(8,), chunks=(4,), dtype="int32")[...] = np.arange(8)
+    document = json.loads((tmp_path / "old/a/zarr.json").read_text())
+    (tmp_path / "old/a/zarr.json").write_text(json.dumps({**document, "codecs": [{"name": "example.codec"}]}))
+    (tmp_path / "old/a/.zattrs").write_text('{"unit": "m"}')
+    (tmp_path / "old/a/.zarray").write_text("{}")
+    report = convert(tmp_path / "old", tmp_path / "new")
+    assert report.arrays[0].method == "copy"
+    assert (tmp_path / "new/a/.zattrs").read_text() == '{"unit": "m"}'
+    assert [one.name for one in report.others.left] == ["a/.zarray"]

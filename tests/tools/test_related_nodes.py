@@ -425,12 +425,12 @@ def test_selection_of_nothing_is_refused(how: dict[str, Any], tmp_path: Path) ->
     assert not (tmp_path / "new").exists()
 
 
-def test_groups_that_lose_all_arrays_are_left_out() -> None:
-    """A group that never had an array stays, and so do the groups that it is in."""
-    chosen = Selection(exclude=("a/x", "b"))
+def test_group_stays_if_it_is_not_excluded_itself() -> None:
+    """`--exclude d/z` left out the group `d` too, with its attributes and files, because no other array is in it."""
     groups = ["", "a", "a/empty", "b", "b/c", "d"]
-    assert chosen.groups(groups, ["a/x", "b/c/y", "d/z"], ["d/z"]) == {"", "a", "a/empty", "d"}
-    assert Selection(exclude=("d/z",)).groups(groups, ["d/z"], []) == {"", "a", "a/empty", "b", "b/c"}
+    assert Selection(exclude=("a/x", "b")).groups(groups, ["d/z"]) == {"", "a", "a/empty", "d"}
+    assert Selection(exclude=("d/z",)).groups(groups, []) == set(groups)
+    assert Selection(only=("b/c/y",)).groups(groups, ["b/c/y"]) == {"", "b", "b/c"}
 
 
 # ---- repair and compact

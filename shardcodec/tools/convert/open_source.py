@@ -21,7 +21,7 @@ from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
-from ..documents import document_of, group_documents, inner_path, root_document
+from ..documents import document_of, further_members, group_documents, inner_path, root_document
 from ..other_objects import OtherObjects, written_documents
 from ..related_nodes import (
     KnownNodes,
@@ -112,7 +112,7 @@ def open_source(
         return tree
     names = {*tree.verbatim, *(source_array.name for source_array in tree.arrays)}
     arrays = {*names, *tree.unchosen, *(left.name for left in tree.left)}
-    kept = selection.groups(tree.groups, arrays, names) if selection.is_part else set(tree.groups)
+    kept = selection.groups(tree.groups, names) if selection.is_part else set(tree.groups)
     if folders is None:
         groups = () if selection.nodes is not None else filter(selection.matches, filter(None, kept))
         folders = _outermost({*names, *groups})
@@ -233,6 +233,7 @@ def _zarr_tree(
         return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others)
     document = root_document(root) or {}
     groups = {}
+    members: dict[str, dict[str, Any]] = {}
     old_groups: set[str] = set()
     notes: list[str] = []
     consolidated: list[str] = []
@@ -241,8 +242,10 @@ def _zarr_tree(
         attributes = _attributes_of_group(name, folder, group, left)
         if group.get("zarr_format") != 3:
             attributes, more = as_json_attributes(attributes)
-            notes += group_notes(name, more)
+            notes += group_notes(name, [*more, *_notes_on_members(group)])
             old_groups.add(name)
+        else:
+            members[name] = further_members(group)
         groups[name] = attributes
         if _is_consolidated(folder, group):
             consolidated.append(name)
@@ -259,6 +262,7 @@ def _zarr_tree(
         notes=tuple(notes),
         left=tuple(left),
         unchosen=tuple(target.name for target in targets if target.name not in chosen),
+        members=members,
     )
 
 
@@ -289,6 +293,12 @@ def _attributes_of_group(
     except OSError as error:
         left.append(LeftArray(name, f"the new group has no attributes: {error}", is_unreadable=True))
         return {}
+
+
+def _notes_on_members(document: Mapping[str, Any]) -> list[str]:
+    """Return the sentence on members of a document of Zarr v2 that Zarr v3 has no place for."""
+    names = ", ".join(sorted(further_members(document)))
+    return [f"the new metadata do not have {names}, which Zarr v2 does not define"] if names else []
 
 
 def _is_tiff(source: Any) -> bool:
@@ -371,12 +381,14 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
     opened = replace(opened, codec_names=_codec_names(array.document), notes=_grid_notes(array))
     if array.document.get("zarr_format") == 3:
         return opened
+    of_members = _notes_on_members(array.document)
     dtype, fill = opened.dtype, None if array.document.get("fill_value") is None else opened.fill_value
     if has_text(array.document):
         given = array.document.get("fill_value")
         dtype, fill = TEXT, given if isinstance(given, str) else None  # a number, such as 0, masks no text
     has_names = opened.dimension_names is not None
-    return replace(opened, **array_attributes(opened.attributes, dtype, has_names=has_names, fill=fill))
+    known = array_attributes(opened.attributes, dtype, has_names=has_names, fill=fill)
+    return replace(opened, **{**known, "notes": (*known["notes"], *of_members)})
 
 
 def _has_no_type(document: Mapping[str, Any]) -> bool:

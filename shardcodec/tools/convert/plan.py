@@ -414,7 +414,8 @@ def _add_groups(tree: SourceTree, documents: dict[str, Any]) -> None:
         for n in range(1, len(parts) + 1):
             groups.setdefault("/".join(parts[:n]), {})
     for name, attributes in groups.items():
-        documents[name] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+        own = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
+        documents[name] = {**own, **tree.members.get(name, {})}
     metadata = {name: consolidated(name, documents) for name in tree.consolidated}
     for name in tree.consolidated:
         documents[name]["consolidated_metadata"] = metadata[name]

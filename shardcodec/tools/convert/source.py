@@ -315,6 +315,8 @@ class SourceTree:
         Arrays that no array of Zarr v3 can hold: they are left out.
     unchosen : collection of str
         Arrays that the user has not chosen.
+    members : mapping from str to mapping
+        Members of the ``zarr.json`` of groups that the specification does not define, such as those of extensions.
     """
 
     place: str
@@ -326,6 +328,7 @@ class SourceTree:
     notes: tuple[str, ...] = ()
     left: tuple[LeftArray, ...] = ()
     unchosen: Collection[str] = ()
+    members: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def scope(self) -> str:
