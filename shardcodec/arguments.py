@@ -129,6 +129,7 @@ def _rules(annotated: Any, names: dict[str, Any]) -> dict[str, _Rule]:
     return found
 
 
+@functools.cache
 def _rule(hint: Any) -> _Rule | None:
     """Return the rule of a type; None if it accepts everything."""
     if hint is None or hint is type(None):

@@ -71,15 +71,22 @@ def _join(outer: str, inner: str) -> str:
     return outer + inner if inner.startswith("[") else f"{outer}.{inner}"
 
 
-@contextmanager
-def within(path: str) -> Iterator[None]:
+class within:  # noqa: N801
     """Prepend ``path`` to the path of a `SpecError` or `UnsupportedError` raised inside the block."""
-    try:
-        yield
-    except (SpecError, UnsupportedError) as error:
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, SpecError | UnsupportedError):
+            return
         numbers = error.context
         reason = numbers.pop("reason", error.message)
-        full = _join(path, numbers.pop("path", None) or "")
+        full = _join(self._path, numbers.pop("path", None) or "")
         raise type(error)(_place(full, reason), path=full, reason=reason, **numbers) from error.__cause__
 
 

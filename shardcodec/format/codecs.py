@@ -241,6 +241,9 @@ def parse_codecs(data: object, path: str, *, lenient: bool = False) -> tuple[Cod
     """
     codecs = []
     for i, item in enumerate(as_items(data, path)):
+        if isinstance(item, Codec):
+            codecs.append(item)
+            continue
         with within(f"{path}[{i}]"):
             codecs.append(_parse_codec(item, lenient))
     _check_order(codecs, path)
@@ -248,8 +251,6 @@ def parse_codecs(data: object, path: str, *, lenient: bool = False) -> tuple[Cod
 
 
 def _parse_codec(data: object, lenient: bool) -> Codec:
-    if isinstance(data, Codec):
-        return data
     name, configuration = parse_named(data)
     if name not in _PARSERS:
         unknown_codec("", name, _PARSERS)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -44,7 +44,17 @@ from .checks import (
     within,
     wrong,
 )
-from .codecs import NUMCODECS, BitRound, Bytes, Codec, Filter, Transpose, resolve_codecs
+from .codecs import (
+    NUMCODECS,
+    BitRound,
+    Bytes,
+    Codec,
+    Filter,
+    Transpose,
+    allow_clipping,
+    parse_codecs,
+    resolve_codecs,
+)
 from .dtypes import (
     DType,
     as_dtype,
@@ -55,6 +65,7 @@ from .dtypes import (
     parse_data_type,
 )
 from .ml_types import ML_NBYTES, element_kind, ml_dtype
+from .same_text import parsed_once
 
 __all__ = [
     "TEXT_CODECS",
@@ -68,6 +79,7 @@ __all__ = [
     "key_encoding",
     "parse_array",
     "parse_document",
+    "spec_of",
 ]
 
 Edges = tuple[tuple[int, ...], ...]
@@ -304,6 +316,7 @@ _V2_DTYPE = re.compile(
 )
 
 
+@parsed_once
 @bounded_depth("metadata")
 def parse_document(document: object) -> ArrayLayout:
     """Read a ``zarr.json`` or a ``.zarray``, except the codecs of a ``zarr.json``.
@@ -338,6 +351,23 @@ def parse_document(document: object) -> ArrayLayout:
         reason = "expected no bitround with order F, for which numcodecs stores another order"
         unsupported("filters", reason, codec="bitround")
     return ArrayLayout(shape, tuple((n,) for n in chunks), dtype, fill_scalar(dtype, fill), codecs)
+
+
+@parsed_once
+@bounded_depth("metadata")
+def spec_of(metadata: Mapping[str, Any], *, make: Callable[..., Any], lenient: bool, clip: bool) -> Any:
+    """Return what `make`, which is `ChainSpec`, makes of the first chunk of an array; it also takes the other chunk sizes of the grid."""
+    layout = parse_document(metadata)
+    codecs = parse_codecs(layout.codecs, "codecs", lenient=lenient)
+    if clip:
+        codecs = allow_clipping(codecs)
+    first = tuple(edges[0] for edges in layout.edges)
+    as_chunk_shape(first, layout.dtype.itemsize, "chunk_grid.configuration.chunk_shape")
+    spec = make(first, layout.dtype, layout.fill_value, codecs)
+    for axis, edges in enumerate(layout.edges):
+        for edge in edges[1:]:
+            spec.with_shape((*first[:axis], edge, *first[axis + 1 :]))
+    return spec
 
 
 def key_encoding(document: Mapping[str, Any]) -> KeyEncoding:

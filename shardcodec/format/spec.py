@@ -63,7 +63,7 @@ from .dtypes import (
     fill_to_json,
     swap_fields,
 )
-from .metadata import UserMetadata, parse_document
+from .metadata import UserMetadata, spec_of
 from .spec_text import chain_facts, shard_facts, spec_repr
 
 __all__ = ["ChainSpec", "ShardSpec", "assign", "element"]
@@ -209,17 +209,7 @@ class ChainSpec(Readable):
         """
         check_argument("lenient", lenient, bool)
         check_argument("clip", clip, bool)
-        with bounded_depth("metadata"):
-            layout = parse_document(metadata)
-            codecs = parse_codecs(layout.codecs, "codecs", lenient=lenient)
-            if clip:
-                codecs = allow_clipping(codecs)
-            first = tuple(edges[0] for edges in layout.edges)
-            as_chunk_shape(first, layout.dtype.itemsize, "chunk_grid.configuration.chunk_shape")
-            spec = cls(first, layout.dtype, layout.fill_value, codecs)
-            for axis, edges in enumerate(layout.edges):
-                for edge in edges[1:]:
-                    spec.with_shape((*first[:axis], edge, *first[axis + 1 :]))
+        spec: Self = spec_of(metadata, make=cls, lenient=lenient, clip=clip)
         return spec if shape is None else spec.with_shape(shape)
 
     def with_shape(self, shape: Iterable[int]) -> Self:
@@ -339,7 +329,22 @@ class ChainSpec(Readable):
         sharding = self.sharding
         if sharding is None:
             return None
-        return ChainSpec(sharding.chunk_shape, self.dtype, self.fill_value, sharding.codecs)
+        spec = object.__new__(ChainSpec)  # `sharding` was resolved with this spec
+        assign(spec, shape=sharding.chunk_shape, codecs=sharding.codecs)
+        assign(spec, dtype=self.dtype, fill_value=self.fill_value, fill=self.fill)
+        return spec
+
+    @cached_property
+    def _as_shard(self) -> ShardSpec:
+        if (sharding := self.sharding) is None:
+            name = self.serializer.json_name
+            wrong("codecs", f"expected a sharding_indexed codec, got {name}", actual=name)
+        place = self.codecs.index(sharding)
+        spec = object.__new__(ShardSpec)
+        assign(spec, shard_shape=self.shape, dtype=self.dtype, fill_value=self.fill_value, fill=self.fill)
+        assign(spec, before=self.codecs[:place], after=self.codecs[place + 1 :])
+        assign(spec, sharding=sharding, chain=self, **_sharding_options(sharding))
+        return spec
 
     @property
     def is_clipped(self) -> bool:
@@ -531,14 +536,7 @@ class ShardSpec(Readable):
             The codecs do not contain `sharding_indexed`.
         """
         check_argument("chain", chain, ChainSpec)
-        sharding = chain.sharding
-        if sharding is None:
-            name = chain.serializer.json_name
-            wrong("codecs", f"expected a sharding_indexed codec, got {name}", actual=name)
-        place = chain.codecs.index(sharding)
-        options = _sharding_options(sharding)
-        options |= {"before": chain.codecs[:place], "after": chain.codecs[place + 1 :]}
-        return cls(chain.shape, dtype=chain.dtype, fill_value=chain.fill_value, **options)
+        return chain._as_shard  # type: ignore[return-value]
 
     @classmethod
     def from_metadata(
@@ -621,7 +619,7 @@ class ShardSpec(Readable):
         """
         return self.chain.to_metadata(array_shape, **keywords)
 
-    @property
+    @cached_property
     def sharding(self) -> Sharding:
         """The `sharding_indexed` codec."""
         return Sharding(**_sharding_options(self))
@@ -635,7 +633,7 @@ class ShardSpec(Readable):
     @cached_property
     def inner(self) -> ChainSpec:
         """Encoding of an inner chunk."""
-        return ChainSpec(self.chunk_shape, self.dtype, self.fill_value, self.codecs)
+        return self.chain.inner  # type: ignore[return-value]
 
     @property
     def ndim(self) -> int:

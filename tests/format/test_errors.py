@@ -53,7 +53,11 @@ def test_errors_are_instances_of_the_types_that_zarr_raises(
 
 def test_only_lock_and_file_errors_are_oserrors() -> None:
     """A store's OSError passes unchanged, so our other errors must not look like one."""
-    io = [name for name in errors.__all__ if issubclass(getattr(errors, name), OSError)]
+    io = [
+        name
+        for name in errors.__all__
+        if isinstance(kind := getattr(errors, name), type) and issubclass(kind, OSError)
+    ]
     assert io == ["LockError", "ShardFileError"]
 
 
