@@ -144,8 +144,9 @@ class ArrayReader:
     @property
     def _options(self) -> Options:
         """The options in force: those at the opening, and those of `options` blocks that have begun since."""
-        now = active()
-        return self._opened if now is self._block else replace(self._opened, **now)
+        now, then = active(), self._block
+        changed = {name: now[name] for name in now if now[name] != then.get(name)}
+        return replace(self._opened, **changed) if changed else self._opened
 
     def _layout(self, document: Mapping[str, Any]) -> ArrayLayout:
         """Return the layout of the array after a change of its shape."""

@@ -10,6 +10,9 @@
 from _thread import allocate_lock, get_ident
 from contextvars import ContextVar
 
+cdef extern from "Python.h":
+    unsigned long PyThread_get_thread_ident()
+
 cdef enum:
     N_COUNTERS = 1024        # counters of acquisitions; several keys share one
     MAX_INTERRUPTS = 1000    # attempts of one grant
@@ -268,26 +271,30 @@ cdef class Mutex:
     """
 
     cdef object lock
-    cdef object owner     # the thread that holds the lock
-    cdef uint64_t n_turns # of the lock: taken and released; odd while a thread holds it
+    cdef unsigned long owner  # the thread that holds the lock; 0: none
+    cdef uint64_t n_turns     # of the lock: taken and released; odd while a thread holds it
 
     def __init__(self):
         self.lock = allocate_lock()
 
-    cdef int take(self) except -1:
-        if self.owner == get_ident():
+    cdef int wait(self) except -1:
+        if self.owner == PyThread_get_thread_ident():
             raise RuntimeError(
                 "expected no call to a stream from a signal handler that has interrupted another one at this point; let the handler "
                 "set a flag, and call the stream when the interrupted call has returned"
             )
         self.lock.acquire()
-        self.owner = get_ident()
+        return 0
+
+    cdef int take(self) except -1:
+        self.wait()
+        self.owner = PyThread_get_thread_ident()
         self.n_turns += 1
         return 0
 
     cdef int leave(self) except -1:
         self.n_turns += 1
-        self.owner = None
+        self.owner = 0
         self.lock.release()
         return 0
 
@@ -296,8 +303,8 @@ cdef class Mutex:
         """A number that stays the same until the data change. No thread holds the mutex when it is returned."""
         cdef uint64_t version = self.n_turns
         while version & 1:
-            self.take()
-            self.leave()
+            self.wait()  # no turn: it would make the steps of other callers be refused
+            self.lock.release()
             version = self.n_turns
         return version
 
@@ -313,6 +320,17 @@ cdef class Mutex:
             for change in changes:
                 change[0](*change[1:])
             return True
+        finally:
+            self.leave()
+
+    def change(self, prepare):
+        """Make the changes that `prepare` returns behind its result, and return this. `prepare` runs under the mutex, and changes nothing."""
+        self.take()
+        try:
+            result, changes = prepare()
+            for change in changes:
+                change[0](*change[1:])
+            return result
         finally:
             self.leave()
 

@@ -1,6 +1,9 @@
 # order.py - the order in which the frames of a stream come
 # SPDX-License-Identifier: MIT
-"""`FrameOrder`: from the number of a frame to its place along the axes of the stream. `Changes`: those that one step makes."""
+"""`FrameOrder`: from the number of a frame to its place along the axes of the stream. `Positions`: the places that a user lists.
+
+`Changes`: those that one step makes.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,63 @@ import itertools
 import math
 import operator
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .. import native
 from ..arguments import show
 
-__all__ = ["Changes", "FrameOrder", "axes_of", "make"]
+__all__ = ["Changes", "FrameOrder", "Positions", "axes_of", "make"]
 
 Ints = tuple[int, ...]
 
 # Calls of functions of C, each with its arguments, which `Mutex.step` makes together: a signal handler cannot raise between them.
 Changes = list[tuple[Any, ...]]
 
-_END = object()  # behind the last position
+END = object()  # behind the last position
 
 
 def make(changes: Changes) -> None:
     """Make changes one after the other, for a caller that shares the data with no other thread."""
     for function, *arguments in changes:
         function(*arguments)
+
+
+class Positions:
+    """The positions that a user has listed, for one of the streams that share them. An error of the user's iterator changes nothing.
+
+    given: those that no frame has taken yet. mutex: one thread at a time calls the iterator.
+    """
+
+    def __init__(self, iterator: Iterator[Any], mutex: Any) -> None:
+        self._iterator = iterator
+        self._mutex = mutex
+        self.given: deque[Any] = deque()
+
+    @classmethod
+    def copies(cls, positions: Iterable[Any] | None, n: int) -> list[Positions | None]:
+        """Return the positions for n streams; None in C order."""
+        if positions is None:
+            return [None] * n
+        mutex = native.load().Mutex()
+        return [cls(iterator, mutex) for iterator in itertools.tee(positions, n)]
+
+    def skip(self, n: int) -> None:
+        """Leave out the positions of n frames, which have been taken before."""
+        deque(itertools.islice(self._iterator, n), maxlen=0)
+
+    def fetch(self) -> None:
+        """Take the next position, or `END`, out of the iterator, if none is given; it raises as this. It is next until a frame takes it.
+
+        Not under another mutex: the iterator may wait, or call the stream.
+        """
+        while not self.given:
+            version = self._mutex.version
+            # new ones each time, because an error ends an `islice` for ever
+            following = itertools.islice(itertools.chain(self._iterator, (END,)), 1)
+            fetching = (self.given.extend, following)
+            if not self.given and self._mutex.step(version, [fetching]):
+                return
 
 
 class FrameOrder:
@@ -36,39 +77,41 @@ class FrameOrder:
     on; None: C order. number: that of the first frame. grows: the first axis has no end.
     """
 
-    def __init__(self, extents: Ints, positions: Iterable[Any] | None, number: int, *, grows: bool) -> None:
+    def __init__(self, extents: Ints, positions: Positions | None, number: int, *, grows: bool) -> None:
         self.extents = extents
         self.grows = grows
         self.n_inner: int = math.prod(extents[1:])
         self.number: int
         self.number = self._first = number
-        self._places = None
+        self._positions = positions
         if positions is not None:
-            self._places = itertools.chain(itertools.islice(positions, number, None), itertools.repeat(_END))
-        self._given: deque[Any] = deque()  # positions that no frame has taken yet
+            positions.skip(number)
 
     @property
     def lacks_place(self) -> bool:
-        """True if `fetching` must come before `place`."""
-        return self._places is not None and not self._given
+        """True if `fetch` must come before `place`."""
+        return self._positions is not None and not self._positions.given
 
-    def fetching(self) -> Changes:
-        """Return the change that takes the next position out of `positions`. It stays the next one until a frame has its place."""
-        return [(self._given.extend, itertools.islice(self._places or (), 1))]
+    def fetch(self) -> None:
+        """Ask the user for the place of the next frame; errors of the user's iterator are raised."""
+        if self._positions is not None:
+            self._positions.fetch()
 
     def place(self) -> Ints:
         """Return the place of the next frame; IndexError: the array has no room for it."""
-        return self._in_c_order(self.number) if self._places is None else self._listed(self.number)
+        if self._positions is None:
+            return self._in_c_order(self.number)
+        return self._checked(self._positions.given[0], self.number)
 
     def taking(self) -> Changes:
         """Return the changes that give the next frame its number and place."""
-        of_place: Changes = [] if self._places is None else [(self._given.popleft,)]
+        of_place: Changes = [] if self._positions is None else [(self._positions.given.popleft,)]
         return [(setattr, self, "number", self.number + 1), *of_place]
 
     def take(self) -> tuple[int, Ints]:
         """Return number and place of the next frame, for a caller that shares the order with no other thread."""
         if self.lacks_place:
-            make(self.fetching())
+            self.fetch()
         taken = self.number, self.place()
         make(self.taking())
         return taken
@@ -82,7 +125,7 @@ class FrameOrder:
         for axis, (at, extent, size) in enumerate(zip(block, extents, self.extents, strict=True)):
             end = (at + 1) * extent
             sides.append(range(at * extent, end if self.grows and axis == 0 else min(end, size)))
-        if self._places is not None or not self._first:
+        if self._positions is not None or not self._first:
             return math.prod(map(len, sides))
         return sum(self._number_of(place) >= self._first for place in itertools.product(*sides))
 
@@ -103,12 +146,12 @@ class FrameOrder:
             place.append(at)
         return (number, *reversed(place))
 
-    def _listed(self, number: int) -> Ints:
-        given = self._given[0]
-        if given is _END:
+    def _checked(self, given: Any, number: int) -> Ints:
+        if given is END:
             raise IndexError(f"frame {number}: expected a position for it, but `positions` has ended")
+        is_several = isinstance(given, Iterable) and not isinstance(given, Iterator)  # which can be read once
         try:
-            place = tuple(map(operator.index, given if isinstance(given, Iterable) else (given,)))
+            place = tuple(map(operator.index, given if is_several else (given,)))
         except TypeError:
             place = ()
         if len(place) != len(self.extents) or any(

@@ -52,7 +52,7 @@ def counted_shape(folder: Folder, shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape that has all frames which the record of an array counts.
 
     A stream with `grow_every` stores frames before the shape counts them. After a kill they lie beyond the shape, until another
-    stream resumes. A record that `stream` cannot read counts nothing.
+    stream resumes. A record that `stream` cannot read counts nothing, nor that of a stream that has ended: then the shape counts.
     """
     # a virtual store takes no stream, and may refuse a key that it does not know
     stored = folder.get(folder.prefix + NAME) if shape and folder.store.lists_all else None
@@ -61,7 +61,7 @@ def counted_shape(folder: Folder, shape: Sequence[int]) -> tuple[int, ...]:
     except SpecError:
         record = {}
     axes = record.get("axes")
-    if record.get("grows") is not True or problem_of(record) is not None:
+    if not (record.get("grows") is True is record.get("open")) or problem_of(record) is not None:
         return tuple(shape)
     if not axes or not all(type(axis) is int and 0 <= axis < len(shape) for axis in axes):
         return tuple(shape)

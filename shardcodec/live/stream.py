@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ..errors import StreamError
 from ..options import Durability
 from ..readable import format_nbytes, format_ranges, parse_nbytes
 from .frame_queue import FrameMemory, StreamLimits, StreamQueue
-from .order import FrameOrder, axes_of
+from .order import FrameOrder, Positions, axes_of
 from .record import NAME, StreamRecord, read_record
 from .target import FrameTarget, handle_on, seconds_of
 from .writers import Full, StreamWriters
@@ -212,9 +212,8 @@ def stream(
     targets = [FrameTarget(each, axes_of(axis, each.ndim, document_of(each))) for each in handles]
     _check_different(targets)
     memory = FrameMemory(nbytes, max(target.frame_nbytes for target in targets))
-    orders = [None] * len(targets) if positions is None else itertools.tee(positions, len(targets))
     queues = []
-    for target, places in zip(targets, orders, strict=True):
+    for target, places in zip(targets, Positions.copies(positions, len(targets)), strict=True):
         limits = _limits(target, memory, delay, max_frames, grow_every)
         queues.append(_queue_of(target, places, limits, start, resume=resume))
     for each in queues:  # after all checks
@@ -261,7 +260,7 @@ def _limits(
 
 def _queue_of(
     target: FrameTarget,
-    positions: Iterable[Any] | None,
+    positions: Positions | None,
     limits: StreamLimits,
     start: int | None,
     *,
@@ -399,8 +398,11 @@ class Stream:
             raise ValueError(
                 f"frames: expected shape {self._shape}, or one more axis in front, got {values.shape}"
             )
-        if not np.can_cast(values.dtype, self._dtype, "same_kind"):
-            values = self._as_integers(frames, values)
+        is_python = values.dtype.kind == "O" or not hasattr(frames, "dtype")
+        if is_python and self._dtype.kind in "iu" and values.dtype.kind in "iuO":
+            values = self._as_integers(values)
+        elif not np.can_cast(values.dtype, self._dtype, "same_kind"):
+            raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}")
         is_given = not self._copies and values.dtype == self._dtype
         n_taken = 0
         for i in range(len(values)):
@@ -411,15 +413,20 @@ class Stream:
                 n_taken += self._writers.push(self._queue, frame, 0, self._slots, self._full)
         return n_taken
 
-    def _as_integers(self, frames: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return Python integers, to which NumPy gives a signed type, as elements of an unsigned array; TypeError for all else."""
-        if hasattr(frames, "dtype") or values.dtype.kind != "i" or self._dtype.kind != "u":
-            raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}")
-        least, most = int(values.min(initial=0)), int(values.max(initial=0))
-        if least < 0 or most > np.iinfo(self._dtype).max:
+    def _as_integers(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return Python integers, to which NumPy gives a type that it chooses, as elements of the array; TypeError: one does not fit."""
+        try:
+            numbers = (
+                [*map(operator.index, values.flat)]
+                if values.dtype.kind == "O"
+                else [int(values.min(initial=0)), int(values.max(initial=0))]
+            )
+        except TypeError:
+            raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}") from None
+        limits = np.iinfo(self._dtype)
+        if wrong := [number for number in numbers if not limits.min <= number <= limits.max]:
             raise TypeError(
-                f"frames: cannot represent {least if least < 0 else most} as {self._dtype}, expected integers from 0 to "
-                f"{np.iinfo(self._dtype).max}"
+                f"frames: cannot represent {wrong[0]} as {self._dtype}, expected integers from {limits.min} to {limits.max}"
             )
         return values.astype(self._dtype)
 
@@ -457,7 +464,12 @@ class Stream:
             if not self._queue.is_closed:
                 self._writers.flush(self._queue, is_last=True)
                 self._queue.end_record()
-                self._writers.give_up(self._queue)
+                if late := self._writers.give_up(self._queue):
+                    raise StreamError(
+                        f"array {self._queue.target.folder!r}: {len(late)} frames came while the stream was being closed and are not "
+                        f"stored, with the numbers {format_ranges(late)}",
+                        numbers=tuple(late),
+                    )
         except BaseException as error:
             self._give_up(error)
             raise

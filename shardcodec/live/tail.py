@@ -13,7 +13,7 @@ import numpy as np
 from ..access.array import Array, objects_of
 from ..arguments import checked
 from ..storage.waiting import retry
-from .order import FrameOrder
+from .order import FrameOrder, Positions
 from .record import read_record
 from .target import handle_on, seconds_of
 
@@ -143,7 +143,7 @@ class _Follower:
             )
         self._axes = tuple(record["axes"])
         extents = tuple(self._array.shape[axis] for axis in self._axes)
-        positions = self._positions if record["positions"] else None
+        (positions,) = Positions.copies(self._positions if record["positions"] else None, 1)
         self._order = FrameOrder(extents, positions, self._number, grows=bool(record["grows"]))
 
     def _next(self) -> tuple[Ints, np.ndarray[Any, Any]]:

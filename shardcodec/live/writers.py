@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeVar
 
 from .. import native
@@ -33,6 +34,8 @@ Full = Literal["block", "raise", "drop"]
 
 # Memory that the engine keeps from one update to the next for each thread, in updates: encoded inner chunks, and all that is appended.
 KEPT_UPDATES = 2
+# Attempts of one change in steps; in each one another thread has made a change.
+MAX_ATTEMPTS = 100
 # Longest sleep, in seconds: a thread then looks whether the interpreter ends, and a caller tries again.
 IDLE_SECONDS = 1.0
 
@@ -75,7 +78,7 @@ class StreamWriters:
         """
         now = time.monotonic()
 
-        def attempt() -> tuple[tuple[bool, bool] | BaseException, Changes] | None:
+        def attempt() -> tuple[tuple[bool, bool] | BaseException | None, Changes] | None:
             self._check_open(queue)
             if queue.failure is not None:
                 return queue.failing()
@@ -84,16 +87,16 @@ class StreamWriters:
                 return None
             if slot is None and full == "raise":
                 raise self._full_error(queue)
-            if (
-                queue.order.lacks_place
-            ):  # a step of its own, after which the one of the frame is refused, and tried again
-                self._mutex.step(self._mutex.version, queue.order.fetching())
+            if queue.order.lacks_place:
+                return None, []
             if slot is None:
                 return (False, False), queue.dropping()
             wakes, changes = queue.pushing(source, row, slot, slots, now)
             return (True, wakes), changes + self._memory.taking(slot)
 
-        is_taken, wakes = self._wait_for(attempt, queue)
+        while (taken := self._wait_for(attempt, queue)) is None:
+            queue.order.fetch()
+        is_taken, wakes = taken
         if wakes or self._memory.is_full:
             self._wake_idle()
         if self._has_no_thread:
@@ -181,9 +184,10 @@ class StreamWriters:
     def _change(self, prepare: Callable[[], tuple[T, Changes]]) -> T:
         """Make changes in one step, and return what `prepare` has returned with them.
 
-        `prepare` reads without the mutex. It is called again if a thread has changed anything meanwhile, also after an error.
+        `prepare` reads without the mutex. It is called again if a thread has changed anything meanwhile, also after an error; at last
+        under the mutex, where a handler cannot call the stream.
         """
-        while True:
+        for _ in range(MAX_ATTEMPTS):
             version = self._mutex.version
             try:
                 result, changes = prepare()
@@ -193,42 +197,47 @@ class StreamWriters:
                 continue
             if self._mutex.step(version, changes):
                 return result
+        return self._mutex.change(prepare)  # type: ignore[no-any-return]
 
     def _wait_for(
         self, attempt: Callable[[], tuple[T | BaseException, Changes] | None], queue: StreamQueue
     ) -> T:
         """Make the changes that `attempt` returns, and return or raise its result; None: it is called again after the next update."""
-        while True:
+
+        def prepare() -> tuple[Any, Changes]:
+            if (found := attempt() or queue.failing()) is not None:
+                return found
             tokens = Tokens()
+            return tokens, [(self._waiting.append, tokens)]
 
-            def prepare() -> tuple[Any, Changes]:
-                to_wait: Changes = [(self._waiting.append, tokens)]  # noqa: B023 - it is called in this round alone
-                return attempt() or queue.failing() or (tokens, to_wait)  # noqa: B023
-
+        while True:
             result = self._change(prepare)
-            if isinstance(result, BaseException):
-                self._wake_idle()
-                raise result
-            if result is not tokens:
+            if not isinstance(result, BaseException | SimpleQueue):
                 return result  # type: ignore[no-any-return]
             self._wake_idle()
+            if isinstance(result, BaseException):
+                raise result
             if self._has_no_thread:
                 self._work_off()
             else:
-                _sleep(tokens, IDLE_SECONDS)
+                _sleep(result, IDLE_SECONDS)
 
     def _wake_idle(self) -> None:
         """Wake the threads without work. They leave the list themselves: a caller that is interrupted here leaves none asleep."""
         _wake(tuple(self._idle))
 
     def _work_off(self) -> None:
-        """Store the frames whose time has come, in the thread of the caller."""
-        with self._mutex:
-            update = self._choose()
-        while not isinstance(update, float):
-            self._store(*update)
-            with self._mutex:
-                update = self._choose()
+        """Store the frames whose time has come, in the thread of the caller; signal handlers wait, because they would tear the update."""
+
+        def work() -> None:
+            while True:
+                with self._mutex:
+                    update = self._choose()
+                if isinstance(update, float):
+                    return
+                self._store(*update)
+
+        _before_handlers(work)
 
     # ---- in the threads
 
@@ -308,6 +317,33 @@ class StreamWriters:
             self._memory.give(frame.slot for frame in ticket.frames)
             ticket.frames = []
         queue.publish(n_frames)
+
+
+def _before_handlers(work: Callable[[], None]) -> None:
+    """Call `work`; signal handlers of Python, which run in the main thread alone, are called behind it."""
+    if threading.current_thread() is not threading.main_thread():
+        work()
+        return
+    handlers: dict[int, Any] = {}
+    late: list[int] = []
+
+    def hold() -> None:
+        for number in signal.valid_signals():
+            if callable(handler := signal.getsignal(number)):
+                handlers.setdefault(number, handler)
+                signal.signal(number, lambda number, _: late.append(number))
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    try:
+        native.load().call_to_its_end(hold)
+        work()
+    finally:
+        native.load().call_to_its_end(restore)
+    for number in late:
+        signal.raise_signal(number)
 
 
 def _wake(sleepers: Sequence[Tokens]) -> None:

@@ -137,4 +137,20 @@ def test_options_apply_to_open_handles(tmp_path: Path, monkeypatch: pytest.Monke
     inner[0, 0] = np.int32(4)
     handle[0, 0] = 5
     assert used[0] == used[4] == ("rename", used[0][1])
+    with shardcodec.options(threads=2):  # a block that says nothing of what the handle has from another one
+        inner[0, 0] = 6
+    assert used.pop() == ("fsync", "replace")
     assert used[1:4] == [("fsync", "replace"), ("fsync", "append"), ("fsync", "replace")]
+
+
+def test_argument_of_a_handle_stays_in_a_block_inside_of_that_of_its_opening(tmp_path: Path) -> None:
+    """The whole outer block counted as begun after the opening, and overrode the argument."""
+    new_handle("files", tmp_path)
+    with shardcodec.options(threads=3, durability="fsync"):
+        handle = shardcodec.open_array(tmp_path / "a", mode="r+", threads=1)
+        with shardcodec.options(compact=False):
+            found = handle._options
+            assert (found.threads, found.durability, found.compact) == (1, "fsync", False)
+        with shardcodec.options(threads=2):
+            assert handle._options.threads == 2
+    assert handle._options.threads == 1 and handle._options.durability == "fsync"

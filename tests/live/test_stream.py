@@ -563,3 +563,45 @@ def test_python_integers_are_elements_of_unsigned_arrays(tmp_path: Path) -> None
                     numbers.append([1, 256])
             assert numbers.position == 3
         assert array[:4].tolist() == [7, 0, 255, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong"),
+    [
+        ("int8", 128),
+        ("int8", [[1, -129], [3, 4]]),
+        ("int16", np.array([1, 1 << 15], dtype=object)),
+        ("int64", 1 << 63),
+        ("int64", [1, 1 << 70]),
+        ("uint64", [1 << 64]),
+        ("uint8", np.array([3, -1], dtype=object)),
+        ("int16", [np.int64(1 << 20)]),
+    ],
+)
+def test_python_integers_that_do_not_fit_are_refused(tmp_path: Path, dtype: str, wrong: Any) -> None:
+    """NumPy's cast took 300 into int8 as 44, without a word."""
+    shape = (12, *np.shape(wrong)[1:])
+    array = zarr.create_array(tmp_path / "a", shape=shape, chunks=(2, *shape[1:]), dtype=dtype)
+    limits = np.iinfo(dtype)
+    with shardcodec.stream(array) as numbers:
+        with pytest.raises(TypeError, match=f"cannot represent -?[0-9]+ as {dtype}, expected integers from"):
+            numbers.append(wrong)
+        assert numbers.position == 0
+        for fits in (np.full(shape[1:], limits.max).tolist(), np.full(shape[1:], limits.min, dtype=object)):
+            assert numbers.append(fits) == 1
+        with pytest.raises(TypeError, match=f"expected {dtype}, got object"):
+            numbers.append(np.full(shape[1:], 1.5, dtype=object))
+    assert (array[:3] == np.array([limits.max, limits.min, 0]).reshape(3, *[1] * (len(shape) - 1))).all()
+
+
+def test_close_names_frames_that_came_too_late(tmp_path: Path) -> None:
+    """A frame of another thread, taken after the last update and before the end, was dropped without a word."""
+    array = zarr.create_array(tmp_path / "a", shape=(9,), chunks=(1,), dtype="uint8")
+    numbers: Any = shardcodec.stream(array, max_delay=60)
+    end_record = numbers._queue.end_record
+    numbers._queue.end_record = lambda: (end_record(), numbers.append([5, 6]))
+    numbers.append([1, 2, 3])
+    with pytest.raises(shardcodec.StreamError, match=r"2 frames came while .* numbers 3-4") as caught:
+        numbers.close()
+    assert caught.value.numbers == (3, 4) and array[:5].tolist() == [1, 2, 3, 0, 0]
+    numbers.close()

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -215,3 +217,34 @@ def test_interrupted_close_names_the_frames_that_are_given_up(tmp_path: Path) ->
         frames.close()
     assert "0-2" in "".join(caught.value.__notes__)
     frames.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_signals_while_the_caller_stores_the_frames_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system starts no thread, an interrupted update lost its frames, or left the mutex locked for ever."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    n, chance = 400, random.Random(0)
+    array = zarr.create_array(tmp_path / "a", shape=(n, 4), chunks=(1, 4), shards=(50, 4), dtype="int64")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        frames = shardcodec.stream(array, max_delay=0, positions=range(n))
+    before = signal.signal(signal.SIGALRM, lambda *_: stop())
+    n_stops = 0
+    try:
+        while (number := frames.position) < n:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-3))
+                frames.append(np.full(4, number + 1))
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Stop:
+                n_stops += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    frames.close()
+    assert n_stops > 20 and (array[...] == np.arange(1, n + 1)[:, np.newaxis]).all()

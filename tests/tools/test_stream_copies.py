@@ -80,3 +80,14 @@ def test_record_that_counts_nothing_beyond_the_shape_changes_nothing(tmp_path: P
     record.write_text(record.read_text().replace('"frames": 25', f'"frames": {frames!r}'.replace("'", '"')))
     tools.convert(source, tmp_path / "copy")
     assert zarr.open_array(tmp_path / "copy").shape[0] == 20
+
+
+def test_frames_of_a_stream_that_has_ended_are_those_of_the_shape(tmp_path: Path) -> None:
+    """The record of a closed stream made an array longer again that its owner had cut: `convert` filled it up."""
+    killed_stream(tmp_path, shards=(10, 8, 8))
+    array = zarr.open_array(tmp_path / "running")
+    assert array.shape[0] == N_FRAMES
+    array.resize((7, 8, 8))
+    tools.convert(tmp_path / "running", tmp_path / "copy")
+    assert zarr.open_array(tmp_path / "copy").shape[0] == 7
+    assert tools.verify(tmp_path / "running").n_findings == 0
