@@ -144,7 +144,9 @@ class BesideArrays:
         if not is_sound or is_known_bad or self.n_documents == n_before:
             return
         names = (f"{name}/{document}" if name else document for document in _OF_NODE[array is None])
-        opened = next(self._documents[path] for path in names if path in self._documents)
+        opened = next((self._documents[path] for path in names if path in self._documents), None)
+        if opened is None:
+            return
         reason = refusal_of(opened, is_group=array is None)
         if reason is not None and (array is None or (array.problem is None and not _is_foreign(array))):
             kind = FindingKind.UNREADABLE if array is None else FindingKind.UNSUPPORTED

@@ -88,11 +88,25 @@ def node_of(folder: Folder) -> Document | SpecError | None:
 
 
 def document_of(folder: Folder) -> Document | None:
-    """Return the document of a node; None if the folder is not a node."""
-    try:
-        return folder.metadata()
-    except FileNotFoundError:
-        return folder.document(".zgroup")
+    """Return the document of a node; None if the folder is not a node. `SpecError` for one that has the name of another kind."""
+    for name in ("zarr.json", ".zarray", ".zgroup"):
+        if (document := folder.document(name)) is not None:
+            if (problem := _problem_of_kind(name, document)) is not None:
+                raise SpecError(f"{name}: {problem}")
+            return document
+    return None
+
+
+def _problem_of_kind(name: str, document: Document) -> str | None:
+    """Return why a document is not of the kind that its name says; None if it may be."""
+    zarr_format, is_array = document.get("zarr_format"), "shape" in document or "chunks" in document
+    if name == "zarr.json":
+        return "zarr_format: expected 3, got 2" if zarr_format == 2 else None
+    if name == ".zarray" and not is_array:
+        return "shape: missing required key"
+    if name == ".zgroup" and is_array:
+        return "expected the document of a group, got that of an array"
+    return None if zarr_format == 2 else f"zarr_format: expected 2, got {zarr_format!r}"
 
 
 def is_group(document: Document) -> bool:
@@ -171,17 +185,22 @@ def _consolidated(
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the nodes of the consolidated metadata, for a store that cannot list."""
     if document.get("zarr_format") == 2:
-        stored = (folder.document(".zmetadata") or {}).get("metadata") or {}
+        stored = _object((folder.document(".zmetadata") or {}).get("metadata"))
         known = {
             key.rpartition("/")[0]: value
             for key, value in stored.items()
             if key.endswith(("/.zarray", "/.zgroup"))
         }
     else:
-        known = dict((document.get("consolidated_metadata") or {}).get("metadata") or {})
+        known = dict(_object(_object(document.get("consolidated_metadata")).get("metadata")))
     for path, node in sorted(known.items()):
         if isinstance(node, Mapping):
             yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), node
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """Return a JSON object; an empty one in place of any other value."""
+    return value if isinstance(value, Mapping) else {}
 
 
 # ---------------------------------------------------------------- from a path to the nearest node

@@ -405,7 +405,7 @@ class ArrayTarget:
         chunks: Any = self.document.get("chunks")
         if not _are_sizes(shape, 0) or not (chunks is None or _are_sizes(chunks, 1)):
             return None
-        return keys, len(shape), _grid(shape, chunks) if len(chunks or ()) == len(shape) else None
+        return keys, len(shape), _grid(shape, chunks or ()) if len(chunks or ()) == len(shape) else None
 
     def shard(self, coords: Ints) -> ShardTarget:
         """Return the shard at a position of the grid, which may be missing."""

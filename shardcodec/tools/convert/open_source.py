@@ -288,7 +288,6 @@ def _attributes_of_group(
     """Return the attributes of a group; none, with a note in `left`, if they cannot be read."""
     try:
         with _named(f"group {folder!r}"):
-            _check_group(folder, document)
             return _attributes(folder, document)
     except OSError as error:
         left.append(LeftArray(name, f"the new group has no attributes: {error}", is_unreadable=True))
@@ -445,15 +444,6 @@ def _codec_names(document: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(codec_names(document["codecs"]))
     stored = [*(document.get("filters") or ()), document.get("compressor")]
     return tuple(f"numcodecs.{codec.get('id')}" for codec in stored if isinstance(codec, Mapping))
-
-
-def _check_group(folder: Folder, document: Mapping[str, Any]) -> None:
-    """Raise `SpecError` for an array that looks like a group of Zarr v2, because its document has no shape."""
-    if document.get("zarr_format") != 2:
-        return
-    for name in (".zarray", "zarr.json"):
-        if folder.get(folder.prefix + name) is not None:
-            raise SpecError(f"{name}: shape: missing required key", path="shape")
 
 
 def _known(array: ArrayTarget) -> dict[str, Any]:
