@@ -387,12 +387,28 @@ def elements_of(array: ArrayTarget, threads: int | None = None) -> Any:
     except UnsupportedError:
         pass  # zarr may have the codecs
     try:
-        return opened_by_zarr(array)
+        opened = opened_by_zarr(array)
+        if array.layout is not None and any(len(edges) != 1 for edges in array.layout.edges):
+            return _IrregularElements(opened, tuple(max(axis, default=1) for axis in array.layout.edges))
+        return opened
     except Exception as error:
         raise UnsupportedError(
             f"array {array.place}: expected elements that shardcodec or zarr can decode, got {array.data_type}"
             f"{f' with the codec {array.foreign_codec}' if array.foreign_codec else ''} ({type(error).__name__})"
         ) from error
+
+
+class _IrregularElements:
+    """The elements of an array whose chunks have several shapes; `chunks` is as large as the largest."""
+
+    shards = None
+
+    def __init__(self, values: Any, chunks: tuple[int, ...]) -> None:
+        self.shape, self.dtype, self.chunks = values.shape, values.dtype, chunks
+        self._values = values
+
+    def __getitem__(self, box: Any) -> Any:
+        return self._values[box]
 
 
 def type_of(array: ArrayTarget, elements: Any) -> str:

@@ -406,16 +406,13 @@ def _has_array_fields(dtype: Any) -> bool:
 
 def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
     known = _known(array)
+    document, more = array.document, {}
     if array.foreign_type is not None and array.problem is None:
         assert array.bytes is not None
-        keys = key_encoding(array.document)
-        known |= {"bytes": array.bytes, "target": array}
-        return zarr_source(
-            array.name, array.folder, array.counted(array.bytes.document), keys, options, **known
-        )
+        document, more = array.bytes.document, {"bytes": array.bytes, "target": array}
     try:
-        document = array.counted(array.document)
-        return zarr_source(array.name, array.folder, document, key_encoding(document), options, **known)
+        keys = key_encoding(array.document)
+        return zarr_source(array.name, array.folder, array.counted(document), keys, options, **known, **more)
     except UnsupportedError as error:
         reason = error
     try:

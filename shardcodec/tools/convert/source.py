@@ -591,12 +591,18 @@ class DecodedSource(ObjectSource):
 
     @property
     def shard_shape(self) -> Ints | None:
-        return getattr(self.values, "shards", None)
+        try:
+            return getattr(self.values, "shards", None)
+        except NotImplementedError:  # shards of different shapes
+            return None
 
     @property
     def object_shape(self) -> Ints | None:
         """Shape of the elements of one stored object; None if they have several."""
-        return None if self.chunks is None else self.values.shards or self.chunks
+        try:
+            return None if self.chunks is None else self.values.shards or self.chunks
+        except NotImplementedError:
+            return None
 
 
 def decoded_source(values: Any, name: str, folder: Folder, **known: Any) -> DecodedSource:
