@@ -35,12 +35,14 @@ def doubt(paths: Iterable[Any]) -> OSError | None:
     """Return an error with ESTALE for the first of several files, which were not found, that may exist; None if none does.
 
     Each of their folders is listed once, if they are on a file system where a name may be missing. Paths that are not strings are no
-    files.
+    files, and documents are not looked for: that one of them is missing says what kind of node a folder is.
     """
     folders: dict[str, list[str]] = {}
     for path in paths:
         if isinstance(path, str):
             folder, name = os.path.split(path)
+            if name.startswith(".") or name.endswith(".json"):
+                continue
             if not folders and not file_systems.loses_locks(folder):  # files of one call are on one mount
                 return None
             folders.setdefault(folder, []).append(name)

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 
 __all__ = [
+    "LOCK_FOLDER",
     "lock_folder",
+    "remove_lock_folders",
     "staging_folder",
     "staging_for",
 ]
@@ -79,3 +82,11 @@ def lock_folder(path: str) -> str:
         _arrays.clear()
     _arrays[folder] = os.path.join(node, LOCK_FOLDER)
     return _arrays[folder]
+
+
+def remove_lock_folders(root: str) -> None:
+    """Remove the lock files of shards that were in no array, because it was not complete; nobody writes these shards any more."""
+    for folder, names, _ in os.walk(root):
+        if LOCK_FOLDER in names and not _is_node(folder):
+            names.remove(LOCK_FOLDER)
+            shutil.rmtree(os.path.join(folder, LOCK_FOLDER), ignore_errors=True)

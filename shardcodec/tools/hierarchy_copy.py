@@ -103,20 +103,21 @@ class CopyWriter:
             # a task that is repeated stores the same bytes
             put_object(iter([data]), len(data), store, key, may_replace=self._place.job is not None, **how)
 
-    def copy(self, array: ArrayTarget, key: str) -> int:
-        """Copy an object of the old array unchanged; return its size. Another object of its name is an error, and so is the end of the run."""
+    def copy(self, array: ArrayTarget, key: str, old_key: str | None = None) -> int:
+        """Copy an object of the old array, from `old_key` if it is given; return its size. Another object of its name is an error, and so is the end of the run."""
+        source = key if old_key is None else old_key
         store, new_key = self._object(array, key)
         before_store = None if array.only is not None else self._place.hierarchy.before_store
         durable = self._durability == "fsync"
         try:
             with _over_is_error():
                 n = copy_stored(
-                    array.store, key, store, new_key, self._budget, sync=durable, before_store=before_store
+                    array.store, source, store, new_key, self._budget, sync=durable, before_store=before_store
                 )
             return n or 0
         except FileExistsError:
             # a task that was repeated, or that runs twice, has copied it
-            if self._place.job is None or not _are_equal(array.store, key, store, new_key):
+            if self._place.job is None or not _are_equal(array.store, source, store, new_key):
                 raise
             return _size(store, new_key)
 

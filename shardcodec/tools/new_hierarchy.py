@@ -31,7 +31,7 @@ from ..compat import (
 from ..errors import SpecError
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.file_systems import is_inside
+from ..storage import file_systems
 from ..storage.files import check_name
 from ..storage.kinds import (
     ZIP_SUFFIXES,
@@ -43,7 +43,7 @@ from ..storage.kinds import (
     put_object,
     service_of,
 )
-from ..storage.staging import staging_folder
+from ..storage.staging import remove_lock_folders, staging_folder
 from ..storage.store import LeftFolder, Store
 from ..storage.whole_file import put_file
 from .backup import UnreadableObject, copy_stored, holds_whole
@@ -124,7 +124,7 @@ def check_apart(
         return
     if old[0] is None:
         (_, a), (_, b) = old, new
-        is_nested = a != b and (is_inside(a, b) or is_inside(b, a))
+        is_nested = a != b and (file_systems.is_inside(a, b) or file_systems.is_inside(b, a))
     else:
         a, b = (f"{path.strip('/')}/".lstrip("/") for _, path in (old, new))
         is_nested = a != b and (a.startswith(b) or b.startswith(a))
@@ -404,7 +404,7 @@ class NewHierarchy:
 
         @functools.lru_cache
         def is_new(folder: str) -> bool:
-            return bool(self.path and folder) and is_inside(folder, str(self.path))
+            return bool(self.path and folder) and file_systems.is_inside(folder, str(self.path))
 
         def copy(entry: OtherObject) -> int | None:
             if is_new(os.path.dirname(others.store.path(entry.key) or "")):
@@ -424,6 +424,8 @@ class NewHierarchy:
 
     def write_documents(self, nodes: Mapping[str, StoredDocuments], *, may_replace: bool) -> None:
         """Write the documents of nodes, by path and name, durably; the deepest nodes first, the root last."""
+        if self.path is not None and file_systems.loses_locks(self.path):
+            remove_lock_folders(self.path)
         for node in sorted(nodes, key=lambda path: (-path.count("/") - bool(path), path)):
             for name in sorted(nodes[node], reverse=True):
                 path = f"{node}/{name}" if node else name

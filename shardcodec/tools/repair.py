@@ -41,7 +41,7 @@ from .shard_repair import (
     rolled_back,
 )
 from .survey import Survey
-from .targets import ArrayTarget, ShardTarget
+from .targets import ArrayTarget, ForeignObject, ShardTarget
 from .work import MemoryBudget, Monitor, RunOptions, in_order
 
 __all__ = [
@@ -132,7 +132,9 @@ class ShardRepairer:
     def _treat(self, shard: ShardTarget) -> ShardOutcome[RepairedShard]:
         """Repair one shard."""
         with in_force(self._options):
-            return self._look(shard)
+            if shard.old_key is None:
+                return self._look(shard)
+            return ShardOutcome(0, self._name(shard, shard.old_key))
 
     def _look(self, shard: ShardTarget) -> ShardOutcome[RepairedShard]:
         try:
@@ -167,6 +169,17 @@ class ShardRepairer:
         finally:
             view.close()
         return self._in_place(shard)
+
+    def _name(self, shard: ShardTarget, old_key: str) -> RepairedShard:
+        """Give a shard its name again, which it has lost because its writer died."""
+        try:
+            if not self._task.dry_run and self._to is not None:
+                self._to.copy(shard.array, shard.key, old_key)
+            elif not self._task.dry_run:
+                os.link(shard.array.store.path(old_key) or old_key, shard.name)
+        except OSError as error:
+            return self._failed(shard, error)
+        return rolled_back(shard)
 
     def _failed(self, shard: ShardTarget, error: Exception, *, is_lost: bool = False) -> RepairedShard:
         """Return the report of a shard that was not repaired; a new hierarchy does not have it."""
@@ -454,7 +467,11 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
     def _shards(
         self, array: ArrayTarget, tool: ShardTool[ShardTarget, ShardOutcome[RepairedShard]]
     ) -> Iterator[ShardTarget]:
-        yield from super()._shards(array, tool)
+        for one in array.objects():
+            if not isinstance(one, ForeignObject):
+                yield one
+            elif len(unnamed := array.unnamed(one)) == 1:
+                yield unnamed[0]
         if isinstance(tool, ShardRepairer):
             yield from tool.missing()
 

@@ -179,6 +179,7 @@ class FindingKind(enum.StrEnum):
     PENDING_JOURNAL = "pending journal"  # of an update in place whose writer died
     FOREIGN_FILE = "foreign file"  # in the folder of an array, and not a shard of it
     UNREADABLE = "unreadable"  # the store or the file system raises an error
+    MISSING_NAME = "missing name"  # the file has only a name of NFS, for open files that are replaced
     MISSING_SHARD = "missing shard"  # it is in the manifest, or in the other array, but not stored
     DIFFERENT = "different"  # from the other array, or from the object of the other hierarchy
     MISSING_OBJECT = "missing object"  # of no array, in the other hierarchy or the manifest, but not stored

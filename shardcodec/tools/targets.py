@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,8 +26,10 @@ from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_docu
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
+from ..storage.absent import old_names
 from ..storage.files import is_stray_journal, pending_journal
 from ..storage.kinds import object_at
+from ..storage.staging import LOCK_FOLDER
 from ..storage.store import LeftFolder, Store
 from .documents import (
     DOCUMENTS,
@@ -100,11 +103,14 @@ class ShardTarget:
         Key of the shard in the store.
     coords : tuple of int or None
         Position in the grid of shards; None for a shard without an array.
+    old_key : str or None
+        Key that a client of NFS has given to it, if it has no other (`ArrayTarget.unnamed`).
     """
 
     array: ArrayTarget
     key: str
     coords: Ints | None
+    old_key: str | None = None
 
     @property
     def name(self) -> str:
@@ -354,8 +360,11 @@ class ArrayTarget:
             if name != key:
                 if self.store.path(key) is not None and self.is_chunk(name):
                     yield name
-            elif name.removeprefix(self.folder.prefix) not in DOCUMENTS:
+            elif not self._is_beside_shards(name.removeprefix(self.folder.prefix)):
                 yield name
+
+    def _is_beside_shards(self, relative: str) -> bool:
+        return relative in DOCUMENTS or relative.startswith(f"{LOCK_FOLDER}/")
 
     def is_chunk_with(self, keys: KeyEncoding, key: str) -> bool:
         """Return True if another key encoding maps a chunk, or the folder of all chunks, to this key."""
@@ -432,6 +441,15 @@ class ArrayTarget:
                 yield from self._in_left(folder)
         else:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
+
+    def unnamed(self, other: ForeignObject) -> list[ShardTarget]:
+        """Return the shards that a file with a name of NFS may be: those of its folder that are not stored."""
+        folder, _, name = other.key.rpartition("/")
+        if not old_names([name]) or self.store.path(other.key) is None:
+            return []
+        shards = map(self.shard, itertools.product(*map(range, self.shard_grid)))
+        here = (shard for shard in shards if shard.key.rpartition("/")[0] == folder)
+        return [replace(shard, old_key=other.key) for shard in here if not os.path.lexists(shard.name)]
 
     def _in_left(self, folder: LeftFolder) -> Iterator[ShardTarget | ForeignObject]:
         """Yield a folder that the listing has not entered, and the shards that it may have."""

@@ -577,6 +577,16 @@ class _VerifyRun:
                 self._note(
                     Finding(FindingKind.UNREADABLE, one.name, one.reason, array.name, recoverable=False)
                 )
+            elif isinstance(one, ForeignObject) and (unnamed := array.unnamed(one)):
+                is_sure = len(unnamed) == 1
+                detail = (
+                    f"a name of NFS for an open file that is replaced, and {unnamed[0].name} is missing"
+                    f"{'' if is_sure else f', with {len(unnamed) - 1} more'}: it is the shard, if a machine has died while it replaced it, "
+                    "or an old state of another one that a process still has open"
+                )
+                self._note(
+                    Finding(FindingKind.MISSING_NAME, one.name, detail, array.name, recoverable=is_sure)
+                )
             elif isinstance(one, ForeignObject):
                 detail = f"an object that is not a {'chunk' if array.is_plain else 'shard'}: {one.reason}"
                 self._note(Finding(FindingKind.FOREIGN_FILE, one.name, detail, array.name))
