@@ -92,6 +92,21 @@ give_idle(struct sc_guard *guard)
     sc_guard_forget(&oldest);
 }
 
+void
+sc_guard_close_idle(void)
+{
+    struct sc_guard kept[MAX_IDLE];
+    unsigned n;
+
+    pthread_mutex_lock(&mutex);
+    n = n_idle;
+    memcpy(kept, idle, n * sizeof *kept);
+    n_idle = 0;
+    pthread_mutex_unlock(&mutex);
+    while (n)
+        sc_guard_forget(&kept[--n]);
+}
+
 /* ---- the lock file ---- */
 
 /* Give those the right to write a file or folder of this user who may write the array; the umask does not count. */

@@ -40,7 +40,8 @@
  * it reaches the array, and who may write the array may write there. It is made once and never removed or replaced. It has a block
  * of bytes, because a read of an empty file is answered from the cache. The byte that is locked is chosen by a hash of the shard's
  * path, so one file serves all shards. Each lock has its own open description of L: the server's client knows per description
- * whether its locks are lost, and a lock that is taken again would hide the loss from another one. Open files are kept for later locks.
+ * whether its locks are lost, and a lock that is taken again would hide the loss from another one. Open files are kept for later locks only while this
+ * process holds some: a folder with an open file cannot be removed on NFS, so no array could be deleted or made anew.
  *
  * Processes on the disk of the server lock P itself (sc_lock.h) and cost nothing more. The two kinds exclude each other by a mark, the
  * sticky bit of P, which has no other meaning for a file. New files of this protocol have it. A holder of L that finds P without it
@@ -87,6 +88,9 @@ void sc_guard_restore(const char *path, uint64_t inode);
 
 /* Step 8. Do nothing if the lock is not held. is_sound: false after an error, when the open file may be of no more use. */
 void sc_guard_release(struct sc_guard *guard, bool is_sound);
+
+/* Close the lock files that are kept for later locks. */
+void sc_guard_close_idle(void);
 
 /* Close the descriptors of a guard without unlocking, in a forked child. */
 void sc_guard_forget(struct sc_guard *guard);

@@ -311,12 +311,16 @@ sc_lock_remove(const char *path, bool sync, struct sc_where *where)
 void
 sc_lock_release(struct sc_lock *lock)
 {
+    unsigned n_others;
+
     if (lock->fd < 0 && lock->guard.fd < 0)
         return;
-    sc_lock_strike(lock);
+    n_others = sc_lock_strike(lock);
     if (lock->guard.fd >= 0) {
         sc_file_close(lock->fd);
         sc_guard_release(&lock->guard, !lock->has_failed);
+        if (!n_others)
+            sc_guard_close_idle();
     } else {
         if (sc_file_allows("unlock", "", NULL))
             set_lock(lock->fd, F_UNLCK); /* if this fails, the close unlocks */

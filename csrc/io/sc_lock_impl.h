@@ -8,9 +8,9 @@
 /* The byte that is locked. It lies beyond any data, so readers can read where locks are mandatory. */
 #define SC_LOCK_OFFSET ((off_t)1 << 62)
 
-/* Note a lock that is held, or that is no longer held. */
+/* Note a lock that is held, or that is no longer held: return the number of those with a lock file that still are. */
 void sc_lock_enlist(struct sc_lock *lock);
-void sc_lock_strike(struct sc_lock *lock);
+unsigned sc_lock_strike(struct sc_lock *lock);
 
 /* Free the names of a lock. */
 void sc_lock_forget_names(struct sc_lock *lock);

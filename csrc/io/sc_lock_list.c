@@ -26,16 +26,20 @@ sc_lock_enlist(struct sc_lock *lock)
     pthread_mutex_unlock(&mutex);
 }
 
-void
+unsigned
 sc_lock_strike(struct sc_lock *lock)
 {
+    unsigned n;
+
     pthread_mutex_lock(&mutex);
     *lock->link = lock->next;
     if (lock->next)
         lock->next->link = lock->link;
     n_held--;
     n_guarded -= lock->guard.fd >= 0;
+    n = n_guarded;
     pthread_mutex_unlock(&mutex);
+    return n;
 }
 
 unsigned

@@ -39,6 +39,7 @@ __all__ = [
     "file_states",
     "introduce_files",
     "is_introduced",
+    "is_old_name",
     "is_stray_journal",
     "open_file",
     "pending_journal",
@@ -510,6 +511,11 @@ def is_stray_journal(key: str, path: str | None) -> bool | None:
         return False
     # a journal that was there all the time, but not its marker
     return (before.st_ino, before.st_ctime_ns) == (after.st_ino, after.st_ctime_ns)
+
+
+def is_old_name(key: str) -> bool:
+    """Return True for a name that a client of NFS has given to an open file which is replaced."""
+    return bool(absent.old_names([key.rpartition("/")[2]]))
 
 
 def pending_journal(path: str) -> str | None:

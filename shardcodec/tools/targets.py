@@ -26,8 +26,7 @@ from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_docu
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
-from ..storage.absent import old_names
-from ..storage.files import is_stray_journal, pending_journal
+from ..storage.files import is_old_name, is_stray_journal, pending_journal
 from ..storage.kinds import object_at
 from ..storage.staging import LOCK_FOLDER
 from ..storage.store import LeftFolder, Store
@@ -444,8 +443,8 @@ class ArrayTarget:
 
     def unnamed(self, other: ForeignObject) -> list[ShardTarget]:
         """Return the shards that a file with a name of NFS may be: those of its folder that are not stored."""
-        folder, _, name = other.key.rpartition("/")
-        if not old_names([name]) or self.store.path(other.key) is None:
+        folder = other.key.rpartition("/")[0]
+        if not is_old_name(other.key) or self.store.path(other.key) is None:
             return []
         shards = map(self.shard, itertools.product(*map(range, self.shard_grid)))
         here = (shard for shard in shards if shard.key.rpartition("/")[0] == folder)

@@ -213,6 +213,20 @@ def test_removed_lock_folder_is_noticed(shard: str) -> None:
     first.release()
 
 
+def test_lock_file_is_closed_with_the_last_lock(shard: str) -> None:
+    """On NFS an open file cannot be removed from its folder: an array could not be deleted or made anew by a process that had updated it."""
+    first, _ = guard(shard)
+    other, _ = guard(str(Path(shard).with_name("1")))
+    other.release()
+    first.release()
+    names = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.lexists(f"/proc/self/fd/{fd}")
+    ]
+    assert not [name for name in names if ".shardcodec" in name]
+
+
 def test_forked_child_has_neither_lock_nor_lock_file(shard: str) -> None:
     lock, _ = guard(shard)
     pid = os.fork()
