@@ -316,7 +316,7 @@ def _open(item: Item, files: contextlib.ExitStack, has_declined: bool) -> OldObj
             native.load().roll_back(item.path, fd)
             file = OpenFile.seen(fd)
     elif has_declined:  # the attempt may have changed the times of the file
-        file = OpenFile.seen(file.fd, file.mount_id)
+        file = OpenFile.seen(file.fd, file.mount_id, is_guarded=file.is_guarded)
     return OldObject(file.fd, file.nbytes, file)
 
 
@@ -384,7 +384,7 @@ def facts_of(item: Item, options: Options, file: OpenFile, new_nbytes: int) -> F
 
     new_nbytes: decoded bytes of the inner chunks that are to be written.
     """
-    if options.write_strategy == "replace":
+    if options.write_strategy == "replace" or file.is_guarded:
         return None
     return Facts(
         index_nbytes=item.chain.index_nbytes,

@@ -49,6 +49,11 @@ cdef class FileLock:
         """True if the lock is held."""
         return self.lock.fd >= 0 or self.lock.guard.fd >= 0
 
+    @property
+    def is_guarded(self):
+        """True if a lock file holds the lock in place of the shard."""
+        return self.lock.guard.fd >= 0
+
     def release(self):
         """Release the lock; do nothing if it is not held, or the parent process holds it."""
         with nogil:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 import time
 import warnings
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from ..statistics import stats
 
 __all__ = [
     "CLUSTER",
+    "LEASED_TYPES",
     "NODE",
     "NONE",
     "UNKNOWN",
@@ -41,6 +43,7 @@ __all__ = [
     "is_local",
     "is_on_this_machine",
     "is_prompt",
+    "lease_seconds",
     "lock_scope",
     "loses_locks",
     "name_of",
@@ -85,7 +88,8 @@ LASTING_MOUNTS = 2**31
 class OpenFile(NamedTuple):
     """An open file as it was when it was looked at: under its lock, once. The steps of a write hand this on.
 
-    `mount_id` is 0 if it is unknown.
+    `mount_id` is 0 if it is unknown. `is_guarded`: its lock is that of the array's lock file, so other nodes may update it: it is
+    replaced, and never changed in place, because readers on NFS see neither the order of its bytes nor an undo journal in time.
     """
 
     fd: int
@@ -96,13 +100,16 @@ class OpenFile(NamedTuple):
     inode: int = 0
     n_links: int = 0
     mount_id: int = 0
+    is_guarded: bool = False
 
     @classmethod
-    def seen(cls, fd: int, mount_id: int = 0) -> OpenFile:
+    def seen(cls, fd: int, mount_id: int = 0, *, is_guarded: bool = False) -> OpenFile:
         """Look at an open file."""
         status = os.fstat(fd)
         times = status.st_mtime_ns, status.st_ctime_ns
-        return cls(fd, status.st_size, *times, status.st_dev, status.st_ino, status.st_nlink, mount_id)
+        return cls(
+            fd, status.st_size, *times, status.st_dev, status.st_ino, status.st_nlink, mount_id, is_guarded
+        )
 
 
 class LockRule(NamedTuple):
@@ -501,6 +508,17 @@ def scope_at(folder: str, *, probe: bool) -> MountScope:
     with mounts.Descriptor(folder) as fd:
         mount = mounts.mount_of(fd)
     return MountScope(mount, *_scope_here(mount, DescriptorInfo()))
+
+
+def lease_seconds(mount: Mount) -> int | None:
+    """Return the seconds after which a server of NFS 4 gives the locks of a silent client away; None if it is not known."""
+    try:
+        with open("/proc/self/mountstats") as lines:
+            told = lines.read().partition(f" mounted on {mount.point} ")[2].partition("\ndevice ")[0]
+    except OSError:
+        return None
+    found = re.search(r"lease_time=(\d+)", told)
+    return int(found[1]) if found else None
 
 
 def refuse_store(name: str, reason: str) -> LockScopeError:

@@ -370,10 +370,10 @@ class FileLocks:
         """Return the entry of `held` for a file, after an attempt to lock it."""
         if outcome == "held":
             file_systems.check_held(lock, path, wants_cluster=self._wants_cluster)
-            file = OpenFile._make((lock.fd, *lock.seen, lock.mount[0]))
+            file = OpenFile._make((lock.fd, *lock.seen, lock.mount[0], lock.is_guarded))
             if file.n_links > 1:  # roll back an unfinished update before the first read
                 engine.roll_back(path, lock.fd)
-                return OpenFile.seen(lock.fd, file.mount_id)
+                return OpenFile.seen(lock.fd, file.mount_id, is_guarded=file.is_guarded)
             return file
         if outcome == "no file":
             if self._wants_cluster:

@@ -20,6 +20,7 @@ from ..mounts import Descriptor
 
 __all__ = [
     "NewWholeFile",
+    "give_name",
     "put_file",
     "remove_part",
     "sync_documents",
@@ -182,3 +183,8 @@ def _folder_state(folder: str) -> _State:
     with suppress(PermissionError), Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
         number = native.load().inode_number(fd)
     return state.st_dev, state.st_ino, number
+
+
+def give_name(old: str, path: str) -> None:
+    """Give a file another name; FileExistsError if there is a file of this name."""
+    os.link(old, path)

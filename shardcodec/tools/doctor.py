@@ -27,11 +27,13 @@ from ..storage import file_systems
 from ..storage.file_systems import (
     APPEND_TYPES,
     CLUSTER,
+    LEASED_TYPES,
     LOCAL_TYPES,
     NODE,
     NONE,
     MountScope,
     is_on_this_machine,
+    lease_seconds,
     strategies_at,
 )
 from ..storage.kinds import at_url, is_url
@@ -229,6 +231,13 @@ def _locks(known: MountScope) -> Check:
     details = {"scope": known.scope, "reason": known.reason}
     if known.scope == CLUSTER:
         text = f"locks reach writers on other nodes ({known.reason})"
+        if known.mount is not None and known.mount.file_system in LEASED_TYPES:
+            lease = lease_seconds(known.mount)
+            details["lease"] = "unknown" if lease is None else str(lease)
+            text += (
+                f"; a node that is cut off from the server for longer than its lease ({'90 s by default' if lease is None else f'{lease} s'}) "
+                "loses them, and its update begins again. Shards are replaced there, never changed in place"
+            )
         return Check("locks", Status.OK, text, None, details)
     if known.scope == NODE and is_on_this_machine(known.mount):
         return Check(

@@ -25,6 +25,7 @@ from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
 from ..storage.file_systems import is_inside
 from ..storage.kinds import is_url, placed_options
+from ..storage.whole_file import give_name
 from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
@@ -176,7 +177,7 @@ class ShardRepairer:
             if not self._task.dry_run and self._to is not None:
                 self._to.copy(shard.array, shard.key, old_key)
             elif not self._task.dry_run:
-                os.link(shard.array.store.path(old_key) or old_key, shard.name)
+                give_name(shard.array.store.path(old_key) or old_key, shard.name)
         except OSError as error:
             return self._failed(shard, error)
         return rolled_back(shard)

@@ -314,3 +314,19 @@ def test_process_on_the_disk_of_the_server_takes_the_lock_file_of_a_marked_shard
     lock.release()
     array[0, 0] = 6
     assert zarrs_view(array)[0, 0] == 6 and temporary_names(path) == []
+
+
+@pytest.mark.parametrize("strategy", ["append", "in_place"])
+def test_marked_shard_is_replaced_and_not_changed_in_place(tmp_path: Path, strategy: Any) -> None:
+    """Readers on NFS see neither the order of the bytes of an update in place nor its undo journal in time."""
+    array = create(tmp_path / "a")
+    array[...] = 1
+    path = str(shard_path(array))
+    lock, _ = guard(path)
+    lock.release()
+    with open(path, "rb") as old, shardcodec.options(write_strategy=strategy):
+        before = old.read()
+        array[0, 0] = 6
+        old.seek(0)
+        assert old.read() == before and os.fstat(old.fileno()).st_nlink == 0
+    assert zarrs_view(array)[0, 0] == 6 and is_marked(path)
