@@ -29,7 +29,7 @@ from typing import Any
 
 LEASE_SECONDS = 10  # the shortest that the server has
 PATIENCE = 60.0
-N_LAST = 8  # of the calls of an update: those around its rename
+N_LAST = 12  # of the calls of an update: those around its rename
 SERVED = "/run/srv/x"  # on the server's own disk
 OUT = Path("/run/out")
 
