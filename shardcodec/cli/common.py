@@ -547,6 +547,11 @@ def run_command(
     typer.Exit
         Always.
     """
+    for name in ("stdout", "stderr"):
+        if (
+            getattr(sys, name) is None
+        ):  # the shell has closed it (`>&-`); the exit code is wanted all the same
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     with StopRequests() as stop:
         try:
             with shown(progress, stop) as monitor:

@@ -18,7 +18,7 @@ import numpy as np
 from ..access.inner_chunks import compiled, coordinates, encode_chunks
 from ..access.opened_shard import OpenedShard
 from ..access.shard_object import open_object
-from ..errors import ShardFormatError
+from ..errors import ShardError, ShardFileError, ShardFormatError, as_os_error
 from ..format.spec import ShardSpec
 from ..options import Options
 from .chunk_check import ChunkCheck, ForeignChunks, Level, elements_of, type_of
@@ -163,15 +163,20 @@ class ChunksOfCopy:
         self._foreign = foreign
         self._view: OpenedShard | None = None
         self._survey: Survey | None = None
+        self._error: OSError | None = None
         if check is not None:
             if array.only is not None:
                 key = array.only[0]
             else:
                 assert shard.coords is not None
                 key = array.shard(shard.coords).key
-            self._view = open_object(array.store, key)
-            if self._view is not None:
-                self._survey = survey(self._view, key, check, Level.INDEX)
+            try:
+                self._view = open_object(array.store, key)
+                if self._view is not None:
+                    self._survey = survey(self._view, key, check, Level.INDEX)
+            except OSError as error:
+                self._error = error
+            if self._survey is not None:
                 found = self._survey.index
                 if found.status is IndexStatus.ELSEWHERE and found.kind is FindingKind.TORN_APPEND:
                     # the state before an append: a newer inner chunk may be among the bytes behind it
@@ -196,6 +201,18 @@ class ChunksOfCopy:
         ShardError
             The inner chunk of the copy is damaged too.
         """
+        if self._error is not None:
+            raise ShardFileError(f"the copy cannot be read: {self._error}")
+        try:
+            with as_os_error():
+                return self._read(position)
+        except ShardError:
+            raise
+        except OSError as error:
+            raise ShardFileError(f"the copy cannot be read: {error}") from error
+
+    def _read(self, position: int) -> bytes | None:
+        """Return an encoded inner chunk, as `encoded`."""
         if self._check is None:
             return self._encode(position)
         if self._view is None or self._survey is None:

@@ -71,6 +71,15 @@ class ManifestRow(NamedTuple):
     sha256: str | None = None
 
 
+def _key(name: str) -> str | bytes:
+    """Return a name as a row has it: names need not be UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name)
+    return name
+
+
 def path_of_shard(array: str, shard: str) -> str:
     """Return the path of a shard below the root of the hierarchy."""
     return f"{array}/{shard}" if array else shard
@@ -139,7 +148,8 @@ class Manifest:
 
     def add(self, row: ManifestRow) -> None:
         """Add a shard, or a chunk of an array without shards."""
-        self._insert("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", row[:6])
+        values = (_key(row.array), _key(row.shard), *row[2:6])
+        self._insert("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def add_object(self, name: str, sha256: str, *, is_document: bool) -> None:
         """Add an object that belongs to no array, or a document of a node; `name` is its path below the root."""
@@ -354,28 +364,27 @@ class OldManifest:
 
     def find(self, array: str, shard: str) -> ManifestRow | None:
         """Return the row of a shard that exists; None if the earlier run did not verify it."""
-        self._rows.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (array, shard))
-        row = self._rows.execute(
-            "SELECT * FROM old.shards WHERE array = ? AND shard = ?", (array, shard)
-        ).fetchone()
-        return None if row is None else ManifestRow(*row)
+        key = (_key(array), _key(shard))
+        self._rows.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", key)
+        row = self._rows.execute("SELECT * FROM old.shards WHERE array = ? AND shard = ?", key).fetchone()
+        return None if row is None else ManifestRow(array, shard, *row[2:])
 
     def missing(self, array: str) -> Iterator[str]:
         """Yield the shards of an array that the earlier run verified, and that `find` did not get in this run."""
         query = "SELECT shard FROM old.shards WHERE array = ? EXCEPT SELECT shard FROM seen WHERE array = ?"
-        for (shard,) in self._rows.execute(query, (array, array)):
-            yield shard
+        for (shard,) in self._rows.execute(query, (_key(array), _key(array))):
+            yield os.fsdecode(shard)
 
     def has_any_of(self, arrays: Iterable[str]) -> bool:
         """Return True if one of these arrays has a row."""
         query = "SELECT 1 FROM old.shards WHERE array = ? LIMIT 1"
-        return any(self._rows.execute(query, (array,)).fetchone() for array in arrays)
+        return any(self._rows.execute(query, (_key(array),)).fetchone() for array in arrays)
 
     def of_other_arrays(self, arrays: Container[str]) -> Iterator[tuple[str, str]]:
         """Yield array and shard of the rows of all other arrays, in order."""
         for array, shard in self._rows.execute("SELECT array, shard FROM old.shards ORDER BY array, shard"):
-            if array not in arrays:
-                yield array, shard
+            if os.fsdecode(array) not in arrays:
+                yield os.fsdecode(array), os.fsdecode(shard)
 
     def close(self) -> None:
         """Close the file."""

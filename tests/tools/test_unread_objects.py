@@ -9,7 +9,11 @@ nothing lay beside the arrays. Each tool goes on, names what it could not read, 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import drop_capabilities, in_child, quiet
+from helpers import drop_capabilities, in_child, python_environment, quiet
 
 from shardcodec.cli.app import run
 from shardcodec.errors import as_os_error
@@ -194,3 +198,41 @@ def test_damaged_document_of_a_group_hides_no_array(
         assert [one.name for one in done.left_arrays if one.is_unreadable] == [group]
     for new in ("repaired", "packed", "converted"):
         assert (zarr.open_array(tmp_path / new / "inner/b", mode="r")[...] == np.arange(1, 33)).all()
+
+
+def test_shard_of_the_copy_that_cannot_be_read_is_lost_and_ends_no_repair(tmp_path: Path) -> None:
+    path, copy = hierarchy(tmp_path / "old"), hierarchy(tmp_path / "copy")
+    for name in (DAMAGED, "inner/b/c/2"):
+        (path / name).write_bytes(b"nothing")
+        os.utime(path / name, (1e9, 1e9))
+    (copy / DAMAGED).chmod(0)
+
+    def work() -> None:
+        report = repair(path, to=tmp_path / "new", copy=copy)
+        assert (report.n_damaged, report.n_restored, report.n_lost_chunks) == (2, 1, 4)
+
+    as_user(work)
+
+
+def test_manifest_has_arrays_whose_names_are_not_utf8(tmp_path: Path) -> None:
+    path = hierarchy(tmp_path / "old")
+    os.rename(path / "a", os.fsencode(path) + b"/a\xff")
+    for name in ("m", "m.sha256"):
+        assert verify(path, manifest=tmp_path / name).n_documents
+        assert not verify(path, since=tmp_path / name).n_findings
+    os.remove(os.fsencode(path) + b"/a\xff/c/1")
+    assert verify(path, since=tmp_path / "m").kinds == {"missing shard": 1}
+    shutil.rmtree(os.fsencode(path) + b"/a\xff")
+    assert verify(path, since=tmp_path / "m").kinds == {"missing shard": 4}
+
+
+def test_closed_standard_output_leaves_the_exit_code(tmp_path: Path) -> None:
+    """`shardcodec verify data.zarr >&-` in a script, which needs the exit code only, was a traceback with the code 3."""
+    path = hierarchy(tmp_path / "old")
+    command = f"{shlex.quote(sys.executable)} -P -m shardcodec verify {shlex.quote(str(path))} >&-"
+    for expected in (0, 1):
+        done = subprocess.run(
+            command, shell=True, stderr=subprocess.PIPE, check=False, env=python_environment()
+        )
+        assert (done.returncode, done.stderr) == (expected, b"")
+        cut(path / DAMAGED)
