@@ -37,6 +37,7 @@ __all__ = [
     "DaskOption",
     "DryRunOption",
     "ExactlyOption",
+    "ExcludeOption",
     "ExitCode",
     "JsonLinesOption",
     "JsonOption",
@@ -44,6 +45,7 @@ __all__ = [
     "MemoryOption",
     "MetadataOption",
     "OnlyArraysOption",
+    "OnlyOption",
     "Output",
     "PathArgument",
     "ProgressKind",
@@ -100,6 +102,18 @@ PathArgument = Annotated[
 ]
 ArrayOption = Annotated[
     str | None, Option("--array", metavar="NAME", help="Only this array of the group, by its path.")
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    Option(
+        "--only",
+        metavar="PATTERN",
+        help="Only arrays with such a path, such as 'a/*', and the coordinates that they need; may be repeated.",
+    ),
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    Option("--exclude", metavar="PATTERN", help="Leave out such arrays and groups; may be repeated."),
 ]
 ExactlyOption = Annotated[
     bool, Option("--exactly", help="Copy only arrays that are named, without the coordinates that they need.")

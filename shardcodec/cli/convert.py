@@ -27,11 +27,13 @@ from .common import (
     DaskOption,
     DryRunOption,
     ExactlyOption,
+    ExcludeOption,
     ExitCode,
     JsonLinesOption,
     JsonOption,
     MemoryOption,
     OnlyArraysOption,
+    OnlyOption,
     Output,
     ProgressKind,
     ProgressOption,
@@ -104,18 +106,6 @@ CodecsOption = Annotated[
 ]
 LikeOption = Annotated[
     str | None, Option("--like", metavar="ARRAY", help="Take shapes and codecs of this array.")
-]
-OnlyOption = Annotated[
-    list[str] | None,
-    Option(
-        "--only",
-        metavar="PATTERN",
-        help="Only arrays with such a path, such as 'a/*', and the coordinates that they need; may be repeated.",
-    ),
-]
-ExcludeOption = Annotated[
-    list[str] | None,
-    Option("--exclude", metavar="PATTERN", help="Leave out such arrays and groups; may be repeated."),
 ]
 VerifyOption = Annotated[
     Verify, Option("--verify", help="Read new shards again: their checksums, or all of them.")
@@ -338,7 +328,8 @@ def run_part(
         report = run_one_part(file, part, threads=threads, fail_fast=not keep_going, monitor=monitor)
         output.text(report.lines())
         output.end(report)
-        is_done = report.n_written + report.n_skipped == report.n_shards and not report.n_failed
+        n_done = report.n_written + report.n_empty + report.n_skipped
+        is_done = n_done == report.n_shards and not report.n_failed
         return ExitCode.CLEAN if is_done and not report.is_stopped else ExitCode.INCOMPLETE
 
     run_command(work, progress)

@@ -19,12 +19,14 @@ from .common import (
     ArrayOption,
     DaskOption,
     DryRunOption,
+    ExcludeOption,
     ExitCode,
     JsonLinesOption,
     JsonOption,
     KeepGoingOption,
     MemoryOption,
     MetadataOption,
+    OnlyOption,
     Output,
     PathArgument,
     ProgressKind,
@@ -172,9 +174,14 @@ def verify(
         Option(
             "--against",
             metavar="OTHER",
-            help="Compare all elements, and objects of no array, with this source of `convert`.",
+            help="Compare all elements, and objects of no array, with this source of `convert`; attributes too, of Zarr.",
         ),
     ] = None,
+    only: OnlyOption = None,
+    exclude: ExcludeOption = None,
+    exactly: Annotated[
+        bool, Option("--exactly", help="Only arrays that are named, without the coordinates that they need.")
+    ] = False,
     array: ArrayOption = None,
     only_arrays: Annotated[
         bool, Option("--only-arrays", help="Do not check objects that belong to no array, such as tables.")
@@ -212,6 +219,9 @@ def verify(
             since=since,
             manifest=manifest,
             against=against,
+            only=tuple(only or ()),
+            exclude=tuple(exclude or ()),
+            exactly=exactly,
             array=array,
             only_arrays=only_arrays,
             spec=spec_from(metadata),

@@ -1,12 +1,15 @@
 # against.py - what `verify` compares with: another array, and the objects beside it
 # SPDX-License-Identifier: MIT
-"""Compare two arrays of one shape and data type, in any layout, block by block; compare the objects beside arrays."""
+"""Compare two arrays of one shape and data type, in any layout, block by block; compare metadata, and the objects beside arrays."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -14,25 +17,52 @@ import numpy as np
 from ..access.box_reader import Folder
 from ..access.opened_shard import OpenedShard
 from ..access.shard_object import open_object
-from ..errors import ShardError
+from ..errors import ShardError, UnsupportedError
 from ..option_sources import current_options
 from .backup import same_bytes
 from .chunk_check import elements_of, type_of
-from .convert.open_source import open_foreign
-from .convert.source import SourceArray, SourceTree
-from .other_objects import OtherObject, objects_to_compare
-from .related_nodes import Selection, groups_of
+from .convert.open_source import open_foreign, open_source, outermost
+from .convert.source import SourceArray, SourceTree, StoredObjects
+from .documents import Document, consolidated_nodes, group_documents, is_group, root_document
+from .other_objects import OtherObject, OtherObjects, written_documents
+from .related_nodes import Selection, ZarrNodes, groups_of, mended
 from .report import Finding, FindingKind
-from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups
+from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups, find_hierarchy
 from .work import Monitor, in_order
 
-__all__ = ["Comparison", "compared_objects", "missing_nodes"]
+__all__ = [
+    "Comparison",
+    "DifferentArrays",
+    "Reference",
+    "array_differences",
+    "compared_arrays",
+    "compared_objects",
+    "group_differences",
+]
 
 # Decoded bytes of one block.
 BLOCK_NBYTES = 32 << 20
 
+# Attributes of a node that are named, and characters of a value.
+_MAX_NAMED = 20
+_MAX_TEXT = 200
+
+
+class _NotThere:
+    """Stands for an attribute that does not exist."""
+
+    def __str__(self) -> str:
+        return "none"
+
+
+_NOT_THERE = _NotThere()
+
 Ints = tuple[int, ...]
 Box = tuple[slice, ...]
+
+
+class DifferentArrays(ValueError):
+    """Two arrays differ in shape or data type."""
 
 
 class Comparison:
@@ -43,18 +73,34 @@ class Comparison:
     array : ArrayTarget
     other : ArrayTarget or SourceArray
 
+    Attributes
+    ----------
+    problem : str or None
+        Why the elements cannot be compared, only the bytes of objects; None if they can be.
+
     Raises
     ------
-    ValueError
+    DifferentArrays
         They differ in shape or data type.
     UnsupportedError
-        Neither the engine nor zarr decodes one of them.
+        Neither the engine nor zarr decodes one of them, and their objects have no common encoding.
     """
 
     def __init__(self, array: ArrayTarget, other: ArrayTarget | SourceArray) -> None:
-        self._array = array
+        self._array, self._source = array, other
         self._other = other if isinstance(other, ArrayTarget) else None
         self._block_nbytes = BLOCK_NBYTES
+        self.problem: str | None = None
+        self._has_same_objects: bool = self._other is not None and _have_same_objects(array, self._other)
+        try:
+            self._open(other)
+        except UnsupportedError as error:
+            if not self._has_same_objects:
+                raise
+            self.problem = error.message
+
+    def _open(self, other: ArrayTarget | SourceArray) -> None:
+        array = self._array
         self._own = elements_of(array)
         expected = self._own.shape, type_of(array, self._own)
         if isinstance(other, SourceArray):
@@ -64,7 +110,7 @@ class Comparison:
             self._reference = elements_of(other)
             actual = self._reference.shape, type_of(other, self._reference)
         if expected != actual:
-            raise ValueError(
+            raise DifferentArrays(
                 f"{other.place}: expected an array of shape {expected[0]} and data type {expected[1]}, as {array.place} has, "
                 f"got {actual[0]} and {actual[1]}"
             )
@@ -72,8 +118,10 @@ class Comparison:
     @property
     def least_nbytes(self) -> int:
         """Memory of a comparison in bytes: blocks of one inner chunk, and the inner chunks that are decoded for them."""
+        if self.problem is not None:
+            return 0
         readers = self._own, self._reference
-        sizes = [int(math.prod(reader.chunks) * reader.dtype.itemsize) for reader in readers]
+        sizes = [int(math.prod(_chunks_of(reader)) * reader.dtype.itemsize) for reader in readers]
         return 4 * sizes[0] + sum(sizes) * current_options().threads
 
     def limit_blocks(self, nbytes: int) -> None:
@@ -83,39 +131,93 @@ class Comparison:
     @classmethod
     def of(cls, array: ArrayTarget, against: Any, storage_options: Mapping[str, Any] | None) -> Self:
         """Return the comparison with an array, or with the array of the same name in a group; any source of `convert`."""
+        selection = Selection(nodes=frozenset({array.name}))
+        return cls.with_one_of(array, Reference(against, storage_options, selection, array.name or None))
+
+    @classmethod
+    def with_one_of(cls, array: ArrayTarget, reference: Reference) -> Self:
+        """Return the comparison with the array of the same name in a hierarchy."""
         if array.layout is None:
             raise ValueError("against: expected a shard inside of its array, got one without an array")
-        tree = open_foreign(against, current_options(), Selection(nodes=frozenset({array.name})))
-        if tree is not None:
-            return cls(array, _named(tree, array.name))
-        arrays = find_arrays(against, array=array.name or None, storage_options=storage_options)
-        return cls(array, next(arrays))
+        return cls(array, reference.array(array.name))
 
     def further_shards(self) -> Iterator[ShardTarget]:
         """Yield the shards of the grid that are not stored here and may be stored in the other array."""
         if self._array.only is not None:
             return
-        other, own = self._other, self._array.object_spec
-        if other is not None and other.is_readable and other.object_spec.shard_shape == own.shard_shape:
-            positions: Iterator[Ints] = (shard.coords for shard in other.shards() if shard.coords is not None)
-        else:
-            positions = itertools.product(*map(range, self._array.shard_grid))
-        for coords in positions:
+        stored = _flat_positions(self._array)
+        for coords in self._stored_in_other():
             shard = self._array.shard(coords)
-            if not shard.is_stored:
+            if not (shard.is_stored if stored is None else _flat(coords, self._array.shard_grid) in stored):
                 yield shard
+
+    def _stored_in_other(self) -> Iterator[Ints]:
+        """Yield the positions in the grid of this array of which the other one stores elements; all if it does not tell."""
+        array, other = self._array, self._other
+        size = array.object_spec.shard_shape
+        if other is not None and other.is_readable:
+            if other.object_spec.shard_shape == size:
+                yield from (shard.coords for shard in other.shards() if shard.coords is not None)
+                return
+            assert other.keys is not None
+            spec = other.object_spec.shard_shape
+            stored: StoredObjects | None = StoredObjects(other.folder, other.keys, other.counted_shape, spec)
+        else:
+            stored = getattr(self._source, "stored", None)
+        touched = None if stored is None or not size else stored.touched(size)
+        if touched is None:
+            yield from itertools.product(*map(range, array.shard_grid))
+        else:
+            yield from (tuple(map(int, at)) for at in touched)
+
+    def has_same_bytes(self, shard: ShardTarget) -> bool:
+        """Return True if the other array stores the same object, which then has the same elements."""
+        if not self._has_same_objects or self._other is None or shard.coords is None:
+            return False
+        try:
+            with ExitStack() as stack:
+                own, other = (
+                    None if view is None else stack.enter_context(closing(view))
+                    for view in (
+                        open_object(one.array.store, one.key)
+                        for one in (shard, self._other.shard(shard.coords))
+                    )
+                )
+                if own is None or other is None or own.nbytes != other.nbytes:
+                    return False
+                return same_bytes(own, other)
+        except (ShardError, OSError):  # the elements show what is wrong
+            return False
+
+    def metadata_differences(self) -> Iterator[str]:
+        """Yield how the fill values differ."""
+        documents = self._array.document, self._other.document if self._other is not None else {}
+        if self.problem is not None:  # the encoding has the fill value
+            return
+        own, other = (_fill_of(reader) for reader in (self._own, self._reference))
+        if own is None or other is None:
+            if _format(documents[0]) == _format(documents[1]):  # of text, as it is spelt
+                yield from _differences(
+                    *({"fill_value": one.get("fill_value")} for one in reversed(documents))
+                )
+        elif own != other:
+            yield f"fill value: expected {_shown_fill(self._reference)}, got {_shown_fill(self._own)}"
 
     def findings(self, shard: ShardTarget) -> Iterator[Finding]:
         """Yield the blocks of a shard whose elements differ."""
+        if self.has_same_bytes(shard):
+            return
+        if self.problem is not None:
+            yield self._finding(
+                shard, f"the bytes differ, and the elements cannot be compared: {self.problem}"
+            )
+            return
         for box in self._blocks(shard):
             try:
                 own, other = _elements(self._own, box), _elements(self._reference, box)
-            except (
-                ShardError,
-                OSError,
-                ValueError,
-                RuntimeError,
-            ) as error:  # zarr's codecs raise the last two
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a codec of zarr or a source raises
                 yield self._finding(shard, f"the elements of {_shown(box)} cannot be compared: {error}")
                 continue
             differs = _differs(own, other)
@@ -133,14 +235,15 @@ class Comparison:
     def _blocks(self, shard: ShardTarget) -> Iterator[Box]:
         """Yield boxes of the array that cover a shard; each has whole inner chunks, and at least one."""
         assert shard.coords is not None
-        sizes = self._own.shards or self._own.chunks
+        chunks = _chunks_of(self._own)
+        sizes = self._array.object_spec.shard_shape
         low = [i * size for i, size in zip(shard.coords, sizes, strict=True)]
         high = [min(a + size, n) for a, size, n in zip(low, sizes, self._own.shape, strict=True)]
-        steps = list(self._own.chunks)
+        steps = list(chunks)
         for axis in reversed(range(len(steps))):
             rest = self._own.dtype.itemsize * math.prod(steps) // steps[axis]
-            most = self._block_nbytes // max(1, rest) // self._own.chunks[axis] * self._own.chunks[axis]
-            steps[axis] = max(self._own.chunks[axis], min(most, sizes[axis]))
+            most = self._block_nbytes // max(1, rest) // chunks[axis] * chunks[axis]
+            steps[axis] = max(chunks[axis], min(most, sizes[axis]))
         axes = zip(low, high, steps, strict=True)
         for starts in itertools.product(*(range(a, b, step) for a, b, step in axes)):
             yield tuple(slice(a, min(a + step, b)) for a, step, b in zip(starts, steps, high, strict=True))
@@ -162,53 +265,273 @@ class _SourceElements:
         return out
 
 
-def _named(tree: SourceTree, name: str) -> SourceArray:
-    """Return the array of a name; raise `FileNotFoundError` if there is none."""
-    for array in tree.arrays:
-        if array.name == name:
-            return array
-    raise FileNotFoundError(f"against: expected an array {name!r} at {tree.place}, but there is none")
+# ---- the other hierarchy
 
 
-# ---- arrays and groups
+class Reference:
+    """The other hierarchy, any source of `convert`, opened once.
+
+    Parameters
+    ----------
+    against : object
+    storage_options : mapping or None
+    selection : Selection
+        The nodes that are compared.
+    array : str, optional
+        The only array.
+
+    Attributes
+    ----------
+    tree : SourceTree or None
+        A source that is not one of Zarr v2 or v3.
+    root : Folder or None
+        The hierarchy of Zarr; None for a shard.
+    arrays : mapping
+        The chosen arrays, by path.
+    groups : mapping
+        Folders and documents of the groups of Zarr, by path.
+    notes : list of str
+        Sentences on what was not compared.
+    names : set of str
+        Chosen arrays and groups, also those whose document is lost and only in consolidated metadata.
+    """
+
+    def __init__(
+        self,
+        against: Any,
+        storage_options: Mapping[str, Any] | None,
+        selection: Selection,
+        array: str | None = None,
+    ) -> None:
+        self._against, self._storage_options, self._selection = against, storage_options, selection
+        self.tree: SourceTree | None = open_foreign(against, current_options(), selection)
+        self.root: Folder | None = None
+        self.arrays: dict[str, ArrayTarget | SourceArray] = {}
+        self.groups: dict[str, tuple[Folder, Document]] = {}
+        self._all: dict[str, ArrayTarget] = {}
+        self.notes: list[str] = []
+        if self.tree is not None:
+            self.place: str = self.tree.place
+            self.notes.append(f"attributes were not compared: {self.place} is no hierarchy of Zarr v2 or v3")
+            self.arrays.update((one.name, one) for one in self.tree.arrays)
+            # without a selection of its own each array that is not opened is a chosen one
+            unchosen = self.tree.unchosen if selection.nodes is not None else ()
+            left = [one.name for one in self.tree.left]
+            kept = set(self.tree.groups)
+            if selection.only or selection.exclude:
+                kept = selection.groups(self.tree.groups, self.arrays)
+            self.names: set[str] = {*self.arrays, *unchosen, *left, *kept}
+            return
+        self.place = str(against)
+        self.root = find_hierarchy(against, storage_options)
+        found = find_arrays(against, array=array, storage_options=storage_options)
+        self._all = {one.name: one for one in found}
+        document = None if self.root is None or array is not None else root_document(self.root)
+        lost: set[str] = set()
+        if self.root is not None and document is not None and is_group(document):
+            for name, folder, node in group_documents(self.root, document):
+                self.groups[name] = folder, node
+            for name, (folder, node) in self.groups.items():
+                lost.update(path for path, _, _ in consolidated_nodes(folder, node, name))
+        names = {*self._all, *lost} - self.groups.keys()
+        if self.root is not None and (selection.only or selection.exclude):
+            names = selection.arrays(names, ZarrNodes(self.root))
+            kept = selection.groups(self.groups, names)
+        else:
+            kept = set(self.groups)
+        self.arrays.update((name, one) for name, one in self._all.items() if name in names)
+        self.names = {*names, *kept}
+
+    def array(self, name: str) -> ArrayTarget | SourceArray:
+        """Return an array; raise `FileNotFoundError` if there is none."""
+        if name not in self.arrays:
+            left = {} if self.tree is None else {one.name: one.problem for one in self.tree.left}
+            if name in left:
+                raise UnsupportedError(left[name])
+            raise FileNotFoundError(f"against: expected an array {name!r} at {self.place}, but there is none")
+        return self.arrays[name]
+
+    def missing(self, known: set[str]) -> Iterator[str]:
+        """Yield the nodes that are not `known`, by path; those in such a group are not named."""
+        missing = {name for name in self.names if name and name not in known}
+        yield from sorted(name for name in missing if groups_of([name]).isdisjoint(missing))
+
+    def others(self, array: str | None) -> OtherObjects | None:
+        """Return the objects that belong to no array and that a copy should have; None for a shard, and for other formats."""
+        if self.root is None:
+            return None
+        documents = {name: written_documents(one.document) for name, one in self._all.items()}
+        documents |= {name: written_documents(node) for name, (_, node) in self.groups.items()}
+        chosen: tuple[str, ...] | None = None
+        left: frozenset[str] = frozenset()
+        if array is not None:
+            chosen = tuple(self._all)
+        elif self._selection.only or self._selection.exclude:
+            left = frozenset({*self._all, *self.groups} - self.names)
+            matched = filter(self._selection.matches, filter(None, self.groups))
+            chosen = outermost({*self.arrays, *matched}) if self._selection.only else None
+        return OtherObjects(self.root, self._all, documents, chosen=chosen, checks_names=False, left=left)
+
+    @cached_property
+    def converted(self) -> tuple[dict[str, SourceArray], Mapping[str, Mapping[str, Any]]]:
+        """The arrays and the attributes of groups as `convert` takes them to Zarr v3; empty if it does not take them."""
+        return _converted(self._against, self._storage_options)
 
 
-def missing_nodes(
-    against: Any, known: Collection[str], storage_options: Mapping[str, Any] | None
+def _converted(
+    place: Any, storage_options: Mapping[str, Any] | None
+) -> tuple[dict[str, SourceArray], Mapping[str, Mapping[str, Any]]]:
+    try:
+        tree = open_source(place, current_options(), others="none", storage_options=storage_options)
+    except (ShardError, OSError, ValueError):
+        return {}, {}
+    return {one.name: one for one in tree.arrays}, tree.groups
+
+
+def compared_arrays(
+    arrays: list[ArrayTarget],
+    target: Any,
+    against: Any,
+    selection: Selection,
+    array: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[list[ArrayTarget], Reference | None]:
+    """Return the arrays of a target that are chosen, and the other hierarchy, if there is one.
+
+    Raises
+    ------
+    FileNotFoundError
+        A pattern fits no array or group, or the two hierarchies have no array in common.
+    """
+    names, nodes = {one.name for one in arrays}, set()
+    if selection.is_part:
+        root = find_hierarchy(target, storage_options)
+        nodes = names | ({name for name, _ in find_groups(target, storage_options)} if root else set())
+        chosen = selection.arrays(names, ZarrNodes(root)) if root is not None else set()
+        arrays = [one for one in arrays if one.name in chosen]
+        names = chosen
+    reference = None
+    if against is not None:
+        nodes_of_other = selection if selection.is_part else Selection(nodes=frozenset(names))
+        reference = Reference(
+            against, storage_options, nodes_of_other, None if array is None else arrays[0].name
+        )
+    if reference is not None:
+        nodes |= reference.names
+    if selection.is_part and (unknown := selection.unknown(nodes)):
+        raise FileNotFoundError(
+            f"{target}: expected an array or a group that matches {unknown!r}, but there is none"
+        )
+    if reference is not None and arrays and names.isdisjoint(reference.names):
+        reference.array(arrays[0].name)  # it raises the error
+    return arrays, reference
+
+
+# ---- metadata
+
+
+def array_differences(own: ArrayTarget, reference: Reference) -> Iterator[str]:
+    """Yield how attributes and names of axes differ from those of the other array of Zarr."""
+    other = reference.arrays.get(own.name)
+    if not isinstance(other, ArrayTarget) or own.only is not None:
+        return
+    expected, actual = _array_metadata(other), _array_metadata(own)
+    if _format(own.document) != _format(other.document):
+        converted = reference.converted[0].get(own.name)
+        if converted is None or _format(own.document) != 3:
+            reference.notes.append(f"{own.place}: attributes were not compared with those of another format")
+            return
+        names = converted.dimension_names
+        expected = {"attributes": converted.attributes, "dimension_names": _names(names)}
+    yield from _differences(expected, actual)
+
+
+def group_differences(
+    name: str, folder: Folder, document: Document, reference: Reference, known: set[str]
 ) -> Iterator[str]:
-    """Yield the arrays and groups of another hierarchy that are not `known`, by path; those in such a group are not named."""
-    tree = open_foreign(against, current_options(), Selection(nodes=frozenset()))
-    if tree is not None:
-        names = {*tree.unchosen, *tree.groups}
-    else:
-        arrays = find_arrays(against, storage_options=storage_options)
-        groups = find_groups(against, storage_options)
-        names = {*(array.name for array in arrays), *(name for name, _ in groups)}
-    missing = {name for name in names if name and name not in known}
-    yield from sorted(name for name in missing if groups_of([name]).isdisjoint(missing))
+    """Yield how the attributes of a group differ from those of the other one; they may name only nodes that are `known`."""
+    if reference.root is None:
+        return
+    actual = _attributes(folder, document)
+    if name not in reference.groups:
+        if actual and name not in reference.names and name in known:
+            yield "only this hierarchy has this group, which has attributes"
+        return
+    other_folder, other = reference.groups[name]
+    expected = _attributes(other_folder, other)
+    if _format(document) != _format(other):
+        converted = reference.converted[1].get(name)
+        if converted is None or _format(document) != 3:
+            reference.notes.append(f"{folder!r}: attributes were not compared with those of another format")
+            return
+        expected = converted
+    part = mended(name, expected, known.__contains__)
+    if not _same(part, actual):
+        yield from _differences({"attributes": expected}, {"attributes": actual})
+
+
+def _array_metadata(array: ArrayTarget) -> dict[str, Any]:
+    attributes = _attributes(array.folder, array.document)
+    return {"attributes": attributes, "dimension_names": _names(array.document.get("dimension_names"))}
+
+
+def _attributes(folder: Folder, document: Document) -> Mapping[str, Any]:
+    given = document.get("attributes") if _format(document) == 3 else folder.document(".zattrs")
+    return given if isinstance(given, Mapping) else {}
+
+
+def _names(given: Any) -> list[Any] | None:
+    """Return the names of axes; None if no axis has one."""
+    return None if not given or all(name is None for name in given) else list(given)
+
+
+def _format(document: Document) -> Any:
+    return document.get("zarr_format")
+
+
+def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in expected.items():
+        if _same(value, actual[name]):
+            continue
+        if name != "attributes":
+            yield f"{name}: expected {_text(value)}, got {_text(actual[name])}"
+            continue
+        keys = [
+            key
+            for key in {**value, **actual[name]}
+            if not _same(value.get(key, _NOT_THERE), actual[name].get(key, _NOT_THERE))
+        ]
+        for key in keys[:_MAX_NAMED]:
+            one, other = (_text(given.get(key, _NOT_THERE)) for given in (value, actual[name]))
+            yield f"attribute {key!r}: expected {one}, got {other}"
+        if len(keys) > _MAX_NAMED:
+            yield f"{len(keys) - _MAX_NAMED} more attributes differ"
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or json.dumps(one, sort_keys=True, default=str) == json.dumps(
+        other, sort_keys=True, default=str
+    )
+
+
+def _text(value: Any) -> str:
+    text = str(value) if value is _NOT_THERE else json.dumps(value, default=str)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
 
 # ---- objects that belong to no array
 
 
 def compared_objects(
-    against: Any,
+    others: OtherObjects,
     root: Folder,
-    array: str | None,
-    storage_options: Mapping[str, Any] | None,
     monitor: Monitor,
     n_threads: int,
 ) -> Iterator[tuple[str, tuple[FindingKind, str] | None]]:
     """Compare the objects of another hierarchy that belong to no array with those of the same names below a root.
 
-    Nothing is compared if `against` is a single shard or not a hierarchy of zarr. Only objects in the folder of `array` count
-    if it is not None. Yields the path of each object below the root, and the difference or None.
+    Yields the path of each object below the root, and the difference or None.
     """
-    if open_foreign(against, current_options(), Selection(nodes=frozenset())) is not None:
-        return
-    others = objects_to_compare(against, storage_options, array=array)
-    if others is None:
-        return
     store = others.store
 
     def compare(item: OtherObject) -> tuple[str, tuple[FindingKind, str] | None]:
@@ -247,6 +570,49 @@ def _difference(expected: OpenedShard | None, actual: OpenedShard | None) -> tup
 def _close(view: OpenedShard | None) -> None:
     if view is not None:
         view.close()
+
+
+def _have_same_objects(array: ArrayTarget, other: ArrayTarget) -> bool:
+    """Return True if equal objects at equal positions have equal elements."""
+    if array.layout is None or other.layout is None or not (array.is_readable and other.is_readable):
+        return False
+    return array.counted_shape == other.counted_shape and array.encoding == other.encoding
+
+
+def _chunks_of(elements: Any) -> Ints:
+    """Return the shape of a chunk; of a grid with several shapes that of the array."""
+    try:
+        return tuple(elements.chunks)
+    except NotImplementedError:
+        return tuple(max(1, n) for n in elements.shape)
+
+
+def _flat(coords: Ints, grid: Ints) -> int:
+    at = 0
+    for i, n in zip(coords, grid, strict=True):
+        at = at * n + i
+    return at
+
+
+def _flat_positions(array: ArrayTarget) -> set[int] | None:
+    """Return the positions of the stored shards in the order of the grid, from one listing; None if the store cannot list."""
+    if not array.store.supports_listing:
+        return None
+    return {_flat(shard.coords, array.shard_grid) for shard in array.shards() if shard.coords is not None}
+
+
+def _fill_of(elements: Any) -> bytes | None:
+    """Return the bits of the fill value in native byte order; None if it has none, or is no number."""
+    fill, dtype = getattr(elements, "fill_value", None), elements.dtype
+    if fill is None or dtype.kind in "OT" or not hasattr(fill, "dtype"):
+        return None
+    return np.asarray(fill, dtype.newbyteorder("=")).tobytes()
+
+
+def _shown_fill(elements: Any) -> str:
+    fill = elements.fill_value
+    bits = np.asarray(fill, elements.dtype.newbyteorder(">")).tobytes().hex()
+    return f"{fill} ({bits})" if fill != fill else str(fill)
 
 
 def _elements(array: Any, box: Box) -> Any:

@@ -9,6 +9,7 @@ read no other ones. Nothing says what other objects should be, except a manifest
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -56,8 +57,8 @@ class BesideArrays:
     root : Folder
     arrays : sequence of ArrayTarget
         The arrays that are verified.
-    chosen : str or None
-        The name of the only array; None for all.
+    chosen : collection of str or None
+        The names of the only arrays; None for all.
     old, new : OldManifest or None, Manifest or None
     only_arrays : bool
         Leave out the objects that belong to no array.
@@ -72,7 +73,7 @@ class BesideArrays:
         self,
         root: Folder,
         arrays: Sequence[ArrayTarget],
-        chosen: str | None,
+        chosen: Collection[str] | None,
         old: OldManifest | None,
         new: Manifest | None,
         *,
@@ -93,9 +94,7 @@ class BesideArrays:
             self._groups = list(group_documents(root, of_root))
             names |= {name: _names_of(document) for name, _, document in self._groups}
         self._names = names
-        self._others = OtherObjects(
-            root, by_name, names, chosen=None if chosen is None else list(by_name), checks_names=False
-        )
+        self._others = OtherObjects(root, by_name, names, chosen=chosen, checks_names=False)
 
     def parts(
         self, compared: Collection[str], monitor: Monitor, n_threads: int
@@ -222,6 +221,8 @@ class BesideArrays:
                 name = entry.name
                 reason = entry.reason if isinstance(entry, LeftObject) else "it belongs to no array"
                 if isinstance(sha256, Exception):
+                    if name in compared:  # the comparison has read it, too
+                        continue
                     yield self._finding(FindingKind.UNREADABLE, name, f"it cannot be read: {sha256}")
                     continue
                 if isinstance(entry, LeftObject) and entry.is_unreadable:
@@ -297,7 +298,8 @@ class BesideArrays:
         """Yield the objects of the manifest that are not stored any more."""
         if self._old is None or not self._root.store.supports_listing:
             return
-        for name in self._old.missing_objects("" if self._chosen is None else f"{self._chosen}/"):
+        folders = [""] if self._chosen is None else [f"{name}/" for name in self._chosen]
+        for name in itertools.chain.from_iterable(map(self._old.missing_objects, folders)):
             array = self._others.array_of(name)
             is_chunk = array is not None and array.is_chunk(self._root.prefix + name)
             if is_chunk or not self._only_arrays:

@@ -29,6 +29,7 @@ __all__ = [
     "StoredDocuments",
     "array_documents",
     "consolidated",
+    "consolidated_nodes",
     "document_of",
     "encoded_document",
     "further_members",
@@ -163,7 +164,7 @@ def _nodes(
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the groups and arrays below a group: path, folder, and the document or what is wrong with it."""
     if not folder.store.supports_listing:
-        yield from _consolidated(folder, document, name)
+        yield from consolidated_nodes(folder, document, name)
         return
     for child in folder.store.names(folder.prefix, left):
         if child in DOCUMENTS:  # some stores raise for keys below it
@@ -180,7 +181,7 @@ def _nodes(
             yield from _nodes(below, node, path, left)
 
 
-def _consolidated(
+def consolidated_nodes(
     folder: Folder, document: Document, name: str
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the nodes of the consolidated metadata, for a store that cannot list."""

@@ -21,16 +21,13 @@ from ..storage.store import LeftFolder, Store
 from .backup import UnreadableObject, old_object
 from .documents import (
     DOCUMENTS,
-    group_documents,
-    is_group,
     is_own_name,
     node_path,
     object_name,
-    root_document,
 )
 from .related_nodes import groups_of, is_below
 from .report import Fact, Record, format_count, format_nbytes
-from .targets import ArrayTarget, find_arrays, find_groups, find_hierarchy
+from .targets import ArrayTarget, find_groups, find_hierarchy
 from .webknossos import DATA_SET, MendedObject, mended_data_set
 from .work import Monitor, in_order
 
@@ -44,7 +41,6 @@ __all__ = [
     "count_objects",
     "left_folder",
     "left_object",
-    "objects_to_compare",
     "other_objects",
     "written_documents",
 ]
@@ -334,29 +330,6 @@ def other_objects(
         chosen=names if is_chosen else None,
         whole=frozenset(whole),
         nodes={*names, *groups_of(names)} if is_chosen else None,
-    )
-
-
-def objects_to_compare(
-    target: Any, storage_options: Mapping[str, Any] | None, *, array: str | None
-) -> OtherObjects | None:
-    """Return the objects that belong to no array and that a copy of a hierarchy should have; None for one shard.
-
-    With the name of an `array` only those in its folder.
-    """
-    root = find_hierarchy(target, storage_options)
-    if root is None:
-        return None
-    arrays = {
-        found.name: found for found in find_arrays(target, array=array, storage_options=storage_options)
-    }
-    documents = {name: written_documents(found.document) for name, found in arrays.items()}
-    of_root = root_document(root)
-    if array is None and of_root is not None and is_group(of_root):
-        for name, _, document in group_documents(root, of_root):
-            documents[name] = written_documents(document)
-    return OtherObjects(
-        root, arrays, documents, chosen=None if array is None else list(arrays), checks_names=False
     )
 
 

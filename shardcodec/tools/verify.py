@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -30,9 +30,19 @@ from ..options import Options
 from ..storage.files import pending_journal
 from ..storage.kinds import placed_options
 from ..storage.waiting import retry
-from .against import Comparison, compared_objects, missing_nodes
+from .against import (
+    Comparison,
+    DifferentArrays,
+    Reference,
+    array_differences,
+    compared_arrays,
+    compared_objects,
+    group_differences,
+)
 from .beside_arrays import BesideArrays, different_hash
 from .chunk_check import ChunkCheck, Level, LevelName
+from .convert.open_source import selection_of
+from .documents import Document, group_documents, is_group, root_document
 from .hashed_object import HashedObject
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
@@ -44,6 +54,7 @@ from .manifest import (
     old_manifest,
     path_of_shard,
 )
+from .other_objects import OtherObjects
 from .report import MAX_FINDINGS, Finding, FindingKind
 from .survey import survey
 from .targets import (
@@ -51,7 +62,6 @@ from .targets import (
     ForeignObject,
     ShardTarget,
     find_arrays,
-    find_groups,
     find_hierarchy,
     lasting_state,
 )
@@ -156,12 +166,21 @@ class ShardVerifier:
         False if neither the engine nor zarr has the data type and the codecs of the inner chunks.
     """
 
-    def __init__(self, array: ArrayTarget, task: VerifyTask, options: Options, budget: MemoryBudget) -> None:
+    def __init__(
+        self,
+        array: ArrayTarget,
+        task: VerifyTask,
+        options: Options,
+        budget: MemoryBudget,
+        reference: Reference | None = None,
+    ) -> None:
         self._array = array
         self.task = task
-        self.comparison: Comparison | None = (
-            None if task.against is None else Comparison.of(array, task.against, task.storage_options)
-        )
+        self.comparison: Comparison | None = None
+        if reference is not None:
+            self.comparison = Comparison.with_one_of(array, reference)
+        elif task.against is not None:
+            self.comparison = Comparison.of(array, task.against, task.storage_options)
         share = self._share(options, budget)
         self.n_threads: int = share.n_threads
         one_thread = replace(options, threads=1)
@@ -285,6 +304,9 @@ def verify(
     since: str | os.PathLike[str] | None = None,
     manifest: str | os.PathLike[str] | None = None,
     against: Any = None,
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    exactly: bool = False,
     array: str | None = None,
     only_arrays: bool = False,
     spec: ShardSpec | None = None,
@@ -320,7 +342,11 @@ def verify(
     against : path-like, URL, zarr store or array-like, optional
         An array with the same elements, in any layout, or the group with such arrays: any source of `convert`. All elements of the
         checked shards are compared, bit by bit. `target` must have all arrays and groups of the other group, and its objects that
-        belong to no array with the same bytes. Attributes are not compared.
+        belong to no array with the same bytes; of Zarr v2 and v3 also attributes, names of axes and fill values.
+    only, exclude : str or sequence of str, optional
+        Patterns of the arrays and groups that are checked, as for `convert`: a part of a hierarchy can be compared with `against`.
+    exactly : bool
+        Check only the arrays that `only` names, as for `convert`.
     array : str, optional
         Only this array, by its path in the group.
     only_arrays : bool
@@ -376,16 +402,28 @@ def verify(
         needs_states = new is not None and not new.has_hashes
         task = VerifyTask(Level(level), needs_states, needs_hashes, absolute_place(against), storage_options)
         pool = ShardPool(target, spec, options, against=task.against)
+        arrays: Iterable[ArrayTarget]
         arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
-        run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, on_shard)
+        selection = selection_of(only, exclude, exactly=exactly)
+        reference = None
+        if against is not None or selection.is_part:
+            if array is not None and selection.is_part:
+                raise ValueError(
+                    "expected `array` (--array), or `only` and `exclude` (--only, --exclude), got both"
+                )
+            arrays, reference = compared_arrays(
+                list(arrays), target, task.against, selection, array, storage_options
+            )
+        run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, on_shard, reference)
         for one in arrays:
             run.add(one)
             if run.is_stopped:
                 break
-        if array is None:
+        is_part = array is not None or selection.is_part
+        if not is_part:
             run.find_lost_arrays()
         if spec is None:
-            run.check_beside_arrays(target, array, only_arrays=only_arrays)
+            run.check_beside_arrays(target, array, is_part=is_part, only_arrays=only_arrays)
         return run.report(str(target))
 
 
@@ -401,7 +439,9 @@ class _VerifyRun:
         new: Manifest | None,
         fail_fast: bool,
         on_shard: OnShard | None,
+        reference: Reference | None,
     ) -> None:
+        self._reference = reference
         self._task, self._pool = task, pool
         self._sample, self._old, self._new, self._fail_fast = sample, old, new, fail_fast
         self._monitor, self._on_shard = pool.run.monitor, on_shard
@@ -428,6 +468,7 @@ class _VerifyRun:
             n_documents=self._n_documents,
             n_unchecked=self._n_unchecked,
             unchecked=tuple(self._unchecked),
+            notes=() if self._reference is None else tuple(self._reference.notes),
         )
 
     def add(self, array: ArrayTarget) -> None:
@@ -443,6 +484,8 @@ class _VerifyRun:
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         counts: Counter[str] = Counter()
         work = self._work(array)
+        if self.is_stopped:
+            return
         if not work.decodes:
             detail = f"neither shardcodec nor zarr decodes {array.data_type} with the codec {array.foreign_codec}: only "
             detail += "that no chunk is empty" if array.is_plain else "indexes"
@@ -485,30 +528,50 @@ class _VerifyRun:
                     return
 
     def _work(self, array: ArrayTarget) -> ShardVerifier:
-        """Return the work on an array; elements that cannot be compared are a finding, and the shards are verified."""
+        """Return the work on an array; what is different, or cannot be compared, is a finding, and the shards are verified."""
+        reference, pool = self._reference, self._pool
+        if self._task.against is None or reference is None:
+            return ShardVerifier(array, self._task, pool.options, pool.budget)
         try:
-            return ShardVerifier(array, self._task, self._pool.options, self._pool.budget)
+            reference.array(array.name)
+            for detail in array_differences(array, reference):
+                self._note(_of_array(array, FindingKind.DIFFERENT, detail))
+            work = ShardVerifier(array, self._task, pool.options, pool.budget, reference)
+            for detail in () if work.comparison is None else work.comparison.metadata_differences():
+                self._note(_of_array(array, FindingKind.DIFFERENT, detail))
+            return work
         except UnsupportedError as error:
-            if self._task.against is None:
-                raise
             detail = f"the elements cannot be compared: {error.message}"
-            self._note(_of_array(array, FindingKind.DIFFERENT, detail))
+        except FileNotFoundError:
+            detail = "only this hierarchy has this array"
+        except DifferentArrays as error:
+            if not array.name:  # the user has named the two arrays, and nothing else is compared
+                raise
+            detail = str(error)
+        except (ShardError, OSError) as error:
+            detail = f"the elements cannot be compared: {error}"
+        self._note(_of_array(array, FindingKind.DIFFERENT, detail))
         task = replace(self._task, against=None)
         return ShardVerifier(array, task, self._pool.options, self._pool.budget)
 
-    def check_beside_arrays(self, target: Any, array: str | None, *, only_arrays: bool) -> None:
+    def check_beside_arrays(
+        self, target: Any, array: str | None, *, is_part: bool, only_arrays: bool
+    ) -> None:
         """Check the documents. Compare the objects that belong to no array with the other hierarchy and the manifest."""
         root = find_hierarchy(target, self._pool.run.storage_options)
         if self.is_stopped or root is None or any(one.is_2022 for one in self._targets):
             return
         compared: set[str] = set()
-        if self._task.against is not None and array is None:
-            self._find_missing_nodes(target, root)
-        if self._task.against is not None and not only_arrays and not self.is_stopped:
-            compared = self._compare_objects(root, array)
+        reference = self._reference if self._task.against is not None else None
+        if reference is not None and array is None:
+            self._compare_nodes(root, reference)
+        others = None if reference is None or only_arrays else reference.others(array)
+        if others is not None and not self.is_stopped:
+            compared = self._compare_objects(root, others)
         if self.is_stopped:
             return
-        beside = BesideArrays(root, self._targets, array, self._old, self._new, only_arrays=only_arrays)
+        chosen = [one.name for one in self._targets] if is_part else None
+        beside = BesideArrays(root, self._targets, chosen, self._old, self._new, only_arrays=only_arrays)
         with closing(beside.parts(compared, self._monitor, self._pool.options.threads)) as parts:
             for part in parts:
                 if isinstance(part, UncheckedPart):
@@ -520,34 +583,38 @@ class _VerifyRun:
         self._n_documents = beside.n_documents
         self._n_other_objects += beside.n_compared
 
-    def _find_missing_nodes(self, target: Any, root: Folder) -> None:
-        """Report the arrays and groups that only the other hierarchy has."""
-        options = self._pool.run.storage_options
+    def _compare_nodes(self, root: Folder, reference: Reference) -> None:
+        """Report the arrays and groups that only the other hierarchy has, and the attributes of groups that differ."""
         known = {one.name for one in self._targets}
         if any(
             not one.name and not one.is_group for one in self._targets
         ):  # an array is compared with any other one
             return
-        known.update(name for name, _ in find_groups(target, options))
-        for name in missing_nodes(self._task.against, known, options):
-            self._monitor.check()
-            shown = root.store.path(root.prefix + name) or root.prefix + name
+        document = root_document(root)
+        groups: list[tuple[str, Folder, Document]] = []
+        if document is not None and is_group(document):
+            groups = list(group_documents(root, document))
+        known.update(name for name, _, _ in groups)
+        for name in reference.missing(known):
             detail = "only the other hierarchy has this array or group"
-            self._note(Finding(FindingKind.MISSING_OBJECT, shown, detail, name, recoverable=False))
+            self._note_node(root, FindingKind.MISSING_OBJECT, name, detail)
             if self.is_stopped:
                 return
+        for name, folder, group in groups:
+            for detail in group_differences(name, folder, group, reference, known):
+                self._note_node(root, FindingKind.DIFFERENT, name, detail)
+                if self.is_stopped:
+                    return
 
-    def _compare_objects(self, root: Folder, array: str | None) -> set[str]:
+    def _note_node(self, root: Folder, kind: FindingKind, name: str, detail: str) -> None:
+        self._monitor.check()
+        shown = root.store.path(root.prefix + name) or root.prefix + name
+        self._note(Finding(kind, shown, detail, name, recoverable=False))
+
+    def _compare_objects(self, root: Folder, others: OtherObjects) -> set[str]:
         """Compare the objects that belong to no array with those of the other hierarchy; return their names."""
         compared = set()
-        for name, difference in compared_objects(
-            self._task.against,
-            root,
-            array,
-            self._task.storage_options,
-            self._monitor,
-            self._pool.options.threads,
-        ):
+        for name, difference in compared_objects(others, root, self._monitor, self._pool.options.threads):
             self._n_other_objects += 1
             compared.add(name)
             if difference is not None:

@@ -202,6 +202,8 @@ class VerifyReport(Report):
         Arrays and objects that could not be checked, or not completely.
     unchecked : tuple of UncheckedPart
         The first `MAX_UNCHECKED` of them.
+    notes : tuple of str
+        Sentences on what is not compared with this kind of hierarchy.
     """
 
     schema: ClassVar[str] = "shardcodec.verify"
@@ -218,6 +220,7 @@ class VerifyReport(Report):
     n_documents: int = 0
     n_unchecked: int = 0
     unchecked: tuple[UncheckedPart, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def facts(self) -> Iterator[Fact]:
         """Yield the listed findings, the result as names and texts, and what to do next.
@@ -235,6 +238,7 @@ class VerifyReport(Report):
             yield "", f"{format_count(self.n_documents, 'document')} of metadata checked"
         if self.n_other_objects:
             yield "", f"{format_count(self.n_other_objects, 'other object')} compared"
+        yield from (("", note) for note in self.notes[:MAX_NAMED])
         yield from self._unchecked_facts()
         if not self.is_complete:
             yield "", "stopped at the first finding"

@@ -19,6 +19,7 @@ from spec_json import array_2022, hierarchy_2022
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, repair, verify
+from shardcodec.tools.targets import ArrayTarget
 from shardcodec.transformer import open_2022
 
 OTHERS = {".hidden": b"h", "empty": b"", "labels/table.parquet": bytes(3 << 20), "0/notes.txt": b"n"}
@@ -176,3 +177,155 @@ def test_against_the_2022_format_and_codecs_that_only_zarr_has(tmp_path: Path) -
     assert verify(tmp_path / "d.zarr", against=tmp_path / "c.zarr").n_findings == 0
     array[25] = 1
     assert verify(tmp_path / "d.zarr", against=tmp_path / "c.zarr").n_findings == 1
+
+
+def damaged_document(path: Path, **members: Any) -> None:
+    document = json.loads(path.read_text())
+    document.update(members)
+    path.write_text(json.dumps(document))
+
+
+def small_hierarchy(path: Path) -> None:
+    """Make arrays of several kinds, with attributes and names of axes."""
+    with quiet():
+        group = zarr.create_group(path, attributes={"title": "first"})
+        for name, how in {"plain": {}, "sharded": {"shards": (8, 8)}}.items():
+            array = group.create_array(
+                name,
+                shape=(16, 16),
+                chunks=(4, 4),
+                dtype="f4",
+                attributes={"units": "m"},
+                dimension_names=("y", "x"),
+                **how,
+            )
+            array[:8] = np.arange(128).reshape(8, 16) + 1
+        group.create_array("text", shape=(3,), dtype="str")[...] = np.array(["a", "b", "c"], dtype=object)
+        deep = group.create_group("deep", attributes={"n": 1})
+        deep.create_array("a", data=np.arange(3))
+
+
+PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "attribute of an array": ("plain", {"attributes": {"units": "km"}}),
+    "attribute that is missing": ("sharded", {"attributes": {}}),
+    "attribute of the root": ("", {"attributes": {"title": "first", "more": None}}),
+    "attribute of a group": ("deep", {"attributes": {"n": 1.5}}),
+    "name of an axis": ("plain", {"dimension_names": ["y", "z"]}),
+    "names of axes": ("sharded", {"dimension_names": None}),
+    "fill value": ("plain", {"fill_value": -0.0}),
+    "NaN with other bits": ("sharded", {"fill_value": "0x7fc00001"}),
+    "fill value of text": ("text", {"fill_value": "x"}),
+    "data type": ("plain", {"data_type": "int32", "fill_value": 0}),
+    "shape": ("sharded", {"shape": [16, 15]}),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_metadata_that_differ_are_found(kind: str, tmp_path: Path) -> None:
+    """A copy with other attributes was called equal, and one array of another shape ended the comparison of all others."""
+    small_hierarchy(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    convert(tmp_path / "old", tmp_path / "new", shards=1 << 20)
+    name, members = PLANTED[kind]
+    for new in ("copy", "new"):
+        assert verify(tmp_path / new, against=tmp_path / "old").n_findings == 0
+        damaged_document(tmp_path / new / name / "zarr.json", **members)
+        report = verify(tmp_path / new, against=tmp_path / "old")
+        assert {shard.array for shard in report.shards} == {name} and report.kinds["different"] >= 1
+
+
+def test_attributes_of_a_conversion_of_v2_are_compared(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "old", 2)
+    convert(tmp_path / "old", tmp_path / "new")
+    assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
+    damaged_document(tmp_path / "new/0/zarr.json", attributes={"other": 1})
+    report = verify(tmp_path / "new", against=tmp_path / "old")
+    differ = {one.array for shard in report.shards for one in shard.findings if one.kind == "different"}
+    assert differ == {"0"}
+
+
+def test_extra_array_is_found_and_the_others_are_compared(tmp_path: Path) -> None:
+    """An array that only the copy has ended `verify`, and damage of the arrays after it was not found."""
+    small_hierarchy(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    shutil.copytree(tmp_path / "new/deep/a", tmp_path / "new/b")
+    (tmp_path / "new/sharded/c/0/1").unlink()
+    report = verify(tmp_path / "new", against=tmp_path / "old")
+    assert report.kinds == {"different": 1, "missing shard": 1}
+    assert [shard.array for shard in report.shards] == ["b", "sharded"]
+
+
+def test_copied_bytes_are_equal_though_nothing_decodes_them(tmp_path: Path) -> None:
+    """Arrays with a codec that no program here has were called different, though they were copied byte for byte."""
+    small_hierarchy(tmp_path / "old")
+    damaged_document(tmp_path / "old/plain/zarr.json", codecs=[{"name": "bytes"}, {"name": "unheard.of"}])
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
+    path = tmp_path / "new/plain/c/0/0"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    report = verify(tmp_path / "new", against=tmp_path / "old")
+    (shard,) = (one for one in report.shards if one.n_findings)
+    assert shard.shard == str(path) and "cannot be compared" in shard.findings[0].detail
+
+
+@pytest.mark.parametrize(
+    "how", [{"only": "deep"}, {"exclude": ["plain", "text"]}, {"only": "sharded", "exactly": True}]
+)
+def test_part_of_a_hierarchy_is_compared_as_convert_takes_it(how: dict[str, Any], tmp_path: Path) -> None:
+    """`convert --only` made a copy that could not be compared with its source."""
+    small_hierarchy(tmp_path / "old")
+    (tmp_path / "old/deep/notes.txt").write_text("n")
+    convert(tmp_path / "old", tmp_path / "new", **how)
+    assert verify(tmp_path / "new", against=tmp_path / "old", **how).n_findings == 0
+    assert verify(tmp_path / "new", against=tmp_path / "old").n_findings > 0
+    assert len(verify(tmp_path / "old", **how).arrays) == len(verify(tmp_path / "new").arrays)
+    with pytest.raises(FileNotFoundError, match="'nowhere'"):
+        verify(tmp_path / "new", against=tmp_path / "old", only="nowhere")
+    with pytest.raises(ValueError, match="--only"):
+        verify(tmp_path / "new", array="plain", only="plain")
+
+
+def test_array_of_consolidated_metadata_is_missing(tmp_path: Path) -> None:
+    """A copy without an array whose document was lost was called equal, though zarr reads it in the original."""
+    small_hierarchy(tmp_path / "old")
+    with quiet():
+        zarr.consolidate_metadata(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    (tmp_path / "old/plain/zarr.json").unlink()
+    shutil.rmtree(tmp_path / "new/plain")
+    report = verify(tmp_path / "new", against=tmp_path / "old")
+    found = [one for shard in report.shards for one in shard.findings if one.array == "plain"]
+    assert [one.kind for one in found] == ["missing object"]
+
+
+def test_hdf5_is_opened_once_and_attributes_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was opened and walked again for each of its datasets."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for n in range(20):
+            file[f"x{n}"] = np.arange(4)
+    convert(tmp_path / "a.h5", tmp_path / "b.zarr")
+    opened: list[Any] = []
+    init = h5py.File.__init__
+    monkeypatch.setattr(
+        h5py.File, "__init__", lambda self, *args, **how: opened.append(args) or init(self, *args, **how)
+    )
+    report = verify(tmp_path / "b.zarr", against=tmp_path / "a.h5")
+    assert report.n_findings == 0 and sum(isinstance(args[0], str) for args in opened) == 1
+    assert "attributes were not compared" in str(report)
+
+
+def test_absent_shards_are_not_asked_for_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid was walked, 37 us for each absent shard."""
+    with quiet():
+        array = zarr.create_array(tmp_path / "old", shape=(100_000,), chunks=(10,), dtype="i4")
+        array[500:520] = 1
+    convert(tmp_path / "old", tmp_path / "new", chunks=(5,), shards=(50,))
+    asked: list[Any] = []
+    shard = ArrayTarget.shard
+    monkeypatch.setattr(ArrayTarget, "shard", lambda self, at: asked.append(at) or shard(self, at))
+    assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0 and len(asked) < 20
+    (tmp_path / "new/c/10").unlink()
+    assert verify(tmp_path / "new", against=tmp_path / "old").kinds == {"missing shard": 1}

@@ -397,7 +397,12 @@ def test_equal_elements_in_another_layout(tmp_path: Path, shape: tuple[int, int]
     array = filled(tmp_path / "a.zarr")
     with quiet():
         other = zarr.create_array(
-            tmp_path / "b.zarr", shape=(16, 24), chunks=shape, dtype="int32", zarr_format=2
+            tmp_path / "b.zarr",
+            shape=(16, 24),
+            chunks=shape,
+            dtype="int32",
+            zarr_format=2,
+            fill_value=array.fill_value,
         )
     other[...] = array[...]
     assert verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr").n_findings == 0

@@ -174,7 +174,7 @@ class Execution:
                 f"{error}, after {totals.n_written} shards were written; the job can be resumed"
             ) from error
         if n_empty and not totals.is_stopped:
-            totals.n_written += n_empty
+            totals.n_empty += n_empty
             self.monitor.advance(n_empty)
         return totals
 
@@ -318,6 +318,7 @@ def run_report(
         tuple(totals.failures),
         totals.is_stopped,
         totals.others,
+        n_empty=totals.n_empty,
     )
 
 

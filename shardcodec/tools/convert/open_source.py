@@ -54,6 +54,7 @@ from .zarr_source import zarr_source
 __all__ = [
     "open_foreign",
     "open_source",
+    "outermost",
     "selection_of",
     "whole_source",
 ]
@@ -115,7 +116,7 @@ def open_source(
     kept = selection.groups(tree.groups, names) if selection.is_part else set(tree.groups)
     if folders is None:
         groups = () if selection.nodes is not None else filter(selection.matches, filter(None, kept))
-        folders = _outermost({*names, *groups})
+        folders = outermost({*names, *groups})
     if unknown := selection.unknown({*arrays, *tree.groups}):
         raise FileNotFoundError(
             f"{tree.place}: expected an array or a group that matches {unknown!r}, but there is none; there are {_listed(arrays)}"
@@ -163,7 +164,7 @@ def _listed(names: Collection[str]) -> str:
     )
 
 
-def _outermost(paths: Collection[str]) -> tuple[str, ...]:
+def outermost(paths: Collection[str]) -> tuple[str, ...]:
     """Return the paths that are not in the folder of another one."""
     return tuple(sorted(path for path in paths if groups_of([path]).isdisjoint(paths)))
 

@@ -265,6 +265,8 @@ class ConvertReport(Report):
         Shards of this run.
     n_written, n_skipped, n_failed : int
         Shards that were written, that an earlier run had finished, and that could not be written.
+    n_empty : int
+        Shards without an object, because all their elements have the fill value.
     n_moved_chunks : int
         Inner chunks that were moved without decoding.
     read_nbytes, written_nbytes : int
@@ -310,6 +312,7 @@ class ConvertReport(Report):
     others: ObjectCounts = NO_OBJECTS
     notes: tuple[str, ...] = ()
     left_arrays: tuple[LeftArray, ...] = ()
+    n_empty: int = 0
 
     def facts(self) -> Iterator[Fact]:
         """Yield the arrays, what was left out, and the sums.
@@ -348,7 +351,8 @@ class ConvertReport(Report):
             return
         written = f"{format_count(self.n_written, 'shard')} written ({format_nbytes(self.written_nbytes)})"
         moved = f"{format_count(self.n_moved_chunks, 'inner chunk')} moved"
-        yield "", f"{written}, {self.n_skipped} finished before, {self.n_failed} failed, {moved}"
+        empty = f", {self.n_empty} empty" if self.n_empty else ""
+        yield "", f"{written}{empty}, {self.n_skipped} finished before, {self.n_failed} failed, {moved}"
         if self.n_damaged_lines:
             yield "", f"left out: {format_count(self.n_damaged_lines, 'damaged line')} of ledgers"
         if not self.is_complete:
