@@ -328,7 +328,7 @@ def run_part(
         report = run_one_part(file, part, threads=threads, fail_fast=not keep_going, monitor=monitor)
         output.text(report.lines())
         output.end(report)
-        n_done = report.n_written + report.n_empty + report.n_skipped
+        n_done = report.n_written + report.n_skipped
         is_done = n_done == report.n_shards and not report.n_failed
         return ExitCode.CLEAN if is_done and not report.is_stopped else ExitCode.INCOMPLETE
 

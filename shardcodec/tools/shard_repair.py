@@ -46,7 +46,7 @@ from .rewrite import (
 from .run_over_arrays import ReportOfShards
 from .survey import Survey, survey
 from .targets import ShardTarget
-from .verify import inside_array
+from .verify_shards import inside_array
 from .work import MemoryBudget
 
 __all__ = [

@@ -84,7 +84,7 @@ def test_worker_returns_the_rest_of_a_batch(planned: PlanFile, job: Path) -> Non
     assert len(units) == 4
     assert not worker.run(unrecorded(units), 0.0).results
     batch = worker.run(unrecorded(units[:3]), 60.0)
-    assert len(batch.results) == 3 and totals_of(batch).n_shards == 9 and batch.seconds > 0
+    assert len(batch.results) == 3 and totals_of(batch).n_written == 9 and batch.seconds > 0
     worker.stop()
     assert not worker.run(unrecorded(units[3:]), 60.0).results
     assert sum(map(len, shards_by_ledger(job).values())) == 9

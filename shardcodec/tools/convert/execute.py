@@ -174,6 +174,7 @@ class Execution:
                 f"{error}, after {totals.n_written} shards were written; the job can be resumed"
             ) from error
         if n_empty and not totals.is_stopped:
+            totals.n_written += n_empty
             totals.n_empty += n_empty
             self.monitor.advance(n_empty)
         return totals

@@ -264,9 +264,9 @@ class ConvertReport(Report):
     n_shards : int
         Shards of this run.
     n_written, n_skipped, n_failed : int
-        Shards that were written, that an earlier run had finished, and that could not be written.
+        Shards that this run has finished, that an earlier run had finished, and that could not be written.
     n_empty : int
-        Shards without an object, because all their elements have the fill value.
+        Those of `n_written` without an object, because all their elements have the fill value.
     n_moved_chunks : int
         Inner chunks that were moved without decoding.
     read_nbytes, written_nbytes : int
@@ -349,7 +349,7 @@ class ConvertReport(Report):
             memory = format_nbytes(self.memory_nbytes)
             yield "", f"{format_count(self.n_shards, 'shard')}; memory of the data {memory} at most"
             return
-        written = f"{format_count(self.n_written, 'shard')} written ({format_nbytes(self.written_nbytes)})"
+        written = f"{format_count(self.n_written - self.n_empty, 'shard')} written ({format_nbytes(self.written_nbytes)})"
         moved = f"{format_count(self.n_moved_chunks, 'inner chunk')} moved"
         empty = f", {self.n_empty} empty" if self.n_empty else ""
         yield "", f"{written}{empty}, {self.n_skipped} finished before, {self.n_failed} failed, {moved}"

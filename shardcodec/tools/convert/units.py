@@ -59,7 +59,7 @@ class Totals:
     """Sums over the finished units of a run."""
 
     n_written: int = 0
-    n_empty: int = 0
+    n_empty: int = 0  # of those written, without an object
     n_skipped: int = 0
     n_failed: int = 0
     n_moved_chunks: int = 0
@@ -74,7 +74,7 @@ class Totals:
         """Return the sums over one unit."""
         n_empty = sum(not record.nbytes for record in group.records)
         return cls(
-            len(group.records) - n_empty,
+            len(group.records) + group.n_empty,
             group.n_empty + n_empty,
             group.n_skipped,
             len(group.failures),
@@ -87,7 +87,7 @@ class Totals:
     @property
     def n_shards(self) -> int:
         """Number of shards, however they ended."""
-        return self.n_written + self.n_empty + self.n_skipped + self.n_failed
+        return self.n_written + self.n_skipped + self.n_failed
 
     def add(self, more: Totals) -> None:
         """Add the sums over further units."""
@@ -293,7 +293,7 @@ class ConvertTask(ShardTask[RecordedUnit, Totals]):
         return UnitWriter(groups, done, opened.ledger, n_threads=n_threads, fail_fast=self.fail_fast)
 
     def weight(self, result: Totals) -> int:
-        return result.n_written + result.n_empty + result.n_failed
+        return result.n_written + result.n_failed
 
     def close(self, opened: OpenPlan) -> None:
         opened.ledger.close()
