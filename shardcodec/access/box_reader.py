@@ -9,10 +9,11 @@ Everything that does not depend on the selection is prepared once: geometry, com
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from .regions import Box, Boxes, Selection, as_void, box_rows, covers, object_bo
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["ArrayObjects", "BoxReader", "Folder", "folder_at"]
+__all__ = ["ArrayObjects", "BoxReader", "Folder", "SpareDocuments", "folder_at"]
 
 Ints = tuple[int, ...]
 
@@ -47,17 +48,72 @@ N_NAMED, N_LOOKED = 5, 50
 N_KEYS = 64
 
 
+class SpareDocuments:
+    """Documents of the nodes of one hierarchy as other places have them: its consolidated metadata, and a copy of it.
+
+    They are known by their names for messages: two folders of one hierarchy may have stores of their own. taken: from the name
+    of a lost document to the place of the one that was taken in its stead.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[str, str] = {}
+        self._documents: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self._of_copy: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self._children: dict[str, set[str]] = {}
+
+    def add(
+        self, folder: str, documents: Mapping[str, Mapping[str, Any]], place: str, *, is_copy: bool = False
+    ) -> None:
+        """Add documents by their paths below a folder; those that are known already stay. A copy has those that no other place has."""
+        for path, document in documents.items():
+            (self._of_copy if is_copy else self._documents).setdefault(f"{folder}/{path}", (document, place))
+            above, steps = folder, path.split("/")[:-1]
+            for step in steps:
+                self._children.setdefault(above, set()).add(step)
+                above = f"{above}/{step}"
+
+    def children(self, folder: str) -> Collection[str]:
+        """Return the names of the nodes in a folder."""
+        return self._children.get(folder, ())
+
+    def used(self) -> SpareDocuments | None:
+        """Return only what was taken, for other processes; None if nothing was."""
+        used = SpareDocuments()
+        for key in self.taken:
+            document, place = self._documents.get(key) or self._of_copy[key]
+            folder, _, name = key.rpartition("/")
+            used.add(folder, {name: document}, place)
+        return used if self.taken else None
+
+    def instead_of(self, stored: bytes | None, key: str) -> bytes | None:
+        """Return a stored document, or the spare one if it is lost, or no JSON."""
+        known = self._documents.get(key) or self._of_copy.get(key)
+        if known is None or (stored is not None and _is_json(stored)):
+            return stored
+        document, self.taken[key] = known
+        return json.dumps(document, indent=2).encode()
+
+
+def _is_json(stored: bytes) -> bool:
+    try:
+        json.loads(stored)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """The folder of an array in a store. Instances can be pickled.
 
     prefix: path of the array in the store, with a slash at its end; empty for the root. base: the zarr store in which the array
-    was opened, if objects have other keys there.
+    was opened, if objects have other keys there. spare: documents that stand in for lost ones, in tools.
     """
 
     store: Store
     prefix: str
     base: Any = None
+    spare: SpareDocuments | None = field(default=None, compare=False)
 
     def metadata(self) -> Mapping[str, Any]:
         """Return the parsed zarr.json of the array, or its .zarray if it has no zarr.json; FileNotFoundError if it has neither."""
@@ -109,6 +165,11 @@ class Folder:
         return None if stored is None else json_object(stored, name)
 
     def get(self, key: str) -> bytes | None:
+        """Return all of an object in the store, or the spare one of a document that is lost; None if it does not exist."""
+        stored = self.stored(key)
+        return stored if self.spare is None else self.spare.instead_of(stored, self.store.describe(key))
+
+    def stored(self, key: str) -> bytes | None:
         """Return all of an object in the store; None if it does not exist."""
         if self.base is not None:
             with as_os_error(self.store.describe(key)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -126,7 +127,7 @@ class BesideArrays:
         for document in sorted(self._names[name]):
             path = f"{name}/{document}" if name else document
             try:
-                stored = folder.get(folder.prefix + document)
+                stored = folder.stored(folder.prefix + document)
                 if stored is None:
                     continue
                 self.n_documents += 1
@@ -137,6 +138,8 @@ class BesideArrays:
                 problem = str(error)
             if problem is not None:
                 is_sound = False
+                if folder.spare is not None and document in _OF_NODE[True]:
+                    path = name  # a damaged node has this name without consolidated metadata, too
                 if not is_known_bad:
                     yield self._finding(FindingKind.UNREADABLE, path, problem, name)
         # without a listing a node may exist in consolidated metadata only, which are compared below
@@ -144,7 +147,7 @@ class BesideArrays:
             return
         names = (f"{name}/{document}" if name else document for document in _OF_NODE[array is None])
         opened = next((self._documents[path] for path in names if path in self._documents), None)
-        if opened is None:
+        if opened is None:  # it is lost, and the consolidated metadata have it
             return
         reason = refusal_of(opened, is_group=array is None)
         if reason is not None and (array is None or (array.problem is None and not _is_foreign(array))):
@@ -178,8 +181,12 @@ class BesideArrays:
         wrong = []
         for key, one in listed.items():
             actual = self._document(folder, below, key)
-            if actual is None:
+            if actual is None and not _has_folder(folder, key):
                 wrong.append(f"{key} does not exist")
+            elif actual is None:
+                detail = f"it does not exist, and {path} has it: `repair` keeps the node"
+                lost = self._finding(FindingKind.UNREADABLE, below + key, detail)
+                yield replace(lost, recoverable=True)
             elif not _are_equal(one, actual):
                 wrong.append(f"{key} has other content")
         for key in self._documents:
@@ -201,7 +208,8 @@ class BesideArrays:
             folder, prefix=f"{folder.prefix}{node.lstrip('/')}/" if node.strip("/") else folder.prefix
         )
         try:
-            return inside.document(name)
+            stored = inside.stored(inside.prefix + name)
+            return None if stored is None else json_object(stored, name)
         except (ShardError, OSError):
             return _DAMAGED
 
@@ -315,6 +323,15 @@ class BesideArrays:
 
 # Stands for a document that cannot be read.
 _DAMAGED: Document = {}
+
+
+def _has_folder(group: Folder, key: str) -> bool:
+    """Return True if something is left of the node of a document below a group, or nobody knows."""
+    prefix = f"{group.prefix}{key.rpartition('/')[0]}".rstrip("/") + "/"
+    path = group.store.path(prefix)
+    if path is not None:
+        return os.path.isdir(path)
+    return not group.store.supports_listing or bool(list(group.store.names(prefix)))
 
 
 def _names_of(document: Document) -> Collection[str]:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
+from zarr import Array, AsyncArray
 
 from .. import native
 from ..access.array_reader import ArrayReader
 from ..access.inner_chunks import compiled, coordinates, decode_chunks
 from ..access.opened_shard import OpenedShard, read_runs
 from ..access.text_chunks import TextCodecs
-from ..compat import StorePath, inner_codecs_of, open_with_any_grid
+from ..compat import LocalStore, StorePath, inner_codecs_of, metadata_from, open_with_any_grid
 from ..errors import ChecksumError, ShardError, SpecError, UnsupportedError
 from ..format.byte_document import ByteDocument
 from ..format.codecs import Crc32c, Gzip, Zlib
@@ -367,6 +368,10 @@ def opened_by_zarr(array: ArrayTarget) -> Any:
     """Return the `zarr.Array` of an array; errors are zarr's."""
     store, prefix = array.folder.store, array.folder.prefix.rstrip("/")
     root = store.path(prefix)
+    taken = {} if array.folder.spare is None else array.folder.spare.taken
+    if any(f"{array.folder!r}/{name}" in taken for name in ("zarr.json", ".zarray")):
+        place = StorePath(store.place, prefix) if root is None else StorePath(LocalStore(root))
+        return Array(AsyncArray(metadata_from(array.document), place))
     return open_with_any_grid(StorePath(store.place, prefix) if root is None else root)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..access.box_reader import Folder, folder_at
+from ..access.box_reader import Folder, SpareDocuments, folder_at
 from ..compat import StorePath
 from ..errors import SpecError, UnsupportedError
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, zip_at
@@ -27,6 +27,7 @@ __all__ = [
     "DamagedGroup",
     "Document",
     "StoredDocuments",
+    "add_documents_of_copy",
     "array_documents",
     "consolidated",
     "consolidated_nodes",
@@ -40,6 +41,7 @@ __all__ = [
     "nearest_node",
     "node_of",
     "node_path",
+    "notes_on_spare",
     "object_name",
     "parsed",
     "root_document",
@@ -166,7 +168,11 @@ def _nodes(
     if not folder.store.supports_listing:
         yield from consolidated_nodes(folder, document, name)
         return
-    for child in folder.store.names(folder.prefix, left):
+    folder = with_consolidated_as_spare(folder, document)
+    stored = folder.store.names(folder.prefix, left)
+    spare = () if folder.spare is None else folder.spare.children(repr(folder))
+    lost = {child for child in set(spare).difference(stored) if _problem(child) is None}
+    for child in sorted({*stored, *lost}) if lost else stored:
         if child in DOCUMENTS:  # some stores raise for keys below it
             continue
         path = f"{name}/{child}" if name else child
@@ -185,18 +191,98 @@ def consolidated_nodes(
     folder: Folder, document: Document, name: str
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the nodes of the consolidated metadata, for a store that cannot list."""
-    if document.get("zarr_format") == 2:
-        stored = _object((folder.document(".zmetadata") or {}).get("metadata"))
-        known = {
-            key.rpartition("/")[0]: value
-            for key, value in stored.items()
-            if key.endswith(("/.zarray", "/.zgroup"))
-        }
-    else:
-        known = dict(_object(_object(document.get("consolidated_metadata")).get("metadata")))
+    known = {
+        key.rpartition("/")[0]: node
+        for key, node in _documents_in(folder, document).items()
+        if key.endswith(("/zarr.json", "/.zarray", "/.zgroup"))
+    }
+    folder = with_consolidated_as_spare(folder, document)
     for path, node in sorted(known.items()):
-        if isinstance(node, Mapping):
-            yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), node
+        yield f"{name}/{path}" if name else path, replace(folder, prefix=f"{folder.prefix}{path}/"), node
+
+
+def _documents_in(folder: Folder, document: Document) -> dict[str, Document]:
+    """Return the documents in the consolidated metadata of a group, by their paths below it."""
+    if document.get("zarr_format") == 2:
+        # zarr opens the group without it if it is damaged, which `verify` finds
+        try:
+            stored = folder.get(f"{folder.prefix}.zmetadata")
+        except OSError:
+            stored = None
+        known = _object((parsed(stored) or {}).get("metadata"))
+    else:
+        nodes = _object(_object(document.get("consolidated_metadata")).get("metadata"))
+        known = {f"{path}/zarr.json": node for path, node in nodes.items()}
+    return {key: node for key, node in known.items() if isinstance(node, Mapping)}
+
+
+def with_consolidated_as_spare(folder: Folder, document: Document) -> Folder:
+    """Return the folder of a group, whose consolidated metadata stand in for lost documents of its nodes."""
+    known = _documents_in(folder, document)
+    if not known:
+        return folder
+    spare = SpareDocuments() if folder.spare is None else folder.spare
+    bare = {path: _without_nodes(node) for path, node in known.items()}
+    spare.add(repr(folder), bare, "the consolidated metadata")
+    return replace(folder, spare=spare)
+
+
+def _without_nodes(document: Document) -> Document:
+    """Return the document of a node without the empty list that a list of nodes has in each group."""
+    listed = document.get("consolidated_metadata")
+    is_empty = isinstance(listed, Mapping) and not listed.get("metadata")
+    return (
+        {name: value for name, value in document.items() if name != "consolidated_metadata"}
+        if is_empty
+        else document
+    )
+
+
+def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options: Any) -> None:
+    """Add the documents of the nodes of a copy that the target has lost; `options` are those of the stores of URLs."""
+    folder = replace(next(_candidates(target, options))[0], spare=spare)
+    try:
+        root, below_copy, document = nearest_node(copy, options)
+    except (FileNotFoundError, SpecError):
+        return  # who reads the copy raises the error
+    try:
+        _, rest, kept = nearest_node(target, options)
+    except FileNotFoundError:
+        rest, kept = "", document
+    if below_copy or (rest and not is_group(kept)) or (not rest and is_group(kept) != is_group(document)):
+        return  # a shard, or another kind of node
+    format_of_root = kept.get("zarr_format", document.get("zarr_format"))
+    nodes = [("", root, document), *(_nodes(root, document, "") if is_group(document) else ())]
+    for path, place, node in nodes:
+        if isinstance(node, SpecError) or node.get("zarr_format") != format_of_root:
+            continue  # chunks of another format have other keys
+        own = replace(folder, prefix=f"{folder.prefix}{path}/" if path else folder.prefix)
+        try:
+            here = document_of(own)
+            missing = [".zattrs"] if here is not None and own.stored(f"{own.prefix}.zattrs") is None else []
+            if here is None or (missing and here.get("zarr_format") == node.get("zarr_format") == 2):
+                names = missing or sorted(DOCUMENTS - {".zmetadata"})
+                stored = {name: parsed(place.get(place.prefix + name)) for name in names}
+                found = {
+                    f"{path}/{name}" if path else name: one for name, one in stored.items() if one is not None
+                }
+                spare.add(repr(folder), found, "the copy", is_copy=True)
+        except (SpecError, OSError):  # it is here, but cannot be read
+            continue
+
+
+def notes_on_spare(spare: SpareDocuments | None, root: str) -> list[str]:
+    """Return the sentences on lost documents of a hierarchy at a prefix, in whose stead others were taken; `root` is its name for messages."""
+    taken = {} if spare is None else spare.taken
+    paths = {
+        key.removeprefix(f"{root}/").rpartition("/"): place
+        for key, place in taken.items()
+        if key.startswith(f"{root}/")
+    }
+    return [
+        f"{path or '/'!r}: its {name} is lost or damaged; that of {place} is taken"
+        for (path, _, name), place in sorted(paths.items())
+    ]
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -207,10 +293,26 @@ def _object(value: Any) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- from a path to the nearest node
 
 
-def nearest_node(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[Folder, str, Any]:
-    """Return the nearest node at a path or above it, the rest of the path, and the document of the node. The errors are those of `find_arrays`."""
-    for folder, rest in _candidates(target, storage_options):
+def nearest_node(
+    target: Any, storage_options: Mapping[str, Any] | None, spare: SpareDocuments | None = None
+) -> tuple[Folder, str, Any]:
+    """Return the nearest node at a path or above it, the rest of the path, and the document of the node. The errors are those of `find_arrays`.
+
+    `spare` has further documents for nodes that have lost theirs, and gets those of consolidated metadata.
+    """
+    spare = SpareDocuments() if spare is None else spare
+    candidates, tried = _candidates(target, storage_options), []
+    for bare, rest in candidates:
+        folder = replace(bare, spare=spare)
+        tried.append(folder)
         document = document_of(folder) if rest else root_document(folder)
+        if document is None and not rest:  # a group of Zarr v2 that has lost its .zgroup
+            folder = with_consolidated_as_spare(folder, {"zarr_format": 2})
+            document = root_document(folder)
+        if document is not None and is_group(document):
+            if not _documents_in(folder, document):
+                _add_from_above(folder, rest, candidates)
+            return _lost_node(with_consolidated_as_spare(folder, document), rest, document, tried)
         if document is not None:
             return folder, rest, document
     shown = target if isinstance(target, str | os.PathLike) else repr(target)
@@ -218,6 +320,40 @@ def nearest_node(target: Any, storage_options: Mapping[str, Any] | None) -> tupl
         f"{shown}: expected a zarr group, an array or a shard of one, but neither it nor a folder above has a zarr.json, "
         ".zarray or .zgroup; for a shard outside of its array, give its zarr.json as --metadata (in Python: spec)"
     )
+
+
+def _add_from_above(group: Folder, rest: str, above: Iterator[tuple[Folder, str]]) -> None:
+    """Add what the consolidated metadata of the groups above a group say of its nodes."""
+    assert group.spare is not None
+    for folder, path in above:
+        try:
+            document = document_of(folder)
+            if document is None or not is_group(document):
+                return
+            known = _documents_in(folder, document)
+        except (SpecError, OSError):  # it is not of this hierarchy, and need not be readable
+            return
+        inside = f"{path.removesuffix(f'/{rest}') if rest else path}/"
+        own = {
+            key.removeprefix(inside): _without_nodes(one)
+            for key, one in known.items()
+            if key.startswith(inside)
+        }
+        group.spare.add(repr(group), own, "the consolidated metadata")
+
+
+def _lost_node(folder: Folder, rest: str, document: Document, tried: list[Folder]) -> tuple[Folder, str, Any]:
+    """Return the innermost node on a path in a group whose document is spare, and the rest of the path; otherwise the group.
+
+    The folder of such a node is the one that was tried, because a second look would find the document there.
+    """
+    steps = rest.split("/") if rest else []
+    for n in range(len(steps), 0, -1):
+        below = replace(folder, prefix=f"{folder.prefix}{'/'.join(steps[:n])}/")
+        if (found := document_of(below)) is not None:
+            own = next((one for one in tried if repr(one) == repr(below)), below)
+            return own, "/".join(steps[n:]), found
+    return folder, rest, document
 
 
 def _candidates(target: Any, storage_options: Mapping[str, Any] | None) -> Iterator[tuple[Folder, str]]:

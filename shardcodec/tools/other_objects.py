@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ..access.box_reader import Folder
+from ..access.box_reader import Folder, SpareDocuments
 from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..format.metadata import KeyEncoding
@@ -311,6 +311,7 @@ def other_objects(
     is_chosen: bool,
     only_arrays: bool,
     whole: Iterable[str],
+    spare: SpareDocuments | None = None,
 ) -> OtherObjects | None:
     """Return the objects that belong to no array of a hierarchy whose metadata do not change; the arrays `whole` are copied whole.
 
@@ -319,8 +320,8 @@ def other_objects(
     if any(array.only is not None for array in arrays):
         return None
     names = [node_path(array.name) for array in arrays]
-    groups = [] if is_chosen else [node_path(name) for name, _ in find_groups(target, storage_options)]
-    root = None if only_arrays else find_hierarchy(target, storage_options)
+    groups = [] if is_chosen else [node_path(name) for name, _ in find_groups(target, storage_options, spare)]
+    root = None if only_arrays else find_hierarchy(target, storage_options, spare)
     if root is None:
         return None
     return OtherObjects(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ..access.documents import replace_object
 from ..access.opened_shard import NativeShard, OpenedShard
 from ..access.shard_object import open_object
 from ..arguments import checked
@@ -29,10 +30,11 @@ from ..storage.whole_file import give_name
 from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
-from .documents import DOCUMENTS, inner_path
+from .documents import DOCUMENTS, add_documents_of_copy, inner_path
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask, ShardTool
+from .other_objects import OtherObjects
 from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
 from .shard_repair import (
     RepairedShard,
@@ -42,7 +44,7 @@ from .shard_repair import (
     rolled_back,
 )
 from .survey import Survey
-from .targets import ArrayTarget, ForeignObject, ShardTarget
+from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups
 from .work import MemoryBudget, Monitor, RunOptions, in_order
 
 __all__ = [
@@ -376,6 +378,10 @@ def repair(
     return _RepairRun(task, request, pool, on_shard).run()
 
 
+def _nothing() -> None:
+    """Check nothing."""
+
+
 def _check_arguments(target: Any, to: Any, backup: Any, dry_run: bool) -> None:
     if to is not None and backup is not None:
         raise ValueError("expected one of `to` (--to) and `backup` (--in-place --backup), got both")
@@ -445,6 +451,31 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
 
     def _works_on(self, array: ArrayTarget) -> bool:
         return array.is_readable
+
+    def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
+        request, options = self._request, self._pool.run.storage_options
+        if self._task.copy is not None and request.spec is None:
+            add_documents_of_copy(self._spare, request.target, self._task.copy, options)
+        return super()._find()
+
+    def _end(self) -> None:
+        """In place, store the documents that are lost, as the consolidated metadata or the copy have them."""
+        request, options = self._request, self._pool.run.storage_options
+        if self._task.backup is None or request.spec is not None:
+            return
+        folders = [folder for _, folder in find_groups(request.target, options, self._spare)]
+        folders += [
+            array.folder
+            for array in find_arrays(request.target, storage_options=options, spare=self._spare)
+            if array.only is None
+        ]
+        durable = replace(self._pool.options, durability="fsync")
+        for folder in folders if request.array is None else ():
+            for name in sorted(DOCUMENTS):
+                key = folder.prefix + name
+                document = folder.get(key)
+                if folder.store.describe(key) in self._spare.taken and folder.stored(key) is None:
+                    replace_object(folder.store, key, document, _nothing, durable)
 
     def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
         rest = iter(arrays)

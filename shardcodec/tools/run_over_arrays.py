@@ -7,11 +7,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..format.spec import ShardSpec
-from .hierarchy_copy import HierarchyCopy
+from .documents import notes_on_spare
+from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
 from .other_objects import NO_OBJECTS, LeftObject, ObjectCounts, OtherObjects, count_objects, other_objects
@@ -121,6 +122,7 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._others = NO_OBJECTS
         self._unread: list[LeftObject] = []
         self._notes: Sequence[str] = ()
+        self._spare, self._root = pool.spare, ""
 
     def run(self) -> S:
         """Work on all arrays, write the documents of a new hierarchy, and return the report.
@@ -135,6 +137,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             self._begin()
             try:
                 for array in arrays:
+                    self._root = repr(replace(array.folder, prefix=root_prefix(array)))
                     if self._works_on(array):
                         self._add(array)
                     else:
@@ -149,15 +152,20 @@ class RunOverArrays(ABC, Generic[R, S]):
             is_part = self._request.array is not None
             has_groups = not is_part and self._request.spec is None
             target, options = self._request.target, self._pool.run.storage_options
-            groups = find_groups(target, options) if has_groups else ()
+            groups = find_groups(target, options, self._spare) if has_groups else ()
             self._notes = self._to.finish(groups, is_part=is_part)
+        self._end()
         return self._report(is_complete=is_complete)
 
     def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
         """Return the arrays, and the objects that a new hierarchy gets beside them, which are counted."""
         request, options = self._request, self._pool.run.storage_options
         arrays: Iterable[ArrayTarget] = find_arrays(
-            request.target, array=request.array, spec=request.spec, storage_options=options
+            request.target,
+            array=request.array,
+            spec=request.spec,
+            storage_options=options,
+            spare=self._spare,
         )
         if request.to is None:
             return self._checked(arrays), None
@@ -171,6 +179,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             is_chosen=request.array is not None,
             only_arrays=request.only_arrays,
             whole=[array.name for array in arrays if not self._works_on(array)],
+            spare=self._spare,
         )
         self._others = count_objects(others, self._monitor, self._pool.options.threads)
         return arrays, others
@@ -178,10 +187,10 @@ class RunOverArrays(ABC, Generic[R, S]):
     def _needed(self, array: ArrayTarget) -> Iterator[ArrayTarget]:
         """Yield the arrays that programs need beside the one that the caller has named, such as coordinates."""
         root, options = self._request.target, self._pool.run.storage_options
-        folder = find_hierarchy(root, options)
+        folder = find_hierarchy(root, options, self._spare)
         if folder is not None:
             for name in sorted(with_needed({array.name}, ZarrNodes(folder)) - {array.name}):
-                yield from find_arrays(root, array=name, storage_options=options)
+                yield from find_arrays(root, array=name, storage_options=options, spare=self._spare)
 
     def _begin(self) -> None:
         """Begin the new hierarchy, if there is one; a dry run only checks its place."""
@@ -199,6 +208,9 @@ class RunOverArrays(ABC, Generic[R, S]):
     def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
         """Return the arrays whose shards are changed in place, if this is permitted."""
         return arrays
+
+    def _end(self) -> None:
+        """Do what comes after all arrays."""
 
     @property
     def _has_all_shards(self) -> bool:
@@ -230,7 +242,11 @@ class RunOverArrays(ABC, Generic[R, S]):
             "shards": tuple(self._listed),
             "left_arrays": tuple(self._left),
             "others": self._others.with_left([*self._unread, *(self._to.left if self._to else ())]),
-            "notes": (*self._notes, *self._others.notes),
+            "notes": (
+                *self._notes,
+                *notes_on_spare(self._spare, self._root),
+                *self._others.notes,
+            ),
         }
 
     def _work_on(

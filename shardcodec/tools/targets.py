@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..access.box_reader import Folder
+from ..access.box_reader import Folder, SpareDocuments
 from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
 from ..errors import ShardError, SpecError, UnsupportedError, as_os_error
@@ -538,6 +538,7 @@ def find_arrays(
     spec: ShardSpec | None = None,
     storage_options: Mapping[str, Any] | None = None,
     left: list[LeftFolder] | None = None,
+    spare: SpareDocuments | None = None,
 ) -> Iterator[ArrayTarget]:
     """Find the arrays that a path leads to.
 
@@ -554,6 +555,8 @@ def find_arrays(
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
     left : list, optional
         Gets links to folders above, which are not followed.
+    spare : SpareDocuments, optional
+        Documents for nodes that have lost theirs; those of consolidated metadata are used in any case.
 
     Yields
     ------
@@ -576,7 +579,7 @@ def find_arrays(
         _check_exists(Folder(store, ""), key)
         yield lone_shard(Folder(store, ""), key, spec)
         return
-    folder, rest, document = nearest_node(target, storage_options)
+    folder, rest, document = nearest_node(target, storage_options, spare)
     if is_group(document):
         yield from _of_group(folder, rest, document, array, left)
         return
@@ -587,24 +590,30 @@ def find_arrays(
 
 
 def find_groups(
-    target: Any, storage_options: Mapping[str, Any] | None = None
+    target: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    spare: SpareDocuments | None = None,
 ) -> Iterator[tuple[str, Folder]]:
     """Yield path and folder of the groups that a path leads to: the group itself, and those below it.
 
     A path that leads to an array or a shard has none. The errors are those of `find_arrays`.
     """
-    folder, rest, document = nearest_node(target, storage_options)
+    folder, rest, document = nearest_node(target, storage_options, spare)
     if is_group(document) and not rest:
         for path, below, _ in group_documents(folder, document):
             yield path, below
 
 
-def find_hierarchy(target: Any, storage_options: Mapping[str, Any] | None = None) -> Folder | None:
+def find_hierarchy(
+    target: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    spare: SpareDocuments | None = None,
+) -> Folder | None:
     """Return the root of the hierarchy that a path leads to, a group or an array; None for a shard.
 
     The errors are those of `find_arrays`.
     """
-    folder, rest, _ = nearest_node(target, storage_options)
+    folder, rest, _ = nearest_node(target, storage_options, spare)
     return None if rest else folder
 
 

@@ -289,7 +289,8 @@ class VerifyReport(Report):
             yield f"`shardcodec repair {path} --to NEW --dry-run` shows what can be restored; `--from COPY` takes the rest from a copy"
         if any(kinds.get(kind) for kind in _REPLACED):
             yield "`repair` keeps all that decodes: copy objects that differ, or are missing, from the hierarchy that is right"
-        if kinds.get(FindingKind.STALE_METADATA):
+        # they may have the last copy of a document that cannot be read
+        if kinds.get(FindingKind.STALE_METADATA) and not kinds.get(FindingKind.UNREADABLE):
             # the double quotes of JSON, because the shell has the single ones
             place = json.dumps(self.target, ensure_ascii=False)
             program = shlex.quote(f"import zarr; zarr.consolidate_metadata({place})")

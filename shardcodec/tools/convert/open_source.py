@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any, NoReturn
 
-from ...access.box_reader import Folder
+from ...access.box_reader import Folder, SpareDocuments
 from ...arguments import show
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
@@ -21,7 +21,14 @@ from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
-from ..documents import document_of, further_members, group_documents, inner_path, root_document
+from ..documents import (
+    document_of,
+    further_members,
+    group_documents,
+    inner_path,
+    notes_on_spare,
+    root_document,
+)
 from ..other_objects import OtherObjects, written_documents
 from ..related_nodes import (
     KnownNodes,
@@ -231,7 +238,9 @@ def _zarr_tree(
     documents = {target.name: written_documents(target.document) for target in targets}
     if root is None:
         others = _others(targets[0].folder, targets, documents, verbatim)
-        return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others)
+        folder = targets[0].folder
+        lost = tuple(notes_on_spare(folder.spare, repr(folder)))
+        return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others, notes=lost)
     document = root_document(root) or {}
     groups = {}
     members: dict[str, dict[str, Any]] = {}
@@ -260,7 +269,7 @@ def _zarr_tree(
         consolidated,
         verbatim,
         others,
-        notes=tuple(notes),
+        notes=(*notes, *notes_on_spare(root.spare, repr(root))),
         left=tuple(left),
         unchosen=tuple(target.name for target in targets if target.name not in chosen),
         members=members,
@@ -332,15 +341,16 @@ def _targets(
     source: Any, selection: Selection, array: str | None, storage_options: Mapping[str, Any] | None
 ) -> tuple[list[ArrayTarget], Folder | None]:
     """Return the arrays of a source, or one of them and those that it needs, and the folder of a group."""
-    targets = list(find_arrays(source, array=array, storage_options=storage_options))
+    spare = SpareDocuments()
+    targets = list(find_arrays(source, array=array, storage_options=storage_options, spare=spare))
     if targets and targets[0].only is not None:
         raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
     # the group itself comes first
-    root = next((folder for _, folder in find_groups(source, storage_options)), None)
+    root = next((folder for _, folder in find_groups(source, storage_options, spare)), None)
     if array is not None and root is not None and not selection.exactly:
         own = targets[0].name
         for name in sorted(with_needed({own}, ZarrNodes(root)) - {own}):
-            targets += find_arrays(source, array=name, storage_options=storage_options)
+            targets += find_arrays(source, array=name, storage_options=storage_options, spare=spare)
         targets.sort(key=lambda target: target.name.split("/"))  # as a listing has them
     return targets, root
 

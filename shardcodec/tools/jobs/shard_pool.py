@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ...access.box_reader import SpareDocuments
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Options, check
@@ -142,6 +143,8 @@ class ShardPool:
         Those of the work; ``threads`` are those of this process, or of each worker.
     budget : MemoryBudget
         The memory of this process, or of each worker.
+    spare : SpareDocuments
+        Stand in for lost documents of the target.
 
     Raises
     ------
@@ -152,6 +155,7 @@ class ShardPool:
     def __init__(self, target: Any, spec: ShardSpec | None, run: RunOptions, **more_places: Any) -> None:
         self._target, self._spec = absolute_place(target), spec
         self.run = run
+        self.spare: SpareDocuments = SpareDocuments()
         self.options: Options = current_options(argument=check({"threads": run.threads}))
         self.budget: MemoryBudget = MemoryBudget(run.memory)
         given = {name: place for name, place in more_places.items() if place is not None}
@@ -211,7 +215,8 @@ class ShardPool:
         check_new_place(to, self.run.storage_options, self._target, is_one_shard=self._is_one_shard())
 
     def _is_one_shard(self) -> bool:
-        found = find_arrays(self._target, spec=self._spec, storage_options=self.run.storage_options)
+        options = self.run.storage_options
+        found = find_arrays(self._target, spec=self._spec, storage_options=options, spare=self.spare)
         first = next(found, None)
         return first is not None and first.only is not None
 

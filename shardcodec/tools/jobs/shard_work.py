@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from ...access.box_reader import SpareDocuments
 from ...errors import ConflictError
 from ...format.spec import ShardSpec
 from ...options import Options
@@ -150,6 +151,8 @@ class ArrayPlace(TaskPlace[ShardTarget]):
     storage_options : mapping or None
     fingerprint : str
         Of the metadata of the array.
+    spare : SpareDocuments or None
+        Stands in for lost documents.
     """
 
     target: str
@@ -157,6 +160,7 @@ class ArrayPlace(TaskPlace[ShardTarget]):
     spec: ShardSpec | None
     storage_options: Mapping[str, Any] | None = field(repr=False)
     fingerprint: str
+    spare: SpareDocuments | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -167,7 +171,8 @@ class ArrayPlace(TaskPlace[ShardTarget]):
         storage_options: Mapping[str, Any] | None,
     ) -> ArrayPlace:
         """Return the place of an array that `find_arrays` found."""
-        return cls(target, array.name or None, spec, storage_options, _fingerprint(array))
+        spare = None if array.folder.spare is None else array.folder.spare.used()
+        return cls(target, array.name or None, spec, storage_options, _fingerprint(array), spare)
 
     def open(self, options: Options) -> ArrayTarget:
         """Find the array in this process.
@@ -183,7 +188,11 @@ class ArrayPlace(TaskPlace[ShardTarget]):
         try:
             array = next(
                 find_arrays(
-                    self.target, array=self.array, spec=self.spec, storage_options=self.storage_options
+                    self.target,
+                    array=self.array,
+                    spec=self.spec,
+                    storage_options=self.storage_options,
+                    spare=self.spare,
                 )
             )
         except FileNotFoundError as error:

@@ -1,0 +1,202 @@
+# test_lost_documents.py - nodes whose document is lost, but which consolidated metadata or a copy have
+# SPDX-License-Identifier: MIT
+"""zarr and xarray read an array by the consolidated metadata of its group when its own document is lost.
+
+`convert`, `repair --to` and `compact --to` dropped such an array, ended with "complete", and made the consolidated metadata anew
+without it: the last copy of its metadata was gone. `verify` advised one of these commands.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import memory_object_store, quiet
+from zarr.core.sync import sync
+
+from shardcodec.tools import compact, convert, repair, verify
+
+VALUES = np.arange(8, dtype=np.int32) + 1
+LOST = {3: ("a/zarr.json", "g/zarr.json", "g/a/zarr.json"), 2: ("a/.zarray", "g/.zgroup", "g/a/.zarray")}
+CASES = [(zarr_format, name) for zarr_format, names in LOST.items() for name in names]
+
+
+def hierarchy(place: Any, zarr_format: Any = 3, *, consolidated: bool = True) -> None:
+    with quiet():
+        group = zarr.create_group(place, zarr_format=zarr_format, attributes={"root": 1})
+        group.create_group("g", attributes={"in": "g"})
+        for name in ("a", "b", "g/a"):
+            array = group.create_array(
+                name, shape=(8,), chunks=(4,), dtype="int32", attributes={"name": name}
+            )
+            array[...] = VALUES
+        if consolidated:
+            zarr.consolidate_metadata(place, zarr_format=zarr_format)
+
+
+def check_whole(place: Any) -> None:
+    """Check the elements and attributes of all nodes by their own documents, and by the consolidated metadata if there are any."""
+    for use_consolidated in (False, None):
+        with quiet():
+            group = zarr.open_group(place, mode="r", use_consolidated=use_consolidated)
+        assert dict(group.attrs) == {"root": 1}
+        assert dict(group["g"].attrs) == {"in": "g"}
+        for name in ("a", "b", "g/a"):
+            assert (group[name][...] == VALUES).all()
+            assert dict(group[name].attrs) == {"name": name}
+
+
+WORK: dict[str, Callable[..., Any]] = {
+    "convert": lambda old, new, _: convert(old, new),
+    "repair": lambda old, new, _: repair(old, to=new),
+    "repair from a copy": lambda old, new, copy: repair(old, to=new, copy=copy),
+    "compact": lambda old, new, _: compact(old, to=new),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize(("zarr_format", "lost"), CASES)
+def test_copies_take_the_document_from_consolidated_metadata(
+    work: str, zarr_format: Any, lost: str, tmp_path: Path
+) -> None:
+    old, copy, new = tmp_path / "old", tmp_path / "copy", tmp_path / "new"
+    hierarchy(old, zarr_format)
+    shutil.copytree(old, copy)
+    (old / lost).unlink()
+    report = WORK[work](old, new, copy)
+    node, _, name = lost.rpartition("/")
+    assert report.notes == (
+        f"{node!r}: its {name} is lost or damaged; that of the consolidated metadata is taken",
+    )
+    check_whole(new)
+    assert verify(new, against=copy).n_findings == 0
+
+
+@pytest.mark.parametrize("stored", [b"", b"{", b"\0" * 100])
+def test_document_that_is_no_json_counts_as_lost(stored: bytes, tmp_path: Path) -> None:
+    hierarchy(tmp_path / "old")
+    (tmp_path / "old/a/zarr.json").write_bytes(stored)
+    for name, work in WORK.items():
+        if name != "repair from a copy":
+            work(tmp_path / "old", tmp_path / name, None)
+            check_whole(tmp_path / name)
+
+
+@pytest.mark.parametrize("inside", ["g", "g/a"])
+@pytest.mark.parametrize(("zarr_format", "lost"), CASES[1:3] + CASES[4:])
+def test_part_of_a_consolidated_hierarchy(inside: str, zarr_format: Any, lost: str, tmp_path: Path) -> None:
+    """The group or the array is addressed directly: the consolidated metadata are those of a group above."""
+    hierarchy(tmp_path / "old", zarr_format)
+    (tmp_path / "old" / lost).unlink()
+    for name, work in WORK.items():
+        if name != "repair from a copy":
+            work(tmp_path / "old" / inside, tmp_path / name, None)
+            with quiet():
+                array = zarr.open_array(tmp_path / name / "a" if inside == "g" else tmp_path / name, mode="r")
+            assert (array[...] == VALUES).all()
+            assert dict(array.attrs) == {"name": "g/a"}
+
+
+@pytest.mark.parametrize(("zarr_format", "lost"), CASES)
+def test_one_array_of_a_group(zarr_format: Any, lost: str, tmp_path: Path) -> None:
+    hierarchy(tmp_path / "old", zarr_format)
+    (tmp_path / "old" / lost).unlink()
+    name = "a" if lost.startswith("a") else "g/a"
+    for number, work in enumerate((
+        lambda new: convert(tmp_path / "old", new, array=name),
+        lambda new: convert(tmp_path / "old", new, exclude="b"),
+        lambda new: repair(tmp_path / "old", to=new, array=name),
+        lambda new: compact(tmp_path / "old", to=new, array=name),
+    )):  # fmt: skip
+        work(tmp_path / str(number))
+        with quiet():
+            group = zarr.open_group(tmp_path / str(number), mode="r")
+        assert (group[name][...] == VALUES).all()
+        if name == "g/a":
+            assert dict(group["g"].attrs) == {"in": "g"}
+
+
+@pytest.mark.parametrize("has_copy", [False, True])
+@pytest.mark.parametrize(("zarr_format", "lost"), CASES)
+def test_repair_in_place_restores_the_document(
+    has_copy: bool, zarr_format: Any, lost: str, tmp_path: Path
+) -> None:
+    hierarchy(tmp_path / "old", zarr_format)
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    stored = json.loads((tmp_path / "old" / lost).read_text())
+    (tmp_path / "old" / lost).unlink()
+    found = verify(tmp_path / "old")
+    assert found.n_findings == 1
+    assert "shardcodec repair" in str(found)
+    assert "consolidate the metadata" not in str(found)  # this would remove the array
+    (note,) = compact(tmp_path / "old").notes
+    assert lost.rpartition("/")[0] in note
+    repair(tmp_path / "old", backup=tmp_path / "backup", copy=tmp_path / "copy" if has_copy else None)
+    assert json.loads((tmp_path / "old" / lost).read_text()).get("attributes") == stored.get("attributes")
+    assert verify(tmp_path / "old", against=tmp_path / "copy").n_findings == 0
+    check_whole(tmp_path / "old")
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("zarr_format", "lost"), [*CASES, (3, "zarr.json"), (2, ".zgroup"), (2, ".zattrs"), (2, "g/a/.zattrs")]
+)
+def test_repair_takes_documents_that_only_the_copy_has(
+    in_place: bool, zarr_format: Any, lost: str, tmp_path: Path
+) -> None:
+    hierarchy(tmp_path / "old", zarr_format, consolidated=False)
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    (tmp_path / "old" / lost).unlink()
+    place = {"backup": tmp_path / "backup"} if in_place else {"to": tmp_path / "new"}
+    report = repair(tmp_path / "old", copy=tmp_path / "copy", **place)
+    result = tmp_path / ("old" if in_place else "new")
+    assert any("that of the copy is taken" in note for note in report.notes)
+    check_whole(result)
+    assert verify(result, against=tmp_path / "copy").n_findings == 0
+
+
+def test_repair_restores_an_array_of_which_nothing_is_left(tmp_path: Path) -> None:
+    hierarchy(tmp_path / "old", consolidated=False)
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "old/g")
+    report = repair(tmp_path / "old", copy=tmp_path / "copy", to=tmp_path / "new")
+    assert [note.partition(":")[0] for note in report.notes] == ["'g'", "'g/a'"]
+    check_whole(tmp_path / "new")
+
+
+def test_document_of_a_copy_in_another_format_is_not_taken(tmp_path: Path) -> None:
+    """The chunks of the source have the keys of Zarr v2."""
+    hierarchy(tmp_path / "old", 2, consolidated=False)
+    hierarchy(tmp_path / "copy", 3)
+    (tmp_path / "old/a/.zarray").unlink()
+    repair(tmp_path / "old", copy=tmp_path / "copy", to=tmp_path / "new")
+    assert not (tmp_path / "new/a/zarr.json").exists()
+
+
+def test_object_store(tmp_path: Path) -> None:
+    store, new = memory_object_store(), memory_object_store()
+    hierarchy(store)
+    sync(store.delete("g/a/zarr.json"))
+    for work in (lambda to: convert(store, to), lambda to: repair(store, to=to)):
+        new = memory_object_store()
+        assert work(new).notes
+        check_whole(new)
+
+
+def test_texts_that_only_zarr_reads(tmp_path: Path) -> None:
+    """zarr opened such an array by its document, which is lost."""
+    texts = np.array(["a", "bc", "", "d"], dtype=object)
+    with quiet():
+        group = zarr.create_group(tmp_path / "old", zarr_format=2)
+        group.create_array("s", shape=(4,), chunks=(2,), dtype="str")[...] = texts
+        zarr.consolidate_metadata(tmp_path / "old", zarr_format=2)
+    (tmp_path / "old/s/.zarray").unlink()
+    convert(tmp_path / "old", tmp_path / "new")
+    with quiet():
+        assert zarr.open_array(tmp_path / "new/s", mode="r")[...].tolist() == texts.tolist()
