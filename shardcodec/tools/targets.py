@@ -556,7 +556,7 @@ def find_arrays(
     left : list, optional
         Gets links to folders above, which are not followed.
     spare : SpareDocuments, optional
-        Documents for nodes that have lost theirs; those of consolidated metadata are used in any case.
+        Documents for nodes that have lost theirs, besides those of consolidated metadata.
 
     Yields
     ------
@@ -590,9 +590,7 @@ def find_arrays(
 
 
 def find_groups(
-    target: Any,
-    storage_options: Mapping[str, Any] | None = None,
-    spare: SpareDocuments | None = None,
+    target: Any, storage_options: Mapping[str, Any] | None = None, spare: SpareDocuments | None = None
 ) -> Iterator[tuple[str, Folder]]:
     """Yield path and folder of the groups that a path leads to: the group itself, and those below it.
 
@@ -605,9 +603,7 @@ def find_groups(
 
 
 def find_hierarchy(
-    target: Any,
-    storage_options: Mapping[str, Any] | None = None,
-    spare: SpareDocuments | None = None,
+    target: Any, storage_options: Mapping[str, Any] | None = None, spare: SpareDocuments | None = None
 ) -> Folder | None:
     """Return the root of the hierarchy that a path leads to, a group or an array; None for a shard.
 
