@@ -228,16 +228,15 @@ class StreamWriters:
 
     def _work_off(self) -> None:
         """Store the frames whose time has come, in the thread of the caller; signal handlers wait, because they would tear the update."""
+        _before_handlers(self._store_due)
 
-        def work() -> None:
-            while True:
-                with self._mutex:
-                    update = self._choose()
-                if isinstance(update, float):
-                    return
-                self._store(*update)
-
-        _before_handlers(work)
+    def _store_due(self) -> None:
+        while True:
+            with self._mutex:
+                update = self._choose()
+            if isinstance(update, float):
+                return
+            self._store(*update)
 
     # ---- in the threads
 

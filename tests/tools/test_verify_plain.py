@@ -366,7 +366,7 @@ def test_damaged_entry_of_a_zip_file_is_found(name: str, tmp_path: Path) -> None
     assert report.kinds == {"unreadable": 1}
     assert [one.name for one in report.arrays] == ["a", "b"]
     assert "the entry of the zip file is damaged: Bad CRC-32" in report.shards[0].findings[0].detail
-    assert run(["convert", str(tmp_path / "g.zip"), str(tmp_path / "new")]) == 3
+    assert run(["convert", str(tmp_path / "g.zip"), str(tmp_path / "new")]) == (3 if name == "a/c/1/1" else 1)
     if name == "a/c/1/1":
         done = repair(tmp_path / "g.zip", to=tmp_path / "c.zarr", copy=tmp_path / "g.zarr")
         assert (done.n_damaged, done.n_restored) == (1, 1)
