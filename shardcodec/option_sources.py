@@ -71,7 +71,7 @@ def settings_without_calls() -> dict[str, Any]:
 def inherited_variables() -> dict[str, str]:
     """Return the environment variables that `enable` has set, in this process or in one that started it."""
     try:
-        record = json.loads(os.environ.get(RECORD) or "{}")
+        record = json.loads(os.environ.get("SHARDCODEC_ENABLED") or "{}")
     except ValueError:
         record = {}
     pairs = record.items() if isinstance(record, dict) else ()

@@ -30,7 +30,7 @@ from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
 from ..option_sources import current_options
 from ..options import Options, active
-from ..storage import indexes, locks
+from ..storage import absent, indexes, locks
 from ..storage.waiting import Patience, retry
 from .base_object import NestedObject, Renew
 from .keys import (
@@ -143,7 +143,7 @@ class Entries:
                 named = with_key(error, self.chain, self.key) if isinstance(error, ShardError) else error
                 patience = Patience.after(named, self.target.path)
             else:
-                if found is not None or self._is_prompt:
+                if found is not None or self._is_prompt or not absent.may_lack(self._path):
                     return found  # type: ignore[no-any-return]
         return self.look(lambda shard: self.value_in(shard, position), patience=patience)
 

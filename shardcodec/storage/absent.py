@@ -18,12 +18,17 @@ from .. import native
 from ..errors import ShardFileError
 from . import file_systems
 
-__all__ = ["SECONDS", "check", "doubt", "is_forgotten", "old_names"]
+__all__ = ["SECONDS", "check", "doubt", "is_forgotten", "may_lack", "old_names"]
 
 # Seconds for which a name may be missing while its folder has a `.nfs...`.
 SECONDS = 5.0
 
 PREFIX = ".nfs"
+
+
+def may_lack(path: str | None) -> bool:
+    """Return True for a file that may exist although it was not found; the first question about a folder costs a look at it."""
+    return path is not None and file_systems.loses_locks(os.path.dirname(path))
 
 
 def old_names(names: Iterable[str]) -> list[str]:

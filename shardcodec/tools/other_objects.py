@@ -230,14 +230,18 @@ class OtherObjects:
         return None if is_chosen else False
 
     def _stored(self, key: str) -> bytes | None:
-        """Return the bytes of a small object; None if there is none that can be read: the store of icechunk takes only keys of Zarr."""
+        """Return the bytes of a small object; None if there is none that can be read."""
         try:
             view = open_object(self.store, key)
             if view is None:
                 return None
             with closing(view):
                 return bytes(view.range(0, view.nbytes))
-        except (OSError, ShardError):
+        except (
+            OSError,
+            ShardError,
+            ValueError,
+        ):  # a ValueError: the store takes only keys of Zarr, as that of icechunk
             return None
 
     def _entry(self, key: str, name: str) -> OtherObject | LeftObject | None:

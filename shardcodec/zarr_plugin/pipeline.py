@@ -38,7 +38,7 @@ from ..errors import ShardError, UnsupportedError
 from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
-from ..storage import forks, locks, waiting
+from ..storage import absent, forks, locks, waiting
 from ..storage.file_systems import refuse_store
 from ..storage.kinds import introduce, is_zarr_store, originals, store_of
 from ..storage.locks import NO_FILE
@@ -103,13 +103,12 @@ class SmallReader:
             reader = readers[key] = self._reader(*key, options)
         if reader is None:
             return None
+        path = self._store.path(target.path)
         try:
-            exists: bool | None = reader.read(
-                self._store.path(target.path), chunk_selection, array_selection, array
-            )
+            exists: bool | None = reader.read(path, chunk_selection, array_selection, array)
         except ShardError:
             return None
-        return exists if exists or self._store.is_prompt else None
+        return exists if exists or self._store.is_prompt or not absent.may_lack(path) else None
 
     def _reader(self, shape: tuple[int, ...], dtype: Any, options: Options) -> Any:
         """Return the native reader of chunks of this shape; None if they are not read here."""
