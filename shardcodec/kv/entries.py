@@ -143,7 +143,7 @@ class Entries:
                 named = with_key(error, self.chain, self.key) if isinstance(error, ShardError) else error
                 patience = Patience.after(named, self.target.path)
             else:
-                if found is not None or self._is_prompt or not absent.may_lack(self._path):
+                if found is not None or self._is_prompt or not absent.may_lack(self.target.path):
                     return found  # type: ignore[no-any-return]
         return self.look(lambda shard: self.value_in(shard, position), patience=patience)
 
