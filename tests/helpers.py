@@ -36,6 +36,7 @@ from zarr.registry import get_codec_class
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
+from shardcodec.format.metadata import parse_document, spec_of
 from shardcodec.storage import budget
 
 ABSENT = 2**64 - 1
@@ -389,6 +390,13 @@ def write_and_read_row(array: Any, row: int) -> bytes:
 def read_row(array: Any, row: int) -> bytes:
     """Read a row. It is defined here for the same reason."""
     return bits(array[row])
+
+
+def hide_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the package ml_dtypes be missing, also for documents that were parsed with it."""
+    for parse in (parse_document, spec_of):
+        parse.cache_clear()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
 
 
 def in_child(work: Any) -> None:

@@ -74,9 +74,13 @@ int sc_lock_look_at_folder(const char *path);
 /* Return the lock of a file that this process holds with a lock file; NULL: none. The caller is its holder. */
 struct sc_lock *sc_lock_guarding(const char *path);
 
-/* Return true if this process holds the lock of a shard with this number by the lock file in a folder. A lock of the shard itself does
- * not count: once its holder has replaced the shard, another process may hold the lock of the new one. */
-bool sc_lock_guards(const char *folder, uint64_t shard);
+/* Return the number of a shard among those of a folder (sc_file_number()) if this process holds its lock; else 0. */
+uint64_t sc_lock_shard(const char *folder, const char *path);
+
+/* Return true if no other process may hold the lock of a shard with this number among those of a folder: this one does. A lock of the
+ * shard itself is that of the old file once its holder has replaced it; then the new file must not be locked either. So a temporary name
+ * that another process made before this call belongs to a writer that has lost its lock. */
+bool sc_lock_shuts_out(const char *folder, uint64_t shard);
 
 /* Close a shard before it is replaced under its lock file, so that it never lacks its name. */
 void sc_lock_close_shard(struct sc_lock *lock);

@@ -1,7 +1,10 @@
 /* sc_lock_list.c - the locks that this process holds (see sc_lock.h)
  * SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/sc_alloc.h"
 #include "base/sc_fork.h"
@@ -66,15 +69,52 @@ sc_lock_guarding(const char *path)
     return found;
 }
 
-bool
-sc_lock_guards(const char *folder, uint64_t shard)
+uint64_t
+sc_lock_shard(const char *folder, const char *path)
 {
-    bool found = false;
+    uint64_t shard = 0;
 
     pthread_mutex_lock(&mutex);
-    for (struct sc_lock *lock = n_guarded ? held : NULL; lock && !found; lock = lock->next)
-        found = lock->guard.fd >= 0 && lock->guard.shard == shard && strcmp(lock->guard.folder, folder) == 0;
+    for (struct sc_lock *lock = held; lock && !shard; lock = lock->next)
+        if (strcmp(lock->path, path) == 0 || strcmp(lock->name, path) == 0)
+            shard = sc_file_number(folder, lock->path);
     pthread_mutex_unlock(&mutex);
+    return shard;
+}
+
+/* True if the file that has the name now is the locked one, or nobody has locked it. */
+static bool
+is_free(const char *path, const struct sc_file_id *locked)
+{
+    struct stat st;
+    int fd = sc_file_open_now(path, O_RDWR);
+    bool found;
+
+    if (fd < 0)
+        return sc_file_means_missing(errno);
+    found = fstat(fd, &st) == 0 &&
+            (((uint64_t)st.st_ino == locked->inode && (uint64_t)st.st_dev == locked->device) || sc_lock_is_free(fd));
+    sc_file_close(fd);
+    return found;
+}
+
+bool
+sc_lock_shuts_out(const char *folder, uint64_t shard)
+{
+    struct sc_file_id locked = { 0 };
+    bool by_file = false, found = false;
+    char *path = NULL;
+
+    pthread_mutex_lock(&mutex);
+    for (struct sc_lock *lock = held; lock && !found; lock = lock->next) {
+        found = sc_file_number(folder, lock->path) == shard;
+        by_file = found && lock->guard.fd >= 0;
+        locked = lock->id;
+        path = found ? sc_strdup(lock->path) : NULL;
+    }
+    pthread_mutex_unlock(&mutex);
+    found = by_file || (path && is_free(path, &locked));
+    sc_free(path);
     return found;
 }
 

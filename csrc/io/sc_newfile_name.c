@@ -35,7 +35,7 @@ sc_newfile_name_temp(struct sc_newfile *file, const char *folder)
 {
     sc_newfile_leave_staging(file);
     sc_free(file->temp);
-    file->temp = sc_staging_name(folder, 0);
+    file->temp = sc_staging_name(folder, sc_lock_shard(folder, file->path));
     return file->temp != NULL;
 }
 

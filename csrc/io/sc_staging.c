@@ -303,8 +303,8 @@ parse_name(const char *name, uint64_t *shard, struct identity *writer)
     return true;
 }
 
-/* True for a temporary name in the folder `path` that no writer may use any more: its process is dead, or this process holds
- * its shard by a lock file. */
+/* True for a temporary name in the folder `path` that no writer may use any more: its process is dead, or has lost the lock
+ * that this process holds. */
 static bool
 is_litter(const char *path, int folder, const char *name, const struct identity *own)
 {
@@ -315,7 +315,7 @@ is_litter(const char *path, int folder, const char *name, const struct identity 
         return false;
     if (writer.host == own->host && writer.pid == own->pid && writer.start == own->start)
         return false;
-    if (shard && sc_lock_guards(path, shard))
+    if (shard && sc_lock_shuts_out(path, shard))
         return true;
     if (writer.host != own->host)
         return is_old(folder, name);

@@ -14,8 +14,8 @@
  *
  * Where a lock can be lost, the folder is in the array, as data/a.zarr/.shardcodec, and stays: it has the lock file (sc_guard.h).
  *
- * A name identifies its process: host is a hash of the name of the machine, its boot and the pid name space; start is the start time of
- * the process. In the folder of a lock file it also identifies its shard, by a hash of the path; elsewhere this is 0. A name whose process is dead is removed. For a process of another host this is
+ * A name identifies its shard, by a hash of the path below the folder that has the staging folder, and its process: host is a hash of
+ * the name of the machine, its boot and the pid name space; start is the start time of the process. A name whose process is dead is removed. For a process of another host this is
  * unknown; such a name is kept for a week.
  * SPDX-License-Identifier: MIT */
 #ifndef SC_STAGING_H
@@ -38,8 +38,8 @@ int sc_staging_open(const char *folder);
 /* Return the permissions to write that groups and others may have in a staging folder: those of its hierarchy. */
 mode_t sc_staging_writers(const char *folder, gid_t group);
 
-/* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. shard: the number of the shard if a lock
- * file keeps its lock as long as the name exists, else 0. */
+/* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. shard: the number of the shard if its lock
+ * is held as long as the name exists, else 0. */
 char *sc_staging_name(const char *folder, uint64_t shard);
 
 /* Remove a temporary name from a folder: a file, or a folder for a shard that is removed. 0, or -1 and errno. */

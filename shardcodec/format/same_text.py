@@ -53,4 +53,5 @@ def parsed_once(parse: Callable[..., R]) -> Callable[..., R]:
                 pass  # the error shall quote the values as they were given
         return parse(document, **keywords)
 
+    of_document.cache_clear = of_text.cache_clear  # type: ignore[attr-defined]
     return of_document

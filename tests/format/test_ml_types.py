@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import hide_ml_dtypes
 from spec_json import BYTE, LITTLE, named
 
 from shardcodec import ShardSpec
@@ -164,7 +165,7 @@ def test_fields_and_types_without_a_name_are_refused() -> None:
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    hide_ml_dtypes(monkeypatch)
     for function in parse_data_type, as_dtype:
         with pytest.raises(UnsupportedError, match="pip install ml-dtypes") as caught:
             function("float8_e4m3fn")

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,39 @@ def test_names_of_killed_writers_are_deleted_and_of_running_ones_kept(tmp_path: 
         (staging / kept).write_text("bytes")
     array[0, 0] = 2
     assert sorted(p.name for p in staging.iterdir()) == sorted([alive, another_host, "somebody's"])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_writer_that_has_lost_its_lock_finds_its_file_removed(tmp_path: Path) -> None:
+    """Its late rename undid an acknowledged update of the next holder, who removes the file while nobody holds the lock of the shard."""
+    array = create(tmp_path / "a")
+    array[...] = 1
+    shard, staging = str(shard_path(array)), staging_folder(str(tmp_path / "a"))
+    prepared, updated = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            lock = native.load().FileLock()
+            assert lock.try_acquire(shard) == "held"
+            file = native.load().NewFile(shard, staging=staging, shared=True)
+            file.write(b"late", 0)
+            no_lock = struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+            fcntl.fcntl(lock.fd, fcntl.F_OFD_SETLK, no_lock)  # as a server takes it away
+            os.write(prepared[1], b"1")
+            os.read(updated[0], 1)
+            with pytest.raises(FileNotFoundError):
+                file.commit()
+            status = 0
+        finally:
+            os._exit(status)
+    os.read(prepared[0], 1)
+    array[0, 0] = 7
+    os.write(updated[1], b"1")
+    assert os.waitpid(pid, 0)[1] == 0
+    assert zarrs_view(array)[0, 0] == 7
+    for end in (*prepared, *updated):
+        os.close(end)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

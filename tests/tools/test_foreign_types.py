@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from helpers import quiet
+from helpers import hide_ml_dtypes, quiet
 
 from shardcodec import chunk_state
 from shardcodec.checksum import crc32c
@@ -232,7 +231,7 @@ def test_elements_that_cannot_be_compared_are_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without `ml_dtypes` the bits of a fill value in fewer than 16 bits are not known, so an absent chunk cannot be compared."""
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    hide_ml_dtypes(monkeypatch)
     bfloat16(tmp_path / "a.zarr", data_type="complex_float8_e5m2", fill=[1.5, 0.0])
     shutil.copytree(tmp_path / "a.zarr", tmp_path / "b.zarr")
     report = verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr", level="decode")
