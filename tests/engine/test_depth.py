@@ -350,7 +350,7 @@ def test_estimates_are_listed_by_mount_point(tmp_path: Path) -> None:
         native.load().seed_latency(device, 0.004)
         native.load().seed_latency(device, 7.0)  # only the first counts
         (mount, seconds), = shardcodec.stats()["io_latency"].items()
-        assert os.stat(mount).st_dev == device or mount == f"{{os.major(device)}}:{{os.minor(device)}}", mount
+        assert mount == f"{{os.major(device)}}:{{os.minor(device)}}" or os.stat(mount).st_dev == device, mount
         assert 0.0039 < seconds < 0.0041, seconds
         native.load().reset_latencies()
         assert not shardcodec.stats()["io_latency"]
