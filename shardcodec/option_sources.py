@@ -131,7 +131,7 @@ def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
     Raises
     ------
     ValueError
-        A value of `ENABLED_KEY` is no flag.
+        `ENABLED_KEY` is set to a value that is neither true nor false.
     """
     found = list(_as_written())
     is_enabled = _is_enabled(merge(*(chosen for _, chosen in found)))

@@ -8,7 +8,7 @@
 /* The byte that is locked. It lies beyond any data, so readers can read where locks are mandatory. */
 #define SC_LOCK_OFFSET ((off_t)1 << 62)
 
-/* Note a lock that is held, or that is no longer held: return the number of those with a lock file that still are. */
+/* Add a lock to the list of held locks, or remove it. Both return how many locks with a lock file the list has then. */
 void sc_lock_enlist(struct sc_lock *lock);
 unsigned sc_lock_strike(struct sc_lock *lock);
 

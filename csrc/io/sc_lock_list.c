@@ -82,7 +82,7 @@ sc_lock_shard(const char *folder, const char *path)
     return shard;
 }
 
-/* True if the file that has the name now is the locked one, or nobody has locked it. */
+/* True if `path` still names the locked file, or names another file that no process has locked. */
 static bool
 is_free(const char *path, const struct sc_file_id *locked)
 {

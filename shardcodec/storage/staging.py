@@ -85,7 +85,7 @@ def lock_folder(path: str) -> str:
 
 
 def remove_lock_folders(root: str) -> None:
-    """Remove the lock files of shards that were in no array, because it was not complete; nobody writes these shards any more."""
+    """Remove lock files that were made beside shards while their array had no document yet. No process writes these shards now."""
     for folder, names, _ in os.walk(root):
         if LOCK_FOLDER in names and not _is_node(folder):
             names.remove(LOCK_FOLDER)

@@ -312,7 +312,7 @@ class Reference:
         self.notes: list[str] = []
         if self.tree is not None:
             self.place: str = self.tree.place
-            self.notes.append(f"attributes were not compared: {self.place} is no hierarchy of Zarr v2 or v3")
+            self.notes.append(f"attributes were not compared, because {self.place} is not in Zarr v2 or v3")
             self.arrays.update((one.name, one) for one in self.tree.arrays)
             # without a selection of its own each array that is not opened is a chosen one
             unchosen = self.tree.unchosen if selection.nodes is not None else ()
@@ -602,7 +602,7 @@ def _flat_positions(array: ArrayTarget) -> set[int] | None:
 
 
 def _fill_of(elements: Any) -> bytes | None:
-    """Return the bits of the fill value in native byte order; None if it has none, or is no number."""
+    """Return the bits of the fill value in native byte order; None if the array has no fill value, or its fill value is text."""
     fill, dtype = getattr(elements, "fill_value", None), elements.dtype
     if fill is None or dtype.kind in "OT" or not hasattr(fill, "dtype"):
         return None

@@ -326,7 +326,7 @@ _DAMAGED: Document = {}
 
 
 def _has_folder(group: Folder, key: str) -> bool:
-    """Return True if something is left of the node of a document below a group, or nobody knows."""
+    """Return True if the folder of a document below a group may still have anything; a store that cannot list does not tell."""
     prefix = f"{group.prefix}{key.rpartition('/')[0]}".rstrip("/") + "/"
     path = group.store.path(prefix)
     if path is not None:

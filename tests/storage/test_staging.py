@@ -81,7 +81,7 @@ def test_names_of_killed_writers_are_deleted_and_of_running_ones_kept(tmp_path: 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_writer_that_has_lost_its_lock_finds_its_file_removed(tmp_path: Path) -> None:
-    """Its late rename undid an acknowledged update of the next holder, who removes the file while nobody holds the lock of the shard."""
+    """A rename that came too late undid an acknowledged update of the next writer. So the next writer removes the prepared file."""
     array = create(tmp_path / "a")
     array[...] = 1
     shard, staging = str(shard_path(array)), staging_folder(str(tmp_path / "a"))

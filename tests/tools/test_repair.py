@@ -443,7 +443,7 @@ def test_backup_inside_the_hierarchy_is_refused(tmp_path: Path, target: str, bac
 @pytest.mark.parametrize("in_place", [False, True], ids=["to", "in place"])
 @pytest.mark.parametrize("kind", KINDS_OF_STORE)
 def test_shard_that_is_gone_is_taken_from_the_copy(kind: str, in_place: bool, tmp_path: Path) -> None:
-    """A shard was deleted. `repair --from COPY` ended with "0 lost" and wrote fill values, as if nobody had ever stored the shard."""
+    """For a deleted shard, `repair --from COPY` wrote fill values and said "0 lost", although the copy had the shard."""
     store, copy, new = (store_of(kind, tmp_path / name) for name in ("a.zarr", "copy.zarr", "new.zarr"))
     array = filled(store)
     filled(copy)

@@ -292,7 +292,7 @@ def test_environment_without_shardcodec_notices_nothing(tmp_path: Path) -> None:
 def test_last_of_the_sources_chooses_the_pipeline(
     tmp_path: Path, said: dict[str, str], chosen: str | None
 ) -> None:
-    """Files in the order of zarr, then variables; among these zarr's own wins. A pipeline that is named is no accident."""
+    """Variables win over files. Of two variables, the one that names a pipeline wins."""
     names = {name: value for name, value in said.items() if not name.endswith(".yaml")}
     for name in said.keys() - names.keys():
         (tmp_path / name).write_text(said[name])
