@@ -17,6 +17,7 @@ __all__ = [
     "descriptor_info",
     "find_mount",
     "find_mount_of",
+    "may_reach",
     "mount_of",
     "mount_of_path",
     "names_of_devices",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 MOUNTINFO = "/proc/self/mountinfo"
+# The line of the mount of "/", which is missing below `chroot` in a mount.
+ROOT = re.compile(rb"^\S+ \S+ \S+ \S+ / ", re.MULTILINE)
 
 
 class Mount(NamedTuple):
@@ -136,6 +139,18 @@ def mount_of_path(path: str) -> Mount | None:
         else:
             with opened as fd:
                 return mount_of(fd)
+
+
+def may_reach(file_systems: Collection[str]) -> bool:
+    """Return False if no path of this process leads to one of several types of file systems, now; no path is looked at."""
+    try:
+        table = _table()
+    except OSError:
+        return True
+    for name in file_systems:
+        if f" - {name} ".encode() in table:
+            return True
+    return not ROOT.search(table)
 
 
 # The folder of the mount through which this process has first used a device.

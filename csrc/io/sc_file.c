@@ -14,6 +14,7 @@
 #endif
 
 #include "base/sc_alloc.h"
+#include "io/sc_lock.h"
 
 #define COPY_NBYTES ((size_t)1 << 20)
 /* Number of attempts to open a name that exists, before the file counts as stale. */
@@ -387,7 +388,7 @@ sc_file_check_seen(int fd, const struct sc_file_id *seen, bool times, struct sta
     struct stat found;
     struct sc_file_id id;
 
-    if (fstat(fd, &found))
+    if (sc_lock_stat_read(fd, "", &found))
         return handle_error(where, "fstat");
     if (st)
         *st = found;

@@ -41,7 +41,8 @@
  * of bytes, because a read of an empty file is answered from the cache. The byte that is locked is chosen by a hash of the shard's
  * path, so one file serves all shards. Each lock has its own open description of L: the server's client knows per description
  * whether its locks are lost, and a lock that is taken again would hide the loss from another one. Open files are kept for later locks only while this
- * process holds some: a folder with an open file cannot be removed on NFS, so no array could be deleted or made anew.
+ * process holds some, unless its caller wants open files (option open_files): a folder with an open file cannot be removed on NFS, so
+ * no array could be deleted or made anew.
  *
  * Processes on the disk of the server lock P itself (sc_lock.h) and cost nothing more. The two kinds exclude each other by a mark, the
  * sticky bit of P, which has no other meaning for a file. New files of this protocol have it. A holder of L that finds P without it

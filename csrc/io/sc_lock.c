@@ -309,7 +309,7 @@ sc_lock_remove(const char *path, bool sync, struct sc_where *where)
 }
 
 void
-sc_lock_release(struct sc_lock *lock)
+sc_lock_release(struct sc_lock *lock, bool keeps)
 {
     unsigned n_others;
 
@@ -319,7 +319,7 @@ sc_lock_release(struct sc_lock *lock)
     if (lock->guard.fd >= 0) {
         sc_file_close(lock->fd);
         sc_guard_release(&lock->guard, !lock->has_failed);
-        if (!n_others)
+        if (!n_others && !keeps)
             sc_guard_close_idle();
     } else {
         if (sc_file_allows("unlock", "", NULL))

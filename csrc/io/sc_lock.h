@@ -67,6 +67,14 @@ int sc_lock_set(int fd, off_t at, short type);
 /* fstat(), or stat() of a path with fd AT_FDCWD, without the cache of a network file system. */
 int sc_lock_stat_now(int fd, const char *path, struct stat *st);
 
+/* fstat(), or lstat() of a path with fd AT_FDCWD, but for the time of the last access: a client of NFS that has read the file would ask
+ * its server for that. */
+int sc_lock_stat_read(int fd, const char *path, struct stat *st);
+
+/* Look for what never changes while a path leads to the same file: device, inode and kind. So a client of a network file system that
+ * knows the file asks its server for nothing, as it does for stat(). 0, or -1 and errno. */
+int sc_lock_look_at_known(const char *path, bool follows, struct sc_file_id *id, bool *is_link);
+
 /* Look at the folder of a path without a cache. A client of NFS that finds it changed forgets the names that it knows there; a look
  * at the path alone is answered by the file that had the name. 0, or -1 and errno. */
 int sc_lock_look_at_folder(const char *path);
@@ -89,8 +97,8 @@ void sc_lock_close_shard(struct sc_lock *lock);
 enum sc_status sc_lock_remove(const char *path, bool sync, struct sc_where *where);
 
 /* Unlock the file and close it; do nothing if the lock is not held (also after SC_LOCK_NO_FILE without a lock file). Unlocking is explicit: a descriptor that a
- * forked child has not closed yet must not keep the lock. */
-void sc_lock_release(struct sc_lock *lock);
+ * forked child has not closed yet must not keep the lock. keeps: lock files stay open for later locks, also after the last one. */
+void sc_lock_release(struct sc_lock *lock, bool keeps);
 
 /* Take the lock of an open file until it is closed. False: another descriptor holds it, or it cannot be known. The caller
  * starts no process meanwhile. */

@@ -246,7 +246,7 @@ look(struct sc_newfile *file, const char *path, struct stat *st, bool *exists, s
 {
     bool is_link;
 
-    *exists = lstat(path, st) == 0;
+    *exists = sc_lock_stat_read(AT_FDCWD, path, st) == 0;
     is_link = *exists && S_ISLNK(st->st_mode);
     file->path = is_link ? realpath(path, NULL) : NULL;
     if (!file->path && !(file->path = sc_strdup(path)))

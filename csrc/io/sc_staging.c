@@ -371,7 +371,7 @@ sweep(const char *path)
 int
 sc_staging_fence(int at, uint64_t shard)
 {
-    int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;
+    int fd = fcntl(at, F_DUPFD_CLOEXEC, 0), error = 0; /* to open the folder again would be a request */
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
     const struct dirent *d;
     struct identity writer;
@@ -381,6 +381,7 @@ sc_staging_fence(int at, uint64_t shard)
         sc_file_close(fd);
         return -1;
     }
+    rewinddir(folder); /* the place in the list is that of `at` */
     while ((errno = 0, d = readdir(folder))) {
         if (parse_name(d->d_name, &found, &writer) && found == shard && sc_staging_remove(at, d->d_name) &&
             errno != ENOENT)

@@ -118,7 +118,7 @@ copy_through_memory(struct sc_writer *writer, struct sc_write_object *object, co
     return status;
 }
 
-#define SMALL_NBYTES ((uint64_t)1 << 14)
+#define SMALL_NBYTES ((uint64_t)1 << 16)
 
 static enum sc_status
 copy_run(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
@@ -128,7 +128,7 @@ copy_run(struct sc_writer *writer, struct sc_write_object *object, const struct 
     enum sc_status status;
 
     writer->stats.bytes_written += run->nbytes;
-    /* a copy in the server is a request, and this client has read the block of a small run with the index */
+    /* a copy in the server is a request, the bytes around it are another one, and so is the state of the file between them */
     if (object->file.guarded && run->nbytes <= SMALL_NBYTES)
         return copy_through_memory(writer, object, run, patches, n_patches);
     if (n_patches > run->nbytes / DENSE_NBYTES) {

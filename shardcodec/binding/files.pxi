@@ -15,7 +15,7 @@ cdef class FileLock:
 
     def __dealloc__(self):
         with nogil:
-            sc_lock_release(&self.lock)
+            sc_lock_release(&self.lock, False)
 
     def try_acquire(self, str path, str name=None, str folder=None):
         """Take the lock if it is free; return "held", "no file", "busy", "unsupported", "denied" or "guarded".
@@ -54,10 +54,10 @@ cdef class FileLock:
         """True if a lock file holds the lock in place of the shard."""
         return self.lock.guard.fd >= 0
 
-    def release(self):
-        """Release the lock; do nothing if it is not held, or the parent process holds it."""
+    def release(self, bint keeps=False):
+        """Release the lock; do nothing if it is not held, or the parent process holds it. keeps: a lock file stays open."""
         with nogil:
-            sc_lock_release(&self.lock)
+            sc_lock_release(&self.lock, keeps)
 
     @property
     def fd(self):
@@ -92,6 +92,21 @@ def look_at_folder(str folder):
     cdef const char *chars = path_chars(name)
     with nogil:
         sc_lock_look_at_folder(chars)
+
+
+def look_at_known(str path, bint follows=True):
+    """Return device, inode and, for a link that is not followed, True; None if nothing is there.
+
+    A client of a network file system that knows the path asks its server for nothing, unlike `os.stat`.
+    """
+    cdef bytes name = path_bytes(path)
+    cdef const char *chars = path_chars(name)
+    cdef sc_file_id found
+    cdef c_bool is_link
+    cdef int r
+    with nogil:
+        r = sc_lock_look_at_known(chars, follows, &found, &is_link)
+    return None if r else (found.device, found.inode, is_link)
 
 
 def seed_latency(uint64_t device, double seconds):

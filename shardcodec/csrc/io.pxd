@@ -46,9 +46,10 @@ cdef extern from "io/sc_lock.h" nogil:
     sc_status sc_lock_init()
     sc_status sc_lock_try(sc_lock *lock, const char *path, const char *name, const char *folder, sc_lock_outcome *outcome,
                           sc_where *where)
-    void sc_lock_release(sc_lock *lock)
+    void sc_lock_release(sc_lock *lock, bint keeps)
     c_bool sc_lock_looks_anew()
     int sc_lock_look_at_folder(const char *path)
+    int sc_lock_look_at_known(const char *path, bint follows, sc_file_id *found, c_bool *is_link)
     sc_status sc_lock_remove(const char *path, bint sync, sc_where *where)
     unsigned sc_lock_count()
 

@@ -273,7 +273,12 @@ def is_prompt(path: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def loses_locks(folder: str) -> bool:
-    """Return True if a lock in a folder, which need not exist yet, can be lost while its holder works."""
+    """Return True if a lock in a folder, which need not exist yet, can be lost while its holder works.
+
+    A folder is looked at only on a machine that has a mount of such a kind: there, each may lead to it.
+    """
+    if not mounts.may_reach(LEASED_TYPES):
+        return False
     while True:
         try:
             opened = Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)

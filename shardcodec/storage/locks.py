@@ -434,7 +434,8 @@ class FileLocks:
         _writing.difference_update(self._entries[first:])
         del self._entries[first:]
         if held := [lock for lock in reversed(self._locks[first:]) if lock.is_held]:
-            finish_each(lambda lock: lock.release(), held, waits=self._attempts_wait)
+            keeps = self._options.open_files > 0
+            finish_each(lambda lock: lock.release(keeps), held, waits=self._attempts_wait)
         del self._locks[first:]
 
 

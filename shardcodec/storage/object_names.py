@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from .. import native
 from ..compat import memory_identity, on_zarrs_loop, unwrap
 from ..errors import as_os_error
 from .waiting import call_each
@@ -169,7 +170,8 @@ def real_paths(paths: Sequence[str]) -> list[str]:
 
 def _real_file(path: str) -> str:
     """Resolve a file whose folder is resolved."""
-    return os.path.realpath(path) if os.path.islink(path) else path
+    found = native.load().look_at_known(path, follows=False)
+    return os.path.realpath(path) if found is not None and found[2] else path
 
 
 # Folders whose links were resolved, with the device and inode that both names lead to.
@@ -183,22 +185,18 @@ def _real_folder(folder: str) -> str:
     if known is not None and _leads_to(folder, known) and (known[0] == folder or _leads_to(known[0], known)):
         return known[0]
     real = os.path.realpath(folder)
-    try:
-        status = os.stat(real)
-    except OSError:
+    found = native.load().look_at_known(real)
+    if found is None:
         return real  # not created yet
     if len(_real) >= MAX_REAL:
         _real.clear()
-    _real[folder] = real, status.st_dev, status.st_ino
+    _real[folder] = real, *found[:2]
     return real
 
 
 def _leads_to(path: str, known: tuple[str, int, int]) -> bool:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return (status.st_dev, status.st_ino) == known[1:]
+    found = native.load().look_at_known(path)
+    return found is not None and found[:2] == known[1:]
 
 
 # ---------------------------------------------------------------- the keys of a store, listed by blocking functions

@@ -207,6 +207,13 @@ class Lab:
             node.delay(0)
         if not self._calls:
             self._calls = self.b.ask("measure", folder=f"{folders[self.b]}/measured")
+        for open_files in (0, 1):
+            told = self.b.ask(
+                "requests", folder=f"{folders[self.b]}/requests{number}", n=20, open_files=open_files
+            )
+            what = f"requests per update, {mount['name']}, open_files={open_files}"
+            self.counts[what] = sum(told.values())
+            print(f"{what}: {self.counts[what]:g} {told}", flush=True)
         self.b.ask("make", folder=at_server, n=len(self._calls))
         sh(f"chmod -R a+rwX /host{at_server}")
         self._export(mount["export"])

@@ -40,6 +40,21 @@ def site_of(folder: str, number: int) -> Site:
     return Site([Path(folder) / f"x{number}"], n_shards=1, shard_chunks=8, chunk=512)
 
 
+def requests_of(folder: str) -> Counter[str]:
+    """Return the requests to the server of a mount until now, by kind."""
+    counts: Counter[str] = Counter()
+    is_counted = is_here = False
+    for line in Path("/proc/self/mountstats").read_text().splitlines():
+        words = line.split()
+        if line.startswith("device "):
+            is_here, is_counted = Path(words[4]) in Path(folder).parents, False
+        elif is_here and words[:1] == ["per-op"]:
+            is_counted = True
+        elif is_here and is_counted and len(words) > 1:
+            counts[words[0].rstrip(":")] += int(words[1])
+    return counts
+
+
 class Update(threading.Thread):
     """One update of an inner chunk, in a thread."""
 
@@ -123,6 +138,19 @@ class Process:
         calls = [stops.stops_call(0, i).decode() for i in range(1, stops.stops_count(0) + 1)]
         print("  calls of an update:", *calls, file=sys.stderr, flush=True)
         return list(range(1, len(calls) + N_MORE_CALLS))
+
+    def requests(self, folder: str, n: int, open_files: int) -> dict[str, float]:
+        """Return the requests of an update of one inner chunk, by kind, as the client of NFS counts them."""
+        self.make(folder, 1)
+        site = site_of(folder, 0)
+        chunk = site.selection(0, 1)
+        with shardcodec.options(**OPTIONS, open_files=open_files):
+            array = shardcodec.open_array(site.store(0), mode="r+")
+            array[chunk] = 1  # the first update makes the lock file
+            before = requests_of(folder)
+            for value in range(n):
+                array[chunk] = value
+        return {name: number / n for name, number in (requests_of(folder) - before).items()}
 
     def make(self, folder: str, n: int) -> None:
         for number in range(n):

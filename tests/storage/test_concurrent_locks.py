@@ -206,9 +206,9 @@ class WatchedLock:
         self.attempt()
         return self._lock.try_acquire(path, *place)
 
-    def release(self) -> None:
+    def release(self, keeps: bool) -> None:
         self.end()
-        self._lock.release()
+        self._lock.release(keeps)
 
 
 RealLock = _native.FileLock

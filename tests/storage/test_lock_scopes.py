@@ -234,6 +234,23 @@ def test_each_device_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     assert list(mounts.names_of_devices(devices[:1]).values()) == ["0:40"]
 
 
+def test_folders_are_looked_at_only_where_a_mount_may_lose_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new folder was opened to ask for its file system, which is a request on every network file system."""
+    table = tmp_path / "mountinfo"
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
+    monkeypatch.setattr(file_systems, "Descriptor", pytest.fail)
+    table.write_text("\n".join(REAL[name] for name in ("ext4", "cifs", "tmpfs")))
+    assert not file_systems.loses_locks(f"{tmp_path}/local")
+    for number, lines in enumerate(
+        [("ext4", "nfs3"), ("ext4", "nfs4"), ("tmpfs",)]
+    ):  # the last: below `chroot`
+        table.write_text("\n".join(REAL[name] for name in lines))
+        with pytest.raises(pytest.fail.Exception):
+            file_systems.loses_locks(f"{tmp_path}/{number}")
+
+
 def test_estimates_name_the_mount_that_was_used(tmp_path: Path) -> None:
     """Several mounts share a device, such as the files that a container gets; the last of them was named, which nothing had used."""
     with contextlib.ExitStack() as stack:
@@ -499,7 +516,7 @@ mark()
 """
     calls = calls_of(tmp_path, code, "all")
     assert not [call for call in calls if "fdinfo" in call or "mountinfo" in call]
-    assert sum("statx(" in call for call in calls) == 2
+    assert sum("AT_STATX_FORCE_SYNC" in call for call in calls) == 2
     assert sum("fcntl(" in call and "OFD" in call for call in calls) == 2
     assert not [call for call in calls if "fstatfs" in call]
 
