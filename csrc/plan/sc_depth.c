@@ -168,39 +168,6 @@ sc_depth_expect(struct sc_depth *depth, uint64_t latency_ns, uint64_t n_calls)
         sc_pool_grow(&depth->job, n);
 }
 
-struct sc_worker *
-sc_depth_borrow(struct sc_depth *depth)
-{
-    struct sc_worker *worker;
-
-    pthread_mutex_lock(&depth->mutex);
-    while (!depth->free && depth->n_workers >= depth->n_threads)
-        pthread_cond_wait(&depth->has_worker, &depth->mutex);
-    worker = depth->free;
-    if (worker)
-        depth->free = worker->next;
-    else
-        depth->n_workers++;
-    pthread_mutex_unlock(&depth->mutex);
-    if (worker || (worker = sc_worker_take()))
-        return worker;
-    pthread_mutex_lock(&depth->mutex);
-    depth->n_workers--;
-    pthread_cond_signal(&depth->has_worker);
-    pthread_mutex_unlock(&depth->mutex);
-    return NULL;
-}
-
-void
-sc_depth_return(struct sc_depth *depth, struct sc_worker *worker)
-{
-    pthread_mutex_lock(&depth->mutex);
-    worker->next = depth->free;
-    depth->free = worker;
-    pthread_cond_signal(&depth->has_worker);
-    pthread_mutex_unlock(&depth->mutex);
-}
-
 /* Take spare memory of at least n bytes, or else any, which is then replaced. Under the mutex. */
 static void
 take_spare(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
@@ -260,4 +227,81 @@ sc_depth_leave(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer)
     depth->nbytes -= n;
     pthread_cond_broadcast(&depth->has_room);
     pthread_mutex_unlock(&depth->mutex);
+}
+
+/* ---- one thread of a run ---- */
+
+static struct sc_worker *
+borrow(struct sc_depth *depth)
+{
+    struct sc_worker *worker;
+
+    pthread_mutex_lock(&depth->mutex);
+    while (!depth->free && depth->n_workers >= depth->n_threads)
+        pthread_cond_wait(&depth->has_worker, &depth->mutex);
+    worker = depth->free;
+    if (worker)
+        depth->free = worker->next;
+    else
+        depth->n_workers++;
+    pthread_mutex_unlock(&depth->mutex);
+    if (worker || (worker = sc_worker_take()))
+        return worker;
+    pthread_mutex_lock(&depth->mutex);
+    depth->n_workers--;
+    pthread_cond_signal(&depth->has_worker);
+    pthread_mutex_unlock(&depth->mutex);
+    return NULL;
+}
+
+static void
+give_back(struct sc_depth *depth, struct sc_worker *worker)
+{
+    pthread_mutex_lock(&depth->mutex);
+    worker->next = depth->free;
+    depth->free = worker;
+    pthread_cond_signal(&depth->has_worker);
+    pthread_mutex_unlock(&depth->mutex);
+}
+
+enum sc_status
+sc_seat_begin_work(struct sc_seat *seat)
+{
+    if (SC_LIKELY(seat->worker != NULL))
+        return SC_OK;
+    seat->worker = borrow(seat->depth);
+    if (!seat->worker)
+        return SC_NO_MEMORY;
+    seat->worker->allow_in_index = seat->depth->allow_in_index;
+    return SC_OK;
+}
+
+void
+sc_seat_give_back(struct sc_seat *seat)
+{
+    if (seat->worker)
+        give_back(seat->depth, seat->worker);
+    seat->worker = NULL;
+    seat->io = &seat->own_io;
+}
+
+enum sc_status
+sc_seat_take(struct sc_seat *seat)
+{
+    enum sc_status status;
+
+    seat->io = &seat->own_io;
+    if (sc_depth_is_deep(seat->depth))
+        return SC_OK;
+    status = sc_seat_begin_work(seat);
+    if (!status)
+        seat->io = &seat->worker->io;
+    return status;
+}
+
+void
+sc_seat_leave(struct sc_seat *seat)
+{
+    sc_seat_give_back(seat);
+    sc_buffer_free(&seat->own_io);
 }

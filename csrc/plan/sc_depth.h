@@ -32,6 +32,7 @@ struct sc_depth {
     atomic_bool is_placed; /* a thread has looked for it */
     unsigned n_threads; /* that decode at the same time */
     unsigned n_flat; /* threads that take part from the beginning */
+    bool allow_in_index; /* of the plan: entries of nested shards may overlap their index */
     unsigned most; /* most threads that may ever join the run: it has a place for each in its lists */
     struct sc_pool_job job;
     atomic_bool is_deep;
@@ -99,14 +100,38 @@ sc_depth_is_deep(const struct sc_depth *depth)
     return SC_UNLIKELY(atomic_load_explicit(&depth->is_deep, memory_order_relaxed));
 }
 
-/* Borrow a worker, which may wait until another thread gives one back. NULL: no memory. */
-struct sc_worker *sc_depth_borrow(struct sc_depth *depth);
-void sc_depth_return(struct sc_depth *depth, struct sc_worker *worker);
-
 /* Wait until a group of n bytes fits. One that is larger than the bound waits until it is alone. The thread that leaves gives up
  * its buffer, which becomes empty, and a thread that enters with an empty one gets such memory. So there is memory for the groups
  * that are in it at the same time, not for the largest group of each thread. */
 void sc_depth_enter(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer);
 void sc_depth_leave(struct sc_depth *depth, uint64_t n, struct sc_buffer *buffer);
+
+/* ---- one thread of a run ---- */
+
+/* What a thread computes and reads with. In a flat run it keeps a worker; in a deep run it has one only while it decodes or
+ * encodes. */
+struct sc_seat {
+    struct sc_depth *depth;
+    struct sc_worker *worker;
+    struct sc_buffer
+        *io; /* bytes as they lie in a file: the memory of the worker in a flat run, of the thread in a deep one */
+    struct sc_buffer own_io;
+};
+
+/* Begin and end to take part. Only `depth` is set. */
+enum sc_status sc_seat_take(struct sc_seat *seat);
+void sc_seat_leave(struct sc_seat *seat);
+
+/* Have a worker for the next step, which may wait until another thread gives one back. SC_NO_MEMORY: there is none. */
+enum sc_status sc_seat_begin_work(struct sc_seat *seat);
+
+/* If the run is deep, give the worker back: other threads compute while this one reads, writes or waits. */
+void sc_seat_give_back(struct sc_seat *seat);
+static inline void
+sc_seat_end_work(struct sc_seat *seat)
+{
+    if (sc_depth_is_deep(seat->depth))
+        sc_seat_give_back(seat);
+}
 
 #endif

@@ -78,7 +78,7 @@ expect_groups(struct sc_reader *reader, const struct sc_read_object *object)
     for (size_t i = 0; i < object->n_tasks; i = group_end(object, i))
         n++;
     expect_calls(reader->run, object->latency_ns, n - 1);
-    stop_decoding(reader);
+    sc_seat_end_work(&reader->seat);
 }
 
 static struct piece
@@ -115,7 +115,7 @@ do_piece(struct sc_reader *reader, struct sc_read_object *object, struct piece p
 {
     enum sc_status status = SC_OK;
 
-    stop_decoding(reader);
+    sc_seat_end_work(&reader->seat);
     sc_where_clear(&reader->where);
     if (SC_UNLIKELY(piece.kind == PIECE_RANGE)) {
         sc_read_whole_range(reader, object, piece.begin);
@@ -127,7 +127,7 @@ do_piece(struct sc_reader *reader, struct sc_read_object *object, struct piece p
         status = SC_CANCELLED;
     else if (piece.kind == PIECE_CHUNKS)
         sc_read_object_decode(reader, object, piece.begin, piece.end);
-    else if (!(status = sc_read_begin_decoding(reader)) && piece.kind == PIECE_ABSENT)
+    else if (!(status = sc_seat_begin_work(&reader->seat)) && piece.kind == PIECE_ABSENT)
         sc_read_object_fill_absent(reader, object, piece.begin, piece.end);
     else if (!status)
         sc_read_object_fill_part(reader, object, piece.begin, piece.end);
@@ -286,26 +286,21 @@ run_thread(void *arg)
 {
     struct sc_read_run *run = arg;
     struct sc_team *team = &run->base.team;
-    struct sc_reader reader = { .run = run, .io = &reader.own_io };
+    struct sc_reader reader = { .run = run, .seat.depth = &run->depth };
     struct sc_read_object *object = make_object(run);
     enum sc_status status = object ? SC_OK : SC_NO_MEMORY;
     size_t item_no;
 
     sc_where_clear(&reader.where);
-    if (!status && !sc_depth_is_deep(&run->depth)) {
-        status = sc_read_begin_decoding(&reader);
-        if (!status)
-            reader.io = &reader.worker->io;
-    }
+    if (!status)
+        status = sc_seat_take(&reader.seat);
     if (status)
         sc_failure_note(&run->base.failure, status, &reader.where, 0);
     while (!status && sc_team_take(team, &item_no))
         read_item(&reader, object, item_no);
     if (!status && team->n_members > 1)
         sc_team_help(team, help, &reader);
-    if (reader.worker)
-        sc_depth_return(&run->depth, reader.worker);
-    sc_buffer_free(&reader.own_io);
+    sc_seat_leave(&reader.seat);
     sc_buffer_free(&reader.sort_memory);
     sc_run_add(&run->base, &reader.stats);
 }
@@ -345,6 +340,7 @@ run_plan(struct sc_read_plan *plan, struct sc_where *where)
     sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
     sc_run_begin(&run.base, plan->n_items, n_flat);
     run.depth.hint = plan->hint;
+    run.depth.allow_in_index = plan->allow_in_index;
     if (plan->n_items > 1)
         expect_objects(&run, sc_depth_expected(&run.depth, &plan->items[0].source));
     sc_depth_run(&run.depth);

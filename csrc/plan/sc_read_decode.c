@@ -30,22 +30,10 @@ span_of(const struct sc_read_object *object, size_t begin, size_t end)
     return span;
 }
 
-enum sc_status
-sc_read_begin_decoding(struct sc_reader *reader)
-{
-    if (SC_UNLIKELY(!reader->worker)) {
-        reader->worker = sc_depth_borrow(&reader->run->depth);
-        if (!reader->worker)
-            return SC_NO_MEMORY;
-        reader->worker->allow_in_index = reader->run->plan->allow_in_index;
-    }
-    return SC_OK;
-}
-
 void
 sc_read_end_decoding(struct sc_reader *reader)
 {
-    stop_decoding(reader);
+    sc_seat_end_work(&reader->seat);
     leave_room(reader);
 }
 
@@ -57,13 +45,14 @@ fetch_group(struct sc_reader *reader, const struct sc_read_object *object, struc
     uint64_t n = span->high - span->low;
     enum sc_status status;
 
-    if (object->input.fd >= 0 && !object->input.whole && SC_UNLIKELY(!reader->worker)) {
+    if (object->input.fd >= 0 && !object->input.whole && SC_UNLIKELY(!reader->seat.worker)) {
         enter_room(reader, n);
         reader->stats.deep_reads++;
     }
-    status = sc_input_fetch(&object->input, span->low, n, reader->io, &span->bytes, &reader->stats, &reader->where);
+    status =
+        sc_input_fetch(&object->input, span->low, n, reader->seat.io, &span->bytes, &reader->stats, &reader->where);
     if (!status)
-        status = sc_read_begin_decoding(reader);
+        status = sc_seat_begin_work(&reader->seat);
     if (SC_UNLIKELY(status)) {
         span->bytes = NULL;
         leave_room(reader);
@@ -100,7 +89,7 @@ decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct
     enum sc_status status;
 
     if (alone && reads_in_place(object, inner, part, strides)) {
-        reader->stats.deep_reads += !reader->worker && !object->input.whole;
+        reader->stats.deep_reads += !reader->seat.worker && !object->input.whole;
         return sc_input_read(&object->input, object->item->dst + offset, t->nbytes, t->offset, &reader->stats,
                              &reader->where);
     }
@@ -108,10 +97,11 @@ decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct
     if (status)
         return status;
     if (is_narrow(inner, t)) {
-        sc_chain_scatter_hull(inner, reader->worker, inner != shard, bytes, part, object->item->dst + offset, strides);
+        sc_chain_scatter_hull(inner, reader->seat.worker, inner != shard, bytes, part, object->item->dst + offset,
+                              strides);
         return SC_OK;
     }
-    return sc_chain_decode(inner, reader->worker, inner != shard, bytes, (size_t)t->nbytes, part,
+    return sc_chain_decode(inner, reader->seat.worker, inner != shard, bytes, (size_t)t->nbytes, part,
                            object->item->dst + offset, strides, &reader->where);
 }
 
@@ -154,7 +144,7 @@ decode_selected(struct sc_reader *reader, struct sc_read_object *object, const s
     } else if (!status) {
         if (sc_chain_has_parts(at.chunk))
             sc_selection_hull(&at, &part);
-        status = sc_chain_view(at.chunk, reader->worker, at.chunk != shard, bytes, (size_t)t->nbytes, &part, &view,
+        status = sc_chain_view(at.chunk, reader->seat.worker, at.chunk != shard, bytes, (size_t)t->nbytes, &part, &view,
                                &reader->where);
     }
     if (!status)

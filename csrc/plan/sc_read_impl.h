@@ -76,10 +76,8 @@ struct sc_read_run {
 /* One thread in one run. */
 struct sc_reader {
     struct sc_read_run *run;
-    struct sc_worker *worker; /* in a deep run only while the thread decodes */
-    struct sc_buffer *io; /* bytes as they lie in a file */
-    struct sc_buffer own_io; /* used in a deep run, while the thread has room */
-    uint64_t room; /* bytes that are counted by sc_depth_enter(): of an index, or of the group in `io` */
+    struct sc_seat seat; /* in a deep run its own buffer has memory only while the thread has room */
+    uint64_t room; /* bytes that are counted by sc_depth_enter(): of an index, or of the group in `seat.io` */
     struct sc_buffer sort_memory;
     struct sc_stats stats;
     struct sc_where where;
@@ -100,23 +98,11 @@ sort_tasks(struct sc_read_task *tasks, size_t n, bool by_entry, struct sc_buffer
     return by_entry ? sc_radix_sort(records, n, 3, 2, scratch) : sc_radix_sort(records, n, 3, 0, scratch);
 }
 
-/* If the run is deep, give the worker back: other threads decode while this one reads. */
-static inline void
-stop_decoding(struct sc_reader *reader)
-{
-    if (SC_LIKELY(!sc_depth_is_deep(&reader->run->depth)))
-        return;
-    if (reader->worker)
-        sc_depth_return(&reader->run->depth, reader->worker);
-    reader->worker = NULL;
-    reader->io = &reader->own_io;
-}
-
 /* In a deep run wait for room, and memory, for bytes of the file. The thread has neither a worker nor room. */
 static inline void
 enter_room(struct sc_reader *reader, uint64_t n)
 {
-    sc_depth_enter(&reader->run->depth, n, &reader->own_io);
+    sc_depth_enter(&reader->run->depth, n, &reader->seat.own_io);
     reader->room = n;
 }
 
@@ -125,7 +111,7 @@ leave_room(struct sc_reader *reader)
 {
     if (SC_LIKELY(!reader->room))
         return;
-    sc_depth_leave(&reader->run->depth, reader->room, &reader->own_io);
+    sc_depth_leave(&reader->run->depth, reader->room, &reader->seat.own_io);
     reader->room = 0;
 }
 
@@ -175,9 +161,6 @@ void sc_read_object_fill_absent(struct sc_reader *reader, const struct sc_read_o
 /* Decode tasks[begin..end), which are one group. After a failure inner chunks behind it, in C order, are skipped. Those
  * before it still count: the lowest failure is reported. */
 void sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end);
-
-/* Borrow a worker for the next step, unless this thread has one. */
-enum sc_status sc_read_begin_decoding(struct sc_reader *reader);
 
 /* The bytes of a group are no longer needed. In a deep run other threads get their room, and the worker. */
 void sc_read_end_decoding(struct sc_reader *reader);

@@ -54,7 +54,7 @@ check_block(const struct sc_reader *reader, const struct sc_read_object *object,
 static void
 enter(struct sc_reader *reader, const struct sc_read_object *object, uint64_t n)
 {
-    if (SC_UNLIKELY(!reader->worker) && !reader->room && object->input.fd >= 0 && !object->input.whole)
+    if (SC_UNLIKELY(!reader->seat.worker) && !reader->room && object->input.fd >= 0 && !object->input.whole)
         enter_room(reader, n);
 }
 
@@ -66,7 +66,7 @@ enter_for_cache(struct sc_reader *reader, const struct sc_read_object *object)
     struct sc_cache *cache = reader->run->plan->cache;
     const char *name = object->item->source.path;
 
-    if (SC_UNLIKELY(!reader->worker) && cache && name && sc_cache_wants(cache, name, shard))
+    if (SC_UNLIKELY(!reader->seat.worker) && cache && name && sc_cache_wants(cache, name, shard))
         enter(reader, object, shard->index.in_c_order ? shard->index.nbytes : 2 * shard->index.nbytes);
 }
 
@@ -83,7 +83,7 @@ block_nbytes(const struct sc_reader *reader, const struct sc_read_object *object
 static struct sc_buffer *
 buffer_of(struct sc_reader *reader, struct sc_read_object *object)
 {
-    return SC_LIKELY(reader->worker != NULL) ? &object->index : reader->io;
+    return SC_LIKELY(reader->seat.worker != NULL) ? &object->index : reader->seat.io;
 }
 
 /* Find memory for a window, which is not empty, and for a block: in a deep run in one buffer. */
@@ -92,15 +92,15 @@ find_memory(struct sc_reader *reader, struct sc_read_object *object, uint64_t n_
             uint8_t **window, uint8_t **block)
 {
     struct sc_buffer *buffer = buffer_of(reader, object);
-    uint64_t n_shared = buffer == reader->io ? n_window : 0;
+    uint64_t n_shared = buffer == reader->seat.io ? n_window : 0;
     enum sc_status status = sc_buffer_reserve(buffer, (size_t)(n_window + (n_shared ? n_block : 0)));
 
     if (!status && !n_shared)
-        status = sc_buffer_reserve(reader->io, (size_t)n_block);
+        status = sc_buffer_reserve(reader->seat.io, (size_t)n_block);
     if (status)
         return status;
     *window = buffer->data;
-    *block = reader->io->data + n_shared;
+    *block = reader->seat.io->data + n_shared;
     return SC_OK;
 }
 

@@ -249,7 +249,7 @@ sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object)
     if (SC_LIKELY(!object->input.missing) || plan->n_items > 1) /* a single missing object needs no other call */
         object->latency_ns = sc_depth_learn(&reader->run->depth, &object->item->source, &object->input.file);
     expect_objects(reader->run, object->latency_ns);
-    stop_decoding(reader);
+    sc_seat_end_work(&reader->seat);
     return sc_read_whole_begin(reader, object);
 }
 

@@ -49,10 +49,10 @@ sc_read_whole_begin(struct sc_reader *reader, struct sc_read_object *object)
     if (SC_LIKELY(!n))
         return SC_OK;
     expect_calls(reader->run, object->latency_ns, n - 1);
-    stop_decoding(reader);
-    if (reader->worker && n > 1 && nbytes > plan->io.max_nbytes / reader->run->depth.most)
+    sc_seat_end_work(&reader->seat);
+    if (reader->seat.worker && n > 1 && nbytes > plan->io.max_nbytes / reader->run->depth.most)
         return SC_OK; /* nothing bounds the bytes of a flat run, and each of its threads may read a shard */
-    if (!reader->worker) { /* a thread that holds a worker waits for nothing */
+    if (!reader->seat.worker) { /* a thread that holds a worker waits for nothing */
         object->room = nbytes + (plan->cache ? chain_of(object)->index.nbytes : 0); /* decoded for the cache */
         sc_depth_enter(&reader->run->depth, object->room, &object->whole);
     }
@@ -71,7 +71,7 @@ sc_read_whole_range(struct sc_reader *reader, struct sc_read_object *object, siz
     uint64_t offset = i * object->range_nbytes, n = min_u64(object->range_nbytes, object->input.nbytes - offset);
     enum sc_status status;
 
-    reader->stats.deep_reads += !reader->worker;
+    reader->stats.deep_reads += !reader->seat.worker;
     status = sc_input_read(&object->input, object->whole.data + offset, n, offset, &reader->stats, &reader->where);
     if (!status)
         return;

@@ -3,6 +3,29 @@
  * Plans that read and plans that write run in the same way. Each thread takes an item, opens it, and works on it. A thread
  * that finds no item left helps with the items of other threads (base/sc_team.h).
  *
+ * Which object has which threads and which work:
+ *
+ *     pool       sc_pool    of the process: it makes threads, and keeps them asleep between jobs. It knows jobs, and no plan.
+ *     run        sc_run     of one call: the failure and the statistics. It owns a team and a depth; the objects and the free
+ *                           batches of a reading or writing run are in the structures around it.
+ *     depth      sc_depth   of a run: how many threads take part (its job in the pool) and how many of them compute at a time. It
+ *                           owns the workers while the run lasts, and counts the bytes that were read and not yet decoded.
+ *     team       sc_team    of a run: which items are not taken, and how many are being opened. It has no thread.
+ *     object     sc_read_object, sc_write_object   of the thread that has joined the team: the item that it works on now. Only this
+ *                           thread, its owner, opens and closes it.
+ *     shared     sc_shared  of an object: whether other threads may help, and how many do. Its mutex guards the pieces of work of
+ *                           the object that are not taken.
+ *     seat       sc_seat    of a thread in a run: the worker that it has, for the whole run in a flat one, and in a deep one only
+ *                           while it computes.
+ *     worker     sc_worker  contexts of codecs and buffers. A list of free ones belongs to the process; a run takes from it.
+ *
+ *     pool --> job of the depth --> thread --> seat --> worker
+ *                                     |
+ *                                     +--> team --> item --> object (its own) --> shared <-- helpers (other threads)
+ *
+ * Mutexes are taken in this order: object, then run, depth or pool. A thread that waits for one of the others holds no worker in a
+ * deep run.
+ *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_RUN_H
 #define SC_RUN_H

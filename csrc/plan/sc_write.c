@@ -203,7 +203,7 @@ write_whole(struct sc_writer *writer, struct sc_write_object *object)
     uint64_t nbytes = SC_ABSENT;
     enum sc_status status = batch ? sc_write_batch_encode_whole(writer, object, batch, &nbytes) : SC_NO_MEMORY;
 
-    sc_write_end_encoding(writer);
+    sc_seat_end_work(&writer->seat);
     object->item->empty = !status && nbytes == SC_ABSENT;
     if (!status && !object->item->empty)
         status = put_whole(writer, object, batch);
@@ -268,7 +268,7 @@ finish_timed(struct sc_writer *writer, struct sc_write_object *object)
     uint64_t begin = sc_clock_ns();
     enum sc_status status;
 
-    sc_write_end_encoding(writer);
+    sc_seat_end_work(&writer->seat);
     status = object->in_pieces ? sc_write_file_flush(writer, object) : SC_OK;
     if (!status)
         status = finish(writer, object);
@@ -304,7 +304,7 @@ encode_shared(struct sc_writer *writer, struct sc_write_object *object)
     sc_team_announce(&writer->run->base.team);
     while (sc_write_object_work(writer, object))
         ;
-    sc_write_end_encoding(writer);
+    sc_seat_end_work(&writer->seat);
     sc_shared_close(&object->shared);
 }
 
@@ -339,7 +339,7 @@ write_item(struct sc_writer *writer, struct sc_write_object *object, size_t item
 
     object_reset(object, item_no, item);
     sc_where_clear(&writer->where);
-    sc_write_end_encoding(writer);
+    sc_seat_end_work(&writer->seat);
     status = sc_write_object_stopped(run, object) ? SC_CANCELLED : open_old(writer, object);
     if (!status && shared)
         status = begin_shard(writer, object);
@@ -395,10 +395,10 @@ help(void *arg)
 {
     struct sc_writer *writer = arg;
     struct sc_write_run *run = writer->run;
-    unsigned n = run->base.team.n_members, n_turns = sc_write_uses_pieces(run) ? 2 * n : n;
+    unsigned n = run->base.team.n_members;
     bool helped = false;
 
-    for (unsigned i = 0; i < n_turns && !helped; i++) {
+    for (unsigned i = 0; i < 2 * n && !helped; i++) {
         bool later = i >= n; /* then threads wait for different objects */
         struct sc_write_object *object =
             atomic_load_explicit(&run->objects[later ? (i + writer->number) % n : i], memory_order_acquire);
@@ -406,7 +406,7 @@ help(void *arg)
         helped = object && help_with(writer, object, later);
     }
     if (!helped)
-        sc_write_end_encoding(writer);
+        sc_seat_end_work(&writer->seat);
     return helped;
 }
 
@@ -447,26 +447,21 @@ run_thread(void *arg)
 {
     struct sc_write_run *run = arg;
     struct sc_team *team = &run->base.team;
-    struct sc_writer writer = { .run = run, .io = &writer.own_io };
+    struct sc_writer writer = { .run = run, .seat.depth = &run->depth };
     struct sc_write_object *object = make_object(run, &writer.number);
     enum sc_status status = object ? SC_OK : SC_NO_MEMORY;
     size_t item_no;
 
     sc_where_clear(&writer.where);
-    if (!status && !sc_depth_is_deep(&run->depth)) {
-        status = sc_write_begin_encoding(&writer);
-        if (!status)
-            writer.io = &writer.worker->io;
-    }
+    if (!status)
+        status = sc_seat_take(&writer.seat);
     if (status)
         sc_failure_note(&run->base.failure, status, &writer.where, 0);
     while (!status && sc_team_take(team, &item_no))
         write_item(&writer, object, item_no);
     if (!status && team->n_members > 1)
         sc_team_help(team, help, &writer);
-    if (writer.worker)
-        sc_depth_return(&run->depth, writer.worker);
-    sc_buffer_free(&writer.own_io);
+    sc_seat_leave(&writer.seat);
     sc_run_add(&run->base, &writer.stats);
 }
 
@@ -514,6 +509,7 @@ sc_write(struct sc_write_plan *plan, struct sc_where *where)
     n_flat = sc_threads_for(sc_write_count(&run), plan->n_items, n_threads);
     n_flat = n_flat < SC_WRITE_MAX_THREADS ? n_flat : SC_WRITE_MAX_THREADS;
     sc_depth_init(&run.depth, &plan->io, n_threads, n_flat, run_thread, &run);
+    run.depth.allow_in_index = plan->allow_in_index;
     sc_run_begin(&run.base, plan->n_items, n_flat);
     sc_write_expect_plan(&run);
     sc_depth_run(&run.depth);

@@ -130,7 +130,7 @@ static enum sc_status
 merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned level, const uint8_t *old,
             uint64_t old_nbytes, const struct given *given)
 {
-    struct sc_buffer *merge = &writer->worker->merge;
+    struct sc_buffer *merge = &writer->seat.worker->merge;
     int64_t part_strides[SC_MAX_NDIM], first = 0;
     enum sc_status status = sc_buffer_reserve(merge, (size_t)chain->nbytes);
     struct sc_view view = { .data = merge->data };
@@ -142,7 +142,7 @@ merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned lev
     sc_chain_c_strides(chain, chain->shape, view.strides);
     whole_box(chain, &whole);
     if (old)
-        status = sc_chain_decode(chain, writer->worker, level, old, (size_t)old_nbytes, &whole, merge->data,
+        status = sc_chain_decode(chain, writer->seat.worker, level, old, (size_t)old_nbytes, &whole, merge->data,
                                  view.strides, &writer->where);
     if (is_spared(writer, given, &status))
         old = NULL;
@@ -163,7 +163,7 @@ merge_chunk(struct sc_writer *writer, const struct sc_chain *chain, unsigned lev
     return SC_OK;
 }
 
-/* Return the old encoded bytes of a range of the object: in memory, or read into writer->io. */
+/* Return the old encoded bytes of a range of the object: in memory, or read into writer->seat.io. */
 static enum sc_status
 fetch_old(struct sc_writer *writer, const struct sc_write_object *object, uint64_t offset, uint64_t nbytes,
           const uint8_t **bytes)
@@ -174,14 +174,14 @@ fetch_old(struct sc_writer *writer, const struct sc_write_object *object, uint64
         *bytes = object->item->old.data + offset;
         return SC_OK;
     }
-    sc_write_end_encoding(writer);
-    status = sc_buffer_reserve(writer->io, (size_t)nbytes);
+    sc_seat_end_work(&writer->seat);
+    status = sc_buffer_reserve(writer->seat.io, (size_t)nbytes);
     if (status)
         return status;
-    *bytes = writer->io->data;
+    *bytes = writer->seat.io->data;
     writer->stats.reads++;
     writer->stats.bytes_read += nbytes;
-    return sc_file_read_exactly(object->old_fd, writer->io->data, (size_t)nbytes, offset, &writer->where);
+    return sc_file_read_exactly(object->old_fd, writer->seat.io->data, (size_t)nbytes, offset, &writer->where);
 }
 
 /* Encode a chunk and append it to the batch. Elements that are not given come from the old bytes, if there are any. */
@@ -197,21 +197,21 @@ encode_chunk(struct sc_writer *writer, struct sc_write_batch *batch, const struc
 
     if (!bound)
         return sc_chain_too_large(chain, &writer->where);
-    status = sc_write_begin_encoding(writer);
+    status = sc_seat_begin_work(&writer->seat);
     if (status)
         return status;
     if (!is_whole(given, chain)) {
         status = merge_chunk(writer, chain, level, old, old_nbytes, given);
         if (status)
             return status;
-        src = writer->worker->merge.data;
+        src = writer->seat.worker->merge.data;
         sc_chain_c_strides(chain, chain->shape, strides);
         src_strides = strides;
     }
     status = sc_buffer_extend(&batch->bytes, batch->used, bound);
     if (status)
         return status;
-    status = sc_chain_encode(chain, writer->worker, level, src, src_strides, &writer->run->plan->rules,
+    status = sc_chain_encode(chain, writer->seat.worker, level, src, src_strides, &writer->run->plan->rules,
                              batch->bytes.data + batch->used, bound, nbytes, &writer->where);
     if (!status && *nbytes != SC_ABSENT)
         batch->used += (size_t)*nbytes;
@@ -313,7 +313,7 @@ sc_write_batch_encode(struct sc_writer *writer, struct sc_write_object *object, 
             sc_where_clear(&writer->where);
         }
     }
-    sc_write_end_encoding(writer);
+    sc_seat_end_work(&writer->seat);
 }
 
 enum sc_status

@@ -79,7 +79,7 @@ part_given(struct sc_writer *writer, struct sc_write_object *object, const struc
     object->given = rest;
     object->n_given = n_rest;
     *n_patches = n;
-    return sc_radix_sort((uint64_t *)(void *)patches, n, sizeof *patches / 8, 0, writer->io);
+    return sc_radix_sort((uint64_t *)(void *)patches, n, sizeof *patches / 8, 0, writer->seat.io);
 }
 
 /* Lay patches over bytes that are written to `at`. *next becomes the first patch that is not finished. */
@@ -101,7 +101,7 @@ static enum sc_status
 copy_through_memory(struct sc_writer *writer, struct sc_write_object *object, const struct sc_carry *run,
                     const struct patch *patches, size_t n_patches)
 {
-    struct sc_buffer *io = writer->io;
+    struct sc_buffer *io = writer->seat.io;
     enum sc_status status = sc_buffer_reserve(io, PIECE_NBYTES);
     size_t next = 0;
 

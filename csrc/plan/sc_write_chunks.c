@@ -10,16 +10,17 @@
  * The window limits how far the encoding runs ahead, and so the memory. A thread prefers an object of its own to helping:
  * the kernel serialises writes to one file.
  *
- * Where calls wait, the object is written in pieces (sc_write_file.c). Then each thread does the first of these steps that is
- * possible, again and again:
+ * Each thread does the first of these steps that is possible, again and again:
  *
- *     move     place the batches that have no gap before them, and copy them into pieces; one thread at a time
+ *     move     place the batches that have no gap before them, and write them
  *     write    a complete piece
  *     claim    a batch, and encode it
  *     wait     for another thread; never with a worker
  *
- * A thread claims a batch only if no complete piece waits for a thread, and if there is memory or nothing of the object is on
- * its way to the file. So the pieces are bounded, and the object goes on even if those of other objects have all the memory.
+ * Where calls wait, the object is written in pieces (sc_write_file.c): a move then copies the batches into them, in one thread
+ * at a time, and any thread writes a complete one. A thread claims a batch only if no complete piece waits for a thread, and if
+ * there is memory or nothing of the object is on its way to the file. So the pieces are bounded, and the object goes on even if
+ * those of other objects have all the memory.
  *
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_write_impl.h"
@@ -277,43 +278,7 @@ sc_write_object_lend(struct sc_writer *writer, struct sc_write_object *object)
     return true;
 }
 
-/* ---- whole batches ---- */
-
-static bool
-work_in_batches(struct sc_writer *writer, struct sc_write_object *object)
-{
-    struct sc_write_batch *batch = sc_write_batch_take(writer->run), *placed;
-
-    if (!batch) {
-        note_failure(writer, object, SC_NO_MEMORY);
-        return false;
-    }
-    pthread_mutex_lock(&object->shared.mutex);
-    while (!object->all_claimed && !object->failed && object->n_claimed - object->n_placed >= SC_WRITE_WINDOW) {
-        sc_write_end_encoding(writer); /* another thread may need the worker for the batch that is waited for */
-        pthread_cond_wait(&object->shared.changed, &object->shared.mutex);
-    }
-    batch->n = 0;
-    if (!object->failed)
-        claim(object, batch);
-    pthread_mutex_unlock(&object->shared.mutex);
-    if (!batch->n) {
-        sc_write_batch_put(writer->run, batch);
-        return false;
-    }
-
-    encode(writer, object, batch);
-    pthread_mutex_lock(&object->shared.mutex);
-    object->window[batch->number % SC_WRITE_WINDOW] = batch;
-    placed = place(object);
-    if (placed)
-        pthread_cond_broadcast(&object->shared.changed);
-    pthread_mutex_unlock(&object->shared.mutex);
-    write_batches(writer, object, placed);
-    return true;
-}
-
-/* ---- pieces ---- */
+/* ---- steps ---- */
 
 enum step { LEAVE, WAIT, MOVE, WRITE, CLAIM };
 
@@ -329,8 +294,8 @@ next_step(const struct sc_write_run *run, const struct sc_write_object *object)
         return LEAVE;
     if (object->pieces.first)
         return WRITE;
-    if (object->all_claimed && !n_unplaced && !object->is_moving)
-        return LEAVE;
+    if (object->all_claimed && (!object->in_pieces || (!n_unplaced && !object->is_moving)))
+        return LEAVE; /* each thread writes what it has placed, so without pieces nothing is left for another one */
     if (object->all_claimed || n_unplaced >= SC_WRITE_WINDOW)
         return WAIT;
     return object->pieces.n_writing && sc_write_pieces_full(run) ? WAIT : CLAIM;
@@ -344,23 +309,19 @@ release_if_done(const struct sc_write_run *run, struct sc_write_object *object)
         pthread_cond_broadcast(&object->shared.changed);
 }
 
-/* Place the batches that have no gap before them, and copy them into pieces. is_moving is set, so no other thread does so. */
+/* Under the mutex, which is released meanwhile: place the batches that have no gap before them, and write them, or copy them into
+ * pieces. Only one thread at a time fills pieces. */
 static void
 move(struct sc_writer *writer, struct sc_write_object *object)
 {
     struct sc_write_batch *placed;
 
-    sc_write_end_encoding(writer); /* the first bytes begin the file, which waits */
-    pthread_mutex_lock(&object->shared.mutex);
-    for (;;) {
-        uint64_t before = object->n_placed;
+    sc_seat_end_work(&writer->seat); /* the first bytes begin the file, which waits */
+    object->is_moving = object->in_pieces;
+    while ((placed = place(object))) {
         bool failed = object->failed;
 
-        placed = place(object);
-        if (!placed)
-            break;
-        if (before < object->n_placed)
-            pthread_cond_broadcast(&object->shared.changed); /* the window has room */
+        pthread_cond_broadcast(&object->shared.changed); /* the window has room */
         pthread_mutex_unlock(&object->shared.mutex);
         if (failed)
             give_back(writer->run, placed);
@@ -370,23 +331,18 @@ move(struct sc_writer *writer, struct sc_write_object *object)
     }
     object->is_moving = false;
     release_if_done(writer->run, object);
-    pthread_mutex_unlock(&object->shared.mutex);
 }
 
 /* Encode a claimed batch, and move it if it is the next one. */
 static void
 add(struct sc_writer *writer, struct sc_write_object *object, struct sc_write_batch *batch)
 {
-    bool moves;
-
     encode(writer, object, batch);
     pthread_mutex_lock(&object->shared.mutex);
     object->window[batch->number % SC_WRITE_WINDOW] = batch;
-    moves = next_step(writer->run, object) == MOVE;
-    object->is_moving |= moves;
-    pthread_mutex_unlock(&object->shared.mutex);
-    if (moves)
+    if (next_step(writer->run, object) == MOVE)
         move(writer, object);
+    pthread_mutex_unlock(&object->shared.mutex);
 }
 
 /* Under the mutex: claim a batch. NULL: there is none, or no memory. */
@@ -410,38 +366,37 @@ write_piece(struct sc_writer *writer, struct sc_write_object *object, struct sc_
 {
     enum sc_status status = sc_write_object_stopped(writer->run, object) ? SC_CANCELLED : SC_OK;
 
-    sc_write_end_encoding(writer);
+    sc_seat_end_work(&writer->seat);
     status = sc_write_file_piece(writer, object, piece, status);
     if (status)
         note_failure(writer, object, status);
 }
 
-static bool
-work_in_pieces(struct sc_writer *writer, struct sc_write_object *object)
+bool
+sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
 {
     struct sc_write_batch *batch = NULL;
     struct sc_piece *piece = NULL;
     enum sc_status status = SC_OK;
     enum step step;
 
+    sc_where_clear(&writer->where);
     pthread_mutex_lock(&object->shared.mutex);
     while ((step = next_step(writer->run, object)) == WAIT) {
-        sc_write_end_encoding(writer);
+        sc_seat_end_work(&writer->seat); /* another thread may need the worker for the batch that is waited for */
         pthread_cond_wait(&object->shared.changed, &object->shared.mutex);
     }
     if (step == MOVE)
-        object->is_moving = true;
+        move(writer, object);
     else if (step == WRITE)
         piece = sc_write_file_take(object);
     else if (step == CLAIM)
         batch = claim_next(writer->run, object, &status);
-    if (step != LEAVE)
+    if (step == WRITE || step == CLAIM)
         release_if_done(writer->run, object);
     pthread_mutex_unlock(&object->shared.mutex);
 
-    if (step == MOVE)
-        move(writer, object);
-    else if (piece)
+    if (piece)
         write_piece(writer, object, piece);
     else if (batch)
         add(writer, object, batch);
@@ -450,24 +405,10 @@ work_in_pieces(struct sc_writer *writer, struct sc_write_object *object)
     return step != LEAVE;
 }
 
-/* ---- both ---- */
-
 bool
 sc_write_object_wants_help(const struct sc_write_run *run, const struct sc_write_object *object, bool later)
 {
-    enum step step;
+    enum step step = object->shared.is_open ? next_step(run, object) : LEAVE;
 
-    if (!object->shared.is_open)
-        return false;
-    if (!object->in_pieces)
-        return !object->all_claimed && !object->failed;
-    step = next_step(run, object);
     return step != LEAVE && (later || step != WAIT);
-}
-
-bool
-sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object)
-{
-    sc_where_clear(&writer->where);
-    return object->in_pieces ? work_in_pieces(writer, object) : work_in_batches(writer, object);
 }

@@ -22,29 +22,6 @@
 /* One step may take long because its thread has lost the processor. */
 #define ENOUGH_STEPS 2u
 
-enum sc_status
-sc_write_begin_encoding(struct sc_writer *writer)
-{
-    if (SC_UNLIKELY(!writer->worker)) {
-        writer->worker = sc_depth_borrow(&writer->run->depth);
-        if (!writer->worker)
-            return SC_NO_MEMORY;
-        writer->worker->allow_in_index = writer->run->plan->allow_in_index;
-    }
-    return SC_OK;
-}
-
-void
-sc_write_end_encoding(struct sc_writer *writer)
-{
-    if (SC_LIKELY(!sc_depth_is_deep(&writer->run->depth)))
-        return;
-    if (writer->worker)
-        sc_depth_return(&writer->run->depth, writer->worker);
-    writer->worker = NULL;
-    writer->io = &writer->own_io;
-}
-
 static void
 expect(struct sc_write_run *run, uint64_t latency_ns, uint64_t n_calls)
 {

@@ -142,9 +142,7 @@ struct sc_write_run {
 struct sc_writer {
     struct sc_write_run *run;
     unsigned number; /* in the team */
-    struct sc_worker *worker; /* in a deep run only while the thread encodes */
-    struct sc_buffer *io; /* bytes as they lie in a file */
-    struct sc_buffer own_io; /* used in a deep run */
+    struct sc_seat seat;
     struct sc_stats stats;
     struct sc_where where;
 };
@@ -217,12 +215,6 @@ void sc_write_file_drop(struct sc_write_run *run, struct sc_write_object *object
 void sc_write_file_free_pieces(struct sc_write_run *run);
 
 /* ---- sc_write_depth.c ---- */
-
-/* Have a worker. SC_NO_MEMORY: there is none. */
-enum sc_status sc_write_begin_encoding(struct sc_writer *writer);
-
-/* If the run is deep, give the worker back: other threads encode while this one reads, writes or waits. */
-void sc_write_end_encoding(struct sc_writer *writer);
 
 /* Return about how many bytes the plan writes, and count the calls that this takes. */
 uint64_t sc_write_count(struct sc_write_run *run);
@@ -305,8 +297,7 @@ void sc_write_object_pack_old(struct sc_write_object *object);
 
 /* ---- sc_write_chunks.c ---- */
 
-/* Encode one batch of the object, then place and write all batches that can be placed; or, in pieces, do the next of these
- * steps, for which the thread may have to wait. False: nothing is left to do. */
+/* Do the next step of the object, for which the thread may have to wait. False: nothing is left to do. */
 bool sc_write_object_work(struct sc_writer *writer, struct sc_write_object *object);
 
 /* Place new inner chunks that lie in the memory of the caller as they will lie in the file, so that they are written from there.
