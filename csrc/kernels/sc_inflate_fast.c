@@ -49,7 +49,7 @@ copy_16(uint8_t *dst, const uint8_t *src)
 }
 
 /* Write `length` bytes of a pattern of `offset` < 8 bytes that ends at out: the pattern is repeated over a word by one
- * multiplication, and the word written at steps of whole patterns. */
+ * multiplication, and the word written at steps of whole patterns, four times at once, as long matches are most of a run. */
 static inline void
 copy_pattern(uint8_t *out, uint32_t offset, uint32_t length)
 {
@@ -63,13 +63,18 @@ copy_pattern(uint8_t *out, uint32_t offset, uint32_t length)
                                         UINT64_C(0x0100000000000001) };
     static const uint8_t step[8] = { 0, 8, 8, 6, 8, 5, 6, 7 };
     const uint8_t *const end = out + length;
+    const size_t n = step[offset];
     uint64_t word = 0;
 
     for (uint32_t i = 0; i < offset; i++)
         word |= (uint64_t)out[(ptrdiff_t)i - (ptrdiff_t)offset] << 8 * i;
     word *= repeat[offset];
-    for (; out < end; out += step[offset])
+    for (; out < end; out += 4 * n) {
         store_le64(out, word);
+        store_le64(out + n, word);
+        store_le64(out + 2 * n, word);
+        store_le64(out + 3 * n, word);
+    }
 }
 
 /* Copy a match; up to 31 bytes behind its end are overwritten. Most matches are short and come from far enough for one
@@ -134,91 +139,109 @@ build_pairs(struct sc_inflate_tables *tables)
 
 /* ---- the loop */
 
-/* Only the low 6 bits of n_bits count here. Whole entries are subtracted from it, which saves masking them. It never
- * falls below the number of dropped bits, so the subtraction does not borrow. */
-#define REFILL()                                \
-    do {                                        \
-        bits |= load_le64(in) << (n_bits & 63); \
-        in += ~n_bits >> 3 & 7;                 \
-        n_bits |= 56;                           \
-    } while (0)
-#define DROP(entry)                   \
-    do {                              \
-        bits >>= (entry) & DROP_MASK; \
-        n_bits -= (uint32_t)(entry);  \
-    } while (0)
+/* What the loop holds in registers, as no function takes its address. Only the low 6 bits of n_bits count here. Whole entries are
+ * subtracted from it, which saves masking them. It never falls below the number of dropped bits, so the subtraction does not
+ * borrow. */
+struct place {
+    const uint8_t *in;
+    uint8_t *out;
+    uint64_t bits;
+    uint32_t n_bits;
+};
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void
+refill(struct place *p)
+{
+    p->bits |= load_le64(p->in) << (p->n_bits & 63);
+    p->in += ~p->n_bits >> 3 & 7;
+    p->n_bits |= 56;
+}
+
+INLINE void
+drop(struct place *p, uint64_t entry)
+{
+    p->bits >>= entry & DROP_MASK;
+    p->n_bits -= (uint32_t)entry;
+}
+
 /* Write two bytes. If the entry has one literal only, the next symbol overwrites the second byte. */
-#define PUT_LITERALS(entry)                             \
-    do {                                                \
-        out[0] = (uint8_t)((entry) >> 16);              \
-        if (paired)                                     \
-            out[1] = (uint8_t)((entry) >> 24);          \
-        out += paired ? (ptrdiff_t)((entry) >> 32) : 1; \
-        DROP(entry);                                    \
-    } while (0)
-#define NEXT() (paired ? pairs[bits & ((1u << LITLEN_BITS) - 1)] : look_up(litlen, LITLEN_BITS, bits))
+INLINE void
+put_literals(struct place *p, uint64_t entry, const bool paired)
+{
+    p->out[0] = (uint8_t)(entry >> 16);
+    if (paired)
+        p->out[1] = (uint8_t)(entry >> 24);
+    p->out += paired ? (ptrdiff_t)(entry >> 32) : 1;
+    drop(p, entry);
+}
+
+INLINE uint64_t
+next_entry(const struct sc_inflate_tables *tables, const struct place *p, const bool paired)
+{
+    return paired ? tables->pairs[p->bits & ((1u << LITLEN_BITS) - 1)] : look_up(tables->litlen, LITLEN_BITS, p->bits);
+}
 
 /* Decode while a round fits into both buffers, which it has to at the start. `paired` is a constant where this is
  * called: two loops come of it. */
-__attribute__((always_inline)) static inline enum sc_inflate_outcome
+INLINE enum sc_inflate_outcome
 decode(const struct sc_inflate_tables *tables, struct sc_inflate_stream *s, const bool paired)
 {
     const uint32_t *const litlen = tables->litlen, *const offsets = tables->offset;
-    const uint64_t *const pairs = tables->pairs;
-    const uint8_t *in = s->in, *const in_last = s->in_end - IN_MARGIN;
-    uint8_t *out = s->out, *const out_last = s->out_end - OUT_MARGIN;
+    const uint8_t *const in_last = s->in_end - IN_MARGIN, *const out_last = s->out_end - OUT_MARGIN;
+    struct place p = { s->in, s->out, s->bits, s->n_bits };
     enum sc_inflate_outcome outcome = GOES_ON;
-    uint64_t bits = s->bits, entry;
-    uint32_t n_bits = s->n_bits, one, length, offset;
+    uint32_t one, length, offset;
+    uint64_t entry;
 
-    REFILL();
-    entry = NEXT();
+    refill(&p);
+    entry = next_entry(tables, &p, paired);
     do {
         if (entry & LITERAL) {
-            PUT_LITERALS(entry);
-            entry = NEXT();
+            put_literals(&p, entry, paired);
+            entry = next_entry(tables, &p, paired);
             if (entry & LITERAL) {
-                PUT_LITERALS(entry);
-                entry = NEXT();
+                put_literals(&p, entry, paired);
+                entry = next_entry(tables, &p, paired);
                 if (entry & LITERAL) {
-                    PUT_LITERALS(entry);
-                    entry = NEXT();
+                    put_literals(&p, entry, paired);
+                    entry = next_entry(tables, &p, paired);
                 }
             }
-            REFILL();
+            refill(&p);
             if (entry & LITERAL)
                 continue;
         }
+        one = (uint32_t)entry;
         if (paired && SC_LIKELY(entry & MATCH)) {
             length = (uint32_t)(entry >> 32) & 0xFFFF;
-            one = (uint32_t)entry;
         } else {
-            one = (uint32_t)entry;
             if (SC_UNLIKELY(one & (TABLE | STOP))) {
                 if (one & TABLE) {
-                    DROP(one);
-                    one = look_up(litlen + value_of(one), code_of(one), bits);
+                    drop(&p, one);
+                    one = look_up(litlen + value_of(one), code_of(one), p.bits);
                     if (one & LITERAL) {
-                        *out++ = (uint8_t)value_of(one);
-                        DROP(one);
-                        REFILL();
-                        entry = NEXT();
+                        *p.out++ = (uint8_t)value_of(one);
+                        drop(&p, one);
+                        refill(&p);
+                        entry = next_entry(tables, &p, paired);
                         continue;
                     }
                 }
                 if (one & STOP) {
-                    DROP(one);
+                    drop(&p, one);
                     outcome = value_of(one) == value_of(END_OF_BLOCK) ? BLOCK_ENDS : BAD_LITLEN;
                     break;
                 }
             }
-            length = with_extra(one, bits);
-            DROP(one);
-            one = look_up(offsets, OFFSET_BITS, bits);
+            length = with_extra(one, p.bits);
+            drop(&p, one);
+            one = look_up(offsets, OFFSET_BITS, p.bits);
             if (SC_UNLIKELY(one & (TABLE | STOP))) {
                 if (one & TABLE) {
-                    DROP(one);
-                    one = look_up(offsets + value_of(one), code_of(one), bits);
+                    drop(&p, one);
+                    one = look_up(offsets + value_of(one), code_of(one), p.bits);
                 }
                 if (one & STOP) {
                     outcome = BAD_OFFSET;
@@ -226,27 +249,27 @@ decode(const struct sc_inflate_tables *tables, struct sc_inflate_stream *s, cons
                 }
             }
         }
-        offset = with_extra(one, bits);
-        DROP(one);
-        if (SC_UNLIKELY(offset > (size_t)(out - s->out_start))) {
+        offset = with_extra(one, p.bits);
+        drop(&p, one);
+        if (SC_UNLIKELY(offset > (size_t)(p.out - s->out_start))) {
             outcome = TOO_FAR;
             break;
         }
         /* the next entry is under way while the match is copied */
-        REFILL();
-        entry = NEXT();
-        copy_match(out, offset, length);
-        out += length;
-    } while (in <= in_last && out <= out_last);
+        refill(&p);
+        entry = next_entry(tables, &p, paired);
+        copy_match(p.out, offset, length);
+        p.out += length;
+    } while (p.in <= in_last && p.out <= out_last);
 
-    s->in = in;
-    s->out = out;
-    s->n_bits = n_bits & 63;
-    s->bits = bits & ((UINT64_C(1) << s->n_bits) - 1);
+    s->in = p.in;
+    s->out = p.out;
+    s->n_bits = p.n_bits & 63;
+    s->bits = p.bits & ((UINT64_C(1) << s->n_bits) - 1);
     return outcome;
 }
 
-__attribute__((always_inline)) static inline enum sc_inflate_outcome
+INLINE enum sc_inflate_outcome
 decode_either(struct sc_inflate_tables *tables, struct sc_inflate_stream *s)
 {
     if (s->in_end - s->in < WORTH_PAIRS)
