@@ -30,29 +30,15 @@ sc_status_is_damage(enum sc_status status)
 const char *
 sc_status_name(enum sc_status status)
 {
-    switch (status) {
-#define NAME(s) \
-    case s:     \
-        return #s
-        NAME(SC_OK);
-        NAME(SC_NO_MEMORY);
-        NAME(SC_BAD_ARGUMENT);
-        NAME(SC_DST_TOO_SMALL);
-        NAME(SC_TOO_SHORT);
-        NAME(SC_HALF_EMPTY);
-        NAME(SC_BAD_RANGE);
-        NAME(SC_IN_INDEX);
-        NAME(SC_BAD_LENGTH);
-        NAME(SC_CHANGED);
-        NAME(SC_INDEX_CHECKSUM);
-        NAME(SC_CHUNK_CHECKSUM);
-        NAME(SC_CODEC_DATA);
-        NAME(SC_CODEC_ENCODE);
-        NAME(SC_VLEN);
-        NAME(SC_IO);
-        NAME(SC_NOT_A_FILE);
-        NAME(SC_CANCELLED);
+    static const char *const names[] = {
+#define NAME(s) [s] = #s
+        NAME(SC_OK),         NAME(SC_NO_MEMORY),    NAME(SC_BAD_ARGUMENT),   NAME(SC_DST_TOO_SMALL),
+        NAME(SC_TOO_SHORT),  NAME(SC_HALF_EMPTY),   NAME(SC_BAD_RANGE),      NAME(SC_IN_INDEX),
+        NAME(SC_BAD_LENGTH), NAME(SC_CHANGED),      NAME(SC_INDEX_CHECKSUM), NAME(SC_CHUNK_CHECKSUM),
+        NAME(SC_CODEC_DATA), NAME(SC_CODEC_ENCODE), NAME(SC_VLEN),           NAME(SC_IO),
+        NAME(SC_NOT_A_FILE), NAME(SC_CANCELLED),
 #undef NAME
-    }
-    return "unknown";
+    };
+
+    return (size_t)status < SC_ARRAY_SIZE(names) && names[status] ? names[status] : "unknown";
 }

@@ -21,24 +21,28 @@ move_one(const struct mover *m, int64_t in_chunk, int64_t in_array)
         sc_copy_run(&m->copy, m->array + in_array, m->chunk + in_chunk);
 }
 
-#define MOVE_ITEMS(n_bytes)                                                  \
-    for (size_t i = 0; i < n; i++)                                           \
-        if (m->gather)                                                       \
-            memcpy(m->chunk + in_chunk[i], m->array + in_array[i], n_bytes); \
-        else                                                                 \
-            memcpy(m->array + in_array[i], m->chunk + in_chunk[i], n_bytes)
+/* nbytes is a constant where this is called. */
+static inline __attribute__((always_inline)) void
+move_items(const struct mover *m, const int64_t *in_chunk, const int64_t *in_array, size_t n, const size_t nbytes)
+{
+    for (size_t i = 0; i < n; i++)
+        if (m->gather)
+            memcpy(m->chunk + in_chunk[i], m->array + in_array[i], nbytes);
+        else
+            memcpy(m->array + in_array[i], m->chunk + in_chunk[i], nbytes);
+}
 
 static void
 move_block(const struct mover *m, const int64_t *in_chunk, const int64_t *in_array, size_t n)
 {
     if (m->is_item && m->copy.itemsize == 1)
-        MOVE_ITEMS(1);
+        move_items(m, in_chunk, in_array, n, 1);
     else if (m->is_item && m->copy.itemsize == 2)
-        MOVE_ITEMS(2);
+        move_items(m, in_chunk, in_array, n, 2);
     else if (m->is_item && m->copy.itemsize == 4)
-        MOVE_ITEMS(4);
+        move_items(m, in_chunk, in_array, n, 4);
     else if (m->is_item && m->copy.itemsize == 8)
-        MOVE_ITEMS(8);
+        move_items(m, in_chunk, in_array, n, 8);
     else
         for (size_t i = 0; i < n; i++)
             move_one(m, in_chunk[i], in_array[i]);

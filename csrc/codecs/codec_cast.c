@@ -5,6 +5,7 @@
  * directly. All else computes in double, which holds every number but some of 64 bits, or in float, where that suffices.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
+#include "codecs/sc_filter.h"
 #include "codecs/sc_reals.h"
 
 /* One direction of a codec. */
@@ -427,7 +428,7 @@ put_item(uint8_t *item, size_t nbytes, uint64_t bits)
         item[SC_IS_BIG_ENDIAN ? nbytes - 1 - b : b] = (uint8_t)(bits >> 8 * b);
 }
 
-/* ---- a block, and all of them */
+/* ---- a block */
 
 /* False: an item cannot be cast. */
 static bool
@@ -475,80 +476,30 @@ takes_types(const struct sc_op *op)
            op->n_mapped[1] <= SC_MAX_MAPPED;
 }
 
-static size_t
-bound(const struct sc_op *op, size_t nbytes)
-{
-    size_t from = sc_item_nbytes(op->item), to = sc_item_nbytes(op->encoded_item);
-
-    return !takes_types(op) || nbytes % from || nbytes / from > PTRDIFF_MAX / to ? 0 : nbytes / from * to;
-}
-
-/* Name the first item of the block that cannot be cast. */
-static enum sc_status
-refuse(const struct cast *cast, enum sc_status status, const uint8_t *src, size_t begin, size_t n, size_t nbytes,
-       struct sc_where *where)
-{
-    const size_t from = sc_item_nbytes(cast->from);
-    uint8_t result[8];
-    size_t i = begin;
-
-    while (i + 1 < begin + n && cast_block(cast, src + i * from, 1, result))
-        i++;
-    return sc_item_failed(status, where, "cast_value", "does not fit", src + i * from, i, cast->from, cast->to, nbytes);
-}
-
-static enum sc_status
-run(const struct cast *cast, enum sc_status status, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-    size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
-{
-    const size_t from = sc_item_nbytes(cast->from), to = sc_item_nbytes(cast->to), n = src_nbytes / from;
-
-    if (src_nbytes % from)
-        return sc_codec_failed(status, where, "cast_value", "no whole number of elements", (int64_t)from, src_nbytes);
-    if (n > dst_capacity / to)
-        return SC_DST_TOO_SMALL;
-    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
-        const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
-
-        if (!cast_block(cast, src + begin * from, count, dst + begin * to))
-            return refuse(cast, status, src, begin, count, src_nbytes, where);
-    }
-    *dst_nbytes = n * to;
-    return SC_OK;
-}
-
-static enum sc_status
-encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+static bool
+encode(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const struct cast cast = { op->item,         op->encoded_item, op->rounding,
                                op->out_of_range, op->mapped[0],    op->n_mapped[0] };
 
-    (void)state;
-    if (!takes_types(op))
-        return SC_BAD_ARGUMENT;
-    return run(&cast, SC_CODEC_ENCODE, src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
+    return cast_block(&cast, src, n, dst);
 }
 
-static enum sc_status
-decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+static bool
+decode(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const struct cast cast = { op->encoded_item, op->item,      op->rounding,
                                op->out_of_range, op->mapped[1], op->n_mapped[1] };
 
-    (void)state;
-    if (!takes_types(op))
-        return SC_BAD_ARGUMENT;
-    return run(&cast, SC_CODEC_DATA, src, src_nbytes, dst, dst_capacity, dst_nbytes, where);
+    return cast_block(&cast, src, n, dst);
 }
 
-const struct sc_codec sc_codec_cast_value = {
-    .name = "cast_value",
-    .max_nbytes = SIZE_MAX,
-    .fixed_size = true,
-    .elementwise = true,
-    .bound = bound,
+static const struct sc_filter sc_filter_cast_value = {
+    .takes = takes_types,
     .encode = encode,
     .decode = decode,
+    .not_encoded = "does not fit",
+    .not_decoded = "does not fit",
 };
+
+SC_FILTER_ROW(cast_value, true);

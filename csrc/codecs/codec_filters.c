@@ -1,15 +1,12 @@
 /* codec_filters.c - the filters of numcodecs that change numbers: "delta", "fixedscaleoffset", "quantize", "astype" and
  * "bitround"
+ * (see sc_filter.h)
  *
- * A filter takes the elements of a chunk in native byte order, in the order in which they are stored. It has no framing:
- * the encoded size follows from the decoded one, and is compared with it. Results equal numcodecs' bit by bit.
+ * Results equal numcodecs' bit by bit.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
+#include "codecs/sc_filter.h"
 #include "codecs/sc_reals.h"
-
-typedef void convert_items(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst);
-
-/* ---- sizes */
 
 /* The Python layer gives no other types to a filter. */
 static bool
@@ -29,111 +26,37 @@ takes_types(const struct sc_op *op)
     return true;
 }
 
-static size_t
-bound(const struct sc_op *op, size_t nbytes)
-{
-    size_t from = sc_item_nbytes(op->item), to = sc_item_nbytes(op->encoded_item);
-
-    if (!takes_types(op) || nbytes % from || nbytes / from > PTRDIFF_MAX / to)
-        return 0;
-    return nbytes / from * to;
-}
-
-/* False: the first element is an integer outside of the encoded type. numpy refuses most of these and loses the others, but
- * negative numbers come back from an unsigned type of at least their size. (Differences wrap, and decoding wraps back if the
- * sums fit.) */
-static bool
-first_fits(const struct sc_op *op, const uint8_t *src)
-{
-    const bool was_signed = sc_item_is_signed(op->item), is_signed = sc_item_is_signed(op->encoded_item);
-    uint64_t word, stored;
-    uint8_t encoded[8];
-
-    if (sc_item_is_float(op->item))
-        return true;
-    if (was_signed && !is_signed && sc_item_nbytes(op->encoded_item) >= sc_item_nbytes(op->item))
-        return true;
-    sc_items_to_words(op->item, src, 1, &word);
-    sc_items_from_words(op->encoded_item, &word, 1, encoded);
-    sc_items_to_words(op->encoded_item, encoded, 1, &stored);
-    return word == stored && (was_signed == is_signed || (int64_t)word >= 0);
-}
-
-/* Convert all items of src, from items of `from` bytes to items of `to` bytes. */
-static enum sc_status
-run(const struct sc_op *op, convert_items *convert, enum sc_status status, size_t from, size_t to, const uint8_t *src,
-    size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
-{
-    size_t n;
-
-    if (!takes_types(op))
-        return SC_BAD_ARGUMENT;
-    if (src_nbytes % from)
-        return sc_codec_failed(status, where, sc_codec_get(op->codec)->name, "no whole number of elements",
-                               (int64_t)from, src_nbytes);
-    n = src_nbytes / from;
-    if (n > dst_capacity / to)
-        return SC_DST_TOO_SMALL;
-    if (op->codec == SC_CODEC_DELTA && status == SC_CODEC_ENCODE && n && !first_fits(op, src))
-        return sc_codec_failed(status, where, "delta", "the first element does not fit the encoded data type", 0,
-                               src_nbytes);
-    convert(op, src, n, dst);
-    *dst_nbytes = n * to;
-    return SC_OK;
-}
-
-/* Convert blocks of at most SC_BLOCK_ITEMS items. */
-static void
-in_blocks(convert_items *convert, const struct sc_op *op, int from, int to, const uint8_t *src, size_t n, uint8_t *dst)
-{
-    for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS)
-        convert(op, src + begin * sc_item_nbytes(from), (size_t)min_u64(n - begin, SC_BLOCK_ITEMS),
-                dst + begin * sc_item_nbytes(to));
-}
-
-#define DEFINE(name, is_elementwise, encode_items, decode_items)                                                       \
-    static enum sc_status encode_##name(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,      \
-                                        size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,      \
-                                        struct sc_where *where)                                                        \
-    {                                                                                                                  \
-        (void)state;                                                                                                   \
-        return run(op, encode_items, SC_CODEC_ENCODE, sc_item_nbytes(op->item), sc_item_nbytes(op->encoded_item), src, \
-                   src_nbytes, dst, dst_capacity, dst_nbytes, where);                                                  \
-    }                                                                                                                  \
-    static enum sc_status decode_##name(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,      \
-                                        size_t src_nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes,      \
-                                        struct sc_where *where)                                                        \
-    {                                                                                                                  \
-        (void)state;                                                                                                   \
-        return run(op, decode_items, SC_CODEC_DATA, sc_item_nbytes(op->encoded_item), sc_item_nbytes(op->item), src,   \
-                   src_nbytes, dst, dst_capacity, dst_nbytes, where);                                                  \
-    }                                                                                                                  \
-    const struct sc_codec sc_codec_##name = {                                                                          \
-        #name, SIZE_MAX, true, is_elementwise, NULL, NULL, bound, encode_##name, decode_##name, NULL, NULL,            \
-    }
-
 /* ---- astype */
 
-static void
+static bool
 cast(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     sc_items_convert(op->item, op->encoded_item, src, n, dst);
+    return true;
 }
 
-static void
+static bool
 uncast(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     sc_items_convert(op->encoded_item, op->item, src, n, dst);
+    return true;
 }
 
-DEFINE(astype, true, cast, uncast);
+static const struct sc_filter sc_filter_astype = {
+    .takes = takes_types,
+    .encode = cast,
+    .decode = uncast,
+    .at_once = true,
+};
+
+SC_FILTER_ROW(astype, true);
 
 /* ---- fixedscaleoffset: encoded = round((x - offset) * scale), decoded = encoded / scale + offset
  *
  * numpy computes floats in their own type. An integer minus an integer stays one, modulo its size; an integer times or
  * minus a float is a double, and a quotient is one. */
 
-static void
+static bool
 scale_singles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     float work[SC_BLOCK_ITEMS];
@@ -141,6 +64,7 @@ scale_singles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst
     scale_floats(src, n, (float)op->offset, (float)op->scale, (uint8_t *)work);
     round_floats(SC_NEAREST_EVEN, work, n);
     sc_items_convert(SC_FLOAT32, op->encoded_item, (const uint8_t *)work, n, dst);
+    return true;
 }
 
 /* Integers of which an integer is subtracted: modulo the size of their type, so the result passes through memory. */
@@ -157,7 +81,7 @@ subtract_integers(const struct sc_op *op, const uint8_t *src, size_t count, uint
     sc_items_from_words(op->item, words, count, integers);
 }
 
-static void
+static bool
 scale_block(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const bool subtracts_integers = sc_item_is_integer(op->item) && op->offset_is_integer;
@@ -169,7 +93,7 @@ scale_block(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
         src = integers;
         if (op->scale_is_integer) {
             sc_items_convert(op->item, op->encoded_item, integers, n, dst);
-            return;
+            return true;
         }
     }
     if (op->item == SC_FLOAT16) {
@@ -180,15 +104,16 @@ scale_block(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
     }
     round_doubles(SC_NEAREST_EVEN, work, n);
     sc_items_from_doubles(op->encoded_item, work, n, dst);
+    return true;
 }
 
-static void
+static bool
 scale(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    in_blocks(op->item == SC_FLOAT32 ? scale_singles : scale_block, op, op->item, op->encoded_item, src, n, dst);
+    return op->item == SC_FLOAT32 ? scale_singles(op, src, n, dst) : scale_block(op, src, n, dst);
 }
 
-static void
+static bool
 unscale_block(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     double numbers[SC_BLOCK_ITEMS], work[SC_BLOCK_ITEMS];
@@ -200,29 +125,36 @@ unscale_block(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst
         unscale_doubles((const uint8_t *)numbers, n, op->offset, op->scale, (uint8_t *)work);
     }
     sc_items_from_doubles(op->item, work, n, dst);
+    return true;
 }
 
-static void
+static bool
 unscale_singles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     float work[SC_BLOCK_ITEMS];
 
     unscale_floats(src, n, (float)op->offset, (float)op->scale, (uint8_t *)work);
     sc_items_convert(SC_FLOAT32, op->item, (const uint8_t *)work, n, dst);
+    return true;
 }
 
-static void
+static bool
 unscale(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    in_blocks(op->encoded_item == SC_FLOAT32 ? unscale_singles : unscale_block, op, op->encoded_item, op->item, src, n,
-              dst);
+    return op->encoded_item == SC_FLOAT32 ? unscale_singles(op, src, n, dst) : unscale_block(op, src, n, dst);
 }
 
-DEFINE(fixedscaleoffset, true, scale, unscale);
+static const struct sc_filter sc_filter_fixedscaleoffset = {
+    .takes = takes_types,
+    .encode = scale,
+    .decode = unscale,
+};
+
+SC_FILTER_ROW(fixedscaleoffset, true);
 
 /* ---- quantize: encoded = round(scale * x) / scale, in the type of the elements */
 
-static void
+static bool
 quantize_doubles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const bool is_half = op->item == SC_FLOAT16;
@@ -239,9 +171,10 @@ quantize_doubles(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *
     if (is_half)
         round_to_halves(work, n);
     sc_items_from_doubles(op->encoded_item, work, n, dst);
+    return true;
 }
 
-static void
+static bool
 quantize_floats(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const float scale = (float)op->scale;
@@ -251,56 +184,77 @@ quantize_floats(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *d
     for (size_t i = 0; i < n; i++)
         work[i] = sc_roundf(scale * work[i]) / scale;
     sc_items_convert(SC_FLOAT32, op->encoded_item, (const uint8_t *)work, n, dst);
+    return true;
 }
 
-static void
+static bool
 quantize(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    in_blocks(op->item == SC_FLOAT32 ? quantize_floats : quantize_doubles, op, op->item, op->encoded_item, src, n, dst);
+    return op->item == SC_FLOAT32 ? quantize_floats(op, src, n, dst) : quantize_doubles(op, src, n, dst);
 }
 
-DEFINE(quantize, true, quantize, uncast);
+static const struct sc_filter sc_filter_quantize = {
+    .takes = takes_types,
+    .encode = quantize,
+    .decode = uncast,
+};
+
+SC_FILTER_ROW(quantize, true);
 
 /* ---- bitround: round the mantissa to `level` bits, in the bits of the float. Decoding changes nothing. */
 
-#define ROUND_BITS(Bits, mantissa)                                             \
-    {                                                                          \
-        const unsigned dropped = (mantissa) - (unsigned)op->level;             \
-        const Bits half = (Bits)(((Bits)1 << (dropped - 1)) - 1);              \
-        const Bits mask = (Bits)(UINT64_MAX << dropped);                       \
-                                                                               \
-        for (size_t i = 0; i < n; i++) {                                       \
-            Bits item;                                                         \
-                                                                               \
-            memcpy(&item, src + i * sizeof item, sizeof item);                 \
-            item = (Bits)((Bits)(item + (item >> dropped & 1) + half) & mask); \
-            memcpy(dst + i * sizeof item, &item, sizeof item);                 \
-        }                                                                      \
+#define DEFINE_ROUND(Bits)                                                                       \
+    static void round_##Bits(const uint8_t *src, size_t n, const unsigned dropped, uint8_t *dst) \
+    {                                                                                            \
+        const Bits half = (Bits)(((Bits)1 << (dropped - 1)) - 1);                                \
+        const Bits mask = (Bits)(UINT64_MAX << dropped);                                         \
+                                                                                                 \
+        for (size_t i = 0; i < n; i++) {                                                         \
+            Bits item;                                                                           \
+                                                                                                 \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                   \
+            item = (Bits)((Bits)(item + (item >> dropped & 1) + half) & mask);                   \
+            memcpy(dst + i * sizeof item, &item, sizeof item);                                   \
+        }                                                                                        \
     }
 
-static void
+DEFINE_ROUND(uint16_t)
+DEFINE_ROUND(uint32_t)
+DEFINE_ROUND(uint64_t)
+
+static bool
 copy_items(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     if (n)
         memcpy(dst, src, n * sc_item_nbytes(op->item));
+    return true;
 }
 
-static void
+static bool
 round_bits(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const int mantissa = op->item == SC_FLOAT16 ? 10 : op->item == SC_FLOAT32 ? 23 : 52;
+    const unsigned dropped = (unsigned)mantissa - (unsigned)op->level;
 
     if (op->level < 0 || op->level >= mantissa)
-        copy_items(op, src, n, dst);
-    else if (op->item == SC_FLOAT16)
-        ROUND_BITS(uint16_t, 10u)
+        return copy_items(op, src, n, dst);
+    if (op->item == SC_FLOAT16)
+        round_uint16_t(src, n, dropped, dst);
     else if (op->item == SC_FLOAT32)
-        ROUND_BITS(uint32_t, 23u)
+        round_uint32_t(src, n, dropped, dst);
     else
-        ROUND_BITS(uint64_t, 52u)
+        round_uint64_t(src, n, dropped, dst);
+    return true;
 }
 
-DEFINE(bitround, true, round_bits, copy_items);
+static const struct sc_filter sc_filter_bitround = {
+    .takes = takes_types,
+    .encode = round_bits,
+    .decode = copy_items,
+    .at_once = true,
+};
+
+SC_FILTER_ROW(bitround, true);
 
 /* ---- delta: the first element, then the differences of neighbours, modulo the size of the elements */
 
@@ -353,68 +307,78 @@ sum_reals(int type, const uint8_t *src, size_t n, uint8_t *dst)
 }
 
 /* Integers that stay in their type, modulo its size. */
-#define DIFFERENCE(Bits)                                         \
-    memcpy(dst, src, n ? sizeof(Bits) : 0);                      \
-    for (size_t i = 1; i < n; i++) {                             \
-        Bits item, last;                                         \
-                                                                 \
-        memcpy(&item, src + i * sizeof item, sizeof item);       \
-        memcpy(&last, src + (i - 1) * sizeof last, sizeof last); \
-        item = (Bits)(item - last);                              \
-        memcpy(dst + i * sizeof item, &item, sizeof item);       \
+#define DEFINE_DELTA(Bits)                                                                      \
+    static void difference_##Bits(const uint8_t *restrict src, size_t n, uint8_t *restrict dst) \
+    {                                                                                           \
+        memcpy(dst, src, n ? sizeof(Bits) : 0);                                                 \
+        for (size_t i = 1; i < n; i++) {                                                        \
+            Bits item, last;                                                                    \
+                                                                                                \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                  \
+            memcpy(&last, src + (i - 1) * sizeof last, sizeof last);                            \
+            item = (Bits)(item - last);                                                         \
+            memcpy(dst + i * sizeof item, &item, sizeof item);                                  \
+        }                                                                                       \
+    }                                                                                           \
+                                                                                                \
+    static void sum_##Bits(const uint8_t *restrict src, size_t n, uint8_t *restrict dst)        \
+    {                                                                                           \
+        Bits total = 0, item;                                                                   \
+                                                                                                \
+        for (size_t i = 0; i < n; i++) {                                                        \
+            memcpy(&item, src + i * sizeof item, sizeof item);                                  \
+            total = (Bits)(total + item);                                                       \
+            memcpy(dst + i * sizeof total, &total, sizeof total);                               \
+        }                                                                                       \
     }
 
-#define SUM(Bits)                                                 \
-    {                                                             \
-        Bits total = 0, item;                                     \
-                                                                  \
-        for (size_t i = 0; i < n; i++) {                          \
-            memcpy(&item, src + i * sizeof item, sizeof item);    \
-            total = (Bits)(total + item);                         \
-            memcpy(dst + i * sizeof total, &total, sizeof total); \
-        }                                                         \
-    }
+DEFINE_DELTA(uint8_t)
+DEFINE_DELTA(uint16_t)
+DEFINE_DELTA(uint32_t)
+DEFINE_DELTA(uint64_t)
 
-#define BY_SIZE(nbytes, LOOP) \
-    switch (nbytes) {         \
-    case 1:                   \
-        LOOP(uint8_t)         \
-        break;                \
-    case 2:                   \
-        LOOP(uint16_t)        \
-        break;                \
-    case 4:                   \
-        LOOP(uint32_t)        \
-        break;                \
-    default:                  \
-        LOOP(uint64_t)        \
-    }
+typedef void move_in_type(const uint8_t *restrict src, size_t n, uint8_t *restrict dst);
 
-static void
-difference_in_type(size_t nbytes, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
+/* By the number of bits of the size of an element. */
+static move_in_type *const differences_in_type[] = { difference_uint8_t, difference_uint16_t, difference_uint32_t,
+                                                     difference_uint64_t };
+static move_in_type *const sums_in_type[] = { sum_uint8_t, sum_uint16_t, sum_uint32_t, sum_uint64_t };
+
+/* False: the first element is an integer outside of the encoded type. numpy refuses most of these and loses the others, but
+ * negative numbers come back from an unsigned type of at least their size. (Differences wrap, and decoding wraps back if the
+ * sums fit.) */
+static bool
+first_fits(const struct sc_op *op, const uint8_t *src)
 {
-    BY_SIZE(nbytes, DIFFERENCE)
+    const bool was_signed = sc_item_is_signed(op->item), is_signed = sc_item_is_signed(op->encoded_item);
+    uint64_t word, stored;
+    uint8_t encoded[8];
+
+    if (sc_item_is_float(op->item))
+        return true;
+    if (was_signed && !is_signed && sc_item_nbytes(op->encoded_item) >= sc_item_nbytes(op->item))
+        return true;
+    sc_items_to_words(op->item, src, 1, &word);
+    sc_items_from_words(op->encoded_item, &word, 1, encoded);
+    sc_items_to_words(op->encoded_item, encoded, 1, &stored);
+    return word == stored && (was_signed == is_signed || (int64_t)word >= 0);
 }
 
-static void
-sum_in_type(size_t nbytes, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
-{
-    BY_SIZE(nbytes, SUM)
-}
-
-static void
+static bool
 difference(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const size_t from = sc_item_nbytes(op->item), to = sc_item_nbytes(op->encoded_item);
     uint64_t last = 0;
 
+    if (n && !first_fits(op, src))
+        return false;
     if (sc_item_is_float(op->item)) {
         difference_reals(op->item, src, n, dst);
-        return;
+        return true;
     }
     if (from == to) {
-        difference_in_type(from, src, n, dst);
-        return;
+        differences_in_type[__builtin_ctzll(from)](src, n, dst);
+        return true;
     }
     for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
         const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
@@ -430,9 +394,10 @@ difference(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
         sc_items_from_words(op->item, differences, count, integers);
         sc_items_convert(op->item, op->encoded_item, integers, count, dst + begin * to);
     }
+    return true;
 }
 
-static void
+static bool
 sum(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
     const size_t from = sc_item_nbytes(op->encoded_item), to = sc_item_nbytes(op->item);
@@ -440,11 +405,11 @@ sum(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 
     if (sc_item_is_float(op->item)) {
         sum_reals(op->item, src, n, dst);
-        return;
+        return true;
     }
     if (from == to) {
-        sum_in_type(from, src, n, dst);
-        return;
+        sums_in_type[__builtin_ctzll(from)](src, n, dst);
+        return true;
     }
     for (size_t begin = 0; begin < n; begin += SC_BLOCK_ITEMS) {
         const size_t count = (size_t)min_u64(n - begin, SC_BLOCK_ITEMS);
@@ -455,6 +420,15 @@ sum(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
             words[i] = total += words[i];
         sc_items_from_words(op->item, words, count, dst + begin * to);
     }
+    return true;
 }
 
-DEFINE(delta, false, difference, sum);
+static const struct sc_filter sc_filter_delta = {
+    .takes = takes_types,
+    .encode = difference,
+    .decode = sum,
+    .not_encoded = "does not fit",
+    .at_once = true,
+};
+
+SC_FILTER_ROW(delta, false);

@@ -1,13 +1,11 @@
-/* codec_scale_offset.c - the codec "scale_offset", and the swap of bytes behind filters
+/* codec_scale_offset.c - the codec "scale_offset" (see sc_filter.h)
  *
  * encoded = (x - offset) * scale, decoded = encoded / scale + offset, in the data type of the elements. For integers, a
  * result that the type cannot hold is an error at each step, and so is a division with a remainder. Floats become infinite.
  * SPDX-License-Identifier: MIT */
 #include "codecs/codec_impl.h"
+#include "codecs/sc_filter.h"
 #include "codecs/sc_reals.h"
-
-/* Change n items, at most SC_BLOCK_ITEMS. Return false if one of them has no result. */
-typedef bool change_items(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst);
 
 /* ---- floats */
 
@@ -160,70 +158,28 @@ is_valid(const struct sc_op *op)
            (sc_item_is_float(op->item) || (op->scale_word && op->scale != 0));
 }
 
-static size_t
-bound(const struct sc_op *op, size_t nbytes)
+static bool
+scale(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    return is_valid(op) && nbytes % sc_item_nbytes(op->item) == 0 ? nbytes : 0;
+    if (sc_item_is_float(op->item))
+        return scale_reals(op, src, n, dst);
+    return sc_item_nbytes(op->item) == 8 ? scale_words(op, src, n, dst) : scale_integers(op, src, n, dst);
 }
 
-static enum sc_status
-run(const struct sc_op *op, change_items *change, enum sc_status status, const char *detail, const uint8_t *src,
-    size_t nbytes, uint8_t *dst, size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
+static bool
+unscale(const struct sc_op *op, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const size_t size = sc_item_nbytes(op->item);
-
-    if (!is_valid(op))
-        return SC_BAD_ARGUMENT;
-    if (nbytes % size)
-        return sc_codec_failed(status, where, "scale_offset", "no whole number of elements", (int64_t)size, nbytes);
-    if (nbytes > dst_capacity)
-        return SC_DST_TOO_SMALL;
-    for (size_t begin = 0; begin < nbytes; begin += size * SC_BLOCK_ITEMS) {
-        size_t at = begin;
-
-        if (change(op, src + begin, (size_t)min_u64(nbytes - begin, size * SC_BLOCK_ITEMS) / size, dst + begin))
-            continue;
-        while (change(op, src + at, 1, dst + at))
-            at += size;
-        return sc_item_failed(status, where, "scale_offset", detail, src + at, at / size, op->item, op->item, nbytes);
-    }
-    *dst_nbytes = nbytes;
-    return SC_OK;
+    if (sc_item_is_float(op->item))
+        return unscale_reals(op, src, n, dst);
+    return sc_item_nbytes(op->item) == 8 ? unscale_words(op, src, n, dst) : unscale_integers(op, src, n, dst);
 }
 
-static enum sc_status
-encode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
-{
-    change_items *change = sc_item_is_float(op->item)      ? scale_reals
-                           : sc_item_nbytes(op->item) == 8 ? scale_words
-                                                           : scale_integers;
-
-    (void)state;
-    return run(op, change, SC_CODEC_ENCODE, "minus offset, times scale, does not fit", src, src_nbytes, dst,
-               dst_capacity, dst_nbytes, where);
-}
-
-static enum sc_status
-decode(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src, size_t src_nbytes, uint8_t *dst,
-       size_t dst_capacity, size_t *dst_nbytes, struct sc_where *where)
-{
-    change_items *change = sc_item_is_float(op->item)      ? unscale_reals
-                           : sc_item_nbytes(op->item) == 8 ? unscale_words
-                                                           : unscale_integers;
-
-    (void)state;
-    return run(op, change, SC_CODEC_DATA,
-               "cannot be divided by scale without remainder, or its sum with offset does not fit", src, src_nbytes,
-               dst, dst_capacity, dst_nbytes, where);
-}
-
-const struct sc_codec sc_codec_scale_offset = {
-    .name = "scale_offset",
-    .max_nbytes = SIZE_MAX,
-    .fixed_size = true,
-    .elementwise = true,
-    .bound = bound,
-    .encode = encode,
-    .decode = decode,
+static const struct sc_filter sc_filter_scale_offset = {
+    .takes = is_valid,
+    .encode = scale,
+    .decode = unscale,
+    .not_encoded = "minus offset, times scale, does not fit",
+    .not_decoded = "cannot be divided by scale without remainder, or its sum with offset does not fit",
 };
+
+SC_FILTER_ROW(scale_offset, true);

@@ -253,24 +253,31 @@ const struct sc_codec sc_codec_shuffle = {
 
 /* ---- the swap of the byte order of elements of 2, 4 or 8 bytes behind filters; the codec "bytes" has it elsewhere */
 
-#define SWAP(Bits, swapped)                                \
-    for (size_t i = 0; i < n; i++) {                       \
-        Bits item;                                         \
-                                                           \
-        memcpy(&item, src + i * sizeof item, sizeof item); \
-        item = swapped(item);                              \
-        memcpy(dst + i * sizeof item, &item, sizeof item); \
+#define DEFINE_SWAP(Bits, swapped)                                                        \
+    static void swap_##Bits(const uint8_t *restrict src, size_t n, uint8_t *restrict dst) \
+    {                                                                                     \
+        for (size_t i = 0; i < n; i++) {                                                  \
+            Bits item;                                                                    \
+                                                                                          \
+            memcpy(&item, src + i * sizeof item, sizeof item);                            \
+            item = swapped(item);                                                         \
+            memcpy(dst + i * sizeof item, &item, sizeof item);                            \
+        }                                                                                 \
     }
+
+DEFINE_SWAP(uint16_t, __builtin_bswap16)
+DEFINE_SWAP(uint32_t, __builtin_bswap32)
+DEFINE_SWAP(uint64_t, __builtin_bswap64)
 
 static void
 swap_bytes(size_t typesize, size_t n, const uint8_t *restrict src, uint8_t *restrict dst)
 {
     if (typesize == 2)
-        SWAP(uint16_t, __builtin_bswap16)
+        swap_uint16_t(src, n, dst);
     else if (typesize == 4)
-        SWAP(uint32_t, __builtin_bswap32)
+        swap_uint32_t(src, n, dst);
     else
-        SWAP(uint64_t, __builtin_bswap64)
+        swap_uint64_t(src, n, dst);
 }
 
 static size_t

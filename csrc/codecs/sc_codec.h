@@ -137,6 +137,8 @@ struct sc_codec {
     enum sc_status (*decode_some)(const struct sc_op *op, struct sc_codec_state *state, const uint8_t *src,
                                   size_t src_nbytes, const struct sc_comb *wanted, uint8_t *dst, size_t dst_capacity,
                                   size_t *dst_nbytes, struct sc_where *where);
+
+    const struct sc_filter *filter; /* sc_filter.h; NULL: this codec is no filter */
 };
 
 /* Return the table row of an id; NULL if the id is unknown. */

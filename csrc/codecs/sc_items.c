@@ -73,74 +73,80 @@ to_uint64(double x)
 
 /* ---- one loop for each pair of types that has one; the others pass through doubles, which hold them exactly */
 
-#define LOOP(From, To, value)                                    \
-    for (size_t i = 0; i < n; i++) {                             \
-        From item;                                               \
-        To result;                                               \
-                                                                 \
-        memcpy(&item, src + i * sizeof item, sizeof item);       \
-        result = (To)(value);                                    \
-        memcpy(dst + i * sizeof result, &result, sizeof result); \
+typedef void convert_items(const uint8_t *restrict src, size_t n, uint8_t *restrict dst);
+
+/* A function that converts n items by `convert`; nothing for it: by the rules of C. */
+#define DEFINE_CONVERT(name, From, To, convert)                                    \
+    static void name(const uint8_t *restrict src, size_t n, uint8_t *restrict dst) \
+    {                                                                              \
+        for (size_t i = 0; i < n; i++) {                                           \
+            From item;                                                             \
+            To result;                                                             \
+                                                                                   \
+            memcpy(&item, src + i * sizeof item, sizeof item);                     \
+            result = (To)convert(item);                                            \
+            memcpy(dst + i * sizeof result, &result, sizeof result);               \
+        }                                                                          \
     }
 
-#define FROM_INTEGER(ID, Item)            \
-    case ID:                              \
-        if (to == SC_FLOAT32)             \
-            LOOP(Item, float, item)       \
-        else if (to == SC_FLOAT64)        \
-            LOOP(Item, double, item)      \
-        else if (sc_item_nbytes(to) == 1) \
-            LOOP(Item, uint8_t, item)     \
-        else if (sc_item_nbytes(to) == 2) \
-            LOOP(Item, uint16_t, item)    \
-        else if (sc_item_nbytes(to) == 4) \
-            LOOP(Item, uint32_t, item)    \
-        else                              \
-            LOOP(Item, uint64_t, item)    \
-        break;
+/* Integers become floats and integers of every size. */
+#define DEFINE_FROM_INTEGER(ID, Item)                   \
+    DEFINE_CONVERT(Item##_to_float, Item, float, )      \
+    DEFINE_CONVERT(Item##_to_double, Item, double, )    \
+    DEFINE_CONVERT(Item##_to_8_bits, Item, uint8_t, )   \
+    DEFINE_CONVERT(Item##_to_16_bits, Item, uint16_t, ) \
+    DEFINE_CONVERT(Item##_to_32_bits, Item, uint32_t, ) \
+    DEFINE_CONVERT(Item##_to_64_bits, Item, uint64_t, )
+
+SC_INTEGERS(DEFINE_FROM_INTEGER)
+
+DEFINE_CONVERT(double_to_8_bits, double, uint8_t, to_int32)
+DEFINE_CONVERT(double_to_16_bits, double, uint16_t, to_int32)
+DEFINE_CONVERT(double_to_int32, double, int32_t, to_int32)
+DEFINE_CONVERT(double_to_uint32, double, uint32_t, to_uint32)
+DEFINE_CONVERT(double_to_uint32_modulo, double, uint32_t, to_int64)
+DEFINE_CONVERT(double_to_int64, double, int64_t, to_int64)
+DEFINE_CONVERT(double_to_uint64, double, uint64_t, to_uint64)
+DEFINE_CONVERT(double_to_half, double, uint16_t, sc_half_of_double)
+DEFINE_CONVERT(double_to_float, double, float, )
+DEFINE_CONVERT(float_to_double, float, double, )
+DEFINE_CONVERT(float_to_int32, float, int32_t, single_to_int32)
+DEFINE_CONVERT(float_to_16_bits, float, uint16_t, single_to_int32)
+DEFINE_CONVERT(float_to_8_bits, float, uint8_t, single_to_int32)
+DEFINE_CONVERT(half_to_float, uint16_t, float, sc_float_of_half)
+DEFINE_CONVERT(half_to_double, uint16_t, double, sc_float_of_half)
+
+/* By the item type of the integer; then float32, float64, and integers of 1, 2, 4 and 8 bytes. */
+static convert_items *const from_integer[][6] = {
+#define FROM_INTEGER(ID, Item)                                       \
+    [ID] = { Item##_to_float,   Item##_to_double,  Item##_to_8_bits, \
+             Item##_to_16_bits, Item##_to_32_bits, Item##_to_64_bits },
+    SC_INTEGERS(FROM_INTEGER)
+#undef FROM_INTEGER
+};
 
 static void
 from_integers(int from, int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
-    switch (from) {
-        SC_INTEGERS(FROM_INTEGER)
-    }
+    const size_t column = sc_item_is_float(to) ? to == SC_FLOAT64 : 2 + (size_t)__builtin_ctzll(sc_item_nbytes(to));
+
+    from_integer[from][column](src, n, dst);
 }
 
 static void
 from_doubles(int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
-    switch (to) {
-    case SC_INT8:
-    case SC_UINT8:
-        LOOP(double, uint8_t, to_int32(item))
-        break;
-    case SC_INT16:
-    case SC_UINT16:
-        LOOP(double, uint16_t, to_int32(item))
-        break;
-    case SC_INT32:
-        LOOP(double, int32_t, to_int32(item))
-        break;
-    case SC_UINT32:
-        if (are_uint32(src, n))
-            LOOP(double, uint32_t, to_uint32(item))
-        else
-            LOOP(double, uint32_t, to_int64(item))
-        break;
-    case SC_INT64:
-        LOOP(double, int64_t, to_int64(item))
-        break;
-    case SC_UINT64:
-        LOOP(double, uint64_t, to_uint64(item))
-        break;
-    case SC_FLOAT16:
-        LOOP(double, uint16_t, sc_half_of_double(item))
-        break;
-    case SC_FLOAT32:
-        LOOP(double, float, item)
-        break;
-    }
+    static convert_items *const convert[] = {
+        [SC_INT8] = double_to_8_bits,    [SC_UINT8] = double_to_8_bits,  [SC_INT16] = double_to_16_bits,
+        [SC_UINT16] = double_to_16_bits, [SC_INT32] = double_to_int32,   [SC_UINT32] = double_to_uint32,
+        [SC_INT64] = double_to_int64,    [SC_UINT64] = double_to_uint64, [SC_FLOAT16] = double_to_half,
+        [SC_FLOAT32] = double_to_float,
+    };
+
+    if (to == SC_UINT32 && !are_uint32(src, n))
+        double_to_uint32_modulo(src, n, dst);
+    else
+        convert[to](src, n, dst);
 }
 
 /* False: the type has no loop of floats. */
@@ -148,13 +154,13 @@ static bool
 from_floats(int to, const uint8_t *restrict src, size_t n, uint8_t *restrict dst)
 {
     if (to == SC_FLOAT64)
-        LOOP(float, double, item)
+        float_to_double(src, n, dst);
     else if (to == SC_INT32)
-        LOOP(float, int32_t, single_to_int32(item))
+        float_to_int32(src, n, dst);
     else if (sc_item_is_integer(to) && sc_item_nbytes(to) == 2)
-        LOOP(float, uint16_t, single_to_int32(item))
+        float_to_16_bits(src, n, dst);
     else if (sc_item_is_integer(to) && sc_item_nbytes(to) == 1)
-        LOOP(float, uint8_t, single_to_int32(item))
+        float_to_8_bits(src, n, dst);
     else
         return false;
     return true;
@@ -171,9 +177,9 @@ convert_directly(int from, int to, const uint8_t *restrict src, size_t n, uint8_
     else if (from == SC_FLOAT32)
         return from_floats(to, src, n, dst);
     else if (from == SC_FLOAT16 && to == SC_FLOAT32)
-        LOOP(uint16_t, float, sc_float_of_half(item))
+        half_to_float(src, n, dst);
     else if (from == SC_FLOAT16 && to == SC_FLOAT64)
-        LOOP(uint16_t, double, sc_float_of_half(item))
+        half_to_double(src, n, dst);
     else
         return false;
     return true;

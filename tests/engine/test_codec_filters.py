@@ -84,8 +84,9 @@ def agrees(codec: Any, name: str, array: np.ndarray[Any, Any], **params: Any) ->
             encoded, decoded = (result.tobytes() for result in theirs)
             dtypes = [result.dtype for result in theirs]
         except OverflowError:  # numpy refuses the first element of `delta`
-            with pytest.raises(CodecError, match="first element"):
+            with pytest.raises(CodecError) as refused:
                 native.codec_encode(name, array, **params)
+            assert refused.value.element == 0
             return
     has_halves = np.dtype("float16") in (array.dtype, *dtypes) and name != "bitround"
     inexact = has_halves or name == "delta"
@@ -95,7 +96,7 @@ def agrees(codec: Any, name: str, array: np.ndarray[Any, Any], **params: Any) ->
         mine = native.codec_encode(name, array, **params)
         assert without_payloads(mine, dtypes[0], inexact) == without_payloads(encoded, dtypes[0], inexact)
     except CodecError as error:  # numpy stores the first element modulo 2^n
-        assert "first element" in str(error)  # noqa: PT017
+        assert error.element == 0  # noqa: PT017
     for cut in (1, len(encoded) - 1):
         if cut % (len(encoded) // N):
             with pytest.raises(CodecError, match="no whole number of elements"):
