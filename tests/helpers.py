@@ -19,7 +19,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -420,6 +420,17 @@ def in_child(work: Any) -> None:
     os.close(write_end)
     told = _wait_for(pid, read_end)
     assert told == "", told
+
+
+def as_user(work: Callable[[], None]) -> None:
+    """Call a function in a child that permissions bind."""
+
+    def bound() -> None:
+        if os.geteuid() == 0:
+            drop_capabilities()
+        work()
+
+    in_child(bound)
 
 
 def drop_capabilities() -> None:

@@ -52,11 +52,13 @@ class SpareDocuments:
     """Documents of the nodes of one hierarchy as other places have them: its consolidated metadata, and a copy of it.
 
     They are known by their names for messages: two folders of one hierarchy may have stores of their own. taken: from the name
-    of a lost document to the place of the one that was taken in its stead.
+    of a lost document to the place of the one that was taken in its stead. of_other_kind: from that of a stored document to the
+    place that has the document of a group for an array, or the reverse.
     """
 
     def __init__(self) -> None:
         self.taken: dict[str, str] = {}
+        self.of_other_kind: dict[str, str] = {}
         self._documents: dict[str, tuple[Mapping[str, Any], str]] = {}
         self._of_copy: dict[str, tuple[Mapping[str, Any], str]] = {}
         self._children: dict[str, set[str]] = {}
@@ -88,18 +90,27 @@ class SpareDocuments:
     def instead_of(self, stored: bytes | None, key: str) -> bytes | None:
         """Return a stored document, or the spare one if it is lost, or no JSON."""
         known = self._documents.get(key) or self._of_copy.get(key)
-        if known is None or (stored is not None and _is_json(stored)):
+        if known is None:
+            return stored
+        own = None if stored is None else _json(stored)
+        if isinstance(own, dict) and own.get("node_type") in _KINDS - {known[0].get("node_type")}:
+            self.of_other_kind[key] = known[1]
+        if own is not None:
             return stored
         document, self.taken[key] = known
         return json.dumps(document, indent=2).encode()
 
 
-def _is_json(stored: bytes) -> bool:
+# The kinds of nodes of Zarr v3; in Zarr v2 the names of the documents differ.
+_KINDS = frozenset({"array", "group"})
+
+
+def _json(stored: bytes) -> Any:
+    """Return the value of a JSON text; None if it is none."""
     try:
-        json.loads(stored)
+        return json.loads(stored)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def convert(
         output.text(report.lines())
         output.end(report)
         if dry_run or report.is_complete:
-            return ExitCode.FINDINGS if report.left_arrays or report.others.n_unreadable else ExitCode.CLEAN
+            return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
         return ExitCode.INCOMPLETE if job is not None or dask is not None else ExitCode.FAILED
 
     run_command(work, progress)
@@ -265,7 +265,7 @@ def plan(
         output.text(report.lines())
         output.text([f"{format_count(report.n_shards, 'shard')} in {format_count(parts, 'part')}: {file}"])
         output.end(report)
-        return ExitCode.FINDINGS if report.left_arrays or report.others.n_unreadable else ExitCode.CLEAN
+        return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
 
     run_command(work, ProgressKind.NONE)
 

@@ -208,8 +208,11 @@ Id = tuple[int, int]
 PAGE_KEYS = 1000
 
 
-def zarr_keys(base: Any, prefix: str) -> Iterator[str]:
-    """Yield the keys of a zarr store that begin with a prefix, which is empty or ends with a slash."""
+def zarr_keys(base: Any, prefix: str, left: list[LeftFolder] | None = None) -> Iterator[str]:
+    """Yield the keys of a zarr store that begin with a prefix, which is empty or ends with a slash.
+
+    left: gets the folder if the store refuses to list it; without it, that is an error.
+    """
 
     async def begin() -> Any:
         return aiter(base.list_prefix(prefix))
@@ -222,6 +225,10 @@ def zarr_keys(base: Any, prefix: str) -> Iterator[str]:
     try:
         while page := on_zarrs_loop(_page(listed)):
             yield from page
+    except OSError as error:
+        if left is None:
+            raise
+        left.append(LeftFolder(prefix.rstrip("/"), error))
     finally:
         if hasattr(listed, "aclose"):
             on_zarrs_loop(end())

@@ -421,7 +421,7 @@ class Store(ABC):
         `with_folders`: also those of folders, with a slash at the end, if the store has folders of its own. `left`: gets the
         folders that are not entered, such as those without permission; without it they are errors.
         """
-        return object_names.zarr_keys(self._base, prefix)
+        return object_names.zarr_keys(self._base, prefix, left)
 
     def listed(
         self,

@@ -316,7 +316,7 @@ class Reference:
             self.arrays.update((one.name, one) for one in self.tree.arrays)
             # without a selection of its own each array that is not opened is a chosen one
             unchosen = self.tree.unchosen if selection.nodes is not None else ()
-            left = [one.name for one in self.tree.left]
+            left = [one.name for one in self.tree.left_arrays]
             kept = set(self.tree.groups)
             if selection.only or selection.exclude:
                 kept = selection.groups(self.tree.groups, self.arrays)
@@ -345,7 +345,7 @@ class Reference:
     def array(self, name: str) -> ArrayTarget | SourceArray:
         """Return an array; raise `FileNotFoundError` if there is none."""
         if name not in self.arrays:
-            left = {} if self.tree is None else {one.name: one.problem for one in self.tree.left}
+            left = {} if self.tree is None else {one.name: one.reason for one in self.tree.left_arrays}
             if name in left:
                 raise UnsupportedError(left[name])
             raise FileNotFoundError(f"against: expected an array {name!r} at {self.place}, but there is none")

@@ -374,6 +374,8 @@ class ArrayReport(Report):
         The first other objects in the folder; ``stored.n_foreign`` counts all.
     is_complete : bool
         False if the inspection was stopped at a finding.
+    unreadable : tuple of str
+        Folders that cannot be listed, in sentences; the shards of the grid were looked for in them by their names.
     """
 
     schema: ClassVar[str] = "shardcodec.inspect.array"
@@ -388,6 +390,7 @@ class ArrayReport(Report):
     damaged: tuple[DamagedShard, ...] = ()
     foreign: tuple[str, ...] = ()
     is_complete: bool = True
+    unreadable: tuple[str, ...] = ()
 
     def facts(self) -> Iterator[Fact]:
         """Yield the result as names and texts, and what to do next.
@@ -411,6 +414,7 @@ class ArrayReport(Report):
                 yield from self.stored.facts()
         yield from (("damaged", f"{one.shard}: {one.message}") for one in self.damaged)
         yield from (("other file", name) for name in self.foreign)
+        yield from (("unreadable", text) for text in self.unreadable)
         if not self.is_complete:
             yield "note", "stopped at the first damaged shard"
         if self.stored is not None:
@@ -418,9 +422,9 @@ class ArrayReport(Report):
 
     @property
     def n_findings(self) -> int:
-        """Number of findings: damaged shards, and 1 if the metadata are invalid."""
+        """Number of findings: damaged shards, folders that cannot be listed, and 1 if the metadata are invalid."""
         n_damaged = 0 if self.stored is None else self.stored.n_damaged
-        return n_damaged + (self.layout is None)
+        return n_damaged + len(self.unreadable) + (self.layout is None)
 
 
 @dataclass(frozen=True)

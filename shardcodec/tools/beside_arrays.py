@@ -26,8 +26,9 @@ from ..live.record import NAME as RECORD_NAME
 from ..live.record import problem_of as record_problem_of
 from .documents import DOCUMENTS, group_documents, is_group, root_document
 from .hashed_object import HashedObject
+from .left_parts import LeftPart
 from .manifest import Manifest, OldManifest
-from .other_objects import LeftObject, OtherObject, OtherObjects
+from .other_objects import OtherObject, OtherObjects
 from .report import Finding, FindingKind
 from .targets import ArrayTarget
 from .verify_report import NOT_IN_MANIFEST, UncheckedPart
@@ -129,6 +130,13 @@ class BesideArrays:
             try:
                 stored = folder.stored(folder.prefix + document)
                 if stored is None:
+                    # with all nodes the check of the consolidated metadata shows it
+                    if (
+                        self._chosen is not None
+                        and document in _OF_NODE[False]
+                        and folder.get(folder.prefix + document)
+                    ):
+                        yield self._lost(path, name)
                     continue
                 self.n_documents += 1
                 yield from self._compare(path, hashlib.sha256(stored).hexdigest(), is_document=True)
@@ -184,9 +192,11 @@ class BesideArrays:
             if actual is None and not _has_folder(folder, key):
                 wrong.append(f"{key} does not exist")
             elif actual is None:
-                detail = f"it does not exist, and {path} has it: `repair` keeps the node"
-                lost = self._finding(FindingKind.UNREADABLE, below + key, detail)
-                yield replace(lost, recoverable=True)
+                yield self._lost(below + key)
+            elif isinstance(one, Mapping) and _are_two_kinds(one, actual):
+                kind, other = actual["node_type"], one["node_type"]
+                detail = f"it is the document of the kind {kind}, and {path} has the kind {other}: look which of them is right"
+                yield self._finding(FindingKind.UNREADABLE, below + key, detail)
             elif not _are_equal(one, actual):
                 wrong.append(f"{key} has other content")
         for key in self._documents:
@@ -198,6 +208,11 @@ class BesideArrays:
             more = f", and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
             detail = f"expected consolidated metadata that are those of the nodes: {', '.join(wrong[:_MAX_NAMED])}{more}"
             yield self._finding(FindingKind.STALE_METADATA, path, detail)
+
+    def _lost(self, path: str, array: str = "") -> Finding:
+        """Return the finding about a document that is lost."""
+        detail = "it does not exist, and the consolidated metadata have it: `repair` keeps the node"
+        return replace(self._finding(FindingKind.UNREADABLE, path, detail, array), recoverable=True)
 
     def _document(self, folder: Folder, below: str, key: str) -> Document | None:
         """Return a document below a group; `_DAMAGED` if it cannot be read, which is another finding."""
@@ -227,16 +242,17 @@ class BesideArrays:
         with closing(in_order(self._others, self._hashed, n_threads, monitor)) as results:
             for entry, sha256 in results:
                 name = entry.name
-                reason = entry.reason if isinstance(entry, LeftObject) else "it belongs to no array"
+                reason = entry.reason if isinstance(entry, LeftPart) else "it belongs to no array"
                 if isinstance(sha256, Exception):
                     if name in compared:  # the comparison has read it, too
                         continue
                     yield self._finding(FindingKind.UNREADABLE, name, f"it cannot be read: {sha256}")
                     continue
-                if isinstance(entry, LeftObject) and entry.is_unreadable:
+                if isinstance(entry, LeftPart) and entry.is_unreadable:
                     array = self._others.array_of(name)
                     # its shards, or its documents, have shown it
-                    if array is None or not (array.is_readable or name == f"{array.name}/"):
+                    is_shown = self._others.arrays.get(name.rstrip("/")) is not None
+                    if not is_shown and (array is None or not array.is_readable):
                         yield self._finding(FindingKind.UNREADABLE, name, reason)
                     continue
                 parts = self._check_other(name, sha256, reason, is_compared=name in compared)
@@ -264,9 +280,7 @@ class BesideArrays:
         if problem is not None:
             yield self._finding(FindingKind.UNREADABLE, name, problem, name.rpartition("/")[0])
 
-    def _hashed(
-        self, entry: OtherObject | LeftObject
-    ) -> tuple[OtherObject | LeftObject, str | Exception | None]:
+    def _hashed(self, entry: OtherObject | LeftPart) -> tuple[OtherObject | LeftPart, str | Exception | None]:
         """Return an object and its hash: None if no manifest needs it, or the error of a read. A file is opened in any case."""
         store, has_manifest = self._root.store, self._old is not None or self._new is not None
         if not (has_manifest or store.is_near) or entry.name.endswith("/"):
@@ -331,7 +345,10 @@ def _has_folder(group: Folder, key: str) -> bool:
     path = group.store.path(prefix)
     if path is not None:
         return os.path.isdir(path)
-    return not group.store.supports_listing or bool(list(group.store.names(prefix)))
+    try:
+        return not group.store.supports_listing or bool(group.store.names(prefix))
+    except OSError:  # a folder that cannot be listed may have it
+        return True
 
 
 def _names_of(document: Document) -> Collection[str]:
@@ -355,6 +372,11 @@ def _problem_of(document: Document) -> str | None:
 def _has_documents(listed: Any) -> bool:
     """Return True for the nodes of consolidated metadata of Zarr v2."""
     return isinstance(listed, Mapping) and all(isinstance(one, Mapping) for one in listed.values())
+
+
+def _are_two_kinds(one: Document, other: Document) -> bool:
+    """Return True for the document of a group and that of an array."""
+    return sorted(map(str, (one.get("node_type"), other.get("node_type")))) == ["array", "group"]
 
 
 def _are_equal(listed: Any, actual: Document) -> bool:

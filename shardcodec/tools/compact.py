@@ -9,7 +9,7 @@ requests, one shard.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from .damage.rebuilt_index import sequence
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards, root_prefix
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
-from .other_objects import LeftObject
+from .left_parts import LeftPart
 from .report import Fact, Report, format_count, format_nbytes
 from .rewrite import (
     copy_chunks,
@@ -138,9 +138,7 @@ class CompactReport(ReportOfShards):
     is_complete : bool
         False if the work was stopped before the end, or a new hierarchy has no metadata because a shard failed.
     others : ObjectCounts
-        Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
-    notes : tuple of str
-        What `to` names if it is a part of a hierarchy, in sentences; of groups only after all was written.
+        Objects that belong to no array: those that `to` got, in a dry run those that it would get; and all that was left out.
     n_packed, n_failed : int
         Shards that were packed, and not packed because of a damage or an error.
     freed_nbytes : int
@@ -512,7 +510,7 @@ class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
             self._to.add(array, _with_index_checksum if task.index_crc else None)
         self._work_on(array, task, ShardPacker(array, task, self._pool.options, self._pool.budget))
 
-    def _leave_objects(self, array: ArrayTarget, left: Sequence[LeftObject]) -> None:
+    def _leave_objects(self, array: ArrayTarget, left: Iterable[LeftPart]) -> None:
         """Note chunks of an array that programs can read as failures."""
         for one in left:
             key = root_prefix(array) + one.name

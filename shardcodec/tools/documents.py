@@ -63,6 +63,10 @@ class DamagedGroup(SpecError):
         return {"node_type": "group", "damage": self}
 
 
+class UnlistedGroup(DamagedGroup):
+    """The folder of a group cannot be listed; its document may be sound, and nodes that consolidated metadata name can be found."""
+
+
 def root_document(folder: Folder) -> Document | None:
     """Return the document of a node, as `document_of`, or `DamagedGroup.document`."""
     node = node_of(folder)
@@ -84,7 +88,8 @@ def node_of(folder: Folder) -> Document | SpecError | None:
     except OSError as failure:
         document, error = None, SpecError(f"the metadata cannot be read: {failure}", is_refused=True)
     try:
-        has_nodes = folder.store.supports_listing and next(_nodes(folder, {}, ""), None) is not None
+        found = next(_nodes(folder, {}, ""), None) if folder.store.supports_listing else None
+        has_nodes = found is not None and not isinstance(found[2], UnlistedGroup)
     except OSError:
         has_nodes = False
     return DamagedGroup(str(error)) if has_nodes else document or error
@@ -155,6 +160,8 @@ def group_documents(
     """
     yield name, folder, document
     for path, below, node in _nodes(folder, document, name):
+        if isinstance(node, UnlistedGroup):
+            continue
         if isinstance(node, DamagedGroup):
             yield path, below, node.document
         elif not isinstance(node, SpecError) and is_group(node):
@@ -164,12 +171,16 @@ def group_documents(
 def _nodes(
     folder: Folder, document: Document, name: str, left: list[LeftFolder] | None = None
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
-    """Yield the groups and arrays below a group: path, folder, and the document or what is wrong with it."""
+    """Yield the groups and arrays below a group: path, folder, and the document or what is wrong with it; also `UnlistedGroup` for itself."""
     if not folder.store.supports_listing:
         yield from consolidated_nodes(folder, document, name)
         return
     folder = with_consolidated_as_spare(folder, document)
-    stored = folder.store.names(folder.prefix, left)
+    stored: list[str] = []
+    try:
+        stored = folder.store.names(folder.prefix, left)
+    except OSError as error:
+        yield name, folder, UnlistedGroup(f"its folder cannot be listed: {error}", is_refused=True)
     spare = () if folder.spare is None else folder.spare.children(repr(folder))
     lost = {child for child in set(spare).difference(stored) if _problem(child) is None}
     for child in sorted({*stored, *lost}) if lost else stored:
@@ -272,17 +283,24 @@ def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options
 
 
 def notes_on_spare(spare: SpareDocuments | None, root: str) -> list[str]:
-    """Return the sentences on lost documents of a hierarchy at a prefix, in whose stead others were taken; `root` is its name for messages."""
-    taken = {} if spare is None else spare.taken
-    paths = {
-        key.removeprefix(f"{root}/").rpartition("/"): place
-        for key, place in taken.items()
-        if key.startswith(f"{root}/")
-    }
-    return [
-        f"{path or '/'!r}: its {name} is lost or damaged; that of {place} is taken"
-        for (path, _, name), place in sorted(paths.items())
-    ]
+    """Return the sentences on documents of a hierarchy that other places have in another form; `root` is its name for messages."""
+    sentences = []
+    for taken, sentence in (
+        ()
+        if spare is None
+        else (
+            (spare.taken, "its {} is lost or damaged; that of {} is taken"),
+            (
+                spare.of_other_kind,
+                "its {} is that of another kind of node than in {}, which the copy does not have",
+            ),
+        )
+    ):
+        paths = {key.removeprefix(f"{root}/"): taken[key] for key in taken if key.startswith(f"{root}/")}
+        for key in sorted(paths, key=lambda key: key.rpartition("/")):
+            path, _, name = key.rpartition("/")
+            sentences.append(f"{path or '/'!r}: {sentence.format(name, paths[key])}")
+    return sentences
 
 
 def _object(value: Any) -> Mapping[str, Any]:

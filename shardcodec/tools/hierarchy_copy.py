@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,8 +25,9 @@ from ..storage.kinds import is_url, object_at, put_object
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
+from .left_parts import LeftPart
 from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
-from .other_objects import LeftObject, ObjectCounts, OtherObjects
+from .other_objects import ObjectCounts, OtherObjects
 from .related_nodes import mended_documents
 from .targets import ArrayTarget, ShardTarget
 from .work import MemoryBudget, Monitor
@@ -198,13 +199,13 @@ class HierarchyCopy:
         check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
         self.place: CopyPlace = CopyPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
-        self.left: list[LeftObject] = []  # documents that cannot be read
+        self.left: list[LeftPart] = []  # what the copy does not have, in the order in which it was found
         self._budget, self._options = budget, options
         if job is not None:
             claim(self.place.hierarchy, job, None, is_begun=False)
         self.objects: CopyWriter = CopyWriter(self.place, budget, options)
 
-    def copy_all(self, array: ArrayTarget) -> list[LeftObject]:
+    def copy_all(self, array: ArrayTarget) -> list[LeftPart]:
         """Copy all objects of an array that is not sharded, except documents; return those that cannot be read."""
         self.add(array)
         durable = self._options.durability == "fsync"
@@ -246,15 +247,15 @@ class HierarchyCopy:
             except OSError as error:
                 if not is_named:
                     path = f"{node}/{name}" if node else name
-                    self.left.append(LeftObject(path, f"it cannot be read: {error}", is_unreadable=True))
+                    self.left.append(LeftPart.object(path, f"it cannot be read: {error}", is_unreadable=True))
                 continue
             if stored is not None:
                 yield name, stored
 
-    def finish(self, groups: Iterable[tuple[str, Folder]], *, is_part: bool = False) -> Sequence[str]:
+    def finish(self, groups: Iterable[tuple[str, Folder]], *, is_part: bool = False) -> None:
         """Write the documents, also of groups without arrays. Consolidated metadata become those of the new nodes.
 
-        With `is_part` groups name only the new nodes, too; the notes that are returned say where this changes them.
+        With `is_part` groups name only the new nodes, too; `left` says where this changes them.
         """
         for name, folder in groups:
             self.add_group(name, folder)
@@ -264,4 +265,4 @@ class HierarchyCopy:
             self.place.hierarchy.write_documents(documents, may_replace=False)
         if self.place.job is not None:
             release(self.place.hierarchy)
-        return notes
+        self.left += LeftPart.notes("", notes)

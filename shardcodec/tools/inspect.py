@@ -465,6 +465,7 @@ class _Pass:
         self._task = InspectTask(fail_fast)
         self._sums = ShardSums()
         self._foreign: list[str] = []
+        self._unreadable: list[str] = []
         self._n_foreign = 0
 
     def run(self) -> ArrayReport:
@@ -492,6 +493,7 @@ class _Pass:
             tuple(self._sums.damaged),
             tuple(self._foreign),
             is_complete,
+            tuple(self._unreadable),
         )
 
     def _scan(self) -> bool:
@@ -509,7 +511,9 @@ class _Pass:
 
     def _only_shards(self) -> Iterator[ShardTarget]:
         for one in self._array.objects():
-            if isinstance(one, ForeignObject):
+            if isinstance(one, ForeignObject) and one.is_unreadable:
+                self._unreadable.append(f"{one.name}: {one.reason}")
+            elif isinstance(one, ForeignObject):
                 self._n_foreign += 1
                 if len(self._foreign) < MAX_NAMED:
                     self._foreign.append(one.name)

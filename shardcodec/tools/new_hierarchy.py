@@ -56,8 +56,8 @@ from .documents import (
     node_path,
     object_name,
 )
+from .left_parts import LeftPart
 from .other_objects import (
-    LeftObject,
     ObjectCounts,
     OtherObject,
     OtherObjects,
@@ -366,13 +366,13 @@ class NewHierarchy:
 
     def copy_array(
         self, array: ArrayTarget, budget: MemoryBudget, *, durable: bool, may_replace: bool
-    ) -> list[LeftObject]:
+    ) -> list[LeftPart]:
         """Copy all objects of an array, except documents and shardcodec's own files, as they are; return what cannot be read.
 
         With `durable` each file and its name are on disk before the next one is copied.
         """
         folders: list[LeftFolder] = []
-        left: list[LeftObject] = []
+        left: list[LeftPart] = []
         listed = array.listed_keys(folders)
         for key in (shard.key for shard in array.shards()) if listed is None else listed:
             relative = key.removeprefix(array.folder.prefix)

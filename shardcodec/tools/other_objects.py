@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..access.box_reader import Folder, SpareDocuments
@@ -25,15 +25,16 @@ from .documents import (
     node_path,
     object_name,
 )
+from .left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from .related_nodes import groups_of, is_below
-from .report import Fact, Record, format_count, format_nbytes
+from .report import Fact, Record, Report, format_count, format_nbytes, to_json
 from .targets import ArrayTarget, find_groups, find_hierarchy
 from .webknossos import DATA_SET, MendedObject, mended_data_set
 from .work import Monitor, in_order
 
 __all__ = [
     "NO_OBJECTS",
-    "LeftObject",
+    "CopyReport",
     "ObjectCounts",
     "OtherObject",
     "OtherObjects",
@@ -45,31 +46,10 @@ __all__ = [
     "written_documents",
 ]
 
-# Objects that were left out and that a report lists; all are counted.
-MAX_LEFT = 1000
 # Metadata of Zarr v2 that name arrays: beside a zarr.json, a copy would show arrays that are not there in this form.
 _OF_ARRAYS = frozenset({".zarray", ".zmetadata"})
 # Bytes at the beginning of a file by which a plan or a ledger is known.
 _HEAD_NBYTES = 64
-
-
-@dataclass(frozen=True)
-class LeftObject(Record):
-    """An object that a new hierarchy does not have.
-
-    Attributes
-    ----------
-    name : str
-        Its path below the root of the hierarchy; that of a folder has a slash at its end.
-    reason : str
-        Why it is not copied.
-    is_unreadable : bool
-        True if its bytes, or the names of the objects in a folder, cannot be read.
-    """
-
-    name: str
-    reason: str
-    is_unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,29 +60,28 @@ class ObjectCounts(Record):
     ----------
     n_objects, nbytes : int
         Those that are copied: number and size.
-    n_left, n_unreadable : int
-        Those that are not, and those of them that cannot be read.
-    left : tuple of LeftObject
-        The first `MAX_LEFT` of them.
-    notes : tuple of str
-        What they name in a part of the hierarchy, in sentences; the first `MAX_LEFT` of these.
+    parts : LeftParts
+        What is not copied: of one pass over the objects those that are left out, of a report all parts of the hierarchy.
     """
 
     n_objects: int = 0
     nbytes: int = 0
-    n_left: int = 0
-    left: tuple[LeftObject, ...] = ()
-    notes: tuple[str, ...] = ()
-    n_unreadable: int = 0
+    parts: LeftParts = NOTHING_LEFT
 
-    def with_left(self, more: Sequence[LeftObject]) -> ObjectCounts:
-        """Return the counts with further objects that are left out."""
-        return replace(
-            self,
-            n_left=self.n_left + len(more),
-            left=(*self.left, *more)[:MAX_LEFT],
-            n_unreadable=self.n_unreadable + sum(one.is_unreadable for one in more),
-        )
+    @property
+    def left(self) -> tuple[LeftPart, ...]:
+        """The objects of `parts`."""
+        return self.parts.of(LeftKind.OBJECT)
+
+    @property
+    def n_left(self) -> int:
+        """Number of objects that are not copied."""
+        return self.parts.counts.get(LeftKind.OBJECT.value, 0)
+
+    @property
+    def n_unreadable(self) -> int:
+        """Number of objects that are not copied because they cannot be read."""
+        return self.parts.unreadable.get(LeftKind.OBJECT.value, 0)
 
     def facts(self) -> Iterator[Fact]:
         """Yield the objects as lines of text.
@@ -115,26 +94,49 @@ class ObjectCounts(Record):
 
     def result_facts(self, *, would: bool) -> Iterator[Fact]:
         """Yield the facts; none if there are no such objects. `would`: nothing was copied yet."""
-        for one in self.left:
-            yield "", f"{one.name}: {'would be ' if would else ''}left out: {one.reason}"
-        if self.n_left > len(self.left):
-            yield "", f"{format_count(self.n_left - len(self.left), 'further object')} left out"
+        yield from self.parts.result_facts(would=would)
         if self.n_objects:
             done = "would be copied" if would else "copied"
             yield "", f"{format_count(self.n_objects, 'other object')} ({format_nbytes(self.nbytes)}) {done}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers, and the objects that are left out."""
+        names = "n_objects", "nbytes", "n_left", "left", "n_unreadable"
+        return {name: to_json(getattr(self, name)) for name in names}
 
 
 NO_OBJECTS = ObjectCounts()
 
 
-def left_object(name: str, error: UnreadableObject) -> LeftObject:
+@dataclass(frozen=True, kw_only=True)
+class CopyReport(Report):
+    """The common fields of the reports of `convert`, `repair` and `compact`: what a new hierarchy has beside the arrays, and what it lacks."""
+
+    others: ObjectCounts = NO_OBJECTS
+
+    @property
+    def left(self) -> LeftParts:
+        """What a new hierarchy does not have as the old one has it."""
+        return self.others.parts
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The parts of `left` that are metadata of groups, as sentences."""
+        return tuple(one.reason for one in self.left.of(LeftKind.METADATA))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, and `left` and `notes`, as values that `json.dumps` accepts."""
+        return {**super().to_json(), "left": self.left.to_json(), "notes": list(self.notes)}
+
+
+def left_object(name: str, error: UnreadableObject) -> LeftPart:
     """Return the record of an object that could not be copied."""
-    return LeftObject(name, error.message, is_unreadable=bool(error.context["is_data"]))
+    return LeftPart.object(name, error.message, is_unreadable=bool(error.context["is_data"]))
 
 
-def left_folder(name: str, folder: LeftFolder) -> LeftObject:
+def left_folder(name: str, folder: LeftFolder) -> LeftPart:
     """Return the record of a folder that a listing has not entered."""
-    return LeftObject(name, folder.reason, is_unreadable=folder.error is not None)
+    return LeftPart.object(name, folder.reason, is_unreadable=folder.error is not None)
 
 
 class OtherObject(NamedTuple):
@@ -185,14 +187,14 @@ class OtherObjects:
         """The store of the hierarchy."""
         return self.root.store
 
-    def __iter__(self) -> Iterator[OtherObject | LeftObject]:
+    def __iter__(self) -> Iterator[OtherObject | LeftPart]:
         """Yield the objects, and those that are left out; a name that cannot be written, or is that of a new chunk, is an error."""
         root = self.root.prefix
         chosen = [""] if self.chosen is None else self.chosen
         folders = [f"{root}{name}/" if name else root for name in chosen]
         if folders and self.store.listed(folders[0], left=[]) is None:
             reason = "the store cannot list its objects, so those that belong to no array are not known"
-            yield LeftObject(repr(self.root), reason)
+            yield LeftPart.object(repr(self.root), reason)
             return
         not_entered: list[LeftFolder] = []
         for prefix in folders:
@@ -244,7 +246,7 @@ class OtherObjects:
         ):  # a ValueError: the store takes only keys of Zarr, as that of icechunk
             return None
 
-    def _entry(self, key: str, name: str) -> OtherObject | LeftObject | None:
+    def _entry(self, key: str, name: str) -> OtherObject | LeftPart | None:
         """Return an object; None for metadata, chunks and shardcodec's own files."""
         array = self.array_of(name)
         folder, _, last = name.rpartition("/")
@@ -259,11 +261,11 @@ class OtherObjects:
             if last in self.documents[folder]:
                 return None
             if last in _OF_ARRAYS:
-                return LeftObject(name, "metadata of Zarr v2 beside a zarr.json, which hides them")
+                return LeftPart.object(name, "metadata of Zarr v2 beside a zarr.json, which hides them")
         if self.is_no_object(key, name):
             return None
         if array is not None and (grid := array.grid_without(key)) is not None:
-            return LeftObject(name, f"a chunk outside of the array, whose grid is {grid}")
+            return LeftPart.object(name, f"a chunk outside of the array, whose grid is {grid}")
         if array is not None and self.new_keys is not None and array.is_chunk_with(self.new_keys, key):
             raise ValueError(
                 f"{self.store.path(key) or key}: expected no object with the name of a chunk of the new array {array.name!r}; "
@@ -375,7 +377,7 @@ def copy_objects(others: OtherObjects, copy: OnObject, monitor: Monitor, n_threa
     counts = _Counts(others)
     documents: list[OtherObject] = []
 
-    def first() -> Iterator[OtherObject | LeftObject]:
+    def first() -> Iterator[OtherObject | LeftPart]:
         for entry in others:
             if entry.name.rpartition("/")[2] in DOCUMENTS and isinstance(entry, OtherObject):
                 documents.append(entry)
@@ -393,16 +395,15 @@ class _Counts:
 
     def __init__(self, others: OtherObjects) -> None:
         self._others = others
-        self._n = self._nbytes = self._n_left = self._n_unreadable = 0
-        self._left: list[LeftObject] = []
-        self._notes: list[str] = []
+        self._n = self._nbytes = 0
+        self._left = NOTHING_LEFT
 
     def add(
-        self, entries: Iterable[OtherObject | LeftObject], work: OnObject, monitor: Monitor, n_threads: int
+        self, entries: Iterable[OtherObject | LeftPart], work: OnObject, monitor: Monitor, n_threads: int
     ) -> None:
         """Work on objects in threads, and add their sizes."""
 
-        def worked(entry: OtherObject) -> int | LeftObject | None:
+        def worked(entry: OtherObject) -> int | LeftPart | None:
             try:
                 return work(entry)
             except UnreadableObject as error:
@@ -410,35 +411,21 @@ class _Counts:
 
         with closing(in_order(self._objects(entries), worked, n_threads, monitor)) as results:
             for done in results:
-                if isinstance(done, LeftObject):
-                    self.leave(done)
+                if isinstance(done, LeftPart):
+                    self._left += [done]
                 elif done is not None:
                     self._n, self._nbytes = self._n + 1, self._nbytes + done
 
-    def _objects(self, entries: Iterable[OtherObject | LeftObject]) -> Iterator[OtherObject]:
+    def _objects(self, entries: Iterable[OtherObject | LeftPart]) -> Iterator[OtherObject]:
         """Yield the objects, and count those that are left out."""
         for entry in entries:
             if isinstance(entry, OtherObject):
                 mended = self._others.mended(entry)
-                self._notes += () if mended is None else mended.notes
+                self._left += [] if mended is None else LeftPart.notes(entry.name, mended.notes)
                 yield entry
             else:
-                self.leave(entry)
-
-    def leave(self, entry: LeftObject) -> None:
-        """Count an object that is left out."""
-        self._n_left += 1
-        self._n_unreadable += entry.is_unreadable
-        if len(self._left) < MAX_LEFT:
-            self._left.append(entry)
+                self._left += [entry]
 
     def end(self) -> ObjectCounts:
         """Return the sums."""
-        return ObjectCounts(
-            self._n,
-            self._nbytes,
-            self._n_left,
-            tuple(self._left),
-            tuple(self._notes[:MAX_LEFT]),
-            self._n_unreadable,
-        )
+        return ObjectCounts(self._n, self._nbytes, self._left)

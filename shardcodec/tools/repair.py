@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ..access.box_reader import Folder
 from ..access.documents import replace_object
 from ..access.opened_shard import NativeShard, OpenedShard
 from ..access.shard_object import open_object
@@ -35,6 +36,7 @@ from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask, ShardTool
 from .other_objects import OtherObjects
+from .related_nodes import is_below
 from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
 from .shard_repair import (
     RepairedShard,
@@ -460,22 +462,24 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
 
     def _end(self) -> None:
         """In place, store the documents that are lost, as the consolidated metadata or the copy have them."""
-        request, options = self._request, self._pool.run.storage_options
-        if self._task.backup is None or request.spec is not None:
-            return
-        folders = [folder for _, folder in find_groups(request.target, options, self._spare)]
-        folders += [
-            array.folder
-            for array in find_arrays(request.target, storage_options=options, spare=self._spare)
-            if array.only is None
-        ]
         durable = replace(self._pool.options, durability="fsync")
-        for folder in folders if request.array is None else ():
+        for folder in self._folders() if self._task.backup is not None and self._request.spec is None else ():
             for name in sorted(DOCUMENTS):
                 key = folder.prefix + name
                 document = folder.get(key)
                 if folder.store.describe(key) in self._spare.taken and folder.stored(key) is None:
                     replace_object(folder.store, key, document, _nothing, durable)
+
+    def _folders(self) -> Iterator[Folder]:
+        """Yield the folders of the nodes; with an array those of the array and the groups above it, without which no program finds it."""
+        request, options = self._request, self._pool.run.storage_options
+        chosen = None if request.array is None else inner_path(request.array, "array")
+        for name, folder in find_groups(request.target, options, self._spare):
+            if chosen is None or is_below(chosen, name):
+                yield folder
+        for array in find_arrays(request.target, array=chosen, storage_options=options, spare=self._spare):
+            if array.only is None:
+                yield array.folder
 
     def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
         rest = iter(arrays)

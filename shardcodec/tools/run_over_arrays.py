@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -15,9 +15,10 @@ from .documents import notes_on_spare
 from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
-from .other_objects import NO_OBJECTS, LeftObject, ObjectCounts, OtherObjects, count_objects, other_objects
+from .left_parts import NOTHING_LEFT, LeftPart
+from .other_objects import NO_OBJECTS, CopyReport, OtherObjects, count_objects, other_objects
 from .related_nodes import ZarrNodes, with_needed
-from .report import Fact, LeftArray, Report
+from .report import Fact, LeftArray
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups, find_hierarchy
 from .work import Stopped
 
@@ -31,7 +32,7 @@ S = TypeVar("S", bound="ReportOfShards")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOfShards(Report):
+class ReportOfShards(CopyReport):
     """The common fields of the reports of `repair` and `compact`; `RepairReport` describes the fields."""
 
     target: str
@@ -41,13 +42,11 @@ class ReportOfShards(Report):
     shards: tuple[Any, ...]
     left_arrays: tuple[LeftArray, ...] = ()
     is_complete: bool = True
-    others: ObjectCounts = NO_OBJECTS
-    notes: tuple[str, ...] = ()
 
     @property
     def n_unreadable(self) -> int:
-        """Number of arrays that no program can read, and of other objects that cannot be read."""
-        return sum(array.is_unreadable for array in self.left_arrays) + self.others.n_unreadable
+        """Number of arrays that no program can read, and of other parts that cannot be read."""
+        return sum(array.is_unreadable for array in self.left_arrays) + self.left.n_unreadable
 
     def facts(self) -> Iterator[Fact]:
         """Yield the listed shards, what is beside them, and the sums.
@@ -62,7 +61,6 @@ class ReportOfShards(Report):
         for array in self.left_arrays:
             yield "", array.text(self.target, to)
         yield from self.others.result_facts(would=self.dry_run)
-        yield from (("", note) for note in self.notes)
         yield "", self._sums()
 
     def _sums(self) -> str:
@@ -120,8 +118,6 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._listed: list[R] = []
         self._left: list[LeftArray] = []
         self._others = NO_OBJECTS
-        self._unread: list[LeftObject] = []
-        self._notes: Sequence[str] = ()
         self._spare, self._root = pool.spare, ""
 
     def run(self) -> S:
@@ -153,7 +149,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             has_groups = not is_part and self._request.spec is None
             target, options = self._request.target, self._pool.run.storage_options
             groups = find_groups(target, options, self._spare) if has_groups else ()
-            self._notes = self._to.finish(groups, is_part=is_part)
+            self._to.finish(groups, is_part=is_part)
         self._end()
         return self._report(is_complete=is_complete)
 
@@ -234,6 +230,8 @@ class RunOverArrays(ABC, Generic[R, S]):
     def _facts(self) -> dict[str, Any]:
         """Return what all reports have, without `is_complete`."""
         request = self._request
+        left = NOTHING_LEFT + ([] if self._to is None else self._to.left)
+        lost = LeftPart.notes("", notes_on_spare(self._spare, self._root))
         return {
             "target": str(request.target),
             "to": None if request.to is None else str(request.to),
@@ -241,12 +239,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             "n_shards": self._n_shards,
             "shards": tuple(self._listed),
             "left_arrays": tuple(self._left),
-            "others": self._others.with_left([*self._unread, *(self._to.left if self._to else ())]),
-            "notes": (
-                *self._notes,
-                *notes_on_spare(self._spare, self._root),
-                *self._others.notes,
-            ),
+            "others": replace(self._others, parts=left + lost + self._others.parts),
         }
 
     def _work_on(
@@ -284,6 +277,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             self._leave_objects(array, self._to.copy_all(array))
         self._left.append(LeftArray.of(array))
 
-    def _leave_objects(self, array: ArrayTarget, left: Sequence[LeftObject]) -> None:
+    def _leave_objects(self, array: ArrayTarget, left: Iterable[LeftPart]) -> None:
         """Note objects of an array that is copied as it is; they cannot be read."""
-        self._unread += left
+        assert self._to is not None
+        self._to.left += left

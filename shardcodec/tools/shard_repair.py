@@ -169,9 +169,7 @@ class RepairReport(ReportOfShards):
     is_complete : bool
         False if the work was stopped before the end.
     others : ObjectCounts
-        Objects that belong to no array: those that `to` got, in a dry run those that it would get, and those that were left out.
-    notes : tuple of str
-        What `to` names if it is a part of a hierarchy, in sentences; of groups only after all was written.
+        Objects that belong to no array: those that `to` got, in a dry run those that it would get; and all that was left out.
     n_damaged : int
         Damaged shards.
     n_restored : int

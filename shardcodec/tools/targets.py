@@ -457,7 +457,7 @@ class ArrayTarget:
         yield ForeignObject(name, folder.key, folder.reason, is_unreadable=is_unreadable)
         if is_unreadable:
             for shard in map(self.shard, itertools.product(*map(range, self.shard_grid))):
-                if shard.key.startswith(f"{folder.key}/"):
+                if shard.key.startswith(f"{folder.key}/" if folder.key else ""):
                     yield shard
 
     def _listed(self, key: str) -> ShardTarget | ForeignObject | None:

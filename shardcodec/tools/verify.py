@@ -35,7 +35,7 @@ from .against import (
 from .beside_arrays import BesideArrays, different_hash
 from .chunk_check import Level, LevelName
 from .convert.open_source import selection_of
-from .documents import Document, group_documents, is_group, root_document
+from .documents import DOCUMENTS, Document, group_documents, is_group, root_document
 from .jobs.shard_pool import ShardPool, absolute_place
 from .manifest import (
     Manifest,
@@ -445,6 +445,9 @@ class _VerifyRun:
                 self._note(
                     Finding(FindingKind.MISSING_NAME, one.name, detail, array.name, recoverable=is_sure)
                 )
+            elif isinstance(one, ForeignObject) and one.key.rpartition("/")[2] in DOCUMENTS:
+                detail = "metadata of a node in the folder of an array, where programs look for none: is the array in the place of a group?"
+                self._note(Finding(FindingKind.UNREADABLE, one.name, detail, array.name, recoverable=False))
             elif isinstance(one, ForeignObject):
                 detail = f"an object that is not a {'chunk' if array.is_plain else 'shard'}: {one.reason}"
                 self._note(Finding(FindingKind.FOREIGN_FILE, one.name, detail, array.name))

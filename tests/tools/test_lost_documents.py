@@ -200,3 +200,23 @@ def test_texts_that_only_zarr_reads(tmp_path: Path) -> None:
     convert(tmp_path / "old", tmp_path / "new")
     with quiet():
         assert zarr.open_array(tmp_path / "new/s", mode="r")[...].tolist() == texts.tolist()
+
+
+@pytest.mark.parametrize("source", ["consolidated metadata", "copy"])
+@pytest.mark.parametrize(("zarr_format", "lost"), [case for case in CASES if "g" in case[1].split("/")[0]])
+def test_one_array_is_restored_with_the_groups_above_it(
+    zarr_format: Any, lost: str, source: str, tmp_path: Path
+) -> None:
+    """`repair --array` in place skipped lost documents, and the array stayed lost."""
+    old, copy = tmp_path / "old", tmp_path / "copy"
+    hierarchy(old, zarr_format, consolidated=source != "copy")
+    shutil.copytree(old, copy)
+    other = LOST[zarr_format][0]
+    for name in (lost, other):
+        (old / name).unlink()
+    if lost.count("/") == 2 and source != "copy":
+        assert verify(old, array="g/a").kinds == {"unreadable": 1}
+    report = repair(old, backup=tmp_path / "backup", array="g/a", copy=copy)
+    assert any(note.startswith(repr(lost.rpartition("/")[0])) for note in report.notes)
+    assert json.loads((old / lost).read_bytes()) == json.loads((copy / lost).read_bytes())
+    assert not (old / other).exists()

@@ -52,7 +52,9 @@ def members_after(heading: str) -> list[str]:
 )
 def test_page_has_every_member(record: type[Record], heading: str) -> None:
     assert dataclasses.is_dataclass(record)
-    assert sorted(members_after(heading)) == sorted(field.name for field in dataclasses.fields(record))
+    fields = [field.name for field in dataclasses.fields(record)]
+    views = ["left", "left_arrays", "notes"] if record is ConvertReport else []  # of the one list in `others`
+    assert sorted(members_after(heading)) == sorted([*fields, *views])
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from helpers import drop_capabilities, in_child, python_environment, quiet
+from helpers import as_user, python_environment, quiet
 
 from shardcodec.cli.app import run
 from shardcodec.errors import as_os_error
@@ -47,17 +46,6 @@ def cut(path: Path) -> None:
     """Damage a shard."""
     path.write_bytes(path.read_bytes()[:-5])
     os.utime(path, (1e9, 1e9))
-
-
-def as_user(work: Callable[[], None]) -> None:
-    """Call a function in a child that permissions bind."""
-
-    def bound() -> None:
-        if os.geteuid() == 0:
-            drop_capabilities()
-        work()
-
-    in_child(bound)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

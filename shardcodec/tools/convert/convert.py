@@ -22,11 +22,11 @@ from ...storage.kinds import is_url, placed_options
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
 from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim, release
-from ..other_objects import ObjectCounts, count_objects
+from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget, find_arrays
 from ..work import Incomplete, Monitor, Stopped
 from .choices import Choices, rules_of
-from .execute import Execution, Intermediate, run_report
+from .execute import Execution, Intermediate, left_of, run_report
 from .open_source import open_source, selection_of, whole_source
 from .plan import ConvertPlan, Prices, VerifyLevel, array_reports, make_plan
 from .report import ConvertedArray, ConvertReport
@@ -195,7 +195,7 @@ def convert(
         The conversion is then a job; beside a local destination the default of `job` is ``DESTINATION.job.json``. Default: this process.
     fail_fast : bool
         Stop at the first shard that cannot be written; by default go on with the others. Either way the metadata are
-        not written.
+        not written. Malformed metadata of an array or a group are an error; by default the node is left out, and the report names it.
     dry_run : bool
         Write nothing, and estimate the cost.
     prices : Prices, optional
@@ -257,6 +257,7 @@ def convert(
             array=array,
             others="none" if only_arrays else None,
             storage_options=_options_for(source, storage_options),
+            fail_fast=fail_fast,
         )
         check_apart(whole_source(source), destination, storage_options)
         new = NewHierarchy(destination, storage_options)
@@ -272,7 +273,6 @@ def convert(
             may_use_intermediate=temp is not None,
         )
         others = count_objects(tree.others, monitor, options.threads)
-        tree = replace(tree, notes=(*tree.notes, *others.notes))
         arrays = tuple(array_reports(plan, tree, prices, has_cost=dry_run))
         if on_array is not None:
             for array_report in arrays:
@@ -282,7 +282,9 @@ def convert(
             if not resume:
                 new.check_free()
             return _planned(plan, options, listed, others, tree)
-        conversion = _Conversion(plan, tree, new, options, monitor, fail_fast, workers=workers, temp=temp)
+        conversion = _Conversion(
+            plan, tree, new, options, monitor, fail_fast, workers=workers, temp=temp, counted=others
+        )
         if job is not None:
             conversion.begin(_plan_file(plan, job, source, destination, storage_options), resume=resume)
         elif resume:
@@ -301,6 +303,7 @@ class _Conversion(Execution):
 
     temp: str | os.PathLike[str] | None = None
     file: PlanFile | None = None
+    counted: ObjectCounts = NO_OBJECTS
     is_new: bool = True
 
     def begin(self, file: PlanFile, *, resume: bool) -> None:
@@ -340,8 +343,10 @@ class _Conversion(Execution):
         if self.file is None and not is_complete and not totals.n_written:
             self._give_up(had_folder=had_folder)
         plan = self.plan
-        report = run_report(plan, self.options, totals, plan.n_shards, is_complete, n_damaged, listed)
-        return replace(report, notes=self.tree.notes, left_arrays=self.tree.left)
+        left = left_of(
+            self.tree, totals.others if is_complete and totals.others.parts.parts else self.counted
+        )
+        return run_report(plan, self.options, totals, plan.n_shards, is_complete, n_damaged, listed, left)
 
     def _give_up(self, *, had_folder: bool) -> None:
         """Remove the file and the mark of a job that has not written anything, so that the next attempt finds nothing."""
@@ -450,7 +455,6 @@ def plan_convert(
     choices = _choices(chunks, shards, access, codecs, like, storage_options)
     plan = make_plan(tree, new, choices, options, memory=memory, verify=verify, n_workers=n_parts)
     others = count_objects(tree.others, Monitor(), options.threads)
-    tree = replace(tree, notes=(*tree.notes, *others.notes))
     _plan_file(plan, file, source, destination, storage_options, n_parts).write()
     return _planned(plan, options, tuple(array_reports(plan, tree, None, has_cost=True)), others, tree)
 
@@ -495,5 +499,6 @@ def _planned(
     tree: SourceTree,
 ) -> ConvertReport:
     """Return the report of a plan of which nothing was carried out."""
-    report = run_report(plan, options, Totals(others=others), plan.n_shards, False, 0, arrays)
-    return replace(report, dry_run=True, notes=tree.notes, left_arrays=tree.left)
+    left = left_of(tree, others)
+    report = run_report(plan, options, Totals(others=others), plan.n_shards, False, 0, arrays, left)
+    return replace(report, dry_run=True)

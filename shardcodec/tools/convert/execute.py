@@ -20,7 +20,9 @@ from ...format.spec import ShardSpec
 from ...options import Options
 from ..documents import encoded_document
 from ..jobs.job_files import Ledger, LedgerLines, ledger_folder, read_ledgers
+from ..left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from ..new_hierarchy import JobOver, NewHierarchy, claim, has_claim, release
+from ..other_objects import ObjectCounts
 from ..report import format_nbytes
 from ..work import Incomplete, LostScheduler, MemoryBudget, Monitor, Stopped
 from .grouping import Geometry, encode_grouping
@@ -51,6 +53,7 @@ from .zarr_source import zarr_source
 __all__ = [
     "Execution",
     "Intermediate",
+    "left_of",
     "peak_nbytes",
     "run_report",
 ]
@@ -299,8 +302,9 @@ def run_report(
     is_complete: bool,
     n_damaged: int,
     arrays: tuple[ConvertedArray, ...],
+    left: LeftParts,
 ) -> ConvertReport:
-    """Return the report of a run."""
+    """Return the report of a run; `left` is what it does not carry over."""
     return ConvertReport(
         plan.source,
         plan.destination,
@@ -318,9 +322,15 @@ def run_report(
         arrays,
         tuple(totals.failures),
         totals.is_stopped,
-        totals.others,
+        others=replace(totals.others, parts=left),
         n_empty=totals.n_empty,
     )
+
+
+def left_of(tree: SourceTree, others: ObjectCounts) -> LeftParts:
+    """Return all that a conversion does not carry over; `others` are the objects that belong to no array, counted or copied."""
+    of_arrays = (LeftPart(LeftKind.OF_ARRAY, one.name, note) for one in tree.arrays for note in one.notes)
+    return NOTHING_LEFT + tree.left + of_arrays + others.parts
 
 
 def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:

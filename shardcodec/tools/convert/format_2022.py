@@ -36,8 +36,9 @@ from ...options import Durability, Options, check
 from ...storage.kinds import is_url, object_at
 from ...transformer.legacy_2022.open import legacy_store, open_2022, open_converted
 from ..documents import DOCUMENTS, encoded_document, is_own_name, node_path, object_name
+from ..left_parts import LeftPart
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
-from ..other_objects import LeftObject, ObjectCounts, OtherObject, OtherObjects, count_objects
+from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects
 from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
 from ..report import format_count
 from ..rewrite import copy_chunks, stored_runs
@@ -193,14 +194,14 @@ def legacy_tree(root: Any, path: str, options: Options, selection: Selection) ->
     view, prefix = legacy_store(root, read_only=True)
     arrays: list[SourceArray] = []
     groups: dict[str, dict[str, Any]] = {}
-    notes: list[str] = []
+    left: list[LeftPart] = []
     facts: dict[str, Callable[[], ArrayFacts]] = {}
     for node, is_array in source.nodes():
         if is_array:
             facts[node] = partial(_facts, source, node)
             continue
         groups[node], more = as_json_attributes(source.attributes(node))
-        notes += group_notes(node, more)
+        left += LeftPart.notes(node, group_notes(node, more))
     chosen = selection.arrays(facts, KnownNodes(facts, groups))
     for node in (node for node in facts if not node or node in chosen):
         at = "/".join(filter(None, (path, node)))
@@ -219,7 +220,7 @@ def legacy_tree(root: Any, path: str, options: Options, selection: Selection) ->
     place = f"{root}/{path}".rstrip("/")
     unchosen = tuple(node for node in facts if node not in chosen)
     return SourceTree(
-        place, tuple(arrays), groups, others=source.others(), notes=tuple(notes), unchosen=unchosen
+        place, tuple(arrays), groups, others=source.others(), left=tuple(left), unchosen=unchosen
     )
 
 
@@ -239,9 +240,9 @@ class _LegacyObjects(OtherObjects):
     suffix: str = ".json"
     legacy: Any = None
 
-    def __iter__(self) -> Iterator[OtherObject | LeftObject]:
+    def __iter__(self) -> Iterator[OtherObject | LeftPart]:
         if not self.store.supports_listing:
-            yield LeftObject(repr(self.root), "the store cannot list its objects")
+            yield LeftPart.object(repr(self.root), "the store cannot list its objects")
             return
         chunks = {node: self.legacy.keys_of(node) for node, is_array in self.legacy.nodes() if is_array}
         for key in self.store.keys(self.root.prefix):
@@ -259,7 +260,7 @@ class _LegacyObjects(OtherObjects):
 
     def _below(
         self, key: str, name: str, chunks: Mapping[str, tuple[KeyEncoding, int]]
-    ) -> OtherObject | LeftObject | None:
+    ) -> OtherObject | LeftPart | None:
         node = next((path for path in chunks if not path or name.startswith(f"{path}/")), None)
         if node is not None:
             keys, ndim = chunks[node]
@@ -267,16 +268,16 @@ class _LegacyObjects(OtherObjects):
             if relative.startswith("c") and keys.coords(relative[1:], ndim) is not None:
                 return None
             if KeyEncoding(True, "/").coords(relative, ndim) is not None or relative == "c":
-                return LeftObject(name, "it has the name of a chunk of the new array")
+                return LeftPart.object(name, "it has the name of a chunk of the new array")
         if name.rpartition("/")[2] in DOCUMENTS:
-            return LeftObject(name, "it has the name of metadata of the new hierarchy")
+            return LeftPart.object(name, "it has the name of metadata of the new hierarchy")
         twin = f"data/root/{key.removeprefix('meta/root/')}"
         if (
             key.startswith("meta/root/")
             and self.store.path(twin)
             and os.path.lexists(self.store.path(twin) or "")
         ):
-            return LeftObject(key, "an object of the same name is below data/root")
+            return LeftPart.object(key, "an object of the same name is below data/root")
         return OtherObject(key, object_name(name))
 
     def _name(self, key: str) -> str | None:

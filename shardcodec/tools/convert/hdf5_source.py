@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +19,8 @@ from ...format.attributes import as_json_attributes
 from ...format.byte_document import byte_document
 from ...format.dtypes import DType, as_dtype, dtype_to_json, packed, parse_data_type
 from ...storage.kinds import file_above
+from ..left_parts import LeftKind, LeftPart
 from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
-from ..report import LeftArray
 from .source import (
     Ints,
     ObjectSource,
@@ -178,29 +178,40 @@ def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
         raise UnsupportedError(f"{place}: expected a dataset or a group, got a named type")
     datasets: dict[str, Any] = {}
     groups = {}
-    notes: list[str] = []
+    left: list[LeftPart] = []
     for name, node in _nodes(root, "", (), selection.matches):
         if isinstance(node, h5py.Group):
             given, lost = _attributes_of_hdf5(node)
             groups[name], more = as_json_attributes(given)
-            notes += group_notes(name, [*lost, *more])
-        elif isinstance(node, h5py.Dataset) and not _is_dimension_only(node):
-            datasets[name] = node  # a named type has no elements
+            left += LeftPart.notes(name, group_notes(name, [*lost, *more]))
+        elif not isinstance(node, h5py.Dataset):
+            left.append(
+                LeftPart.object(
+                    name, "a named type, which Zarr does not have; the arrays of the type have it"
+                )
+            )
+        elif not _is_dimension_only(node):
+            datasets[name] = node
     facts = {name: partial(_facts, node, axes) for name, node in datasets.items()}
     chosen = selection.arrays(datasets, KnownNodes(facts, groups))
-    arrays: list[SourceArray] = []
-    left: list[LeftArray] = []
+    arrays = _opened({name: datasets[name] for name in datasets if name in chosen}, axes, selection, left)
+    unchosen = tuple(name for name in datasets if name not in chosen)
+    return SourceTree(place, tuple(arrays), groups, left=tuple(left), unchosen=unchosen)
+
+
+def _opened(
+    datasets: Mapping[str, Any], axes: _Axes, selection: Selection, left: list[LeftPart]
+) -> list[SourceArray]:
+    """Return the sources of datasets; `left` gets those that Zarr has no type for, unless the user has named them."""
+    arrays = []
     for name, node in datasets.items():
-        if name not in chosen:
-            continue
         try:
             arrays.append(_dataset(node, name, axes))
         except UnsupportedError as error:
             if selection.names(name):
                 raise
-            left.append(LeftArray(name, str(error.context["reason"]), is_unreadable=False))
-    unchosen = tuple(name for name in datasets if name not in chosen)
-    return SourceTree(place, tuple(arrays), groups, notes=tuple(notes), left=tuple(left), unchosen=unchosen)
+            left.append(LeftPart(LeftKind.ARRAY, name, str(error.context["reason"])))
+    return arrays
 
 
 def _facts(values: Any, axes: _Axes) -> ArrayFacts:

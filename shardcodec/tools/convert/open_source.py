@@ -17,7 +17,7 @@ from ...arguments import show
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.attributes import DIMENSIONS, as_json_attributes
-from ...format.metadata import KeyEncoding, has_objects, has_text, key_encoding
+from ...format.metadata import KeyEncoding, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
@@ -29,6 +29,7 @@ from ..documents import (
     notes_on_spare,
     root_document,
 )
+from ..left_parts import LeftKind, LeftPart
 from ..other_objects import OtherObjects, written_documents
 from ..related_nodes import (
     KnownNodes,
@@ -42,7 +43,6 @@ from ..related_nodes import (
     with_needed,
     with_ome_05,
 )
-from ..report import LeftArray
 from ..targets import ArrayTarget, find_arrays, find_groups
 from .format_2022 import legacy_hierarchy, legacy_tree
 from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, string_source_fields
@@ -103,23 +103,25 @@ def open_source(
     others: str | None = None,
     folders: Collection[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    fail_fast: bool = False,
 ) -> SourceTree:
     """Open what is to be converted; the sources, `array` and the errors are those of `convert`. `selection` has the array, too.
 
     `others` says which objects that belong to no array are copied too: "all", those in the folders of "chosen" nodes, or "none"; by default
-    all, or with an array or patterns of arrays those of chosen nodes. `folders` are these folders, of a stored plan.
+    all, or with an array or patterns of arrays those of chosen nodes. `folders` are these folders, of a stored plan. With `fail_fast` a
+    node whose metadata are malformed is an error; otherwise it is left out, unless the user has named it.
     """
     tree = open_foreign(source, options, selection)
     if tree is None:  # an array that was asked for by its name is not left out
-        tree = _zarr_tree(source, options, selection, array, storage_options)
+        tree = _zarr_tree(source, options, selection, array, storage_options, fail_fast=fail_fast)
     if others is None:
         others = "chosen" if selection.only else "all"
     if others == "none":
         tree = replace(tree, others=None)
-    if not selection.is_part and not tree.left:
+    if not selection.is_part and not tree.left_arrays:
         return tree
     names = {*tree.verbatim, *(source_array.name for source_array in tree.arrays)}
-    arrays = {*names, *tree.unchosen, *(left.name for left in tree.left)}
+    arrays = {*names, *tree.unchosen, *(left.name for left in tree.left_arrays)}
     kept = selection.groups(tree.groups, names) if selection.is_part else set(tree.groups)
     if folders is None:
         groups = () if selection.nodes is not None else filter(selection.matches, filter(None, kept))
@@ -128,11 +130,9 @@ def open_source(
         raise FileNotFoundError(
             f"{tree.place}: expected an array or a group that matches {unknown!r}, but there is none; there are {_listed(arrays)}"
         )
-    if not names and tree.left and selection.only:
-        first = tree.left[0]
-        raise UnsupportedError(
-            f"{tree.place}: {first.name}: {first.problem}; choose other arrays with --only"
-        )
+    if not names and tree.left_arrays and selection.only:
+        first = tree.left_arrays[0]
+        raise UnsupportedError(f"{tree.place}: {first.name}: {first.reason}; choose other arrays with --only")
     if not names and not folders and (selection.only or selection.exclude):
         but = f" and not {list(selection.exclude)}" if selection.exclude else ""
         raise FileNotFoundError(
@@ -150,16 +150,16 @@ def open_source(
 
 def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]) -> SourceTree:
     """Return a tree with some of its groups, whose attributes name only nodes that the new hierarchy gets."""
-    groups, notes = {}, list(tree.notes)
+    groups, left = {}, list(tree.left)
     for path in (path for path in tree.groups if path in kept):
         given = tree.groups[path]
         groups[path] = mended(path, given, lambda node: node in kept or node in names)
-        notes += mended_notes(path, given, groups[path])
+        left += LeftPart.notes(path, mended_notes(path, given, groups[path]))
     return replace(
         tree,
         groups=groups,
         consolidated=[path for path in tree.consolidated if path in kept],
-        notes=tuple(notes),
+        left=tuple(left),
     )
 
 
@@ -209,6 +209,8 @@ def _zarr_tree(
     selection: Selection,
     array: str | None,
     storage_options: Mapping[str, Any] | None,
+    *,
+    fail_fast: bool,
 ) -> SourceTree:
     try:
         with _named(str(source)):
@@ -224,12 +226,12 @@ def _zarr_tree(
     chosen = selection.arrays([target.name for target in targets], nodes)
     arrays: list[SourceArray] = []
     verbatim: dict[str, ArrayTarget] = {}
-    left: list[LeftArray] = []
+    left: list[LeftPart] = []
     for target in targets:
         if target.name and target.name not in chosen:
             continue
-        opened = _opened_or_left(target, options, selection)
-        if isinstance(opened, LeftArray):
+        opened = _opened_or_left(target, options, must_open=fail_fast or selection.names(target.name))
+        if isinstance(opened, LeftPart):
             left.append(opened)
         elif isinstance(opened, ArrayTarget):
             verbatim[target.name] = opened
@@ -239,28 +241,30 @@ def _zarr_tree(
     if root is None:
         others = _others(targets[0].folder, targets, documents, verbatim)
         folder = targets[0].folder
-        lost = tuple(notes_on_spare(folder.spare, repr(folder)))
-        return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others, notes=lost)
+        lost = LeftPart.notes("", notes_on_spare(folder.spare, repr(folder)))
+        return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others, left=(*left, *lost))
     document = root_document(root) or {}
     groups = {}
     members: dict[str, dict[str, Any]] = {}
     old_groups: set[str] = set()
-    notes: list[str] = []
     consolidated: list[str] = []
     for name, folder, group in group_documents(root, document):
         documents[name] = written_documents(group)
-        attributes = _attributes_of_group(name, folder, group, left)
+        attributes = _attributes_of_group(name, folder, group, None if fail_fast else left)
         if group.get("zarr_format") != 3:
             attributes, more = as_json_attributes(attributes)
-            notes += group_notes(name, [*more, *_notes_on_members(group)])
+            left += LeftPart.notes(name, group_notes(name, [*more, *_notes_on_members(group)]))
             old_groups.add(name)
         else:
             members[name] = further_members(group)
         groups[name] = attributes
         if _is_consolidated(folder, group):
             consolidated.append(name)
-    arrays = _with_ome_05(arrays, groups, old_groups, notes)
-    not_others = [*verbatim, *(array.name for array in left)]  # copied as arrays, or left out
+    arrays = _with_ome_05(arrays, groups, old_groups, left)
+    not_others = [
+        *verbatim,
+        *(one.name for one in left if one.kind in (LeftKind.ARRAY, LeftKind.GROUP)),
+    ]  # copied as arrays, or left out
     others = _others(root, targets, documents, not_others)
     return SourceTree(
         repr(root),
@@ -269,38 +273,46 @@ def _zarr_tree(
         consolidated,
         verbatim,
         others,
-        notes=(*notes, *notes_on_spare(root.spare, repr(root))),
-        left=tuple(left),
+        left=(*left, *LeftPart.notes("", notes_on_spare(root.spare, repr(root)))),
         unchosen=tuple(target.name for target in targets if target.name not in chosen),
         members=members,
     )
 
 
 def _opened_or_left(
-    target: ArrayTarget, options: Options, selection: Selection
-) -> SourceArray | ArrayTarget | LeftArray:
-    """Return the source for an array, as `_open`, or why the new hierarchy does not have it; an array that the user names is not left out."""
-    is_named = not target.name or selection.names(target.name)
+    target: ArrayTarget, options: Options, *, must_open: bool
+) -> SourceArray | ArrayTarget | LeftPart:
+    """Return the source for an array, as `_open`, or why the new hierarchy does not have it; the source itself is not left out."""
+    is_named = not target.name or must_open
     if target.is_group or (target.is_refused and not is_named):
-        return LeftArray.of(target)
+        return _left(target)
     try:
         return _open(target, options)
-    except (UnsupportedError, OSError) as error:
-        is_refused = isinstance(error, OSError)
-        if is_named or not (is_refused or _has_no_type(target.document)):
+    except (SpecError, UnsupportedError, OSError) as error:
+        if is_named:
             raise
-        return LeftArray(target.name, str(error), is_refused)
+        is_unreadable = not isinstance(error, UnsupportedError)
+        return LeftPart(LeftKind.ARRAY, target.name, str(error), is_unreadable)
+
+
+def _left(target: ArrayTarget) -> LeftPart:
+    """Return the part for a node whose metadata cannot be read."""
+    kind = LeftKind.GROUP if target.is_group else LeftKind.ARRAY
+    return LeftPart(kind, target.name, target.problem or "its metadata cannot be read", is_unreadable=True)
 
 
 def _attributes_of_group(
-    name: str, folder: Folder, document: Mapping[str, Any], left: list[LeftArray]
+    name: str, folder: Folder, document: Mapping[str, Any], left: list[LeftPart] | None
 ) -> dict[str, Any]:
-    """Return the attributes of a group; none, with a note in `left`, if they cannot be read."""
+    """Return the attributes of a group; none, with a note in `left` if it is given, if they cannot be read."""
     try:
         with _named(f"group {folder!r}"):
             return _attributes(folder, document)
-    except OSError as error:
-        left.append(LeftArray(name, f"the new group has no attributes: {error}", is_unreadable=True))
+    except (SpecError, OSError) as error:
+        if left is None:
+            raise
+        reason = f"the new group has no attributes: {error}"
+        left.append(LeftPart(LeftKind.GROUP, name, reason, is_unreadable=True))
         return {}
 
 
@@ -321,13 +333,13 @@ def _is_tiff(source: Any) -> bool:
 
 
 def _with_ome_05(
-    arrays: list[SourceArray], groups: dict[str, dict[str, Any]], of_v2: Collection[str], notes: list[str]
+    arrays: list[SourceArray], groups: dict[str, dict[str, Any]], of_v2: Collection[str], left: list[LeftPart]
 ) -> list[SourceArray]:
     """Replace metadata of OME-Zarr 0.4 in groups of Zarr v2, and return the arrays: its levels have the names of their axes in 0.5."""
     new = with_ome_05({name: groups[name] for name in of_v2})
     groups.update(new)
     if new:
-        notes.append("the metadata of OME-Zarr 0.4, which needs Zarr v2, became those of 0.5")
+        left += LeftPart.notes("", ["the metadata of OME-Zarr 0.4, which needs Zarr v2, became those of 0.5"])
     axes = {path: names for path, names in axes_of_levels(new).items() if None not in names}
     return [
         replace(array, dimension_names=list(axes[array.name]))
@@ -399,20 +411,6 @@ def _open(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
     has_names = opened.dimension_names is not None
     known = array_attributes(opened.attributes, dtype, has_names=has_names, fill=fill)
     return replace(opened, **{**known, "notes": (*known["notes"], *of_members)})
-
-
-def _has_no_type(document: Mapping[str, Any]) -> bool:
-    """Return True for the ``.zarray`` of Python objects, or of structs with fields of several elements, which Zarr v3 does not have."""
-    return has_objects(document) or (
-        document.get("zarr_format") == 2 and _has_array_fields(document.get("dtype"))
-    )
-
-
-def _has_array_fields(dtype: Any) -> bool:
-    fields = dtype if isinstance(dtype, list) else []
-    return any(
-        isinstance(field, list) and (len(field) > 2 or _has_array_fields(field[1])) for field in fields
-    )
 
 
 def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:

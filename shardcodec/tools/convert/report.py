@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..other_objects import NO_OBJECTS, ObjectCounts
-from ..report import Fact, LeftArray, Record, Report, format_count, format_nbytes
+from ..left_parts import LeftKind, LeftPart
+from ..other_objects import CopyReport
+from ..report import Fact, Record, Report, format_count, format_nbytes
 from .destination import ShardState
 from .source import Ints
 
@@ -250,7 +251,7 @@ class ConvertedArray(Report):
 
 
 @dataclass(frozen=True)
-class ConvertReport(Report):
+class ConvertReport(CopyReport):
     """The result of `convert`, or of one part of a plan.
 
     Parameters
@@ -282,12 +283,7 @@ class ConvertReport(Report):
     is_stopped : bool
         The user stopped the run.
     others : ObjectCounts
-        Objects that belong to no array: copied ones, of a dry run those to copy, and those that were left out.
-    notes : tuple of str
-        What the new groups do not have as those of the source.
-    left_arrays : tuple of LeftArray
-        Arrays that the new hierarchy does not have, because no array of Zarr v3 can hold their elements, or their metadata cannot be
-        read; also groups whose metadata cannot.
+        Objects that belong to no array: copied ones, of a dry run those to copy; and all that is left out.
     """
 
     schema: ClassVar[str] = "shardcodec.convert"
@@ -309,10 +305,23 @@ class ConvertReport(Report):
     arrays: tuple[ConvertedArray, ...]
     failures: tuple[ShardFailure, ...]
     is_stopped: bool = False
-    others: ObjectCounts = NO_OBJECTS
-    notes: tuple[str, ...] = ()
-    left_arrays: tuple[LeftArray, ...] = ()
     n_empty: int = 0
+
+    @property
+    def left_arrays(self) -> tuple[LeftPart, ...]:
+        """Arrays that the new hierarchy does not have: no array of Zarr v3 can hold their elements, or their metadata cannot be read.
+
+        Also groups whose metadata cannot.
+        """
+        return self.left.of(LeftKind.ARRAY, LeftKind.GROUP)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, and `left`, `left_arrays` and `notes`, as values that `json.dumps` accepts."""
+        left = [
+            {"name": one.name, "problem": one.reason, "is_unreadable": one.is_unreadable}
+            for one in self.left_arrays
+        ]
+        return {**super().to_json(), "left_arrays": left}
 
     def facts(self) -> Iterator[Fact]:
         """Yield the arrays, what was left out, and the sums.
@@ -339,11 +348,8 @@ class ConvertReport(Report):
 
     def _sums(self) -> Iterator[Fact]:
         """Yield what was left out, and the sums over all arrays."""
-        for array in self.left_arrays:
-            yield "", f"{array.name}: left out: {array.problem}"
         for failure in self.failures:
             yield "", f"{failure.shard}: not written: {failure.detail}"
-        yield from (("", note) for note in self.notes)
         yield from self.others.result_facts(would=self.dry_run)
         if self.dry_run:
             memory = format_nbytes(self.memory_nbytes)

@@ -28,8 +28,8 @@ from ...format.metadata import KeyEncoding, key_encoding
 from ...format.spec import ChainSpec
 from ...storage.files import open_file
 from ...storage.store import LeftFolder
+from ..left_parts import LeftKind, LeftPart
 from ..other_objects import OtherObjects
-from ..report import LeftArray
 
 __all__ = [
     "Coords",
@@ -309,10 +309,8 @@ class SourceTree:
         Arrays whose chunks cannot be read or moved: they are copied object by object.
     others : OtherObjects or None
         The objects that belong to no array; None if there are none, or they are not copied.
-    notes : tuple of str
-        Sentences on what the new groups do not have as those of the source.
-    left : tuple of LeftArray
-        Arrays that no array of Zarr v3 can hold: they are left out.
+    left : tuple of LeftPart
+        What the new hierarchy does not have as the source has it, except objects that belong to no array and metadata of arrays.
     unchosen : collection of str
         Arrays that the user has not chosen.
     members : mapping from str to mapping
@@ -325,10 +323,14 @@ class SourceTree:
     consolidated: Collection[str] = ()
     verbatim: Mapping[str, Any] = field(default_factory=dict)
     others: OtherObjects | None = None
-    notes: tuple[str, ...] = ()
-    left: tuple[LeftArray, ...] = ()
+    left: tuple[LeftPart, ...] = ()
     unchosen: Collection[str] = ()
     members: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def left_arrays(self) -> list[LeftPart]:
+        """The arrays that are left out."""
+        return [one for one in self.left if one.kind is LeftKind.ARRAY]
 
     @property
     def scope(self) -> str:

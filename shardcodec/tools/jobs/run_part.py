@@ -15,7 +15,7 @@ from typing import ClassVar
 from ...arguments import checked
 from ...option_sources import current_options
 from ...options import check
-from ..convert.execute import Execution, run_report
+from ..convert.execute import Execution, left_of, run_report
 from ..convert.report import ConvertReport
 from ..convert.units import is_finished, open_plan, recorded_shards
 from ..new_hierarchy import NewHierarchy
@@ -103,7 +103,8 @@ def run_part(
         owner=found.job,
     )
     totals, is_complete, n_damaged = execution.run(units, n_shards=n_shards, finishes=False)
-    return run_report(plan, options, totals, n_shards, is_complete, n_damaged, ())
+    left = left_of(tree, totals.others)
+    return run_report(plan, options, totals, n_shards, is_complete, n_damaged, (), left)
 
 
 # ---------------------------------------------------------------- how far a job is

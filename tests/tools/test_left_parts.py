@@ -1,0 +1,197 @@
+# test_left_parts.py - what a copy does not carry over is in one list, and one wrong node ends no tool
+# SPDX-License-Identifier: MIT
+"""Arrays, objects and sentences on metadata were three lists, and a part of a plan named none of them.
+
+A malformed document of one array ended `convert`, a group whose folder cannot be listed ended each tool, and a document of another
+kind of node hid the nodes below it, while `verify` found nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import as_user, quiet
+from zarr.storage import MemoryStore, WrapperStore
+
+from shardcodec.cli.app import run
+from shardcodec.errors import SpecError
+from shardcodec.tools import compact, convert, inspect, plan_convert, repair, run_part, verify
+from shardcodec.tools.left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart
+
+VALUES = np.arange(16, dtype=np.int32) + 1
+NAMES = "a", "g/b", "h/c"
+DOCUMENT = {3: "zarr.json", 2: ".zarray"}
+
+
+def hierarchy(place: Any, zarr_format: Any = 3, *, consolidated: bool = False) -> Any:
+    how: dict[str, Any] = {"shards": (8,)} if zarr_format == 3 else {}
+    with quiet():
+        group = zarr.create_group(place, zarr_format=zarr_format)
+        for name in NAMES:
+            group.create_array(name, shape=(16,), chunks=(4,), dtype="int32", **how)[...] = VALUES
+        group["h"].attrs["x"] = 3
+        if consolidated:
+            zarr.consolidate_metadata(place, zarr_format=zarr_format)
+    return place
+
+
+def change(file: Path, **members: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **members}))
+
+
+def arrays_of(place: Any) -> dict[str, bool]:
+    """Return the arrays of a hierarchy, and whether their elements are right."""
+    with quiet():
+        group = zarr.open_group(place, mode="r", use_consolidated=False)
+        return {
+            name: bool((node[...] == VALUES).all())
+            for name, node in group.members(max_depth=None)
+            if isinstance(node, zarr.Array)
+        }
+
+
+COPIES: dict[str, Callable[..., Any]] = {
+    "convert": convert,
+    "repair": lambda old, new: repair(old, to=new),
+    "compact": lambda old, new: compact(old, to=new),
+}
+
+
+def test_list_counts_what_it_does_not_list() -> None:
+    many = [LeftPart.object(str(i), "x", is_unreadable=i % 2 == 0) for i in range(MAX_LEFT)]
+    left = NOTHING_LEFT + many + LeftPart.notes("g", ["y"]) + (NOTHING_LEFT + many[:3])
+    assert left.counts == {"object": MAX_LEFT + 3, "metadata": 1} and len(left.parts) == MAX_LEFT
+    assert left.unreadable == {"object": MAX_LEFT // 2 + 2} and left.n_unreadable == MAX_LEFT // 2 + 2
+    assert list(left.result_facts(would=False))[-1] == ("", "4 further parts left out")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_convert_goes_on_after_malformed_metadata(
+    zarr_format: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = hierarchy(tmp_path / "old", zarr_format)
+    change(old / "g/b" / DOCUMENT[zarr_format], shape="x")
+    if zarr_format == 3:
+        change(old / "h/zarr.json", attributes=3)
+    else:
+        (old / "h/.zattrs").write_text("{")
+    assert run(["convert", "--json", str(old), str(tmp_path / "new")]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["is_complete"]
+    assert [(one["kind"], one["name"], one["is_unreadable"]) for one in report["left"]["parts"]] == [
+        ("array", "g/b", True),
+        ("group", "h", True),
+    ]
+    assert [one["name"] for one in report["left_arrays"]] == ["g/b", "h"]
+    assert all(str(old / one["name"]) in one["problem"] for one in report["left_arrays"])
+    assert arrays_of(tmp_path / "new") == {"a": True, "h/c": True}
+    with pytest.raises(SpecError, match="g/b: shape: expected an array"):
+        convert(old, tmp_path / "other", fail_fast=True)
+    with pytest.raises(SpecError, match="g/b: shape: expected an array"):
+        convert(old, tmp_path / "other", array="g/b")
+
+
+def test_array_with_a_codec_that_nobody_has_is_left_out(tmp_path: Path) -> None:
+    old = hierarchy(tmp_path / "old", 2)
+    change(old / "g/b/.zarray", compressor={"id": "unknown"})
+    report = convert(old, tmp_path / "new")
+    assert [(one.name, one.is_unreadable) for one in report.left_arrays] == [("g/b", False)]
+    assert arrays_of(tmp_path / "new") == {"a": True, "h/c": True}
+
+
+def test_plan_names_what_is_left(tmp_path: Path) -> None:
+    old = hierarchy(tmp_path / "old")
+    change(old / "g/b/zarr.json", shape="x")
+    planned = plan_convert(str(old), str(tmp_path / "new"), tmp_path / "plan", n_parts=1)
+    assert [(part.kind, part.name) for part in planned.left] == [(LeftKind.ARRAY, "g/b")]
+    assert run_part(tmp_path / "plan", 0).is_complete
+    assert arrays_of(tmp_path / "new") == {"a": True, "h/c": True} and not (tmp_path / "new/g/b").exists()
+
+
+def test_metadata_of_arrays_are_in_the_list(tmp_path: Path) -> None:
+    old = hierarchy(tmp_path / "old", 2)
+    change(old / "a/.zarray", of_nobody=1)
+    (part,) = convert(old, tmp_path / "new").left
+    assert (part.kind, part.name) == (LeftKind.OF_ARRAY, "a") and "of_nobody" in part.reason
+
+
+@pytest.mark.parametrize("place", ["", "g", "g/b", "g/b/c"])
+def test_folder_that_cannot_be_listed_ends_no_tool(place: str, tmp_path: Path) -> None:
+    old = hierarchy(tmp_path / "old")
+    for folder, _, files in os.walk(tmp_path):
+        for path in [folder, *(f"{folder}/{name}" for name in files)]:
+            os.chmod(path, 0o777)
+    (old / place).chmod(0o311)
+
+    def work() -> None:
+        assert verify(old).kinds == {"unreadable": 1}
+        assert inspect(old).n_findings == 1
+        for name, copy in COPIES.items():
+            report = copy(old, tmp_path / name)
+            assert report.is_complete and report.left.n_unreadable
+            known = {"": [], "g": ["a", "h/c"]}.get(place, list(NAMES))
+            assert arrays_of(tmp_path / name) == dict.fromkeys(known, True)
+
+    as_user(work)
+
+
+class Unlisted(WrapperStore[Any]):
+    """A store that refuses to list some folders, as a bucket whose policy permits reads only."""
+
+    def list_prefix(self, prefix: str) -> Any:
+        return self._refuse(prefix, super().list_prefix(prefix))
+
+    def list_dir(self, prefix: str) -> Any:
+        return self._refuse(prefix, super().list_dir(prefix))
+
+    def _refuse(self, prefix: str, listed: Any) -> Any:
+        async def names() -> Any:
+            if prefix.strip("/").startswith("g"):
+                raise PermissionError(f"403: {prefix}")
+            async for name in listed:
+                yield name
+
+        return names()
+
+
+def test_prefix_that_a_store_refuses_to_list_ends_no_tool(tmp_path: Path) -> None:
+    store = Unlisted(hierarchy(MemoryStore(), consolidated=True))
+    assert verify(store).kinds == {"unreadable": 2}  # the group, and the folder of the array in it
+    assert {one.name for one in inspect(store).arrays} == {"a", "g", "g/b", "h/c"}
+    for name, copy in COPIES.items():
+        report = copy(store, tmp_path / name)
+        assert report.is_complete and [one.name for one in report.left_arrays if one.is_unreadable] == ["g"]
+        assert arrays_of(tmp_path / name) == dict.fromkeys(NAMES, True)
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_array_in_the_place_of_a_group_is_found_and_nothing_is_lost(
+    consolidated: bool, tmp_path: Path
+) -> None:
+    old = hierarchy(tmp_path / "old", consolidated=consolidated)
+    shutil.copy(old / "a/zarr.json", old / "g/zarr.json")
+    report = verify(old)
+    shards = {one.shard for one in report.shards if one.n_findings}
+    assert shards == {str(old / "g/b/zarr.json")} | ({str(old / "g/zarr.json")} if consolidated else set())
+    assert "consolidate the metadata" not in str(report)  # they have the only document of the group
+    for name, copy in COPIES.items():
+        notes = copy(old, tmp_path / name).notes
+        assert [note.partition(":")[0] for note in notes] == (["'g'"] if consolidated else [])
+        assert (zarr.open_array(tmp_path / name / "g/b", mode="r")[...] == VALUES).all()
+
+
+def test_group_in_the_place_of_an_array_is_found(tmp_path: Path) -> None:
+    old = hierarchy(tmp_path / "old", consolidated=True)
+    (old / "g/b/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    assert verify(old).kinds == {"unreadable": 1}
+    for name, copy in COPIES.items():
+        assert [note.partition(":")[0] for note in copy(old, tmp_path / name).notes] == ["'g/b'"]
+        assert (tmp_path / name / "g/b/c/1").read_bytes() == (old / "g/b/c/1").read_bytes()
