@@ -65,6 +65,9 @@ def _make(new: Path) -> None:
     if program is None:
         raise Missing("debootstrap is not installed")
     shutil.rmtree(new, ignore_errors=True)
+    settings = new / "etc/dpkg/dpkg.cfg.d"
+    settings.mkdir(parents=True)
+    (settings / "quick").write_text("force-unsafe-io\n")  # a root that a power cut has damaged is made again
     command = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(new), MIRROR]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
