@@ -448,6 +448,25 @@ def check_held(lock: Any, path: str, *, wants_cluster: bool) -> None:
         raise _error(path, known)
 
 
+def check_unfenced(path: str, folder: str, *, wants_cluster: bool) -> None:
+    """Warn once for each mount that a lock which can be lost is held without the lock file; with `wants_cluster` raise `LockScopeError`.
+
+    folder: that of the lock file, which this process may not use.
+    """
+    why = (
+        f"a node that is cut off for longer than its lease loses its locks there, and this process may not use the lock file in {folder!r}, "
+        "which would end its updates (it belongs to another user, or its server maps users, as root_squash does)"
+    )
+    known = MountScope(mounts.mount_of_path(path), NODE, why)
+    if wants_cluster:
+        raise _error(path, known)
+    _warn(
+        known.name,
+        "unfenced",
+        f"locks on {known.name} can be lost: {why}; let the owner of the array make this folder, or let only one node write",
+    )
+
+
 def check_not_lockable(lock: Any, path: str, why: str, *, wants_cluster: bool) -> None:
     """Warn once for each mount and reason that a file could not be locked; with `wants_cluster` raise `LockScopeError`.
 

@@ -370,6 +370,8 @@ class FileLocks:
         """Return the entry of `held` for a file, after an attempt to lock it."""
         if outcome == "held":
             file_systems.check_held(lock, path, wants_cluster=self._wants_cluster)
+            if not (lock.is_guarded or self._prompt) and file_systems.loses_locks(os.path.dirname(path)):
+                file_systems.check_unfenced(path, lock_folder(path), wants_cluster=self._wants_cluster)
             file = OpenFile._make((lock.fd, *lock.seen, lock.mount[0], lock.is_guarded))
             if file.n_links > 1:  # roll back an unfinished update before the first read
                 engine.roll_back(path, lock.fd)

@@ -293,6 +293,26 @@ def test_lock_file_that_may_not_be_opened_is_an_error_for_marked_shards(
 
 
 @pytest.mark.usefixtures("leased")
+def test_update_without_the_lock_file_is_an_error_or_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an export with root_squash the folder of the lock file had an owner that was not trusted. The shard itself was locked then,
+    without a fence and without a word, and three updates were lost in a cut.
+    """
+    create(tmp_path / "a")
+    (tmp_path / "a/.shardcodec").write_text("no folder")
+    monkeypatch.setattr(file_systems, "_told", set())
+    array = ours(tmp_path / "a")
+    array[...] = 1
+    with pytest.warns(shardcodec.LockScopeWarning, match="may not use the lock file"):
+        array[0, 0] = 2
+    assert array[0, 0] == 2
+    with shardcodec.options(locking="cluster"), pytest.raises(shardcodec.LockScopeError):
+        array[0, 0] = 3
+    assert array[0, 0] == 2
+
+
+@pytest.mark.usefixtures("leased")
 @pytest.mark.parametrize("shards", [(8, 12), None])
 def test_arrays_are_updated_erased_and_made_anew(tmp_path: Path, shards: Any) -> None:
     array = create(tmp_path / "a", shards=shards, chunks=(4, 3) if shards else (8, 12))
