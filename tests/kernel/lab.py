@@ -35,7 +35,7 @@ OUT = Path("/run/out")
 
 SETUP = f"""
 for module in nfsd nfs nfsv3 nfsv4 ext4 veth sch_netem loop; do modprobe $module; done
-modprobe lockd nlm_tcpport=32803 nlm_udpport=32803
+for kind in tcp udp; do echo 32803 >/proc/sys/fs/nfs/nlm_${{kind}}port; done
 mkdir -p /run/srv /run/netns /run/lock /run/records /run/rpc_pipefs /var/lib/nfs/v4recovery /var/lib/nfs/sm /var/lib/nfs/sm.bak /var/lib/nfs/rpc_pipefs
 truncate -s 300M /run/disk && mkfs.ext4 -q /run/disk && mkdir -p /host/run/srv && mount -o loop /run/disk /host/run/srv
 mkdir -p /host{SERVED} && chmod 777 /host{SERVED}
