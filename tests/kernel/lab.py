@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -101,6 +102,7 @@ class Node:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def tell(self, what: str, **arguments: Any) -> None:
@@ -122,7 +124,8 @@ class Node:
     def die(self, folder: str) -> None:
         """Kill all that the machine has, while its network is cut; the server is not told."""
         assert self._process is not None
-        self._process.kill()
+        # it may be the child of a shell; it would go on, and read the empty folder below the mount
+        os.killpg(self._process.pid, signal.SIGKILL)
         sh(f"umount -f -l /host{folder}", check=False)
         self._process.wait()
 
