@@ -1,150 +1,814 @@
-# random_hierarchies.py - random hierarchies with lost documents, and a strict comparison of their copies
+# random_hierarchies.py - random hierarchies through all copies, and a strict comparison without the package's code
 # SPDX-License-Identifier: MIT
-"""`Hierarchy` writes a random hierarchy; `differences` compares a copy with the whole one, without the package's code."""
+"""Random hierarchies of Zarr v2 and v3 go through all copies; zarr reads both, and each difference must be named by the report.
+
+`Hierarchy` writes one. `differences` compares a copy with it: nodes, members of documents, elements bit by bit, other files byte by byte.
+`check` runs all copies of a hierarchy, `verify --against` for each of them, and `verify` of a copy with one planted difference.
+
+    python tests/random_hierarchies.py --seed 1 --count 100
+"""
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
+import os
 import random
 import shutil
-from collections.abc import Iterator
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numcodecs
 import numpy as np
 import zarr
-from helpers import quiet
+import zarr.codecs as codecs
+import zarr.codecs.numcodecs as filters_of_v3
+from zarr.core.dtype import VariableLengthBytes
+
+TESTS = Path(__file__).resolve().parent
+if str(TESTS) not in sys.path:  # a program of its own
+    sys.path.insert(0, str(TESTS))
+
+from helpers import quiet  # noqa: E402
+
+from shardcodec.errors import ShardError  # noqa: E402
+from shardcodec.tools import compact, convert, repair, verify  # noqa: E402
 
 DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
-DTYPES = ("int32", "uint8", "float64", "int16", "bool")
+NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
+TIMES = ("M8[ns]", "M8[s]", "M8[D]", "m8[ns]", "m8[us]")
+TEXTS = ("<U5", "S4", "V6", "str", "bytes")
+STRUCT = [("a", "<i4"), ("b", "<f8"), ("s", "S3")]
+NAMES = ("a", "c", "0", "x y", "ünï", "a.b", "t", "lat", ".h")
+WORDS = ("", "a", "ünïcødé", "日本", "a\nb", "NaN", "naïve", "zzzzz")
+MEMBERS = {"must_understand": False, "list": [1, None, {"": "ü"}], "n": 2**70}
+
+
+def value_of(pick: random.Random, depth: int = 0) -> Any:
+    """Return a random value of JSON, with those that Python writes and JSON does not have."""
+    plain = [None, True, 0, -0.0, 1.0, 1, 2**70, -(2**63), 1e300, 5e-324, *WORDS, float("nan"), float("-inf")]
+    if depth > 2 or pick.random() < 0.6:
+        return pick.choice(plain)
+    if pick.random() < 0.5:
+        return [value_of(pick, depth + 1) for _ in range(pick.randint(0, 3))]
+    return {pick.choice(WORDS): value_of(pick, depth + 1) for _ in range(pick.randint(0, 3))}
+
+
+def attributes_of(pick: random.Random) -> dict[str, Any]:
+    names = ("", "units", "ünits", "nested", "scale", "title")
+    return {pick.choice(names): value_of(pick) for _ in range(pick.choice((0, 1, 1, 2, 4)))}
+
+
+def elements_of(pick: random.Random, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return random elements of a type, with the values that are special."""
+    n = int(np.prod(shape, dtype=int))
+    rng = np.random.default_rng(pick.getrandbits(32))
+    if dtype in ("str", "bytes", "<U5"):
+        words = [pick.choice(WORDS) for _ in range(n)]
+        if dtype == "bytes":
+            values = np.empty(n, object)
+            values[:] = [word.encode() for word in words]
+            return values.reshape(shape)
+        return np.array(words, np.dtypes.StringDType() if dtype == "str" else dtype).reshape(shape)
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if pick.random() < 0.3:  # few values, so that chunks may have the fill value
+        return np.zeros(n, dtype).reshape(shape)
+    raw = rng.integers(0, 256, n * dtype.itemsize, dtype=np.uint8)
+    if dtype.kind in "SV":  # a struct has any bits, a text no zeros between
+        raw = raw if dtype.names else rng.integers(1, 100, n * dtype.itemsize, dtype=np.uint8)
+    values = np.frombuffer(raw.tobytes(), dtype).copy()
+    if dtype.kind in "fc" and n:
+        specials = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5], dtype)
+        at = rng.random(n) < 0.5
+        values[at] = rng.choice(specials, int(at.sum()))
+    if dtype.kind in "mM" and n:
+        values[rng.random(n) < 0.2] = "NaT"
+    return values.reshape(shape)
+
+
+def layout_of(pick: random.Random, zarr_format: int, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return random chunks, shards and codecs."""
+    chunks = tuple(pick.choice((1, 2, 3, 4)) for _ in shape)
+    shards = tuple(n * pick.randint(1, 3) for n in chunks)
+    how: dict[str, Any] = {"chunks": chunks}
+    is_number = dtype in (*NUMBERS, *FLOATS)
+    if zarr_format == 2:
+        how["chunk_key_encoding"] = {"name": "v2", "separator": pick.choice("./")}
+        compressors = (
+            None,
+            "auto",
+            numcodecs.Blosc(),
+            numcodecs.Zlib(),
+            numcodecs.LZ4(),
+            numcodecs.BZ2(),
+            numcodecs.GZip(),
+            numcodecs.Zstd(),
+            numcodecs.LZMA(),
+        )
+        how["compressors"] = pick.choice(compressors)
+        how["order"] = pick.choice("CF")
+        if is_number and dtype != "bool" and pick.random() < 0.3:
+            of_ints = [numcodecs.Delta(dtype)] if dtype in NUMBERS else []
+            choices = [
+                *of_ints,
+                numcodecs.Shuffle(np.dtype(dtype).itemsize),
+                numcodecs.CRC32(),
+                numcodecs.Fletcher32(),
+            ]
+            how["filters"] = [pick.choice(choices)]
+        return how
+    names = (("default", "/"), ("default", "."), ("v2", "/"), ("v2", "."))
+    name, separator = pick.choice(names[:1] * 3 + names)
+    how["chunk_key_encoding"] = {"name": name, "separator": separator}
+    how |= codecs_of_v3(pick, dtype, shape)
+    if shape and pick.random() < 0.5:
+        where = pick.choice(("start", "end", "end"))
+        how["shards"] = {"shape": shards, "index_location": where} if where == "start" else shards
+        if pick.random() < 0.2 and "str" != dtype != "bytes":
+            del how["shards"]
+            inner = codecs.ShardingCodec(chunk_shape=chunks, index_location=where)
+            outer = codecs.ShardingCodec(chunk_shape=shards, codecs=[inner])
+            how["chunks"] = tuple(2 * n for n in shards)
+            how |= {"serializer": outer, "compressors": None, "filters": None}
+    elif (
+        shape and pick.random() < 0.3 and "rectilinear_chunks" in zarr.config.get("array") and 0 not in shape
+    ):
+        zarr.config.set({"array.rectilinear_chunks": True})
+        how["chunks"] = [[1, n - 1] if n > 1 else [n] for n in shape]
+    return how
+
+
+def codecs_of_v3(pick: random.Random, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    how: dict[str, Any] = {}
+    chain = pick.choice((None, "auto", "zstd", "blosc", "gzip", "crc32c", "zstd+crc32c", "lz4", "bz2"))
+    made = {
+        "zstd": codecs.ZstdCodec,
+        "blosc": codecs.BloscCodec,
+        "gzip": codecs.GzipCodec,
+        "crc32c": codecs.Crc32cCodec,
+        "lz4": filters_of_v3.LZ4,
+        "bz2": filters_of_v3.BZ2,
+    }
+    how["compressors"] = chain if chain in (None, "auto") else [made[one]() for one in chain.split("+")]
+    if len(shape) > 1 and pick.random() < 0.25:
+        how["filters"] = [codecs.TransposeCodec(order=tuple(pick.sample(range(len(shape)), len(shape))))]
+    elif dtype in NUMBERS[1:] and pick.random() < 0.3:
+        how["filters"] = [filters_of_v3.Delta(dtype=np.dtype(dtype).str)]
+    if dtype in (*NUMBERS, *FLOATS, *TIMES, "<U5") and pick.random() < 0.25:
+        how["serializer"] = codecs.BytesCodec(endian="big")
+    return how
 
 
 class Hierarchy:
-    """A random hierarchy `whole`, and `old`, which has lost documents that its consolidated metadata or `whole` have."""
+    """A random hierarchy in the folder `whole`. `arrays` and `groups` are the paths of its nodes."""
 
     def __init__(self, folder: Path, seed: str) -> None:
-        self.random = random.Random(seed)
-        self.whole, self.old = folder / "whole", folder / "old"
-        self.zarr_format: Any = self.random.choice((2, 3))
-        self.is_consolidated = self.random.random() < 0.7
-        self.lost: list[str] = []
+        self.random = pick = random.Random(seed)
+        self.whole = folder / "whole"
+        self.zarr_format: Any = pick.choice((2, 3, 3))
+        self.is_consolidated = pick.random() < 0.6
+        self.is_stale = False
         self.is_extended = False
+        self.arrays: dict[str, Any] = {}  # the data type of each
+        self.groups: list[str] = []
         with quiet():
             self._write()
-        shutil.copytree(self.whole, self.old)
-        self._lose()
 
     def _write(self) -> None:
         pick = self.random
-        group = zarr.create_group(
-            self.whole, zarr_format=self.zarr_format, attributes={"root": pick.random()}
-        )
-        groups = [""]
+        if pick.random() < 0.05:
+            self._write_array("", 0)
+            return
+        zarr.create_group(self.whole, zarr_format=self.zarr_format, attributes=attributes_of(pick))
+        self.groups.append("")
+        for _ in range(pick.randint(0, 3)):
+            if path := self._new_path():
+                attributes = attributes_of(pick)
+                zarr.create_group(self.whole, path=path, zarr_format=self.zarr_format, attributes=attributes)
+                self.groups.append(path)
+        for number in range(pick.randint(1, 5)):
+            if path := self._new_path():
+                self._write_array(path, number)
         for number in range(pick.randint(0, 3)):
-            path = f"{pick.choice(groups)}/g{number}".strip("/")
-            group.create_group(path, attributes={"n": number} if pick.random() < 0.7 else {})
-            groups.append(path)
-        for number in range(pick.randint(1, 4)):
-            self._write_array(group, f"{pick.choice(groups)}/a{number}".strip("/"), number)
-        for number in range(pick.randint(0, 3)):
-            name = pick.choice(("notes.txt", ".hidden", "table.bin", "deep/file.csv"))
-            file = self.whole / pick.choice(groups) / f"{number}" / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(pick.randbytes(pick.randint(0, 50)))
+            self._write_file(number)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Make links, consolidated metadata and extensions."""
+        pick = self.random
+        kind = pick.choice(("file", "node", "nothing", "above", *[""] * 9))
+        if kind in ("file", "node", "nothing"):
+            self._link(kind)
         if self.is_consolidated:
             zarr.consolidate_metadata(self.whole, zarr_format=self.zarr_format)
-        for path in groups if self.zarr_format == 3 else ():
-            if pick.random() < 0.3:
-                self._extend(path)  # at the end, because not every zarr opens such a group
+            self._consolidate_as_they_are()
+            if pick.random() < 0.15:
+                self._make_stale()
+        for path in self.groups if self.zarr_format == 3 else ():
+            if pick.random() < 0.2:
+                self.is_extended = True  # at the end, because not every zarr opens such a group
+                file = self.whole / path / "zarr.json"
+                file.write_text(json.dumps({**json.loads(file.read_text()), "example": MEMBERS}))
+        if self.is_consolidated and not self.is_stale:
+            self._consolidate_as_they_are()
+        if kind == "above":  # at the end, because zarr lists such a hierarchy for ever
+            self._link(kind)
 
-    def _write_array(self, group: Any, path: str, number: int) -> None:
+    def _new_path(self) -> str:
+        """Return the path of a node that is not there yet; "" if the random name is taken."""
+        name = self.random.choice(NAMES) + self.random.choice(("", "", "1", "2"))
+        path = f"{self.random.choice(self.groups)}/{name}".strip("/")
+        return "" if path in self.groups or path in self.arrays else path
+
+    # ---- arrays
+
+    def _write_array(self, path: str, number: int) -> None:
         pick = self.random
-        shape = tuple(pick.randint(1, 9) for _ in range(pick.randint(0, 3)))
-        chunks = tuple(pick.randint(1, 4) for _ in shape)
-        how: dict[str, Any] = {"chunks": chunks, "dtype": pick.choice(DTYPES)}
-        if self.zarr_format == 3 and shape and pick.random() < 0.5:
-            how["shards"] = tuple(size * pick.randint(1, 3) for size in chunks)
-        if pick.random() < 0.3:
-            how["compressors"] = None
-        array = group.create_array(path, shape=shape, attributes={"array": number}, **how)
-        values = np.array([pick.randint(0, 1) for _ in range(int(np.prod(shape)))] or [0])
-        if pick.random() < 0.85:
-            array[...] = values[: int(np.prod(shape))].reshape(shape).astype(how["dtype"])
-
-    def _extend(self, path: str) -> None:
-        self.is_extended = True
-        extension = {"example": {"must_understand": False, "of": path}}
-        file = self.whole / path / "zarr.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), **extension}))
-        if path and self.is_consolidated:
-            root = json.loads((self.whole / "zarr.json").read_text())
-            root["consolidated_metadata"]["metadata"][path] |= extension
-            (self.whole / "zarr.json").write_text(json.dumps(root))
-
-    def _lose(self) -> None:
-        """Lose the documents of some nodes: of any node with consolidated metadata in the root, otherwise with the help of a copy."""
-        names = sorted(
-            str(file.relative_to(self.old))
-            for file in self.old.rglob("*")
-            if file.name in DOCUMENTS - {".zmetadata", ".zattrs"} and file.parent != self.old
+        dtype: Any = pick.choice((*NUMBERS, *FLOATS, *FLOATS, *TIMES, *TEXTS, "struct"))
+        dtype = STRUCT if dtype == "struct" else dtype
+        shape = tuple(pick.choice((0, 1, 2, 5, 7, 9)) for _ in range(pick.choice((0, 1, 1, 2, 2, 3, 4))))
+        how = layout_of(pick, self.zarr_format, dtype, shape)
+        given: Any = (
+            VariableLengthBytes() if dtype == "bytes" else np.dtype(dtype) if dtype == STRUCT else dtype
         )
-        for name in names:
-            if self.random.random() < 0.3:
-                self.lost.append(name)
-                (self.old / name).unlink()
+        if self.zarr_format == 2 and dtype in (*NUMBERS, *FLOATS, *TIMES, "<U5") and pick.random() < 0.3:
+            given = np.dtype(dtype).newbyteorder(">")
+        if isinstance(given, np.dtype) or dtype not in ("str", "bytes"):
+            fill = elements_of(pick, dtype, (1,))[0] if pick.random() < 0.5 else None
+            how |= {} if fill is None or dtype in ("V6", STRUCT) else {"fill_value": fill}
+        elif pick.random() < 0.5:
+            how["fill_value"] = pick.choice(WORDS).encode() if dtype == "bytes" else pick.choice(WORDS)
+        attributes = attributes_of(pick)
+        if shape and pick.random() < 0.4:
+            names = [pick.choice(("t", "lat", "ü", "x y")) for _ in shape]
+            if self.zarr_format == 2:
+                attributes["_ARRAY_DIMENSIONS"] = names
+            else:
+                how["dimension_names"] = [name if pick.random() < 0.8 else None for name in names]
+        arguments = {
+            "shape": shape,
+            "dtype": given,
+            "attributes": attributes,
+            "zarr_format": self.zarr_format,
+        }
+        place = {"store": self.whole, "name": path or None}
+        try:
+            array = zarr.create_array(**place, **arguments, **how)
+        except (ValueError, TypeError, NotImplementedError):  # this zarr does not have it
+            for name in ("filters", "serializer", "compressors", "shards"):
+                how.pop(name, None)
+            array = zarr.create_array(**place, **arguments, **how, overwrite=True)
+        self.arrays[path] = dtype
+        self._edit(self.whole / path, dtype)
+        try:
+            self._fill(zarr.open_array(self.whole, path=path or None, mode="r+"), dtype)
+        except Exception:  # codecs that cannot hold the elements: an array of the plain codecs
+            for name in ("filters", "serializer", "compressors", "shards"):
+                how.pop(name, None)
+            array = zarr.create_array(**place, **arguments, **how, overwrite=True)
+            self._fill(array, dtype)
 
-
-def nodes(root: Path) -> dict[str, dict[str, Any]]:
-    """Return kind, attributes, extensions and elements of each node by its own document."""
-    found: dict[str, dict[str, Any]] = {}
-    for file in sorted(root.rglob("*")):
-        if file.name not in ("zarr.json", ".zarray", ".zgroup"):
-            continue
-        path = str(file.parent.relative_to(root))
+    def _edit(self, folder: Path, dtype: Any) -> None:
+        """Write what zarr's functions do not: NaN with a payload as the fill value, an extension of an array, no fill value."""
+        pick = self.random
+        file = folder / ("zarr.json" if self.zarr_format == 3 else ".zarray")
         document = json.loads(file.read_text())
-        beside = file.parent / ".zattrs"
-        of_v2 = json.loads(beside.read_text()) if beside.exists() else {}
+        if self.zarr_format == 3 and dtype in ("float16", "float32", "float64") and pick.random() < 0.3:
+            bits = {"float16": "0x7e11", "float32": "0xffc00001", "float64": "0x7ff8000000000123"}
+            document["fill_value"] = bits[dtype]
+        if self.zarr_format == 2 and pick.random() < 0.15 and dtype != "bytes":
+            document["fill_value"] = None
+        if self.zarr_format == 3 and pick.random() < 0.1:
+            document["example"] = MEMBERS
+        file.write_text(json.dumps(document))
+        with suppress(Exception):
+            zarr.open_array(folder, mode="r")[...]
+            return
+        document.pop("example", None)  # this zarr refuses the extension
+        file.write_text(json.dumps(document))
+
+    def _fill(self, array: Any, dtype: Any) -> None:
+        pick, shape = self.random, array.shape
+        kind = pick.random()
+        if kind < 0.15 or (dtype == "bytes" and not shape):  # zarr does not write a scalar of bytes
+            return
+        if kind < 0.7 or not shape or 0 in shape:
+            array[...] = elements_of(pick, dtype, shape)
+            return
+        for _ in range(pick.randint(1, 3)):
+            starts = [pick.randrange(n) for n in shape]
+            box = tuple(slice(at, pick.randint(at + 1, n)) for at, n in zip(starts, shape, strict=True))
+            array[box] = elements_of(pick, dtype, tuple(one.stop - one.start for one in box))
+
+    # ---- what is beside the arrays
+
+    def _write_file(self, number: int) -> None:
+        pick = self.random
+        name = pick.choice(("notes.txt", ".hidden", "table ü.bin", "deep/file.csv", "empty"))
+        folder = self.whole / pick.choice((*self.groups, *self.arrays)) / f"f{number}"
+        if pick.random() < 0.2:
+            folder.mkdir(parents=True, exist_ok=True)  # an empty folder
+            return
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pick.randbytes(pick.choice((0, 10, 3000))))
+
+    def _link(self, kind: str) -> None:
+        """Make a link to a file, to a node, to nothing, or to a folder above."""
+        pick = self.random
+        link = self.whole / pick.choice(self.groups) / "link"
+        target = {"nothing": "nowhere", "above": "."}.get(kind)
+        if kind == "file":
+            (self.whole.parent / "outside.txt").write_text("of a link")
+            target = os.path.relpath(self.whole.parent / "outside.txt", link.parent)
+        elif kind == "node" and self.arrays:
+            target = os.path.relpath(self.whole / pick.choice(list(self.arrays)), link.parent)
+        link.symlink_to(target or "nowhere")
+
+    def _make_stale(self) -> None:
+        """Change a node behind the consolidated metadata."""
+        self.is_stale = True
+        path = self.random.choice((*self.groups, *self.arrays))
+        zarr.open(self.whole, path=path or None, mode="r+", use_consolidated=False).attrs["later"] = (
+            "ü" if path in self.arrays else 1
+        )
+
+    def _consolidate_as_they_are(self) -> None:
+        """Write the documents into the consolidated metadata; zarr leaves out extensions, and bits of NaN."""
+        if self.zarr_format == 2:
+            return
+        file = self.whole / "zarr.json"
+        root = json.loads(file.read_text())
+        for path, old in root["consolidated_metadata"]["metadata"].items():
+            kept = {name: old[name] for name in ("consolidated_metadata",) if name in old}
+            root["consolidated_metadata"]["metadata"][path] = {
+                **json.loads((self.whole / path / "zarr.json").read_text()),
+                **kept,
+            }
+        file.write_text(json.dumps(root))
+
+
+# ---------------------------------------------------------------- what a copy must have
+
+
+def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the folders below a root, also those of links, and the names of their files; a loop of links is not entered."""
+    above = {os.path.realpath(root)}
+
+    def enter(folder: Path, path: str, above: set[str]) -> Iterator[tuple[str, list[str]]]:
+        entries = sorted(folder.iterdir())
+        yield path, [one.name for one in entries if one.is_file()]
+        for one in entries:
+            real = os.path.realpath(one)
+            if one.is_dir() and real not in above:
+                yield from enter(one, f"{path}/{one.name}".strip("/"), {*above, real})
+
+    yield from enter(root, "", above)
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+class Node(NamedTuple):
+    """What zarr and the documents say of a node."""
+
+    members: dict[str, str]
+    elements: Any
+
+
+def read_nodes(root: Path) -> dict[str, Node]:
+    """Return the nodes of a hierarchy, read by zarr one by one without consolidated metadata."""
+    found: dict[str, Node] = {}
+    for path, names in walk(root):
+        name = next((one for one in ("zarr.json", ".zarray", ".zgroup") if one in names), None)
+        if name is None:
+            continue
+        document = json.loads((root / path / name).read_text())
+        beside = root / path / ".zattrs"
+        attributes = document.get("attributes", json.loads(beside.read_text()) if beside.exists() else {})
+        members = {f"attribute {key!r}": canonical(one) for key, one in attributes.items()}
+        members["extension"] = canonical(document.get("example"))
+        members["zarr_format"] = canonical(document["zarr_format"])
         elements = None
         if "shape" in document:
             with quiet():
-                elements = zarr.open_array(file.parent, mode="r")[...]
-        found[path] = {
-            "attributes": document.get("attributes", of_v2),
-            "extension": document.get("example"),
-            "elements": elements,
-        }
+                array, elements = read_array(root / path)
+            members |= {"shape": str(array.shape), "dtype": str(dtype_of(array.dtype))}
+            members["fill value"] = (
+                "any" if document["fill_value"] is None else bits_of(array.fill_value, array.dtype)
+            )
+            given = document.get("dimension_names", attributes.get("_ARRAY_DIMENSIONS"))
+            members["names"] = canonical(given if given and any(given) else None)
+        found[path] = Node(members, elements)
     return found
 
 
-def objects(root: Path) -> dict[str, bytes]:
-    """Return the objects that are neither documents nor in the folder of an array."""
-    arrays = {
-        file.parent
-        for file in root.rglob("*")
-        if file.name in ("zarr.json", ".zarray") and "shape" in json.loads(file.read_text())
-    }
-    return {
-        str(file.relative_to(root)): file.read_bytes()
-        for file in root.rglob("*")
-        if file.is_file() and file.name not in DOCUMENTS and arrays.isdisjoint(file.parents)
-    }
+def read_array(folder: Path) -> tuple[Any, Any]:
+    """Return an array of zarr and its elements; their text is the reason if zarr opens the array and cannot read it."""
+    array = zarr.open_array(folder, mode="r")
+    try:
+        elements = array[...]
+    except Exception as error:
+        return array, f"zarr cannot read it: {error!r}"
+    # a scalar of text is only as long as its text
+    is_text = array.dtype.kind in "OTSU"
+    return array, np.asarray(
+        elements, object if array.dtype.kind == "O" else array.dtype
+    ) if is_text else np.asarray(elements)
 
 
-def differences(whole: Path, new: Path) -> Iterator[str]:
-    """Yield what a copy does not have as the whole hierarchy has it, by name."""
-    expected, actual = nodes(whole), nodes(new)
+def dtype_of(dtype: Any) -> Any:
+    return dtype if dtype.kind in "OT" else dtype.newbyteorder("=")
+
+
+def bits_of(elements: Any, dtype: Any) -> str:
+    """Return elements as text, which is equal for equal bits of equal types in native order."""
+    if dtype.kind in "OT":
+        return repr(np.asarray(elements, object).tolist())
+    return np.asarray(elements, dtype).astype(dtype_of(dtype)).tobytes().hex()
+
+
+def read_objects(root: Path, arrays: set[str]) -> dict[str, bytes]:
+    """Return the files that are neither documents nor chunks."""
+    found = {}
+    for path, names in walk(root):
+        for name in names:
+            file = f"{path}/{name}".strip("/")
+            if name in DOCUMENTS or any(is_chunk(file, one) for one in arrays):
+                continue
+            found[file] = (root / file).read_bytes()
+    return found
+
+
+def is_chunk(file: str, array: str) -> bool:
+    inside = file.removeprefix(f"{array}/") if array else file
+    if array and inside == file:
+        return False
+    parts = inside.replace(".", "/").split("/")
+    return all(part.isdigit() or part == "c" for part in parts)
+
+
+def differences(whole: Path, new: Path, takes: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of each thing that a copy does not have as the whole hierarchy has it."""
+    expected, actual = read_nodes(whole), read_nodes(new)
     for path in sorted({*expected, *actual}):
         one, other = expected.get(path), actual.get(path)
-        if one is None or other is None:
-            yield path
+        if one is None:
+            yield path, "is new"
+        elif other is None:
+            if takes(path):
+                yield path, "is missing"
+        else:
+            yield from differences_of_node(path, one, other)
+    arrays = {path for path, node in expected.items() if node.elements is not None}
+    files, copied = read_objects(whole, arrays), read_objects(new, arrays)
+    for name in sorted({*files, *copied}):
+        if files.get(name) != copied.get(name) and (name in copied or takes(os.path.dirname(name))):
+            yield name, "file"
+
+
+def differences_of_node(path: str, one: Node, other: Node) -> Iterator[tuple[str, str]]:
+    for name in sorted({*one.members, *other.members}):
+        a, b = one.members.get(name), other.members.get(name)
+        if a != b and name not in documented(one, other):
+            yield path, f"{name}: {a} became {b}"
+    a, b = one.elements, other.elements
+    if isinstance(a, str):
+        return  # zarr cannot read its own array
+    if isinstance(b, str):
+        yield path, b
+    elif (a is None) != (b is None) or (a is not None and bits_of(a, a.dtype) != bits_of(b, b.dtype)):
+        yield path, "elements"
+
+
+def documented(one: Node, other: Node) -> set[str]:
+    """Return the members that become others by the rules of the page on tools: names of axes of Zarr v2, and the mask of xarray."""
+    if one.members.get("zarr_format") == other.members.get("zarr_format"):
+        return set()
+    found = {"zarr_format"}
+    if one.members.get("fill value") == "any":
+        found.add("fill value")
+    if other.members.get("names", "null") != "null":  # they are compared themselves
+        found |= {"attribute '_ARRAY_DIMENSIONS'"}
+        found |= {f"attribute {name!r}" for name in ("_FillValue", "missing_value")}
+    return found
+
+
+def said(report: Any) -> str:
+    """Return what a report says beside the names of the arrays that it has copied."""
+    json_of = report.to_json()
+    for name in ("source", "destination", "target", "to"):
+        json_of.pop(name, None)
+    if json_of["schema"] == "shardcodec.convert":
+        json_of["arrays"] = [[f"{one['name']}: {note}" for note in one["notes"]] for one in json_of["arrays"]]
+    return str(json_of)
+
+
+# ---------------------------------------------------------------- all copies of a hierarchy
+
+
+class Copy(NamedTuple):
+    """One way of copying: the call, the arguments that choose nodes, and the nodes that it takes."""
+
+    name: str
+    call: Callable[[Path], Any]
+    chosen: Mapping[str, Any] = MappingProxyType({})
+    takes: Callable[[str], bool] = lambda path: True
+    lost: Sequence[str] = ()  # nodes whose documents are lost, which the report must name
+
+
+def copies_of(one: Hierarchy) -> Iterator[Copy]:
+    pick, whole = one.random, one.whole
+    yield Copy("convert", lambda to: convert(whole, to))
+    size = pick.choice((1, 300, 4096))
+    yield Copy(f"convert --shards {size}", lambda to: convert(whole, to, shards=size))
+    rank = pick.randint(1, 3)
+    chunks = tuple(pick.randint(1, 4) for _ in range(rank))
+    shards = tuple(n * pick.randint(1, 3) for n in chunks)
+    if any(getattr(node.elements, "ndim", 0) == rank for node in read_nodes(whole).values()):
+        yield Copy(
+            f"convert --chunks {chunks} --shards {shards}",
+            lambda to: convert(whole, to, chunks=chunks, shards=shards),
+        )
+    yield Copy("repair --to", lambda to: repair(whole, to=to))
+    torn, of_torn = damaged(one, "torn", chunks=True)
+    yield Copy("repair --from", lambda to: repair(torn, to=to, copy=whole), lost=of_torn)
+    if one.is_consolidated and not one.is_stale:
+        old, lost = damaged(one, "old", chunks=False)
+        yield Copy("convert of lost documents", lambda to: convert(old, to), lost=lost)
+        yield Copy("repair of lost documents", lambda to: repair(old, to=to), lost=lost)
+        yield Copy("compact of lost documents", lambda to: compact(old, to=to), lost=lost)
+    yield Copy("compact --to", lambda to: compact(whole, to=to, min_dead=0))
+    nodes = [path for path in (*one.groups, *one.arrays) if path]
+    if "" in one.arrays or not nodes:
+        return
+    path = pick.choice(nodes)
+    exclude = {"exclude": [path]}
+    if not all(is_in(array, path) for array in one.arrays):
+        yield Copy(
+            "convert --exclude",
+            lambda to: convert(whole, to, **exclude),
+            exclude,
+            lambda it: not is_in(it, path),
+        )
+    if any(is_in(array, path) for array in one.arrays):
+        for exactly in (False, True) if path in one.arrays else (False,):
+            only: dict[str, Any] = {"only": [path], "exactly": exactly}
+            yield Copy(
+                f"convert --only exactly={exactly}",
+                lambda to, only=only: convert(whole, to, **only),
+                only,
+                lambda it: is_in(it, path),
+            )
+
+
+def damaged(one: Hierarchy, name: str, *, chunks: bool) -> tuple[Path, list[str]]:
+    """Return the hierarchy without some of its documents, and of its chunks and shards; and the nodes without a document."""
+    old, lost = one.whole.parent / name, []
+    shutil.copytree(one.whole, old, symlinks=True)
+    for file in sorted(old.rglob("*")):
+        inside = str(file.relative_to(old))
+        if one.random.random() > 0.2 or file.is_symlink() or not file.is_file() or file.parent == old:
             continue
-        for name in ("attributes", "extension"):
-            if one[name] != other[name]:
-                yield f"{path}: {name}: {one[name]} became {other[name]}"
-        a, b = one["elements"], other["elements"]
-        if (a is None) != (b is None) or (
-            a is not None and (a.dtype != b.dtype or a.shape != b.shape or (a != b).any())
-        ):
-            yield f"{path}: elements"
-    files, copied = objects(whole), objects(new)
-    yield from (name for name in sorted({*files, *copied}) if files.get(name) != copied.get(name))
+        if file.name in ("zarr.json", ".zarray", ".zgroup"):
+            lost.append(os.path.dirname(inside))
+        elif not (chunks and any(is_chunk(inside, array) for array in one.arrays)):
+            continue
+        file.unlink()
+    return old, lost
+
+
+def is_in(path: str, node: str) -> bool:
+    return path == node or path.startswith(f"{node}/")
+
+
+def check(folder: Path, seed: str) -> list[str]:
+    """Copy one hierarchy in all ways; return the differences that no report names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wrong: list[str] = []
+    warnings.simplefilter("ignore")
+    one = Hierarchy(folder, seed)
+    for number, copy in enumerate(copies_of(one)):
+        try:
+            new = folder / f"new{number}"
+            wrong += [f"{seed}, {copy.name}: {each}" for each in check_copy(one, copy, new)]
+        except Exception:
+            wrong.append(f"{seed}, {copy.name}: {traceback.format_exc(limit=-6)}")
+    return wrong
+
+
+def check_copy(one: Hierarchy, copy: Copy, new: Path) -> Iterator[str]:
+    try:
+        report = copy.call(new)
+    except (ShardError, ValueError):
+        if "--chunks" in copy.name and not new.exists():
+            return  # a layout that an array cannot have is refused before anything is written
+        raise
+    told = said(report)
+    if not report.is_complete:
+        yield f"it is not complete: {told}"
+        return
+    yield from (f"the lost document of {path!r} is not named" for path in copy.lost if repr(path) not in told)
+    left = {each.name for each in report.left_arrays} | {each.name for each in report.others.left}
+    found = list(differences(one.whole, new, copy.takes))
+    if copy.name == "repair --from":  # the report says that it looks for no chunks of these
+        found = [
+            each
+            for each in found
+            if not (each[1] == "elements" and is_rectilinear(new / each[0]) and each[0] in left)
+        ]
+    for path, what in found:
+        if what == "elements" or not (path in told if path else what.split(":")[0].split()[-1] in told):
+            yield f"{path}: {what}; said: {told[:300]}"
+    compared = verify(new, against=one.whole, **copy.chosen)
+    more = [each for each in findings(compared) if each[0] not in ("foreign file", "of zarr", "unsupported")]
+    more = [
+        each
+        for each in more
+        if not (each[0] == "unreadable" and any(each[2].split(":")[0].endswith(name) for name in left))
+    ]
+    if more and not found:
+        yield f"verify finds {more}"
+    if not found and (unchecked := [each for each in compared.unchecked if each.name not in left]):
+        yield f"verify has not checked {[(each.name, each.reason) for each in unchecked]}"
+    if one.random.random() < 0.5:
+        yield from check_planted(one, copy, new, found)
+
+
+# ---------------------------------------------------------------- planted differences
+
+
+def is_rectilinear(folder: Path) -> bool:
+    file = folder / "zarr.json"
+    return file.exists() and "rectilinear" in str(json.loads(file.read_text()).get("chunk_grid"))
+
+
+def findings(report: Any) -> list[tuple[str, str, str]]:
+    """Return the findings; those on groups that this zarr does not open because of an extension are of kind "of zarr"."""
+    return [
+        (
+            "of zarr" if "keyword argument 'example'" in each.detail else each.kind.value,
+            each.array,
+            f"{each.shard[-40:]}: {each.detail[:200]}",
+        )
+        for shard in report.shards
+        for each in shard.findings
+    ]
+
+
+def check_planted(one: Hierarchy, copy: Copy, new: Path, known: list[Any]) -> Iterator[str]:
+    """Change one thing in a copy, and let `verify` find it."""
+    with quiet():
+        before = read_nodes(new)
+        array_paths = [
+            path for path, node in before.items() if node.elements is not None and path in one.arrays
+        ]
+        if not array_paths:
+            return
+        path = one.random.choice(array_paths)
+        what = one.random.choice(list(PLANTS))
+        try:
+            PLANTS[what](one.random, new / path)
+        except Nothing:
+            return
+        after = read_nodes(new)
+    if list(differences_of_node(path, before[path], after[path])):
+        compared = verify(new, against=one.whole, **copy.chosen)
+        kinds = findings(compared)
+        if what in ("value", "missing chunk", "fill value") and path in {
+            each.name for each in compared.unchecked
+        }:
+            return
+        if not any(array == path and kind in ("different", "missing shard") for kind, array, _ in kinds):
+            yield f"planted {what} in {path!r} is not found: {kinds}"
+
+
+class Nothing(Exception):
+    """This cannot be planted in this array."""
+
+
+def plant_value(pick: random.Random, folder: Path) -> None:
+    array = zarr.open_array(folder, mode="r+")
+    if not array.size or array.dtype.kind == "V":
+        raise Nothing
+    at = tuple(pick.randrange(n) for n in array.shape)
+    old = np.asarray(array[...], array.dtype)[at]
+    if array.dtype.kind == "O":
+        box = tuple(slice(i, i + 1) for i in at) or ...
+        array[box] = np.array([b"x" + old], object).reshape((1,) * len(at))
+    elif array.dtype.kind in "TU":
+        array[at] = f"x{old}"
+    elif array.dtype.kind == "S":
+        array[at] = b"x" if bytes(old) != b"x" else b"y"
+    elif array.dtype.kind == "b":
+        array[at] = not old
+    else:
+        raw = bytearray(np.asarray(old, array.dtype).tobytes())
+        raw[pick.randrange(len(raw))] ^= 1 << pick.randrange(8)
+        array[at] = np.frombuffer(bytes(raw), array.dtype)[0]
+
+
+def plant_missing(pick: random.Random, folder: Path) -> None:
+    files = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and is_chunk(str(file.relative_to(folder)), "")
+    ]
+    if not files:
+        raise Nothing
+    pick.choice(files).unlink()
+
+
+def changing(
+    change: Callable[[random.Random, dict[str, Any]], None],
+) -> Callable[[random.Random, Path], None]:
+    """Return a function that changes a document."""
+
+    def plant(pick: random.Random, folder: Path) -> None:
+        is_v2 = (folder / ".zarray").exists()
+        if is_v2 and change is not change_attribute:
+            raise Nothing
+        file = folder / (".zattrs" if is_v2 else "zarr.json")
+        document = json.loads(file.read_text()) if file.exists() else {}
+        holder = {"attributes": document} if is_v2 else document
+        change(pick, holder)
+        file.write_text(json.dumps(document))
+
+    return plant
+
+
+def change_attribute(pick: random.Random, document: dict[str, Any]) -> None:
+    attributes = document.setdefault("attributes", {})
+    if attributes and pick.random() < 0.5:
+        del attributes[pick.choice(sorted(attributes))]
+    else:
+        attributes["planted"] = pick.choice((None, float("nan"), "ü"))
+
+
+def change_fill_value(pick: random.Random, document: dict[str, Any]) -> None:
+    old = document["fill_value"]
+    others = {bool: not old, int: 1, float: 2.5, str: ""}
+    if type(old) not in others or isinstance(document["data_type"], dict):
+        raise Nothing
+    document["fill_value"] = others[type(old)] if old != others[type(old)] else 0 if type(old) is int else 1.5
+    if document["data_type"] == "string":
+        document["fill_value"] = f"{old}x"
+    elif isinstance(old, str):
+        document["fill_value"] = 3.5 if document["data_type"].startswith("float") else old
+    if document["fill_value"] == old:
+        raise Nothing
+
+
+def change_names(pick: random.Random, document: dict[str, Any]) -> None:
+    if not document["shape"]:
+        raise Nothing
+    old = document.get("dimension_names") or [None] * len(document["shape"])
+    document["dimension_names"] = [f"{old[0]}x", *old[1:]]
+
+
+def change_extension(pick: random.Random, document: dict[str, Any]) -> None:
+    if "example" not in document:
+        raise Nothing
+    document["example"] = {"must_understand": False}
+
+
+PLANTS: dict[str, Callable[[random.Random, Path], None]] = {
+    "value": plant_value,
+    "missing chunk": plant_missing,
+    "attribute": changing(change_attribute),
+    "fill value": changing(change_fill_value),
+    "names": changing(change_names),
+    "extension": changing(change_extension),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100)
+    arguments = parser.parse_args()
+    n_wrong = 0
+    for number in itertools.islice(itertools.count(arguments.first), arguments.count):
+        with tempfile.TemporaryDirectory() as folder:
+            for each in check(Path(folder), f"{arguments.seed}-{number}"):
+                n_wrong += 1
+                print(each, flush=True)
+    print(f"{arguments.count} hierarchies, {n_wrong} differences that no report names")
+    return int(n_wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -84,7 +84,11 @@ class Codec:
     def to_json(self) -> dict[str, Any]:
         """Return the codec as a JSON object; the short form, a bare name, is read but never written."""
         configuration = self.configuration()
-        return {"name": self.json_name, **({"configuration": configuration} if configuration else {})}
+        if not configuration and not self.json_name.startswith(
+            "numcodecs."
+        ):  # zarr opens none of these without it
+            return {"name": self.json_name}
+        return {"name": self.json_name, "configuration": configuration}
 
 
 CodecLike = Codec | Mapping[str, Any] | str

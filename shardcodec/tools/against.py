@@ -23,7 +23,14 @@ from .backup import same_bytes
 from .chunk_check import elements_of, type_of
 from .convert.open_source import open_foreign, open_source, outermost
 from .convert.source import SourceArray, SourceTree, StoredObjects
-from .documents import Document, consolidated_nodes, group_documents, is_group, root_document
+from .documents import (
+    Document,
+    consolidated_nodes,
+    further_members,
+    group_documents,
+    is_group,
+    root_document,
+)
 from .other_objects import OtherObject, OtherObjects, written_documents
 from .related_nodes import Selection, ZarrNodes, groups_of, mended
 from .report import Finding, FindingKind
@@ -46,6 +53,8 @@ BLOCK_NBYTES = 32 << 20
 # Attributes of a node that are named, and characters of a value.
 _MAX_NAMED = 20
 _MAX_TEXT = 200
+# What the comparison calls the members of a document that its format does not define, such as those of extensions.
+_MEMBERS = "members"
 
 
 class _NotThere:
@@ -431,7 +440,7 @@ def compared_arrays(
 
 
 def array_differences(own: ArrayTarget, reference: Reference) -> Iterator[str]:
-    """Yield how attributes and names of axes differ from those of the other array of Zarr."""
+    """Yield how attributes, names of axes and members of extensions differ from those of the other array of Zarr."""
     other = reference.arrays.get(own.name)
     if not isinstance(other, ArrayTarget) or own.only is not None:
         return
@@ -449,7 +458,7 @@ def array_differences(own: ArrayTarget, reference: Reference) -> Iterator[str]:
 def group_differences(
     name: str, folder: Folder, document: Document, reference: Reference, known: set[str]
 ) -> Iterator[str]:
-    """Yield how the attributes of a group differ from those of the other one; they may name only nodes that are `known`."""
+    """Yield how attributes and members of extensions of a group differ from those of the other group; they may name only nodes that are `known`."""
     if reference.root is None:
         return
     actual = _attributes(folder, document)
@@ -465,6 +474,8 @@ def group_differences(
             reference.notes.append(f"{folder!r}: attributes were not compared with those of another format")
             return
         expected = converted
+    else:
+        yield from _differences({_MEMBERS: further_members(other)}, {_MEMBERS: further_members(document)})
     part = mended(name, expected, known.__contains__)
     if not _same(part, actual):
         yield from _differences({"attributes": expected}, {"attributes": actual})
@@ -472,7 +483,8 @@ def group_differences(
 
 def _array_metadata(array: ArrayTarget) -> dict[str, Any]:
     attributes = _attributes(array.folder, array.document)
-    return {"attributes": attributes, "dimension_names": _names(array.document.get("dimension_names"))}
+    names = _names(array.document.get("dimension_names"))
+    return {"attributes": attributes, "dimension_names": names, _MEMBERS: further_members(array.document)}
 
 
 def _attributes(folder: Folder, document: Document) -> Mapping[str, Any]:
@@ -493,7 +505,7 @@ def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iter
     for name, value in expected.items():
         if _same(value, actual[name]):
             continue
-        if name != "attributes":
+        if name not in ("attributes", _MEMBERS):
             yield f"{name}: expected {_text(value)}, got {_text(actual[name])}"
             continue
         keys = [
@@ -503,9 +515,9 @@ def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iter
         ]
         for key in keys[:_MAX_NAMED]:
             one, other = (_text(given.get(key, _NOT_THERE)) for given in (value, actual[name]))
-            yield f"attribute {key!r}: expected {one}, got {other}"
+            yield f"{name[:-1]} {key!r}: expected {one}, got {other}"
         if len(keys) > _MAX_NAMED:
-            yield f"{len(keys) - _MAX_NAMED} more attributes differ"
+            yield f"{len(keys) - _MAX_NAMED} more {name} differ"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -602,8 +614,10 @@ def _flat_positions(array: ArrayTarget) -> set[int] | None:
 
 
 def _fill_of(elements: Any) -> bytes | None:
-    """Return the bits of the fill value in native byte order; None if the array has no fill value, or its fill value is text."""
+    """Return the bits of the fill value in native byte order, or its text as UTF-8; None if the array has no fill value."""
     fill, dtype = getattr(elements, "fill_value", None), elements.dtype
+    if dtype.kind in "OT" and isinstance(fill, str | bytes):
+        return fill.encode() if isinstance(fill, str) else fill
     if fill is None or dtype.kind in "OT" or not hasattr(fill, "dtype"):
         return None
     return np.asarray(fill, dtype.newbyteorder("=")).tobytes()
@@ -611,8 +625,9 @@ def _fill_of(elements: Any) -> bytes | None:
 
 def _shown_fill(elements: Any) -> str:
     fill = elements.fill_value
-    bits = np.asarray(fill, elements.dtype.newbyteorder(">")).tobytes().hex()
-    return f"{fill} ({bits})" if fill != fill else str(fill)
+    if fill == fill:
+        return str(fill)
+    return f"{fill} ({np.asarray(fill, elements.dtype.newbyteorder('>')).tobytes().hex()})"
 
 
 def _elements(array: Any, box: Box) -> Any:

@@ -124,8 +124,12 @@ def is_group(document: Document) -> bool:
     return document.get("node_type") == "group"
 
 
-# Members that Zarr v3 defines for a group, and Zarr v2 for any node.
+# Members that Zarr v3 defines for a group and for an array, and Zarr v2 for any node.
 _OF_GROUP_V3 = frozenset({"zarr_format", "node_type", "attributes", "consolidated_metadata"})
+_OF_ARRAY_V3 = frozenset(
+    {"zarr_format", "node_type", "attributes", "shape", "data_type", "chunk_grid", "chunk_key_encoding"}
+    | {"fill_value", "codecs", "dimension_names", "storage_transformers"}
+)
 _OF_V2 = frozenset(
     {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
     | {"dimension_separator"}
@@ -133,8 +137,9 @@ _OF_V2 = frozenset(
 
 
 def further_members(document: Document) -> dict[str, Any]:
-    """Return the members of a group of Zarr v3, or of a node of Zarr v2, that the format does not define."""
-    defined = _OF_GROUP_V3 if document.get("zarr_format") == 3 else _OF_V2
+    """Return the members of the document of a node that the format does not define."""
+    of_v3 = _OF_GROUP_V3 if is_group(document) else _OF_ARRAY_V3
+    defined = of_v3 if document.get("zarr_format") == 3 else _OF_V2
     return {name: value for name, value in document.items() if name not in defined}
 
 

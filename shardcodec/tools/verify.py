@@ -266,6 +266,7 @@ class _VerifyRun:
         """Verify the shards, or the chunks, of one array."""
         self._targets.append(array)
         if not array.is_readable:
+            self._compare_metadata(array)
             self._arrays.append(VerifiedArray(array.name, array.why_unread))
             self._leave(array.name, array.why_unread)
             if array.problem is not None:
@@ -325,8 +326,7 @@ class _VerifyRun:
             return ShardVerifier(array, self._task, pool.options, pool.budget)
         try:
             reference.array(array.name)
-            for detail in array_differences(array, reference):
-                self._note(_of_array(array, FindingKind.DIFFERENT, detail))
+            self._compare_metadata(array)
             work = ShardVerifier(array, self._task, pool.options, pool.budget, reference)
             for detail in () if work.comparison is None else work.comparison.metadata_differences():
                 self._note(_of_array(array, FindingKind.DIFFERENT, detail))
@@ -344,6 +344,13 @@ class _VerifyRun:
         self._note(_of_array(array, FindingKind.DIFFERENT, detail))
         task = replace(self._task, against=None)
         return ShardVerifier(array, task, self._pool.options, self._pool.budget)
+
+    def _compare_metadata(self, array: ArrayTarget) -> None:
+        """Report how the metadata of an array differ from those of the other array."""
+        if self._reference is None or array.is_malformed:
+            return
+        for detail in array_differences(array, self._reference):
+            self._note(_of_array(array, FindingKind.DIFFERENT, detail))
 
     def check_beside_arrays(
         self, target: Any, array: str | None, *, is_part: bool, only_arrays: bool

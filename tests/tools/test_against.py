@@ -212,6 +212,8 @@ PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
     "attribute of a group": ("deep", {"attributes": {"n": 1.5}}),
     "name of an axis": ("plain", {"dimension_names": ["y", "z"]}),
     "names of axes": ("sharded", {"dimension_names": None}),
+    "member of an extension": ("plain", {"example": {"must_understand": False}}),
+    "member of an extension of a group": ("deep", {"example": {"must_understand": False}}),
     "fill value": ("plain", {"fill_value": -0.0}),
     "NaN with other bits": ("sharded", {"fill_value": "0x7fc00001"}),
     "fill value of text": ("text", {"fill_value": "x"}),
@@ -242,6 +244,28 @@ def test_attributes_of_a_conversion_of_v2_are_compared(tmp_path: Path) -> None:
     report = verify(tmp_path / "new", against=tmp_path / "old")
     differ = {one.array for shard in report.shards for one in shard.findings if one.kind == "different"}
     assert differ == {"0"}
+
+
+def test_fill_value_of_text_is_compared_with_that_of_v2(tmp_path: Path) -> None:
+    """Only fill values of text in the same format were compared, as they are spelt."""
+    with quiet():
+        zarr.create_array(tmp_path / "old", shape=(4,), dtype="str", fill_value="a", zarr_format=2)
+        convert(tmp_path / "old", tmp_path / "new")
+    assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
+    damaged_document(tmp_path / "new/zarr.json", fill_value="b")
+    report = verify(tmp_path / "new", against=tmp_path / "old")
+    assert any("fill value" in one.detail for shard in report.shards for one in shard.findings)
+
+
+def test_metadata_of_an_array_that_is_not_checked_are_compared(tmp_path: Path) -> None:
+    """Of an array whose chunks the tools do not read, other attributes and names of axes were called equal."""
+    small_hierarchy(tmp_path / "old")
+    grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[4, 12], [4, 12]]}}
+    damaged_document(tmp_path / "old/plain/zarr.json", chunk_grid=grid)
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
+    damaged_document(tmp_path / "new/plain/zarr.json", attributes={}, dimension_names=["y", "z"])
+    assert verify(tmp_path / "new", against=tmp_path / "old").kinds["different"] == 2
 
 
 def test_extra_array_is_found_and_the_others_are_compared(tmp_path: Path) -> None:

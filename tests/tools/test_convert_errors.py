@@ -23,6 +23,7 @@ from zarr.storage import ZipStore
 
 import shardcodec
 from shardcodec.cli.app import run
+from shardcodec.compat import READS_SHARDS_OF_STRUCTS
 from shardcodec.options import resolve
 from shardcodec.tools import convert
 from shardcodec.tools.convert import work
@@ -202,6 +203,8 @@ def test_structured_array_of_format_2_can_be_read_with_zarr(fill: Any, tmp_path:
     for name, how in {"moved": {}, "encoded": {"chunks": (4,)}}.items():
         report = convert(tmp_path / "old", tmp_path / name, shards=(16,), **how)
         assert report.arrays[0].method == ("move" if name == "moved" else "encode")
+        # the report said nothing of it
+        assert any("shards of structs" in note for note in report.arrays[0].notes) != READS_SHARDS_OF_STRUCTS
         with quiet():
             new = zarr.open_array(tmp_path / name, mode="r")
             assert new.dtype == dtype

@@ -35,6 +35,16 @@ def test_codecs_that_others_cannot_read_are_named(kind: str, name: str, wanted: 
     assert f'"name": "{wanted}"' in (tmp_path / "new/zarr.json").read_text()
 
 
+@pytest.mark.parametrize("kind", ["Fletcher32", "CRC32", "Adler32"])
+def test_zarr_opens_arrays_with_checksums_of_v2(kind: str, tmp_path: Path) -> None:
+    """A codec of numcodecs without a configuration had none in the new metadata, and zarr did not open the array."""
+    numcodecs = pytest.importorskip("numcodecs")
+    with quiet():
+        source(tmp_path / "old", zarr_format=2, filters=[getattr(numcodecs, kind)()])
+        convert(tmp_path / "old", tmp_path / "new")
+    same(tmp_path / "new")
+
+
 def test_codecs_that_are_not_kept_are_named(tmp_path: Path) -> None:
     """`scale_offset` and `cast_value` were replaced by zstd in silence, and each element took four times the bytes."""
     codecs = pytest.importorskip("zarr.codecs")

@@ -220,3 +220,17 @@ def test_one_array_is_restored_with_the_groups_above_it(
     assert any(note.startswith(repr(lost.rpartition("/")[0])) for note in report.notes)
     assert json.loads((old / lost).read_bytes()) == json.loads((copy / lost).read_bytes())
     assert not (old / other).exists()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_lost_group_of_a_hierarchy_without_arrays_is_named(zarr_format: Any, tmp_path: Path) -> None:
+    """The report named it by its path in the file system, and without its first letter."""
+    with quiet():
+        root = zarr.create_group(tmp_path / "old", zarr_format=zarr_format)
+        root.create_group("deep/empty", attributes={"n": 1})
+        zarr.consolidate_metadata(tmp_path / "old", zarr_format=zarr_format)
+    name = "zarr.json" if zarr_format == 3 else ".zgroup"
+    (tmp_path / "old/deep/empty" / name).unlink()
+    for tool in (repair, compact):
+        (note,) = tool(tmp_path / "old", to=tmp_path / tool.__name__).notes
+        assert note.startswith("'deep/empty': ")

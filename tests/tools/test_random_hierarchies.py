@@ -1,51 +1,23 @@
-# test_random_hierarchies.py - copies of random hierarchies with lost documents
+# test_random_hierarchies.py - random hierarchies through all copies
 # SPDX-License-Identifier: MIT
-"""475 random hierarchies went through all copies; each difference that no report names is a fault.
+"""500 random hierarchies went through all copies; each difference that no report names is a fault.
 
-The report must name each lost document, also where the copy is complete.
+Documents that the hierarchy has lost are in its consolidated metadata, or in the copy that `repair` is given: the report must name each of
+them. `tests/random_hierarchies.py` is also a program for longer runs.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from random_hierarchies import Hierarchy, differences
-
-from shardcodec.tools import compact, convert, repair, verify
+from random_hierarchies import check
 
 
-def check(folder: Path, seed: str) -> list[str]:
-    """Copy one hierarchy in all ways; return the differences that no report names."""
-    one = Hierarchy(folder, seed)
-    work: dict[str, Any] = {"repair from a copy": lambda to: repair(one.old, to=to, copy=one.whole)}
-    if one.is_consolidated or not one.lost:
-        work |= {
-            "convert": lambda to: convert(one.old, to),
-            "compact": lambda to: compact(one.old, to=to),
-            "repair": lambda to: repair(one.old, to=to),
-        }
-    wrong = []
-    for name, copy in work.items():
-        new = folder / name.replace(" ", "-")
-        report = copy(new)
-        told = str(report.to_json())
-        found = [each for each in differences(one.whole, new) if each.partition(":")[0] not in told]
-        found += [f"{lost} is not named" for lost in one.lost if repr(os.path.dirname(lost)) not in told]
-        if not report.is_complete:
-            found.append("it is not complete")
-        wrong += [f"{seed}, {name}: {each}" for each in found]
-    if one.is_extended:  # not every zarr opens such a group, which is a finding
-        return wrong
-    kinds = verify(folder / "repair-from-a-copy", against=one.whole).kinds
-    return [*wrong, *(f"{seed}: verify finds {kinds}" for _ in kinds)]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_copies_of_a_random_hierarchy(seed: int, tmp_path: Path) -> None:
-    assert check(tmp_path, f"fixed-{seed}") == []
+@pytest.mark.parametrize("seed", ["1-1", "a-6", "a-11", "a-31"])
+def test_copies_of_a_random_hierarchy(seed: str, tmp_path: Path) -> None:
+    assert check(tmp_path, seed) == []
 
 
 @pytest.mark.nightly

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compat import data_type_of, refusal_of
+from ...compat import READS_SHARDS_OF_STRUCTS, data_type_of, refusal_of
 from ...errors import ShardError, UnsupportedError
 from ...format.byte_document import byte_document, inner_codecs
 from ...format.codecs import SERIALIZERS, Bytes, Codec, CodecLike, compose_transposes, parse_codecs
@@ -372,7 +372,7 @@ def codec_names(codecs: Any) -> list[str]:
 
 
 def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return sentences on codecs that the new array does not keep, and on those that other libraries do not have."""
+    """Return sentences on codecs that the new array does not keep, and on codecs and shards that other libraries do not read."""
     names = codec_names(document["codecs"])
     notes = []
     has = {name.removeprefix("numcodecs.") for name in names}
@@ -391,6 +391,11 @@ def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, 
         core = ",".join(dict.fromkeys(name for name in known if name not in _LAYOUT_CODECS))
         notes.append(
             f"zarr-python reads {', '.join(foreign)}, TensorStore and others do not; all read chunks made with --codecs {core}"
+        )
+    if source.dtype.kind == "V" and has_shards(document) and not READS_SHARDS_OF_STRUCTS:
+        what = "raw bytes" if source.dtype.names is None else "structs"
+        notes.append(
+            f"zarr-python before 3.2 reads shards of {what} only with `shardcodec.enable()` or `attach`"
         )
     return tuple(notes)
 
