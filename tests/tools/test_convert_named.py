@@ -45,6 +45,18 @@ def test_zarr_opens_arrays_with_checksums_of_v2(kind: str, tmp_path: Path) -> No
     same(tmp_path / "new")
 
 
+def test_text_that_zarr_decodes_keeps_its_fill_value(tmp_path: Path) -> None:
+    """Its elements were right, and the fill value of the new array was the empty text."""
+    numcodecs = pytest.importorskip("numcodecs")
+    with quiet():
+        how: dict[str, Any] = {"zarr_format": 2, "compressors": numcodecs.BZ2(), "fill_value": "naïve"}
+        old = zarr.create_array(tmp_path / "old", shape=(4,), chunks=(2,), dtype="str", **how)
+        old[:2] = np.array(["a", ""], dtype=object)
+        convert(tmp_path / "old", tmp_path / "new")
+        new = zarr.open_array(tmp_path / "new", mode="r")
+    assert new.fill_value == "naïve" and new[...].tolist() == ["a", "", "naïve", "naïve"]
+
+
 def test_codecs_that_are_not_kept_are_named(tmp_path: Path) -> None:
     """`scale_offset` and `cast_value` were replaced by zstd in silence, and each element took four times the bytes."""
     codecs = pytest.importorskip("zarr.codecs")

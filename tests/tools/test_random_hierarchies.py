@@ -3,7 +3,7 @@
 """500 random hierarchies went through all copies; each difference that no report names is a fault.
 
 Documents that the hierarchy has lost are in its consolidated metadata, or in the copy that `repair` is given: the report must name each of
-them. `tests/random_hierarchies.py` is also a program for longer runs.
+them. `tests/hierarchy_copies.py` is also a program for longer runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 import pytest
-from random_hierarchies import check
+from hierarchy_copies import check
 
 
 @pytest.mark.parametrize("seed", ["1-1", "a-6", "a-11", "a-31"])

@@ -66,7 +66,7 @@ class TextSource(SourceArray):
         return None
 
 
-def string_source_fields(values: Any, strings: Any) -> dict[str, Any]:
+def string_source_fields(values: Any, strings: Any, fill: str = "") -> dict[str, Any]:
     """Return the fields of a source that have to do with its elements: `values` has the shape and perhaps chunks, `strings` the elements."""
     shape = tuple(int(n) for n in values.shape)
     stored = {
@@ -76,7 +76,7 @@ def string_source_fields(values: Any, strings: Any) -> dict[str, Any]:
         "data_type": "string",
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1] * len(shape)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": "",
+        "fill_value": fill,
         "codecs": [{"name": "vlen-utf8"}, {"name": "zstd", "configuration": {"level": 0, "checksum": False}}],
     }
     as_bytes = byte_document(stored)

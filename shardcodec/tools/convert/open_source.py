@@ -427,7 +427,8 @@ def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
     try:
         opened = opened_by_zarr(array)
         if has_text(array.document):
-            return TextSource(array.name, repr(array.folder), **string_source_fields(opened, opened), **known)
+            fields = string_source_fields(opened, opened, str(opened.fill_value or ""))
+            return TextSource(array.name, repr(array.folder), **fields, **known)
         return decoded_source(opened, array.name, array.folder, **known)
     except (ShardError, TypeError, ValueError):
         if array.document.get("zarr_format") == 3:
