@@ -478,15 +478,20 @@ class Stream:
                 self._writers.end()
 
     def _give_up(self, error: BaseException) -> None:
-        """Drop the frames that are not stored because of an error, which then names them."""
-        if self._queue.is_closed:
-            return
-        given_up = self._writers.give_up(self._queue)
-        if given_up and not isinstance(error, StreamError):
-            error.add_note(
-                f"array {self._queue.target.folder!r}: {len(given_up)} frames were taken and are not stored, with the numbers "
-                f"{format_ranges(given_up)}"
-            )
+        """Drop the frames that are not stored because of an error, which then names them; or a second interrupt does."""
+        try:
+            if not self._queue.is_closed:
+                self._writers.give_up(self._queue)
+        except BaseException as later:
+            error = later
+            raise
+        finally:
+            given_up = sorted(self._queue.given_up)
+            if given_up and not isinstance(error, StreamError):
+                error.add_note(
+                    f"array {self._queue.target.folder!r}: {len(given_up)} frames were taken and are not stored, with the numbers "
+                    f"{format_ranges(given_up)}"
+                )
 
     def __enter__(self) -> Self:
         return self

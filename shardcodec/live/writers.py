@@ -127,13 +127,17 @@ class StreamWriters:
 
     def give_up(self, queue: StreamQueue) -> list[int]:
         """Take no further frames of a stream, drop those that wait, and return their numbers when no update is under way."""
-        self._change(lambda: (None, queue.closing(self._memory)))
+        native.load().call_to_its_end(lambda: self._close(queue))
         self._wait_for(lambda: None if queue.n_busy else (True, []), queue)
         return sorted(queue.given_up)
 
+    def _close(self, queue: StreamQueue) -> None:
+        if not queue.is_closed:
+            self._change(lambda: (None, queue.closing(self._memory)))
+
     def end(self) -> None:
         """End the threads, as soon as updates that have begun are finished. It may be called again after an interrupt."""
-        self._is_ending = self._is_abandoned = True
+        native.load().call_to_its_end(self._abandon)
         self._wake_idle()
         try:
             self._threads.__exit__(None, None, None)
@@ -142,6 +146,12 @@ class StreamWriters:
             raise
         finally:
             self._change(self._releasing_memory)
+
+    def _abandon(self) -> None:
+        """Take no further frames: no thread would store those of a stream that a second interrupt has left open."""
+        for queue in self._queues:
+            self._close(queue)
+        self._is_ending = self._is_abandoned = True
 
     @property
     def has_ended(self) -> bool:

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -129,6 +130,42 @@ def test_append_interrupted_at_each_point(
     assert number > 50
 
 
+# From the number of a frame to the frame: texts of fixed length that are not copied, and integers of Python in an unsigned array.
+FRAMES: dict[str, tuple[str, bool, Callable[[int], Any]]] = {
+    "text": ("<U4", False, lambda number: np.full(4, f"f{number}", "<U4")),
+    "bytes": ("S4", False, lambda number: np.full(4, f"f{number}", "S4")),
+    "python": ("uint64", True, lambda number: [(1 << 64) - 1 - number] * 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("positions", [None, ORDER])
+@pytest.mark.parametrize("kind", FRAMES)
+def test_append_of_other_elements_interrupted_at_each_point(
+    tmp_path: Path, kind: str, positions: list[int] | None
+) -> None:
+    """Each frame that counts is stored at its place also where `append` makes other elements of it, or keeps the caller's array."""
+    dtype, copy, frame = FRAMES[kind]
+    for number in itertools.count(1, 3):
+        how: dict[str, Any] = {"shape": (12, 4), "chunks": (1, 4), "shards": (6, 4), "dtype": dtype}
+        array = zarr.create_array(tmp_path / "a", overwrite=True, **how)
+        frames = shardcodec.stream(array, max_delay="1ms", copy=copy, positions=positions)
+        points = Points(number, stop)
+        while frames.position < N_FRAMES:
+            try:
+                with points if frames.position == 1 and not points.is_reached else nullcontext():
+                    frames.append(frame(frames.position))
+            except Stop:
+                pass
+        assert ends(frames.close) == [None]
+        expected = np.array([frame(i) for i in range(N_FRAMES)], dtype)
+        assert (array[...][(positions or list(range(12)))[:N_FRAMES]] == expected).all()
+        if not points.is_reached:
+            break
+    assert number > 30
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["append", "flush", "close"])
 def test_handler_calls_the_stream_at_each_point_of_append(tmp_path: Path, call: str) -> None:
@@ -217,6 +254,48 @@ def test_interrupted_close_names_the_frames_that_are_given_up(tmp_path: Path) ->
         frames.close()
     assert "0-2" in "".join(caught.value.__notes__)
     frames.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+@pytest.mark.filterwarnings("ignore:coroutine")  # a coroutine that an interrupt has not let begin
+def test_second_signal_while_close_gives_up(tmp_path: Path) -> None:
+    """The threads had ended and the stream was open, so that the next `close` waited for ever."""
+    chance, raised, is_on = random.Random(0), 0, False
+
+    def handle(*_: object) -> None:
+        nonlocal raised
+        if is_on:
+            raised += 1
+            if raised < 2:
+                signal.setitimer(signal.ITIMER_REAL, chance.choice([2e-6, 2e-5, 2e-4]))
+            raise Stop
+
+    before, n_twice = signal.signal(signal.SIGALRM, handle), 0
+    try:
+        for _ in range(150):
+            array = zarr.create_array(
+                tmp_path / "a", shape=(12, 4), chunks=(1, 4), dtype="int64", overwrite=True
+            )
+            frames = shardcodec.stream(array, max_delay="60s")
+            frames.append(np.full((3, 4), 7))
+            raised = 0
+            try:
+                is_on = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 1e-3))
+                frames.close()
+            except Stop:
+                pass
+            is_on = False
+            n_twice += raised == 2
+            assert ends(frames.close) == [None]
+            with pytest.raises(ValueError, match="closed"):
+                frames.append(np.full(4, 8))
+    finally:
+        is_on = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert n_twice > 10
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
