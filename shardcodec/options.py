@@ -267,7 +267,7 @@ def check(choices: Choices, *, where: str = "option ") -> dict[str, Any]:
     parsed = {}
     for name, value in choices.items():
         if name not in _PARSERS:
-            raise TypeError(f"shardcodec has no option {name!r}; expected one of {', '.join(NAMES)}")
+            raise TypeError(f"shardcodec has no option {name!r}; expected one of {', '.join(_PARSERS)}")
         if value is None:
             continue
         try:

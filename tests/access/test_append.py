@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import bits, create, ours, random_array, shard_path, zarrs_view
+from helpers import (
+    WORDS,
+    assemble,
+    bits,
+    create,
+    letters_index_nbytes,
+    ours,
+    random_array,
+    shard_path,
+    text_of,
+    zarrs_view,
+)
 from zarr.codecs import ZstdCodec
 
 import shardcodec
@@ -134,6 +145,30 @@ def test_shard_without_chunks_is_deleted(tmp_path: Path) -> None:
     array[:4, :6] = -1
     array[0, 0] = -1
     assert not shard_path(array).exists()
+
+
+def test_a_state_has_its_own_time_if_only_the_index_has_changed(tmp_path: Path) -> None:
+    """The size stays, and the clock of a file system may stand still between two updates: readers saw the old index.
+
+    So an update of the index alone gives the file a time that is not that of the file system's clock, which ctime shows.
+    """
+    shards = {"shape": (4, 4), "index_location": "start"}
+    array = appending(
+        tmp_path, shape=(4, 4), chunks=(2, 2), shards=shards, dtype="uint8", fill_value=46, compressors=None
+    )
+    array[...] = 1
+    first = letters_index_nbytes()
+    # An update of a shard with an inner chunk in its index writes no mark.
+    entries_of_file = [(first, 4), (0, 4), (first + 4, 4), (first + 8, 4)]
+    shard_path(array).write_bytes(assemble(b"".join(WORDS[1:]), entries_of_file, at_start=True))
+    before = shard_path(array).stat()
+    with shardcodec.options(allow_in_index=True):
+        array[:2, 2:] = 46
+    after = shard_path(array).stat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    assert after.st_mtime_ns > before.st_mtime_ns
+    assert after.st_mtime_ns != after.st_ctime_ns
+    assert text_of(zarrs_view(array)[...]) == "one. .... two. tres"
 
 
 def test_file_with_two_hard_links_is_replaced(tmp_path: Path) -> None:

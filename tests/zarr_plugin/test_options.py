@@ -176,6 +176,12 @@ def test_options_are_compared_and_printed_as_values() -> None:
         options.threads = 3  # type: ignore[misc]
 
 
+def test_each_option_has_a_parser() -> None:
+    """An option without one was refused as unknown, in a message that listed it as expected."""
+    different = sorted(set(options_module._PARSERS) ^ set(options_module.NAMES))
+    assert not different, f"_PARSERS of shardcodec/options.py: add or remove {different}"
+
+
 def test_page_has_a_row_for_each_option() -> None:
     """Before the fix, `allow_in_index` had none."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text()
