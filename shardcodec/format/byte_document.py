@@ -291,7 +291,10 @@ def _last_checksum(codecs: Sequence[Any]) -> list[Any]:
 
 
 def _is_sharding(codec: Any) -> bool:
-    return isinstance(codec, Mapping) and codec.get("name") == "sharding_indexed"
+    """Return True for a codec that has codecs of inner chunks; a malformed one is found where codecs are parsed."""
+    how = codec.get("configuration") if isinstance(codec, Mapping) else None
+    has_codecs = isinstance(how, Mapping) and isinstance(how.get("codecs"), list | tuple)
+    return has_codecs and codec.get("name") == "sharding_indexed"
 
 
 def _codec_name(codec: Any) -> str:
@@ -300,7 +303,8 @@ def _codec_name(codec: Any) -> str:
 
 def _first_codec(document: Document) -> str:
     """Return the name of the codec that encodes elements of a data type without a size."""
-    for codec in inner_codecs(document.get("codecs") or ()):
+    codecs = document.get("codecs")
+    for codec in inner_codecs(codecs if isinstance(codecs, list | tuple) else ()):
         if _codec_name(codec) not in ("transpose", "sharding_indexed"):
             return _codec_name(codec)
     return "of an unknown name"

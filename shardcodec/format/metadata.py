@@ -427,6 +427,7 @@ def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dic
         if key not in document:
             wrong(key, "missing required key")
     shape = as_int_tuple(document["shape"], "shape", minimum=0)
+    chunks = as_int_tuple(document["chunks"], "chunks", minimum=1)
     fill = document["fill_value"]
     if name is None:
         assert itemsize is not None
@@ -445,7 +446,7 @@ def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dic
         "node_type": "array",
         "shape": list(shape),
         "data_type": data_type,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(document["chunks"])}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
         "chunk_key_encoding": {
             "name": "v2",
             "configuration": {"separator": key_encoding(document).separator},

@@ -36,6 +36,7 @@ __all__ = [
     "further_members",
     "group_documents",
     "inner_path",
+    "is_2022",
     "is_group",
     "is_own_name",
     "nearest_node",
@@ -49,6 +50,8 @@ __all__ = [
 ]
 
 Document = Mapping[str, Any]
+
+_FORMAT_2022 = "https://purl.org/zarr/spec/protocol/"
 
 # Names beside the shards in the folder of an array.
 DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
@@ -109,12 +112,18 @@ def _problem_of_kind(name: str, document: Document) -> str | None:
     """Return why a document is not of the kind that its name says; None if it may be."""
     zarr_format, is_array = document.get("zarr_format"), "shape" in document or "chunks" in document
     if name == "zarr.json":
-        return "zarr_format: expected 3, got 2" if zarr_format == 2 else None
+        is_known = (type(zarr_format) is int and zarr_format == 3) or is_2022(document)
+        return None if is_known else f"zarr_format: expected 3, got {zarr_format!r}"
     if name == ".zarray" and not is_array:
         return "shape: missing required key"
     if name == ".zgroup" and is_array:
         return "expected the document of a group, got that of an array"
     return None if zarr_format == 2 else f"zarr_format: expected 2, got {zarr_format!r}"
+
+
+def is_2022(document: Document) -> bool:
+    """Return True for the document of a hierarchy of the 2022 format, in which no node has those of Zarr v2 or v3."""
+    return str(document.get("zarr_format")).startswith(_FORMAT_2022)
 
 
 def is_group(document: Document) -> bool:

@@ -38,6 +38,7 @@ from .documents import (
     document_of,
     group_documents,
     inner_path,
+    is_2022,
     is_group,
     nearest_node,
 )
@@ -59,7 +60,6 @@ __all__ = [
 
 Ints = tuple[int, ...]
 
-_FORMAT_2022 = "https://purl.org/zarr/spec/protocol/"
 _PROBLEM_2022 = (
     "a hierarchy of the 2022 format, which only `shardcodec convert` reads; it makes a hierarchy of Zarr v3"
 )
@@ -296,7 +296,7 @@ class ArrayTarget:
     @property
     def is_2022(self) -> bool:
         """True for a hierarchy of the 2022 format, in which no node has the documents of Zarr v2 or v3."""
-        return str(self.document.get("zarr_format")).startswith(_FORMAT_2022)
+        return is_2022(self.document)
 
     @property
     def is_plain(self) -> bool:

@@ -3,7 +3,7 @@
 """Documents of v2 that were exchanged ended `verify` with StopIteration, a scalar with a malformed ``zarr.json`` with TypeError.
 
 The documents of a sound hierarchy are mutated: members are removed, get another type or come twice, texts are cut, documents
-are exchanged. Each tool ends with a report, or with an error of shardcodec that names the place.
+are exchanged; texts and structs have their own parsers. Each tool ends with a report, or with an error of shardcodec that names the place.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ DOCUMENTS = "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"
 # Values of another type or range, in place of a member.
 VALUES: list[Any] = [
     None,
+    "3",
+    [2**70],
+    [-1],
     True,
     0,
     -1,
@@ -66,6 +69,9 @@ def sound(kind: str) -> dict[str, bytes]:
         ] = 1
         group.create_array("inner/scalar", shape=(), chunks=(), dtype="uint8")[...] = 1
         group.create_array("text", shape=(4,), chunks=(2,), dtype="U5")[...] = np.array(list("abcd"))
+        words = np.array(list("abcd"), dtype=object)
+        group.create_array("inner/words", shape=(4,), chunks=(2,), dtype=str)[...] = words
+        group.create_array("struct", shape=(4,), chunks=(2,), dtype=[("a", "<i4"), ("b", "<f8")])[...] = 1
         if "consolidated" in kind:
             zarr.consolidate_metadata(path)
         return {
@@ -170,17 +176,26 @@ def test_wrong_documents_end_no_tool_with_an_error_of_python(files: dict[str, by
         ("v2", {"a/.zarray": "inner/.zgroup", "inner/.zgroup": "a/.zarray"}),
         ("v2", {"inner/plain/.zarray": "a/.zattrs"}),
         ("v3", {"inner/scalar/zarr.json": {"shape": [], "codecs": 3}}),
+        ("v2", {"inner/words/.zarray": {"chunks": 2**70}}),
+        ("v3", {"inner/words/zarr.json": {"codecs": 1.5}}),
+        ("v3", {"inner/zarr.json": {"zarr_format": "3"}}),
+        ("v3", {"zarr.json": {"zarr_format": ""}}),
+        ("v3", {"inner/zarr.json": {"zarr_format": 3.0}}),
     ],
-    ids=["exchanged", "attributes", "scalar"],
+    ids=["exchanged", "attributes", "scalar", "chunks", "codecs", "format", "root", "float"],
 )
-def test_verify_names_a_wrong_document(kind: str, changed: dict[str, Any], tmp_path: Path) -> None:
+def test_tools_name_a_wrong_document(kind: str, changed: dict[str, Any], tmp_path: Path) -> None:
+    old = tmp_path / "old"
     for name, data in sound(kind).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(data)
+        (old / name).parent.mkdir(parents=True, exist_ok=True)
+        (old / name).write_bytes(data)
     for name, new in changed.items():
         stored = sound(kind)
         text = stored[new] if isinstance(new, str) else json.dumps(json.loads(stored[name]) | new).encode()
-        (tmp_path / name).write_bytes(text)
-    report = verify(tmp_path)
+        (old / name).write_bytes(text)
+    report = verify(old)
     named = {one.shard for one in report.shards if one.n_findings}
-    assert any(Path(name).parent.as_posix() in shard for shard in named for name in changed), report.shards
+    folders = {Path(name).parent.as_posix().removeprefix(".") for name in changed}
+    assert any(str(old / folder) in shard for shard in named for folder in folders), report.shards
+    for copied in (convert(old, tmp_path / "a"), repair(old, to=tmp_path / "b")):
+        assert copied.is_complete and folders & {one.name for one in copied.left_arrays if one.is_unreadable}

@@ -332,3 +332,36 @@ def test_missing_value_that_json_does_not_have_keeps_its_mask(kind: str, source:
     json.loads((tmp_path / "new/v/zarr.json").read_text(), parse_constant=pytest.fail)
     with quiet(), xarray.open_zarr(tmp_path / "new", consolidated=False) as new:
         assert new["v"].isnull().values.tolist() == list(map(bool, expected))
+
+
+def test_chunks_that_do_not_exist_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`convert` read each chunk of a nearly empty dataset, and `verify --against` walked its grid: 250,000 shards took minutes."""
+    file = tmp_path / "sparse.h5"
+    struct = np.dtype([("a", "<i4"), ("b", "<f8")])
+    with h5py.File(file, "w") as opened:
+        a = opened.create_dataset("a", shape=(4000,), chunks=(4,), dtype="i4", fillvalue=-1)
+        a[:4], a[400:404], a[3996:] = 1, 2, 3
+        opened.create_dataset("s", shape=(40, 64), maxshape=(None, 64), chunks=(3, 5), dtype=struct)[5, 7] = (
+            1,
+            2,
+        )
+        opened.create_dataset("f", shape=(100, 9), chunks=(7, 2), dtype="f4", fillvalue=np.nan)[50:52, 3:] = 5
+    original, reads = h5py.Dataset.__getitem__, []
+
+    def counted(values: Any, *args: Any, **how: Any) -> Any:
+        reads.append(args)
+        return original(values, *args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(h5py.Dataset, "__getitem__", counted)
+        report = convert(file, tmp_path / "new", shards={"a": (16,), "f": (14, 4)})
+        stored = [one for one in (tmp_path / "new").rglob("*") if one.is_file() and one.name != "zarr.json"]
+        assert report.n_written - report.n_empty == len(stored)
+        assert not verify(tmp_path / "new", against=file).n_findings
+        assert len(reads) < 60
+    with h5py.File(file, "r+") as opened:
+        for name in ("a", "s", "f"):
+            new = zarr.open_array(tmp_path / "new" / name, mode="r")
+            np.testing.assert_array_equal(new[...], opened[name][...])
+        opened["a"][2000:2004] = 5
+    assert verify(tmp_path / "new", against=file).kinds == {"missing shard": 1}

@@ -35,7 +35,7 @@ from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...storage.kinds import is_url, object_at
 from ...transformer.legacy_2022.open import legacy_store, open_2022, open_converted
-from ..documents import DOCUMENTS, encoded_document, is_own_name, node_path, object_name
+from ..documents import DOCUMENTS, encoded_document, is_2022, is_own_name, node_path, object_name
 from ..left_parts import LeftPart
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
 from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects
@@ -185,7 +185,7 @@ def _is_2022(document: str) -> bool:
             hierarchy = json.load(file)
     except (ValueError, RecursionError):
         return False
-    return isinstance(hierarchy, dict) and isinstance(hierarchy.get("zarr_format"), str)
+    return isinstance(hierarchy, dict) and is_2022(hierarchy)
 
 
 def legacy_tree(root: Any, path: str, options: Options, selection: Selection) -> SourceTree:

@@ -22,10 +22,12 @@ from ...storage.kinds import file_above
 from ..left_parts import LeftKind, LeftPart
 from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
 from .source import (
+    Coords,
     Ints,
     ObjectSource,
     SourceArray,
     SourceTree,
+    StoredObjects,
     array_attributes,
     chunks_of_object,
     fields_of,
@@ -112,6 +114,22 @@ _OF_SCALES = frozenset({"CLASS", "NAME"})
 # coordinate of the dimension of its name.
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _NOT_COORDINATE = "_nc4_non_coord_"
+
+
+class _StoredChunks(StoredObjects):
+    """The chunks of a dataset that exist: HDF5 gives the fill value for all others."""
+
+    def __init__(self, values: Any, shape: Ints) -> None:
+        super().__init__(None, None, shape, values.chunks)
+        self._values = values
+
+    def _list(self) -> Coords | None:
+        number = self._values.id.get_num_chunks()
+        if not self.may_list(number):
+            return None
+        places = [self._values.id.get_chunk_info(i).chunk_offset for i in range(number)]
+        coords = np.array(sorted(places), dtype=np.int64).reshape(number, len(self.grid))
+        return coords // np.array(self._values.chunks, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,6 +293,9 @@ def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
         return _Text(name, place, **{**string_source_fields(values, strings), **known}, file=file)
     if fill is not None and kind.names is None:
         known["fill_value"] = fill
+    # a struct has the fill value 0
+    if values.chunks is not None and fill is not None and (kind.names is None or not any(fill.tobytes())):
+        known["stored"] = _StoredChunks(values, shape)
     elements = _Extended.of(values, shape, kind, np.zeros((), kind)[()] if fill is None else fill)
     return _Dataset(name, place, **{**fields_of(values, **known), "values": elements}, file=file)
 

@@ -72,7 +72,7 @@ class StoredObjects:
     All answers are None if the store cannot list, or if many objects exist. The objects are listed once, and again after `forget`.
     """
 
-    def __init__(self, folder: Folder, keys: KeyEncoding, shape: Ints, size: Ints) -> None:
+    def __init__(self, folder: Folder | None, keys: KeyEncoding | None, shape: Ints, size: Ints) -> None:
         self._folder, self._keys, self._shape, self._size = folder, keys, shape, size
         self.grid: Ints = tuple(-(-n // step) for n, step in zip(shape, size, strict=True))
         self.n_grid: int = math.prod(self.grid)
@@ -93,22 +93,26 @@ class StoredObjects:
         with self._turn:
             self._is_listed, self._listed = False, None
 
+    def may_list(self, number: int) -> bool:
+        """Return True if so few objects of the grid exist that a list of them is of use."""
+        return LEAST_GRID <= self.n_grid < 2**62 and number <= max(MAX_LISTED, self.n_grid // LISTED_DIVISOR)
+
     def _list(self) -> Coords | None:
+        assert self._folder is not None and self._keys is not None
         store, prefix = self._folder.store, self._folder.prefix
         # the objects of a view have other keys in its store
-        if not LEAST_GRID <= self.n_grid < 2**62 or self._folder.base is not None:
+        if not self.may_list(0) or self._folder.base is not None:
             return None
         left: list[LeftFolder] = []
         keys = store.listed(prefix, with_folders=True, all_of_them=True, left=left)
         if keys is None:
             return None
-        most = max(MAX_LISTED, self.n_grid // LISTED_DIVISOR)
         positions: list[Ints] = []
         for key in keys:  # a folder in the place of an object is an error of its read
             coords = self._keys.coords(key.removeprefix(prefix).rstrip("/"), len(self.grid))
             if coords is not None and all(i < n for i, n in zip(coords, self.grid, strict=True)):
                 positions.append(coords)
-                if len(positions) > most:
+                if not self.may_list(len(positions)):
                     return None
         if any(folder.error is not None for folder in left):  # reads of what it may have are errors
             return None
