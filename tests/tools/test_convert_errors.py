@@ -134,8 +134,12 @@ def test_invalid_metadata_are_named(
     zarr.create_group(tmp_path / "old", zarr_format=zarr_format)
     source(tmp_path / "old" / "x", zarr_format=zarr_format)
     (tmp_path / "old" / "x" / name).write_text(text)
-    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
+    assert run(["convert", "--fail-fast", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
     assert str(tmp_path / "old" / "x") in capsys.readouterr().err
+    # one object stops nothing: by default the array is left out, and the report names it
+    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 1
+    assert str(tmp_path / "old" / "x") in capsys.readouterr().out
+    assert not (tmp_path / "new" / "x").exists()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_invalid_attributes_are_no_wrong_argument(
     source(tmp_path / "old" / "x", zarr_format=2)
     for place in (tmp_path / "old" / "x", tmp_path / "old"):
         (place / ".zattrs").write_bytes(text if isinstance(text, bytes) else text.encode())
-        assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
+        assert run(["convert", "--fail-fast", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
         told = capsys.readouterr().err
         assert ".zattrs" in told and f" {place}: " in told
         (place / ".zattrs").unlink()
@@ -167,7 +171,7 @@ def test_invalid_members_are_named_and_not_copied(
     source(tmp_path / "old" / "x")
     path = tmp_path / "old" / "x" / "zarr.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {member: value}))
-    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
+    assert run(["convert", "--fail-fast", str(tmp_path / "old"), str(tmp_path / "new")]) == 3
     told = capsys.readouterr().err
     assert str(tmp_path / "old" / "x") in told and member in told
     assert not (tmp_path / "new").exists()
