@@ -71,8 +71,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 def check_argument(name: str, value: object, kind: Any) -> None:
     """Check one argument against a type, as `checked` does."""
-    rule = _rule(kind)
-    if rule is not None:
+    if type(value) is not kind and (rule := _rule(kind)) is not None:
         rule.check(name, value)
 
 
@@ -107,8 +106,9 @@ class _Rule(NamedTuple):
     words: tuple[object, ...]
 
     def check(self, name: str, value: object) -> None:
-        if any(test(value) for test in self.tests):
-            return
+        for test in self.tests:
+            if test(value):
+                return
         is_other_word = any(type(value) is type(word) for word in self.words)
         raise (ValueError if is_other_word else TypeError)(
             f"{name}: expected {self.expected}, got {show(value)}"

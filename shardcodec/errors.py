@@ -10,8 +10,7 @@ unchanged; a failed allocation is a `MemoryError`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Self
 
 __all__ = [
@@ -237,16 +236,22 @@ class StreamFullError(StreamError):
 _NO_CLIENTS = frozenset({"builtins", "numcodecs", "numpy", "shardcodec", "zarr"}) | sys.stdlib_module_names
 
 
-@contextmanager
-def as_os_error(place: str = "") -> Iterator[None]:
-    """Raise an error of the client of a store as an `OSError`, as `os_error_of` returns it."""
-    try:
-        yield
-    except Exception as error:
-        translated = os_error_of(error, place)
-        if translated is error:
-            raise
-        raise translated from error
+class as_os_error:  # noqa: N801
+    """Raise an error of the client of a store as an `OSError`, as `os_error_of` returns it; `name` returns what was read."""
+
+    __slots__ = ("_arguments", "_name")
+
+    def __init__(self, name: Callable[..., str] = str, *arguments: Any) -> None:
+        self._name, self._arguments = name, arguments
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception):
+            return
+        translated = os_error_of(error, self._name(*self._arguments))
+        if translated is not error:
+            raise translated from error
 
 
 def os_error_of(error: Exception, place: str = "") -> Exception:

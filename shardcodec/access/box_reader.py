@@ -22,7 +22,7 @@ import numpy as np
 from .. import native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from ..errors import ShardError, ShardFileError, as_os_error
-from ..format.metadata import KeyEncoding, json_object
+from ..format.metadata import KeyEncoding, encoded_document, json_object
 from ..options import Options
 from ..storage import file_systems
 from ..storage.budget import MAX_GAP_NBYTES
@@ -98,7 +98,7 @@ class SpareDocuments:
         if own is not None:
             return stored
         document, self.taken[key] = known
-        return json.dumps(document, indent=2).encode()
+        return encoded_document(document)
 
 
 # The kinds of nodes of Zarr v3; in Zarr v2 the names of the documents differ.
@@ -183,11 +183,11 @@ class Folder:
     def stored(self, key: str) -> bytes | None:
         """Return all of an object in the store; None if it does not exist."""
         if self.base is not None:
-            with as_os_error(self.store.describe(key)):
+            with as_os_error(self.store.describe, key):
                 buffer = on_zarrs_loop(self.base.get(key, prototype=default_buffer_prototype()))
             return None if buffer is None else bytes(buffer.to_bytes())
         try:
-            with as_os_error(self.store.describe(key)):
+            with as_os_error(self.store.describe, key):
                 answer = self.store.wait(self.store.get(key))
         except ShardFileError as error:
             if error.context.get("kind") != "folder":

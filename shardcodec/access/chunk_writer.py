@@ -30,7 +30,7 @@ from ..storage import file_systems, locks
 from ..storage.file_systems import OpenFile
 from ..storage.files import check_name
 from ..storage.staging import staging_for
-from ..storage.whole_file import sync_documents
+from ..storage.synced_documents import sync_documents
 from .inner_chunks import (
     as_array,
     as_chunks,

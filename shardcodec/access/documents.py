@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..format.dtypes import as_dtype, fill_bytes, fill_from_document, fill_scalar, fill_to_json
-from ..format.metadata import json_object
+from ..format.metadata import encoded_document, json_object
 from ..format.ml_types import ML_NBYTES, ml_name
 from ..options import Options
 from ..storage.replace import replace
@@ -80,14 +80,14 @@ class _DocumentMaker:
     async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
         store, key = self._folder.store, self._folder.prefix + self._name
         path = store.path(key)
-        data = stored[0].data if path is None else _content(path)
-        changed = self._change(None if data is None else json_object(bytes(data), store.describe(key)))
+        old = stored[0].data if path is None else _content(path)
+        changed = self._change(None if old is None else json_object(bytes(old), store.describe(key)))
         try:
-            text = json.dumps(changed, indent=2)
+            data = encoded_document(changed)
         except (TypeError, ValueError) as error:
             raise type(error)(f"array {self._folder!r}: expected values that JSON has: {error}") from error
-        self.document = json.loads(text)  # as others read it: a tuple is a list
-        return Outcome([text.encode()])
+        self.document = json.loads(data)  # as others read it: a tuple is a list
+        return Outcome([data])
 
 
 class _Bytes:

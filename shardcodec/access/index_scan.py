@@ -423,7 +423,7 @@ def _look(shard: P, chain: Chain, options: Options, examine: Examine | None) -> 
             view.close()
 
     try:
-        with as_os_error(shard.name):
+        with as_os_error(str, shard.name):
             return retry(look, shard.place.path)
     except ShardError as error:
         return ShardIndex(shard, nbytes, entries, with_key(error, chain, shard.name))

@@ -380,7 +380,7 @@ class RemoteObject(RemoteShard):
         if not nbytes:
             return b""
         try:
-            with as_os_error(self._store.describe(self._key)):
+            with as_os_error(self._store.describe, self._key):
                 answer = on_zarrs_loop(self._store.get_range(self._key, offset, offset + nbytes, self._state))
         except ObjectChanged:
             answer = None
@@ -411,7 +411,7 @@ def open_object(store: Store, key: str) -> OpenedShard | None:
     """
     if not store.is_near:
         try:
-            with as_os_error(store.describe(key)):
+            with as_os_error(store.describe, key):
                 return RemoteObject(store, key, int(on_zarrs_loop(store.size(key))))
         except FileNotFoundError:
             return None

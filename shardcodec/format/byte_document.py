@@ -21,6 +21,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from ..errors import ShardError, UnsupportedError
 from .checks import bounded_depth, parse_named, show, within
 from .codecs import COMPRESSORS, SERIALIZERS, Codec, Filter, RegistryPackBits, Sharding, parse_codecs
 from .dtypes import DType, fill_from_json, parse_data_type
-from .metadata import TEXT_CODECS, document_in_v3, has_text, parse_document
+from .metadata import TEXT_CODECS, ArrayLayout, document_in_v3, has_text, parse_document
 from .ml_types import COMPLEX_NBYTES, ML_NBYTES, ml_bits, ml_dtype, ml_kind
 from .spec import ChainSpec
 
@@ -73,6 +74,16 @@ class ByteDocument:
     data_type: str | None = None
     codec: str | None = None
     has_fill: bool = True
+
+    @cached_property
+    def layout(self) -> ArrayLayout:
+        """Shape, grid, data type, fill value and codecs of `document`."""
+        return parse_document(self.document)
+
+    @cached_property
+    def chain(self) -> ChainSpec:
+        """The encoding of a chunk of `document`."""
+        return ChainSpec.from_metadata(self.document)
 
     @property
     def is_foreign(self) -> bool:
@@ -141,13 +152,14 @@ def byte_document(document: Document) -> ByteDocument:
                 stored, _with_any_size(with_data_type), name, _first_codec(stored), has_fill=False
             )
         has_fill = fill is not None
-    parse_document(with_data_type)
+    found = ByteDocument(stored, with_data_type, name, has_fill=has_fill)
+    _ = found.layout
     try:
-        ChainSpec.from_metadata(with_data_type)
+        _ = found.chain
     except UnsupportedError as error:
         codec = str(error.codec or error.message)
-        return ByteDocument(stored, _with_any_size(with_data_type), name, codec, has_fill)
-    return ByteDocument(stored, with_data_type, name, has_fill=has_fill)
+        return replace(found, document=_with_any_size(with_data_type), codec=codec)
+    return found
 
 
 def _with_elements(document: Document, name: str, fill: bytes) -> Document:

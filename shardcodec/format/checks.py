@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ContextDecorator
 from typing import Any, NoReturn
 
 from ..arguments import show
@@ -90,13 +90,17 @@ class within:  # noqa: N801
         raise type(error)(_place(full, reason), path=full, reason=reason, **numbers) from error.__cause__
 
 
-@contextmanager
-def bounded_depth(what: str) -> Iterator[None]:
+class bounded_depth(ContextDecorator):  # noqa: N801
     """Raise `SpecError` if metadata is nested beyond Python's recursion limit."""
-    try:
-        yield
-    except RecursionError:
-        raise SpecError(f"{what}: nested too deeply, beyond Python's recursion limit") from None
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RecursionError):
+            raise SpecError(f"{self._what}: nested too deeply, beyond Python's recursion limit") from None
 
 
 def as_int(value: object, path: str, *, minimum: int | None = None, maximum: int | None = None) -> int:
@@ -120,6 +124,8 @@ def as_int(value: object, path: str, *, minimum: int | None = None, maximum: int
 
 def as_items(value: object, path: str) -> tuple[Any, ...]:
     """Return the items of a JSON array or of a tuple, which zarr's dictionaries contain."""
+    if isinstance(value, list | tuple):
+        return tuple(value)
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         wrong(path, f"expected an array, got {show(value)}", actual=value)
     return tuple(value)
@@ -146,7 +152,7 @@ def as_chunk_shape(value: object, itemsize: int, path: str) -> tuple[int, ...]:
 
 def as_mapping(value: object, path: str) -> Mapping[str, Any]:
     """Return ``value`` if it is a JSON object."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict | Mapping):
         wrong(path, f"expected an object, got {show(value)}", actual=value)
     return value
 

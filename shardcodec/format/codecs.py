@@ -294,7 +294,7 @@ def _parse_index_codecs(data: object) -> tuple[Codec, ...]:
 
 def _check_index_codec(item: object, path: str) -> None:
     """Refuse a codec that is not in `_INDEX_CODECS`; leave malformed items to `parse_codecs`."""
-    name = item.get("name") if isinstance(item, Mapping) else getattr(item, "json_name", item)
+    name = item.get("name") if isinstance(item, dict | Mapping) else getattr(item, "json_name", item)
     if not isinstance(name, str) or name in _INDEX_CODECS:
         return
     reason = f"expected a codec of fixed size for an index ({', '.join(_INDEX_CODECS)})"
@@ -317,7 +317,8 @@ def resolve_codecs(codecs: Sequence[Codec], shape: Shape, dtype: DType, path: st
     last: tuple[Codec, ...] = ()
     nbytes: int | None = math.prod(shape) * dtype.itemsize
     for i, codec in enumerate(codecs):
-        check_filters((*filters.values(), *last), codec, f"{path}[{i}].configuration")
+        if filters:
+            check_filters((*filters.values(), *last), codec, f"{path}[{i}].configuration")
         with within(f"{path}[{i}].configuration"):
             codec = codec.resolve(shape, dtype)
             if isinstance(codec, Shuffle):

@@ -19,6 +19,7 @@ Source: Zarr v3 core specification 3.1, "Array metadata" and "Chunk key encoding
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -73,6 +74,7 @@ __all__ = [
     "KeyEncoding",
     "UserMetadata",
     "document_in_v3",
+    "encoded_document",
     "has_objects",
     "has_text",
     "json_object",
@@ -81,6 +83,9 @@ __all__ = [
     "parse_document",
     "spec_of",
 ]
+
+# Characters of a member whose indented text is kept.
+MAX_MEMBER = 1 << 12
 
 Edges = tuple[tuple[int, ...], ...]
 
@@ -130,6 +135,24 @@ def json_object(stored: bytes, name: str) -> Mapping[str, Any]:
             return as_mapping(json.loads(stored), "")
     except ValueError as error:
         raise SpecError(f"{name}: expected JSON, got invalid text: {error}", path="") from error
+
+
+def encoded_document(document: Mapping[str, Any]) -> bytes:
+    """Return a document as it is stored: indented by two spaces, as zarr does it.
+
+    Python indents with a call for each value, so members that are equal in many documents, as the codecs are, are indented once.
+    """
+    members = [f"  {json.dumps(name)}: {_member(json.dumps(value))}" for name, value in document.items()]
+    return ("{\n" + ",\n".join(members) + "\n}" if members else "{}").encode()
+
+
+def _member(text: str) -> str:
+    return _indented(text) if len(text) <= MAX_MEMBER else _indented.__wrapped__(text)
+
+
+@functools.lru_cache(256)
+def _indented(text: str) -> str:
+    return json.dumps(json.loads(text), indent=2).replace("\n", "\n  ")  # a string of JSON has no line break
 
 
 def parse_array(metadata: object) -> ArrayLayout:

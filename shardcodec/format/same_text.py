@@ -25,9 +25,9 @@ MAX_CHARACTERS = 1 << 18  # a grid may list the sizes of a million chunks
 
 def _text_of(document: object) -> str | None:
     """Return the text of a document without its attributes; None if it is too long, or has values that JSON does not have."""
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict | Mapping):
         return None
-    if isinstance(document.get("attributes"), Mapping):
+    if isinstance(document.get("attributes"), dict | Mapping):
         document = {**document, "attributes": {}}
     try:
         text = json.dumps(document)

@@ -298,7 +298,7 @@ class ChainSpec(Readable):
         """Size of the decoded chunk in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    @property
+    @cached_property
     def serializer(self) -> Bytes | RegistryPackBits | Sharding:
         """The array -> bytes codec."""
         return next(codec for codec in self.codecs if codec.kind == "array -> bytes")  # type: ignore[return-value]

@@ -247,6 +247,11 @@ class FileStore(Store):
         """Return the folder for temporary files of this object; None if there is none."""
         return staging_for(self.source(key)) if isinstance(self._base, str) else staging_folder(self.root)
 
+    def sync(self, keys: Sequence[str]) -> None:
+        from .synced_documents import sync_documents  # few programs need it
+
+        sync_documents(object_names.in_real_folders([self.source(key) for key in keys]))
+
     def is_link(self, key: str) -> bool:
         """Return True if the file is a symbolic link: an erase removes the link, and so changes the object's lock name."""
         return os.path.islink(self.source(key))
@@ -358,11 +363,7 @@ class FileStore(Store):
                     appeared = await runner.call(_put_all, work, options, inline=inline)
                 file_systems.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
-                    from .whole_file import sync_documents  # few programs need it
-
-                    await runner.call(
-                        sync_documents, [replacement.name for replacement in locked], inline=False
-                    )
+                    await runner.call(self.sync, [replacement.key for replacement in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more
             return Outcome(remaining=replacements, pause=contest.patience.pause(error))
         if not appeared:

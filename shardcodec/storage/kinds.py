@@ -20,10 +20,9 @@ from ..compat import ObjectStore, StorePath, on_zarrs_loop, store_by_fsspec, unw
 from ..compat import Store as AnyStore
 from . import object_names
 from .files import BytesStore, FileStore, MemoryStore, check_name, introduce_files, is_introduced
-from .staging import staging_for
 from .store import Store, check_store_writable
 from .waiting import in_thread
-from .whole_file import put_file, sync_documents
+from .whole_file import put_file
 
 __all__ = [
     "ZIP_SUFFIXES",
@@ -511,9 +510,9 @@ def put_object(
         blocks,
         sync=sync,
         may_replace=may_replace,
-        staging=staging_for(path),
+        staging=store.staging(key),
         before_commit=before_store,
     ):
         raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
     if sync:
-        sync_documents([os.path.realpath(path)])
+        store.sync([key])

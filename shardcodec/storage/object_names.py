@@ -22,7 +22,7 @@ from pathlib import PurePath
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .. import native
-from ..compat import memory_identity, on_zarrs_loop, unwrap
+from ..compat import is_zarrs_loop, memory_identity, on_zarrs_loop, submit, unwrap
 from ..errors import as_os_error
 from .waiting import call_each
 
@@ -34,6 +34,7 @@ __all__ = [
     "file_names",
     "folders_above",
     "holders_of",
+    "in_real_folders",
     "index_names",
     "lies_below",
     "lies_in",
@@ -162,10 +163,15 @@ _tokens = ByIdentity(lambda _: next(_count))
 
 def real_paths(paths: Sequence[str]) -> list[str]:
     """Resolve symbolic links; each folder is resolved once, because a write has many files in few folders."""
+    return call_each(_real_file, in_real_folders(paths))
+
+
+def in_real_folders(paths: Sequence[str]) -> list[str]:
+    """Resolve symbolic links in the folders of files, but not files that are links."""
     splits = [os.path.split(path) for path in paths]
     folders = list(dict.fromkeys(folder for folder, _ in splits))
     real = dict(zip(folders, call_each(_real_folder, folders), strict=True))
-    return call_each(_real_file, [f"{real[folder].rstrip('/')}/{name}" for folder, name in splits])  # "/" too
+    return [f"{real[folder].rstrip('/')}/{name}" for folder, name in splits]  # "/" too
 
 
 def _real_file(path: str) -> str:
@@ -231,7 +237,8 @@ def zarr_keys(base: Any, prefix: str, left: list[LeftFolder] | None = None) -> I
         left.append(LeftFolder(prefix.rstrip("/"), error))
     finally:
         if hasattr(listed, "aclose"):
-            on_zarrs_loop(end())
+            # the collector of garbage may close this generator in any thread, also in that of the loop
+            (submit if is_zarrs_loop() else on_zarrs_loop)(end())
 
 
 async def _page(keys: Any) -> list[str]:

@@ -352,6 +352,9 @@ class Store(ABC):
         """Return True if a symbolic link leads to the object."""
         return False
 
+    def sync(self, keys: Sequence[str]) -> None:  # noqa: B027 - what a request has stored is on disk
+        """Wait until files that were stored, and the documents above them, are on disk."""
+
     # ---- names of objects
 
     @abstractmethod

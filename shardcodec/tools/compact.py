@@ -19,7 +19,7 @@ from ..access.shard_layout import ShardLayout, shard_layout
 from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter, replace_chunks
 from ..arguments import checked
-from ..errors import ShardError
+from ..errors import ShardError, as_os_error
 from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
 from ..storage.kinds import placed_options
@@ -228,8 +228,11 @@ class ShardPacker:
                 failed = replace(failed, nbytes=view.nbytes)
                 if isinstance(found, ShardError):
                     raise found
-                return ShardOutcome(failed.nbytes, self._pack(shard, view, found, failed))
-            except ShardError as error:
+                with as_os_error(str, shard.name):
+                    return ShardOutcome(failed.nbytes, self._pack(shard, view, found, failed))
+            except (ShardError, OSError) as error:
+                if self._to is not None and not isinstance(error, ShardError):
+                    raise  # of the new hierarchy; in place, the store may refuse this object alone
                 return ShardOutcome(failed.nbytes, replace(failed, detail=str(error)))
 
     def _find(

@@ -18,6 +18,7 @@ from typing import Any
 from ..access.box_reader import Folder, SpareDocuments, folder_at
 from ..compat import StorePath
 from ..errors import SpecError, UnsupportedError
+from ..format.metadata import encoded_document
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, zip_at
 from ..storage.store import LeftFolder
 
@@ -32,7 +33,6 @@ __all__ = [
     "consolidated",
     "consolidated_nodes",
     "document_of",
-    "encoded_document",
     "further_members",
     "group_documents",
     "inner_path",
@@ -513,11 +513,6 @@ def parsed(stored: bytes | None) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
-
-
-def encoded_document(document: Any) -> bytes:
-    """Return a document as it is stored."""
-    return json.dumps(document, indent=2).encode()
 
 
 # ---------------------------------------------------------------- the names that a tool writes

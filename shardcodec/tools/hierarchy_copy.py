@@ -19,12 +19,13 @@ from typing import Any
 from ..access.box_reader import Folder
 from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
+from ..format.metadata import encoded_document
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.kinds import is_url, object_at, put_object
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
-from .documents import DOCUMENTS, encoded_document, node_path, with_consolidated
+from .documents import DOCUMENTS, node_path, with_consolidated
 from .left_parts import LeftPart
 from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
 from .other_objects import ObjectCounts, OtherObjects

@@ -423,13 +423,18 @@ class NewHierarchy:
     # ---- documents
 
     def write_documents(self, nodes: Mapping[str, StoredDocuments], *, may_replace: bool) -> None:
-        """Write the documents of nodes, by path and name, durably; the deepest nodes first, the root last."""
+        """Write the documents of nodes, by path and name, durably; the deepest nodes first, and the root when all others are on disk."""
         if self.path is not None and file_systems.loses_locks(self.path):
             remove_lock_folders(self.path)
-        for node in sorted(nodes, key=lambda path: (-path.count("/") - bool(path), path)):
-            for name in sorted(nodes[node], reverse=True):
-                path = f"{node}/{name}" if node else name
-                self.put(path, nodes[node][name], durable=True, may_replace=may_replace)
+        below = sorted(filter(None, nodes), key=lambda path: (-path.count("/"), path))
+        for group in (below, [""] if "" in nodes else []):
+            names = [
+                f"{node}/{name}".lstrip("/") for node in group for name in sorted(nodes[node], reverse=True)
+            ]
+            for name in names:
+                node, _, document = name.rpartition("/")
+                self.put(name, nodes[node][document], durable=False, may_replace=may_replace)
+            self.root.store.sync([self.root.prefix + name for name in names])
 
 
 def _has_files(folder: str) -> bool:

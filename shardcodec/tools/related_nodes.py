@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, TypeGuard
 from ..access.box_reader import Folder
 from ..errors import SpecError
 from ..format.attributes import DIMENSIONS
+from ..format.metadata import encoded_document
 from .documents import (
     Document,
     StoredDocuments,
     array_documents,
     document_of,
-    encoded_document,
     is_group,
     parsed,
 )

@@ -18,6 +18,7 @@ from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..errors import ConflictError, ShardFormatError, UnsupportedError
 from ..format.spec import ShardSpec
+from .backup import old_object
 from .chunk_check import ChunkCheck, Level
 from .damage.index_layout import Entries, is_absent
 from .damage.index_search import IndexStatus, StoredIndex
@@ -219,13 +220,17 @@ def stored_runs(
     ------
     UnsupportedError
         An inner chunk is larger than the memory for it.
+    UnreadableObject
+        The old shard cannot be read.
     """
     wanted = places[positions]
     for run in runs(wanted, share.block_nbytes):
         coords = [coordinates(position, grid_shape) for position in positions[run]]
         nbytes = int(wanted[run, 1].sum())
         share.check_fits(name, f"inner chunk {coords[0]}", nbytes)
-        yield coords, wanted[run, 1], read(int(wanted[run.start, 0]), nbytes)
+        with old_object():
+            data = read(int(wanted[run.start, 0]), nbytes)
+        yield coords, wanted[run, 1], data
 
 
 def write_others(writer: ChunkSink, chunks: Iterable[tuple[int, Any]]) -> None:

@@ -22,7 +22,7 @@ from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
 from ..errors import ShardError, SpecError, UnsupportedError, as_os_error
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
-from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding, parse_document
+from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
@@ -497,7 +497,7 @@ def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
         return replace(target, problem=_PROBLEM_2022)
     try:
         parsed = byte_document(document)
-        layout = parse_document(parsed.document)
+        layout = parsed.layout
         target = replace(target, layout=layout, keys=key_encoding(document), bytes=parsed)
         spec = _spec(parsed)
     except ShardError as error:
@@ -514,7 +514,7 @@ def array_target(name: str, folder: Folder, document: Document) -> ArrayTarget:
 
 def _spec(parsed: ByteDocument) -> ShardSpec | None:
     """Return the encoding of the shards; None if the array is not sharded."""
-    chain = ChainSpec.from_metadata(parsed.document)
+    chain = parsed.chain
     if chain.sharding is not None:
         return ShardSpec.from_chain(chain)
     is_moved = parsed.data_type is not None and parsed.stored.get("zarr_format") == 3
@@ -680,7 +680,7 @@ def _single(array: ArrayTarget, rest: str) -> ArrayTarget:
 def _check_exists(folder: Folder, key: str) -> None:
     """Raise `FileNotFoundError` if an object does not exist."""
     try:
-        with as_os_error(folder.store.describe(key)):
+        with as_os_error(folder.store.describe, key):
             folder.store.wait(folder.store.size(key))
     except FileNotFoundError:
         raise FileNotFoundError(f"shard {folder.store.describe(key)!r} does not exist") from None
@@ -693,7 +693,7 @@ def lasting_state(store: Store, key: str) -> str | None:
         return states[0]
     if not store.has_lasting_states:
         return None
-    with as_os_error(store.describe(key)):
+    with as_os_error(store.describe, key):
         answer = store.wait(store.get_range(key, 0, 1))
     return (
         None if answer is None or answer.nbytes is None else store.lasting_state(answer.nbytes, answer.state)

@@ -8,7 +8,8 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .documents import encoded_document, parsed
+from ..format.metadata import encoded_document
+from .documents import parsed
 
 __all__ = ["DATA_SET", "MendedObject", "mended_data_set"]
 

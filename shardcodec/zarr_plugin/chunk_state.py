@@ -24,7 +24,7 @@ from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, on_zarrs_loop
 from ..errors import UnsupportedError
 from ..format.byte_document import byte_document
-from ..format.spec import ChainSpec, ShardSpec
+from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
 from ..storage.files import check_name
@@ -183,7 +183,7 @@ class _RegionScan:
         self._store, _ = locate(self._target)
         self._name = store_of(self._target.store).describe(self._target.path)
         metadata = array.metadata
-        spec = ChainSpec.from_metadata(byte_document(metadata.to_dict()).document)
+        spec = byte_document(metadata.to_dict()).chain
         if spec.sharding is None or not is_regular(metadata):
             raise UnsupportedError(f"array {self._name}: expected shards on a regular grid")
         shard = ShardSpec.from_chain(spec)

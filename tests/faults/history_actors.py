@@ -174,7 +174,10 @@ class Job:
             return False
         from obstore.exceptions import BaseError
 
-        return isinstance(error, BaseError | shardcodec.GroupWriteError)
+        # the tools raise an error of a client as an OSError
+        return isinstance(error, BaseError | shardcodec.GroupWriteError) or isinstance(
+            error.__cause__, BaseError
+        )
 
     @contextmanager
     def tries(self) -> Iterator[None]:

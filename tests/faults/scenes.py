@@ -21,7 +21,7 @@ from zarr.codecs import ShardingCodec
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import whole_file
+from shardcodec.storage import synced_documents
 
 __all__ = [
     "LARGE",
@@ -211,8 +211,8 @@ def with_fault(scene: Scene, n: int, action: str, value: int = 0) -> tuple[int, 
 
 def as_in_a_new_process() -> None:
     """Forget which documents and folders an earlier write has synced."""
-    whole_file._documents.clear()
-    whole_file._folders.clear()
+    synced_documents._documents.clear()
+    synced_documents._folders.clear()
 
 
 def failing(scene: Scene, n: int, action: str, value: int, calls: list[str]) -> tuple[int, bytes]:

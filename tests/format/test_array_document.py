@@ -1,4 +1,4 @@
-# test_array_document.py - the .zarray of Zarr v2, read as the layout of an array
+# test_array_document.py - the .zarray of Zarr v2, read as the layout of an array, and documents as text
 # SPDX-License-Identifier: MIT
 """Values are compared with those that zarr reads from the same document; malformed documents are refused with their place."""
 
@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardcodec import SpecError, UnsupportedError
 from shardcodec.format.codecs import Blosc, Bytes, Crc32c, Transpose, Zlib
-from shardcodec.format.metadata import KeyEncoding, key_encoding, parse_document
+from shardcodec.format.metadata import KeyEncoding, encoded_document, key_encoding, parse_document
 from shardcodec.format.spec import ChainSpec
 
 NESTED = [["a", ">i2"], ["b", [["c", "|S3"], ["d", ">c8"]]]]
@@ -214,3 +216,17 @@ def test_deeply_nested_type_is_refused() -> None:
     document = zarray() | {"dtype": dtype}
     with pytest.raises(SpecError, match="nested too deeply"):
         ChainSpec.from_metadata(document)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+@given(st.dictionaries(st.text(), values, max_size=6), st.booleans())
+def test_encoded_document_is_what_json_indents(document: dict[str, Any], is_long: bool) -> None:
+    if is_long:
+        document["sizes"] = list(range(2000))  # a member that is not kept
+    for _ in range(2):
+        assert encoded_document(document) == json.dumps(document, indent=2).encode()

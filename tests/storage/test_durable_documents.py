@@ -17,7 +17,7 @@ from helpers import create, ours
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, native
-from shardcodec.storage import whole_file
+from shardcodec.storage import synced_documents
 from shardcodec.tools import convert
 
 
@@ -40,7 +40,7 @@ class Syncs(list[str]):
 @pytest.fixture
 def syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Syncs:
     found = Syncs(tmp_path)
-    monkeypatch.setattr(whole_file, "native", engine_with(found.note))
+    monkeypatch.setattr(synced_documents, "native", engine_with(found.note))
     return found
 
 
@@ -120,7 +120,7 @@ def test_new_folder_with_the_inode_of_a_removed_one_is_synced(
             return os.stat_result((found.st_mode, 77, *found[2:]))
         return found
 
-    monkeypatch.setattr(whole_file.os, "stat", same_inode)
+    monkeypatch.setattr(synced_documents.os, "stat", same_inode)
     group = zarr.create_group(tmp_path / "root")
     with shardcodec.options(durability="fsync"):
         create(group.store, name="array")[1, 1] = 1
@@ -162,7 +162,7 @@ def test_a_failed_sync_is_an_error_and_is_made_again(tmp_path: Path, monkeypatch
         calls.append(path)
         raise OSError(5, "Input/output error", path)
 
-    monkeypatch.setattr(whole_file, "native", engine_with(fail))
+    monkeypatch.setattr(synced_documents, "native", engine_with(fail))
     for _ in range(2):
         with shardcodec.options(durability="fsync"), pytest.raises(OSError, match="Input"):
             array[1, 1] = 1
@@ -171,14 +171,14 @@ def test_a_failed_sync_is_an_error_and_is_made_again(tmp_path: Path, monkeypatch
 
 def test_folders_of_other_users_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = create(tmp_path / "array")
-    real = whole_file.native.load().sync_path
+    real = synced_documents.native.load().sync_path
 
     def sync(path: str) -> None:
         if not path.startswith(str(tmp_path / "array")):
             raise PermissionError(13, "Permission denied", path)
         real(path)
 
-    monkeypatch.setattr(whole_file, "native", engine_with(sync))
+    monkeypatch.setattr(synced_documents, "native", engine_with(sync))
     with shardcodec.options(durability="fsync"):
         array[1, 1] = 1
     assert ours(tmp_path / "array")[1, 1] == 1

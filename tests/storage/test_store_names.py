@@ -11,7 +11,9 @@ from __future__ import annotations
 import gc
 import itertools
 import struct
+import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +250,27 @@ def test_threads_writing_to_one_icechunk_store_do_not_deadlock() -> None:
         """
     )
     assert result.stdout == "done\n", result.stderr
+
+
+def test_list_that_is_collected_in_the_thread_of_the_loop_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector of garbage closed the rest of a list in the thread of zarr's loop, which cannot wait for itself: `SyncError`."""
+    ended = threading.Event()
+
+    class Listing(zarr.storage.MemoryStore):
+        async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+            try:
+                for n in range(10_000):
+                    yield f"{prefix}{n}"
+            finally:
+                ended.set()
+
+    async def drop(keys: list[Iterator[str]]) -> None:
+        keys.clear()
+
+    errors: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+    keys = [object_names.zarr_keys(Listing(), "a/")]
+    assert next(keys[0]) == "a/0"
+    sync(drop(keys))
+    assert ended.wait(10)
+    assert errors == []

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import as_user, python_environment, quiet
+from zarr.storage import MemoryStore, WrapperStore
 
 from shardcodec.cli.app import run
 from shardcodec.errors import as_os_error
@@ -147,7 +148,10 @@ def test_errors_of_clients_of_stores_become_os_errors() -> None:
         pass
 
     RefusedError.__module__ = "icechunk.session"
-    with pytest.raises(OSError, match=r"c/0: RefusedError: access denied$") as caught, as_os_error("c/0"):
+    with (
+        pytest.raises(OSError, match=r"c/0: RefusedError: access denied$") as caught,
+        as_os_error(str, "c/0"),
+    ):
         raise RefusedError("access denied\n\nDebug source:\nmany lines")
     assert isinstance(caught.value.__cause__, RefusedError)
     for error in (
@@ -224,3 +228,36 @@ def test_closed_standard_output_leaves_the_exit_code(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (expected, b"")
         cut(path / DAMAGED)
+
+
+class FailsAfter(WrapperStore[MemoryStore]):
+    """A store whose service refuses an object after some reads, with an error of its own class."""
+
+    left = 1000
+    name = "a/c/1/0"
+
+    async def get(self, key: str, *args: Any, **keywords: Any) -> Any:
+        if key == self.name:
+            self.left -= 1
+            if self.left < 0:
+                raise type("GenericError", (Exception,), {"__module__": "obstore.exceptions"})("body error")
+        return await super().get(key, *args, **keywords)
+
+
+@pytest.mark.parametrize("to", [False, True])
+def test_compact_goes_on_after_a_read_that_fails_at_any_step(to: bool, tmp_path: Path) -> None:
+    """The histories with a service that breaks connections ended `compact` when the read broke while the new shard was made."""
+    n_failed, elements = 0, np.arange(1, 33).reshape(8, 4)
+    for n in range(12):
+        store = FailsAfter(MemoryStore())
+        array = zarr.create_array(store, name="a", shape=(8, 4), shards=(4, 4), chunks=(2, 2), dtype="int32")
+        array[...] = elements
+        store.left = n
+        report = compact(store, order="colexicographic", min_dead=0.0, to=tmp_path / f"{n}" if to else None)
+        was_read, store.left = store.left >= 0, 1000
+        n_failed += not was_read
+        assert [one.shard for one in report.shards if one.action == "failed"] == (
+            [] if was_read else [store.name]
+        )
+        assert np.array_equal(zarr.open_array(store, path="a", mode="r")[...], elements)
+    assert 3 <= n_failed < n

@@ -20,7 +20,7 @@ from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter
 from ...format.byte_document import ByteDocument, byte_document
 from ...format.dtypes import DType
-from ...format.metadata import KeyEncoding, key_encoding, parse_document
+from ...format.metadata import KeyEncoding, key_encoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
 from ..new_hierarchy import NewHierarchy
@@ -55,8 +55,8 @@ class NewArray:
         self.folder: Folder = hierarchy.folder(name)
         self.keys: KeyEncoding = key_encoding(document)
         self.bytes: ByteDocument = byte_document(document)
-        self.shape: Ints = parse_document(self.bytes.document).shape
-        self.chain: ChainSpec = ChainSpec.from_metadata(self.bytes.document)
+        self.shape: Ints = self.bytes.layout.shape
+        self.chain: ChainSpec = self.bytes.chain
         self.dtype: DType = self.chain.dtype
         self._objects = ArrayObjects(self.folder, self.keys, self.shape, compiled(self.chain), self.dtype)
 

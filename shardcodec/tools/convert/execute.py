@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...format.codecs import Blosc, Bytes
 from ...format.dtypes import swap_fields
-from ...format.metadata import key_encoding
+from ...format.metadata import encoded_document, key_encoding
 from ...format.spec import ShardSpec
 from ...options import Options
-from ..documents import encoded_document
 from ..jobs.job_files import Ledger, LedgerLines, ledger_folder, read_ledgers
 from ..left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from ..new_hierarchy import JobOver, NewHierarchy, claim, has_claim, release

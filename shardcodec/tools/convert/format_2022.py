@@ -29,13 +29,13 @@ from ...arguments import checked
 from ...compat import Store, StorePath, on_zarrs_loop
 from ...errors import ShardFormatError, UnsupportedError
 from ...format.attributes import as_json_attributes
-from ...format.metadata import KeyEncoding, json_object, key_encoding
+from ...format.metadata import KeyEncoding, encoded_document, json_object, key_encoding
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...storage.kinds import is_url, object_at
 from ...transformer.legacy_2022.open import legacy_store, open_2022, open_converted
-from ..documents import DOCUMENTS, encoded_document, is_2022, is_own_name, node_path, object_name
+from ..documents import DOCUMENTS, is_2022, is_own_name, node_path, object_name
 from ..left_parts import LeftPart
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
 from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects

@@ -412,7 +412,7 @@ class RecodedChunks(EncodedChunks):
         foreign = ForeignChunks.of(document)
         if foreign is None:
             raise UnsupportedError(f"{source.place}: zarr does not have the data type {source.data_type}")
-        chain = ChainSpec.from_metadata(byte_document(document).document)
+        chain = byte_document(document).chain
         self._source, self._foreign, self._chunk = source, foreign, chunks_of(chain)
         self._perm = chain.perm if chain.sharding is not None else tuple(range(chain.ndim))
         self._values = source.elements()

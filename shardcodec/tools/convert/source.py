@@ -463,8 +463,7 @@ def _raw_elements(fields: Mapping[str, Any]) -> dict[str, Any]:
     serializer = Bytes("little" if swap_fields(dtype) else None)
     stored = ChainSpec((1,) * len(shape), dtype, fields["fill_value"], [serializer]).to_metadata(shape)
     as_bytes = byte_document(stored)
-    chain = ChainSpec.from_metadata(as_bytes.document)
-    return {"dtype": chain.dtype, "fill_value": chain.fill_value, "bytes": as_bytes}
+    return {"dtype": as_bytes.chain.dtype, "fill_value": as_bytes.chain.fill_value, "bytes": as_bytes}
 
 
 def fields_of(values: Any, **known: Any) -> dict[str, Any]:
