@@ -48,7 +48,7 @@ NUMBERS: dict[str, dict[str, int]] = {
     "parameters of public functions": {"shardcodec": 245, "shardcodec.kv": 56, "shardcodec.tools": 225, "shardcodec.transformer": 60},
     "flags of the command": {"advise": 14, "compact": 16, "convert": 25, "disable": 4, "doctor": 4, "enable": 4, "inspect": 12, "plan": 17, "repair": 17, "reshard": 25, "run-part": 4, "status": 1, "verify": 19},
     "options": {"all": 15},
-    "Python calls for one further array": {"compact": 860, "convert": 1700, "inspect": 590, "repair": 1030, "verify": 1065},
+    "Python calls for one further array": {"compact": 862, "convert": 1684, "inspect": 583, "repair": 1020, "verify": 1059},
     "looks at documents for one further array": {"compact": 16, "convert": 6, "inspect": 1, "repair": 16, "verify": 3},
 }
 # fmt: on
@@ -78,12 +78,13 @@ for n in SIZES:
         group.create_array(f"a{i}", data=np.arange(64, dtype="int32"), shards=(64,), chunks=(16,))
 
 
-def run_all(begin, end):
+def run_all(begin, end, times=1):
     for name, run in RUNS.items():
         for n in SIZES:
-            begin(name, n)
-            run(f"{n}.zarr", f"{name}{n}.zarr")
-            end(name, n)
+            for i in range(times):
+                begin(name, n)
+                run(f"{n}.zarr", f"{name}{n}-{i}.zarr")
+                end(name, n)
 """
 COUNT_CALLS = """
 import sys
@@ -110,7 +111,7 @@ def end(name, n):
     print(name, n, n_calls)
 
 
-run_all(begin, end)
+run_all(begin, end, 3)
 """
 MARK_LOOKS = """
 import contextlib
@@ -283,8 +284,11 @@ def count_calls(tmp_path: Path) -> dict[str, int]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return per_array({(name, int(n)): int(count) for name, n, count in lines})
+    least: dict[tuple[str, int], int] = {}  # a thread that waits on a busy machine makes more calls
+    for line in done.stdout.splitlines():
+        name, n, count = line.split()
+        least[name, int(n)] = min(int(count), least.get((name, int(n)), sys.maxsize))
+    return per_array(least)
 
 
 def count_looks(tmp_path: Path) -> dict[str, int]:
