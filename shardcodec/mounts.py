@@ -28,6 +28,8 @@ __all__ = [
 MOUNTINFO = "/proc/self/mountinfo"
 # The line of the mount of "/", which is missing below `chroot` in a mount.
 ROOT = re.compile(rb"^\S+ \S+ \S+ \S+ / ", re.MULTILINE)
+# The line of a folder in which file systems of any type are mounted when they are used. systemd has one below /proc, for binfmt_misc.
+AUTOMOUNT = re.compile(rb"^\S+ \S+ \S+ \S+ (?!/proc/)\S+ .* - autofs ", re.MULTILINE)
 
 
 class Mount(NamedTuple):
@@ -150,7 +152,7 @@ def may_reach(file_systems: Collection[str]) -> bool:
     for name in file_systems:
         if f" - {name} ".encode() in table:
             return True
-    return not ROOT.search(table)
+    return not ROOT.search(table) or bool(AUTOMOUNT.search(table))
 
 
 # The folder of the mount through which this process has first used a device.

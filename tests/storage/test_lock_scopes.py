@@ -243,10 +243,19 @@ def test_folders_are_looked_at_only_where_a_mount_may_lose_locks(
     monkeypatch.setattr(file_systems, "Descriptor", pytest.fail)
     table.write_text("\n".join(REAL[name] for name in ("ext4", "cifs", "tmpfs")))
     assert not file_systems.loses_locks(f"{tmp_path}/local")
+    local = "\n".join(REAL[name] for name in ("ext4", "tmpfs"))
+    of_systemd = (
+        "24 22 0:30 / /proc/sys/fs/binfmt_misc rw,relatime shared:14 - autofs systemd-1 rw,fd=29,pgrp=1"
+    )
+    table.write_text(f"{local}\n{of_systemd}")
+    assert not file_systems.loses_locks(f"{tmp_path}/with systemd")
+    below_chroot = REAL["tmpfs"]
+    # the automounter has taken the mount away, because nothing had used it for some minutes
+    of_home = f"{local}\n38 28 0:34 / /home rw,relatime shared:20 - autofs auto.home rw,fd=7,pgrp=900,timeout=300,indirect"
     for number, lines in enumerate(
-        [("ext4", "nfs3"), ("ext4", "nfs4"), ("tmpfs",)]
-    ):  # the last: below `chroot`
-        table.write_text("\n".join(REAL[name] for name in lines))
+        (f"{local}\n{REAL['nfs3']}", f"{local}\n{REAL['nfs4']}", below_chroot, of_home)
+    ):
+        table.write_text(lines)
         with pytest.raises(pytest.fail.Exception):
             file_systems.loses_locks(f"{tmp_path}/{number}")
 
