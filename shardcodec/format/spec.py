@@ -298,9 +298,13 @@ class ChainSpec(Readable):
         """Size of the decoded chunk in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    @cached_property
+    @property
     def serializer(self) -> Bytes | RegistryPackBits | Sharding:
         """The array -> bytes codec."""
+        return self._serializer
+
+    @cached_property
+    def _serializer(self) -> Bytes | RegistryPackBits | Sharding:
         return next(codec for codec in self.codecs if codec.kind == "array -> bytes")  # type: ignore[return-value]
 
     @property

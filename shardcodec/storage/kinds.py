@@ -459,6 +459,7 @@ def put_object(
     key: str,
     *,
     sync: bool = False,
+    above: bool = True,
     may_replace: bool = False,
     before_store: Callable[[], None] | None = None,
 ) -> None:
@@ -472,7 +473,9 @@ def put_object(
     store, key
         Its place.
     sync : bool
-        A file, its name and the documents above it are on disk when this returns.
+        A file and its name are on disk when this returns.
+    above : bool
+        With `sync`, the documents above the file are, too.
     may_replace : bool
         Replace another object of this name.
     before_store : callable, optional
@@ -514,5 +517,5 @@ def put_object(
         before_commit=before_store,
     ):
         raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
-    if sync:
+    if sync and above:
         store.sync([key])

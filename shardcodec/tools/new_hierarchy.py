@@ -343,11 +343,15 @@ class NewHierarchy:
         """Return the writer of a new shard by its path below the root; `how` is passed to `ShardWriter`."""
         return ShardWriter(self._base, spec, key=self._key(name), **how)
 
-    def put(self, name: str, data: Any, *, durable: bool, may_replace: bool = True) -> None:
-        """Store a small object by its path below the root, in one step."""
+    def put(
+        self, name: str, data: Any, *, durable: bool, may_replace: bool = True, above: bool = True
+    ) -> None:
+        """Store a small object by its path below the root, in one step; see `put_object`."""
         key = self.root.prefix + name
         blocks = iter([data])
-        put_object(blocks, len(data), self.root.store, key, sync=durable, may_replace=may_replace)
+        put_object(
+            blocks, len(data), self.root.store, key, sync=durable, may_replace=may_replace, above=above
+        )
 
     def copy(
         self, store: Store, key: str, name: str, budget: MemoryBudget, *, durable: bool, may_replace: bool
@@ -433,7 +437,8 @@ class NewHierarchy:
             ]
             for name in names:
                 node, _, document = name.rpartition("/")
-                self.put(name, nodes[node][document], durable=False, may_replace=may_replace)
+                # the bytes are on disk before the name; what is above them is synced once
+                self.put(name, nodes[node][document], durable=True, may_replace=may_replace, above=False)
             self.root.store.sync([self.root.prefix + name for name in names])
 
 

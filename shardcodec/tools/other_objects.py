@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..access.box_reader import Folder, SpareDocuments
@@ -114,7 +115,7 @@ class CopyReport(Report):
 
     others: ObjectCounts = NO_OBJECTS
 
-    @property
+    @cached_property
     def left(self) -> LeftParts:
         """What a new hierarchy does not have as the old one has it."""
         return self.others.parts
@@ -125,7 +126,12 @@ class CopyReport(Report):
         return tuple(one.reason for one in self.left.of(LeftKind.METADATA))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and `left` and `notes`, as values that `json.dumps` accepts."""
+        """Return the fields, and `left` and `notes`, as values that `json.dumps` accepts.
+
+        Returns
+        -------
+        dict
+        """
         return {**super().to_json(), "left": self.left.to_json(), "notes": list(self.notes)}
 
 

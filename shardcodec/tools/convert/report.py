@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from ..left_parts import LeftKind, LeftPart
@@ -307,7 +308,7 @@ class ConvertReport(CopyReport):
     is_stopped: bool = False
     n_empty: int = 0
 
-    @property
+    @cached_property
     def left_arrays(self) -> tuple[LeftPart, ...]:
         """Arrays that the new hierarchy does not have: no array of Zarr v3 can hold their elements, or their metadata cannot be read.
 
@@ -316,7 +317,12 @@ class ConvertReport(CopyReport):
         return self.left.of(LeftKind.ARRAY, LeftKind.GROUP)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and `left`, `left_arrays` and `notes`, as values that `json.dumps` accepts."""
+        """Return the fields, and `left`, `left_arrays` and `notes`, as values that `json.dumps` accepts.
+
+        Returns
+        -------
+        dict
+        """
         left = [
             {"name": one.name, "problem": one.reason, "is_unreadable": one.is_unreadable}
             for one in self.left_arrays
