@@ -63,7 +63,7 @@ def canonical(value: Any) -> str:
 
 
 class Node(NamedTuple):
-    """What zarr and the documents say of a node."""
+    """The facts about a node that zarr and the documents give."""
 
     members: dict[str, str]
     elements: Any

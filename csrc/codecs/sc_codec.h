@@ -138,7 +138,7 @@ struct sc_codec {
                                   size_t src_nbytes, const struct sc_comb *wanted, uint8_t *dst, size_t dst_capacity,
                                   size_t *dst_nbytes, struct sc_where *where);
 
-    const struct sc_filter *filter; /* sc_filter.h; NULL: this codec is no filter */
+    const struct sc_filter *filter; /* sc_filter.h; NULL for a codec that is not a filter */
 };
 
 /* Return the table row of an id; NULL if the id is unknown. */

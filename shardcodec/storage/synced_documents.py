@@ -77,7 +77,7 @@ def _documents_above(folder: str, seen: dict[str, dict[str, _State]]) -> Iterato
 
 
 def _documents_in(folder: str) -> dict[str, _State]:
-    """Return the documents of a folder; none if it is no node."""
+    """Return the documents in a folder with their states; an empty dict if the folder is not a node."""
     states: dict[str, _State] = {}
     for name in DOCUMENTS:
         _add_state(f"{folder}/{name}", states)

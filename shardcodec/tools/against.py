@@ -53,7 +53,7 @@ BLOCK_NBYTES = 32 << 20
 # Attributes of a node that are named, and characters of a value.
 _MAX_NAMED = 20
 _MAX_TEXT = 200
-# What the comparison calls the members of a document that its format does not define, such as those of extensions.
+# The comparison has members that the format does not define, for example those of extensions, under this name.
 _MEMBERS = "members"
 
 

@@ -1,4 +1,4 @@
-# left_parts.py - what a copy of a hierarchy does not have as the old one has it
+# left_parts.py - parts of a hierarchy that a copy of it lacks or changes
 # SPDX-License-Identifier: MIT
 """`LeftParts`: the one list of what `convert`, `repair` and `compact` do not carry over to a new hierarchy. `LeftPart`: an entry of it."""
 
@@ -30,7 +30,7 @@ class LeftKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class LeftPart(Record):
-    """A part of a hierarchy that a copy does not have as the old hierarchy has it.
+    """A part of a hierarchy that a copy lacks or changes.
 
     Attributes
     ----------

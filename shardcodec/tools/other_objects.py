@@ -117,7 +117,7 @@ class CopyReport(Report):
 
     @cached_property
     def left(self) -> LeftParts:
-        """What a new hierarchy does not have as the old one has it."""
+        """The parts of the old hierarchy that the new hierarchy lacks or changes."""
         return self.others.parts
 
     @property

@@ -258,7 +258,7 @@ def test_fill_value_of_text_is_compared_with_that_of_v2(tmp_path: Path) -> None:
 
 
 def test_metadata_of_an_array_that_is_not_checked_are_compared(tmp_path: Path) -> None:
-    """Of an array whose chunks the tools do not read, other attributes and names of axes were called equal."""
+    """If the tools do not read the chunks of an array, they compare its attributes and the names of its axes; they called all of them equal."""
     small_hierarchy(tmp_path / "old")
     grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[4, 12], [4, 12]]}}
     damaged_document(tmp_path / "old/plain/zarr.json", chunk_grid=grid)
