@@ -133,8 +133,7 @@ class ChainSpec(Readable):
         shape = as_chunk_shape(shape, dtype.itemsize, "shape")
         codecs = resolve_codecs(parse_codecs(codecs, "codecs"), shape, dtype, "codecs")
         check_fill(codecs, fill, "codecs")
-        assign(self, shape=shape, dtype=dtype, codecs=codecs, fill=fill)
-        assign(self, fill_value=fill_scalar(dtype, fill))
+        assign(self, shape=shape, dtype=dtype, codecs=codecs, fill=fill, fill_value=fill_scalar(dtype, fill))
 
     @classmethod
     def from_json(
@@ -330,8 +329,7 @@ class ChainSpec(Readable):
     @cached_property
     def inner(self) -> ChainSpec | None:
         """Encoding of an inner chunk, or None without sharding."""
-        sharding = self.sharding
-        if sharding is None:
+        if (sharding := self.sharding) is None:
             return None
         spec = object.__new__(ChainSpec)  # `sharding` was resolved with this spec
         assign(spec, shape=sharding.chunk_shape, codecs=sharding.codecs)
