@@ -662,7 +662,7 @@ class ShardSpec(Readable):
         """Shape of the index: offset and size for each inner chunk."""
         return (*self.grid_shape, 2)
 
-    @property
+    @cached_property
     def n_index_checksums(self) -> int:
         """Number of crc32c codecs of the index; if 0, damage to the index may stay undetected."""
         return sum(isinstance(codec, Crc32c) for codec in self.index_codecs)

@@ -343,15 +343,9 @@ class NewHierarchy:
         """Return the writer of a new shard by its path below the root; `how` is passed to `ShardWriter`."""
         return ShardWriter(self._base, spec, key=self._key(name), **how)
 
-    def put(
-        self, name: str, data: Any, *, durable: bool, may_replace: bool = True, above: bool = True
-    ) -> None:
-        """Store a small object by its path below the root, in one step; see `put_object`."""
-        key = self.root.prefix + name
-        blocks = iter([data])
-        put_object(
-            blocks, len(data), self.root.store, key, sync=durable, may_replace=may_replace, above=above
-        )
+    def put(self, name: str, data: Any, **how: Any) -> None:
+        """Store a small object by its path below the root, in one step; `how` is passed to `put_object`."""
+        put_object(iter([data]), len(data), self.root.store, self.root.prefix + name, **how)
 
     def copy(
         self, store: Store, key: str, name: str, budget: MemoryBudget, *, durable: bool, may_replace: bool
@@ -415,7 +409,7 @@ class NewHierarchy:
                 raise UnreadableObject("a link or a mount leads to the new hierarchy", is_data=False)
             if (mended := others.mended(entry)) is not None:
                 self.before_store()
-                self.put(entry.name, mended.data, durable=durable, may_replace=may_replace)
+                self.put(entry.name, mended.data, sync=durable, may_replace=may_replace)
                 return len(mended.data)
             return self.copy(
                 others.store, entry.key, entry.name, budget, durable=durable, may_replace=may_replace
@@ -438,7 +432,7 @@ class NewHierarchy:
             for name in names:
                 node, _, document = name.rpartition("/")
                 # the bytes are on disk before the name; what is above them is synced once
-                self.put(name, nodes[node][document], durable=True, may_replace=may_replace, above=False)
+                self.put(name, nodes[node][document], sync=True, may_replace=may_replace, above=False)
             self.root.store.sync([self.root.prefix + name for name in names])
 
 

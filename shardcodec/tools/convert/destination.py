@@ -133,7 +133,9 @@ class NewArray:
     def put(self, coords: Ints, data: bytes) -> None:
         """Store the object of an array that is not sharded."""
         self._hierarchy.before_store()
-        self._hierarchy.put(self._path(coords), data, durable=self._options.durability == "fsync")
+        self._hierarchy.put(
+            self._path(coords), data, sync=self._options.durability == "fsync", may_replace=True
+        )
 
     def remove(self, coords: Ints) -> None:
         """Remove a shard that a killed run may have stored."""
