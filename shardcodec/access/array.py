@@ -13,10 +13,10 @@ import numpy as np
 from ..arguments import checked
 from ..compat import default_spec, spec_with
 from ..errors import ShardError
+from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
-from ..storage.waiting import from_zarrs_loop
 from .array_io import Request
 from .array_reader import ArrayReader, Kind
 from .box_reader import ArrayObjects, Folder, folder_at

@@ -19,10 +19,11 @@ from .. import native
 from ..compat import has_loop_to_itself
 from ..errors import ShardError
 from ..options import Options
+from ..storage.event_loop import in_thread
 from ..storage.replace import replace
+from ..storage.retry import Patience
 from ..storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ..storage.store import Outcome, Store, StoredObject, StreamedObject
-from ..storage.waiting import Patience, in_thread
 from .placement import ABSENT
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, path_of, read, read_nbytes, with_key
 from .records import EncodedItem, Flags, PlanItem

@@ -31,8 +31,9 @@ from ..options import Options, active, check
 from ..readable import facts_table
 from ..storage import indexes as index_caches
 from ..storage import locks
+from ..storage.event_loop import in_thread
 from ..storage.indexes import IndexCache
-from ..storage.waiting import Patience, in_thread
+from ..storage.retry import Patience
 from .box_reader import ArrayObjects, BoxReader, Folder
 from .buffer import flush_names, is_any_buffered
 from .index_scan import map_of_array

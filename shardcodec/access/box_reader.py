@@ -26,11 +26,12 @@ from ..format.metadata import KeyEncoding, encoded_document, json_object
 from ..options import Options
 from ..storage import file_systems
 from ..storage.budget import MAX_GAP_NBYTES
+from ..storage.event_loop import from_zarrs_loop, in_thread
 from ..storage.files import FileStore, check_name
 from ..storage.indexes import IndexCache
 from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, original
+from ..storage.retry import Patience
 from ..storage.store import Store
-from ..storage.waiting import Patience, from_zarrs_loop, in_thread
 from .read import ObjectSelection, read, slice_reader
 from .regions import Box, Boxes, Selection, as_void, box_rows, covers, object_boxes, whole
 

@@ -27,8 +27,10 @@ from ..drawing.figures import ChunkMap
 from ..errors import ShardError, UnsupportedError, as_os_error
 from ..format.spec import ChainSpec, ShardSpec
 from ..options import Options
+from ..storage.event_loop import all_of
+from ..storage.retry import Patience, retry
 from ..storage.store import Store
-from ..storage.waiting import Patience, WorkerThreads, all_of, retry
+from ..storage.worker_threads import WorkerThreads
 from .buffer import flush_names, is_any_buffered
 from .inner_chunks import compiled
 from .placement import ABSENT

@@ -22,8 +22,8 @@ from ..storage import absent
 from ..storage.budget import NEAR
 from ..storage.indexes import IndexCache
 from ..storage.ranges import coalesced, cut_out
+from ..storage.retry import DAMAGE
 from ..storage.store import NO_OBJECT, UNKNOWN
-from ..storage.waiting import DAMAGE
 from .placement import ABSENT
 from .read import index_too_short
 from .remote_index import check_entries, checked_entries, decode_index, must_be_sound
@@ -108,7 +108,7 @@ class OpenedShard(Protocol):
         """Raise `ShardFormatError` unless all results are of one state, the present one when the shard was opened.
 
         With `failed`, after an error of a read, also raise it if the object is in another state now: its ``changed`` is
-        True then, and the read may succeed with the object opened again (`storage.waiting.retry`).
+        True then, and the read may succeed with the object opened again (`storage.retry.retry`).
         """
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from ..errors import ChecksumError, CodecError, ShardError, ShardFormatError
 from ..options import Options
 from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
-from ..storage.waiting import Patience, retry
+from ..storage.retry import Patience, retry
 from .inner_chunks import coordinates, element_coordinates
 from .regions import Box, Points, Selection, as_void, covers, has_buffer_format, n_touched
 

@@ -31,10 +31,10 @@ from ..errors import ShardError
 from ..options import Options
 from ..storage import budget
 from ..storage.budget import Budget, Limits
+from ..storage.event_loop import all_of, in_thread
 from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.store import Remote
-from ..storage.waiting import all_of, in_thread
 from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read, with_key
 from .regions import n_touched, outline, touched
 from .remote_index import (

@@ -20,13 +20,13 @@ from ..errors import ShardError, ShardFormatError, as_os_error
 from ..options import Options
 from ..storage import locks
 from ..storage.budget import Limits
+from ..storage.event_loop import all_of
 from ..storage.indexes import IndexCache, RemoteIndex
 from ..storage.kinds import object_at
 from ..storage.ranges import coalesced, cut_out
 from ..storage.replace import replace
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import NO_OBJECT, Answer, Maker, ObjectChanged, Store, state_bytes
-from ..storage.waiting import all_of
 from .opened_shard import Entries, NativeShard, OpenedShard, Sums, changed_error
 from .placement import ABSENT
 from .remote_index import (

@@ -23,7 +23,7 @@ from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
-from ..storage.waiting import DAMAGE, retry
+from ..storage.retry import DAMAGE, retry
 from .buffer import flush_buffered
 from .inner_chunks import compiled, coordinates, decode_chunks, output_array, positions
 from .opened_shard import OpenedShard

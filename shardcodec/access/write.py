@@ -27,10 +27,10 @@ from ..errors import ShardError, ShardFileError, UnsupportedError
 from ..options import Options
 from ..statistics import stats
 from ..storage import absent, indexes
+from ..storage.concurrent_calls import call_each
 from ..storage.file_systems import OpenFile, appends, appends_directly, is_local, name_of
 from ..storage.locks import NO_FILE
 from ..storage.store import Outcome, OwnBytes
-from ..storage.waiting import call_each
 from .inner_chunks import coordinates
 from .placement import (
     ABSENT,

@@ -4,7 +4,7 @@
 
 All bytes that one call reads belong to one state of the object. Indexes come from the cache of the process. The cache
 compares each index with its file, or binds requests to the state of the object (`storage.indexes`). A read
-that fails is repeated with a fresh index if a writer may have changed the object meanwhile (`storage.waiting.retry`).
+that fails is repeated with a fresh index if a writer may have changed the object meanwhile (`storage.retry.retry`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..errors import ConflictError, ShardError
 from ..option_sources import current_options
 from ..options import Options, active
 from ..storage import absent, indexes, locks
-from ..storage.waiting import Patience, retry
+from ..storage.retry import Patience, retry
 from .base_object import NestedObject, Renew
 from .keys import (
     FAILED,

@@ -23,9 +23,9 @@ from ..arguments import check_argument, checked
 from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..format.codecs import IndexLocation
-from ..storage import waiting
+from ..storage import turns
+from ..storage.event_loop import Threads, in_thread
 from ..storage.kinds import is_url
-from ..storage.waiting import Threads, in_thread
 from .base_object import NestedObject, object_of_base
 from .entries import Entries, WriteBuffer
 from .keys import (
@@ -523,8 +523,8 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
     ) -> ReadResult:
         """Read a value; see `read_sync`. A small value that needs no network request is read on the event loop."""
         if self._entries.can_read_inline:
-            if waiting.is_over():
-                await waiting.next_turn()
+            if turns.is_over():
+                await turns.next_turn()
             with suppress(TooLarge):
                 return self._read(key, byte_range, if_not_equal, INLINE_NBYTES)
         return await self._in_thread(self._read, key, byte_range, if_not_equal)

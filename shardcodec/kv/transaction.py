@@ -26,7 +26,7 @@ from ..access.shard_change import StoredShard, change_all
 from ..access.shard_object import ShardObject
 from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
-from ..storage.waiting import in_thread
+from ..storage.event_loop import in_thread
 from .entries import Entries, Flags, WriteBuffer
 from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ByteRange, ReadResult, Stamp, is_there, result_of
 from .spec import Layout

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..access.array import Array, objects_of
 from ..arguments import checked
-from ..storage.waiting import retry
+from ..storage.retry import retry
 from .order import FrameOrder, Positions
 from .record import read_record
 from .target import handle_on, seconds_of

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 from .. import native
 from ..access.placement import APPEND_NBYTES
 from ..errors import StreamFullError
-from ..storage.waiting import WorkerThreads
+from ..storage.worker_threads import WorkerThreads
 from .frame_queue import FrameMemory, StreamQueue, Ticket, Tokens
 from .order import Changes
 

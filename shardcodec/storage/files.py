@@ -22,12 +22,12 @@ from .. import native
 from ..compat import LocalStore, buffer_from
 from ..options import Options
 from . import absent, file_systems, locks, object_names
+from .concurrent_calls import call_each
 from .file_systems import OpenFile
 from .object_names import ByIdentity
 from .runner import Runner
 from .staging import staging_folder, staging_for
 from .store import UNCHANGED, Answer, Contest, Maker, Outcome, Replacement, Store, StoredObject, group_of
-from .waiting import call_each
 from .whole_file import put_file
 
 __all__ = [

@@ -19,9 +19,9 @@ from .. import compat
 from ..compat import ObjectStore, StorePath, on_zarrs_loop, store_by_fsspec, unwrap
 from ..compat import Store as AnyStore
 from . import object_names
+from .event_loop import in_thread
 from .files import BytesStore, FileStore, MemoryStore, check_name, introduce_files, is_introduced
 from .store import Store, check_store_writable
-from .waiting import in_thread
 from .whole_file import put_file
 
 __all__ = [

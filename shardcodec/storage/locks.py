@@ -29,9 +29,11 @@ from .. import native
 from ..errors import LockError
 from ..options import Options
 from . import absent, file_systems
+from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
+from .event_loop import in_thread
 from .file_systems import OpenFile
+from .retry import Patience
 from .staging import lock_folder
-from .waiting import COSTLY_SECONDS, MAX_CALLS, Patience, call_all, call_each, finish_each, in_thread
 
 if TYPE_CHECKING:
     from .._native import Hold

@@ -24,7 +24,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from .. import native
 from ..compat import is_zarrs_loop, memory_identity, on_zarrs_loop, submit, unwrap
 from ..errors import as_os_error
-from .waiting import call_each
+from .concurrent_calls import call_each
 
 __all__ = [
     "ByIdentity",

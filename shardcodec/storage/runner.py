@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar
 from ..compat import on_zarrs_loop
 from ..options import Options
 from . import budget, locks
+from .event_loop import in_thread
 from .file_systems import OpenFile
-from .waiting import in_thread
 
 __all__ = [
     "BLOCKING",

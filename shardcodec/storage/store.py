@@ -44,8 +44,8 @@ from .object_names import LeftFolder
 from .runner import run_blocking
 
 if TYPE_CHECKING:
+    from .retry import Patience
     from .runner import Runner
-    from .waiting import Patience
 
 __all__ = [
     "GROUP_NBYTES",

@@ -31,6 +31,7 @@ from ..compat import (
 )
 from ..options import Options
 from . import budget, conditions, forks, indexes, locks, object_names
+from .event_loop import all_of
 from .file_systems import CLUSTER, refuse_store
 from .runner import Runner
 from .store import (
@@ -48,7 +49,6 @@ from .store import (
     group_of,
     state_bytes,
 )
-from .waiting import all_of
 
 __all__ = [
     "NestedStore",

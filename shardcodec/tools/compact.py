@@ -23,7 +23,7 @@ from ..errors import ShardError, as_os_error
 from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
 from ..storage.kinds import placed_options
-from ..storage.waiting import Patience, retry
+from ..storage.retry import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import sequence

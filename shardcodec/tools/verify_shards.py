@@ -15,7 +15,7 @@ from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..options import Options
 from ..storage.files import pending_journal
-from ..storage.waiting import retry
+from ..storage.retry import retry
 from .against import Comparison, Reference
 from .chunk_check import ChunkCheck, Level
 from .hashed_object import HashedObject

@@ -19,7 +19,7 @@ from typing import Any, SupportsIndex, TypeVar
 from ..access.array_reader import ArrayReader
 from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
-from ..storage.waiting import ThreadCall, WorkerThreads
+from ..storage.worker_threads import ThreadCall, WorkerThreads
 from .report import Report, format_nbytes
 
 __all__ = [

@@ -38,12 +38,13 @@ from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..errors import ShardError
 from ..options import Options
 from ..storage import budget, locks
+from ..storage.event_loop import all_of
 from ..storage.indexes import RemoteIndex
 from ..storage.kinds import store_of
 from ..storage.ranges import coalesced, cut_out
+from ..storage.retry import retry
 from ..storage.store import Answer, ObjectChanged
 from ..storage.store import Store as AnyStore
-from ..storage.waiting import all_of, retry
 from .keys import cut
 
 if TYPE_CHECKING:

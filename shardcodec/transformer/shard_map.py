@@ -18,14 +18,14 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options
-from ..storage import forks, indexes, waiting
+from ..storage import forks, indexes, turns
 from ..storage.budget import Budget
+from ..storage.event_loop import all_of, in_thread
 from ..storage.kinds import store_of
 from ..storage.replace import replace
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
 from ..storage.store import check_store_writable
-from ..storage.waiting import all_of, in_thread
 from .keys import ArrayKeys, as_request, cut, request_to_send
 from .read import (
     ChunkRequest,
@@ -168,8 +168,8 @@ class Shards:
 
     async def values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
         """Return parts of values; see `ShardingStorageTransformer.get_partial_values`."""
-        if waiting.is_over():
-            await waiting.next_turn()
+        if turns.is_over():
+            await turns.next_turn()
         shards: dict[str, list[ChunkRequest]] = {}
         others: list[tuple[int, str, Any]] = []
         n = 0

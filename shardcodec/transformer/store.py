@@ -26,9 +26,9 @@ from ..compat import (
 from ..format.codecs import IndexLocation
 from ..format.spec import ShardSpec
 from ..options import OptionChoices, check
+from ..storage.event_loop import all_of
 from ..storage.kinds import introduce
 from ..storage.store import Store as AnyStore
-from ..storage.waiting import all_of
 from ..storage.zarr_store import NestedStore
 from .keys import ArrayKeys, KeyLayout, as_path, as_request
 from .shard_map import Shards, as_folder

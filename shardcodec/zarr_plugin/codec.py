@@ -25,11 +25,11 @@ from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_orde
 from ..errors import ShardError
 from ..option_sources import current_options
 from ..options import Options
-from ..storage import locks, waiting
+from ..storage import locks, turns
+from ..storage.event_loop import in_thread
 from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
 from ..storage.store import Outcome, Store, check_store_writable
-from ..storage.waiting import in_thread
 from .request import array_axes
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class ShardingCodec(ZarrShardingCodec):
         return job.read_box(box)
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
-        if waiting.is_over():
-            await waiting.next_turn()
+        if turns.is_over():
+            await turns.next_turn()
         await introduce_async(byte_getter)
         job = self._job(shard_spec)
         box = None if job is None else job.box(byte_getter, selection, by_requests=True)
@@ -126,8 +126,8 @@ class ShardingCodec(ZarrShardingCodec):
     async def _encode_partial_single(
         self, byte_setter: Any, value: Any, selection: Any, shard_spec: Any
     ) -> None:
-        if waiting.is_over():
-            await waiting.next_turn()
+        if turns.is_over():
+            await turns.next_turn()
         await introduce_async(byte_setter)
         job = self._job(shard_spec)
         box = None if job is None else job.box(byte_setter, selection, by_requests=True)

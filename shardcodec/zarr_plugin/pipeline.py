@@ -38,14 +38,14 @@ from ..errors import ShardError, UnsupportedError
 from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
-from ..storage import absent, forks, locks, waiting
+from ..storage import absent, forks, locks, turns
 from ..storage.file_systems import refuse_store
 from ..storage.kinds import introduce, is_zarr_store, originals, store_of
 from ..storage.locks import NO_FILE
 from ..storage.replace import replace
+from ..storage.retry import Patience
 from ..storage.runner import ON_LOOP, Runner
 from ..storage.store import UNCHANGED, Outcome, Store, StoredObject
-from ..storage.waiting import Patience
 from .array_codecs import Kind, kind_of
 from .request import Refusal, prepare
 
@@ -371,8 +371,8 @@ class ShardCodecPipeline(CodecPipeline):
         UnsupportedError
             The engine does not support the request, under the option ``strict``.
         """
-        if waiting.is_over():
-            await waiting.next_turn()
+        if turns.is_over():
+            await turns.next_turn()
         batch = originals(list(batch_info))
         if not batch:
             return ()
@@ -419,8 +419,8 @@ class ShardCodecPipeline(CodecPipeline):
         UnsupportedError
             The engine does not support the request, under the option ``strict``.
         """
-        if waiting.is_over():
-            await waiting.next_turn()
+        if turns.is_over():
+            await turns.next_turn()
         items = list(batch_info)
         batch = originals(items, writing=True)
         if not batch:

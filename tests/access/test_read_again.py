@@ -1,6 +1,6 @@
 # test_read_again.py - reads of a file that a writer is changing, and of one that is damaged
 # SPDX-License-Identifier: MIT
-"""One rule for all readers (`storage.waiting.retry`): a file is read again only while a writer changes it."""
+"""One rule for all readers (`storage.retry.retry`): a file is read again only while a writer changes it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from shardcodec.access.regions import whole
 from shardcodec.errors import ChecksumError, ShardError, ShardFormatError
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.option_sources import current_options
-from shardcodec.storage import waiting
-from shardcodec.storage.waiting import Patience, retry
+from shardcodec.storage import retry as retry_module
+from shardcodec.storage.retry import Patience, retry
 from shardcodec.tools import compact, inspect, verify
 from shardcodec.transformer import ShardingStorageTransformer
 
@@ -151,7 +151,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if steps:
             steps.pop(0)()
 
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(**vars(time) | {"sleep": sleep}))
+    monkeypatch.setattr(retry_module, "time", SimpleNamespace(**vars(time) | {"sleep": sleep}))
     return steps
 
 
@@ -250,7 +250,7 @@ def test_an_error_that_proves_a_change_is_retried_without_a_file() -> None:
 
     with pytest.raises(ShardFormatError):
         retry(work)
-    assert n == 1 + len(waiting.CHANGE_PAUSES)
+    assert n == 1 + len(retry_module.CHANGE_PAUSES)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EACCES, "no"), ValueError("no"), ShardError("no")])

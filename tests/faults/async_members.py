@@ -33,7 +33,7 @@ import shardcodec
 from shardcodec import GroupWriteError, LockError
 from shardcodec.errors import ConflictError
 from shardcodec.kv import FAILED, NO_VALUE, ShardedKeyValueStore, Transaction
-from shardcodec.storage import waiting
+from shardcodec.storage import event_loop
 
 __all__ = ["ON_ARRAY", "ON_KEYS", "Member"]
 
@@ -289,7 +289,7 @@ class Member:
     async def compact(self) -> None:
         """Pack a shard; no element changes."""
         async with self.writing(Operation("compact", {})):
-            await waiting.in_thread(lambda: self._shard().compact())
+            await event_loop.in_thread(lambda: self._shard().compact())
 
     async def write_chunks(self) -> None:
         """Write inner chunks through a handle of a shard."""
@@ -297,7 +297,7 @@ class Member:
         operation = Operation("write_chunks", {SHARDS[0]: dict.fromkeys((2, 3), value)})
         async with self.writing(operation):
             values = np.full((1, INNER), value, dtype="i8")
-            await waiting.in_thread(lambda: self._shard().write_chunks([(1,)], values))
+            await event_loop.in_thread(lambda: self._shard().write_chunks([(1,)], values))
 
     def _shard(self) -> Any:
         return shardcodec.open_shard(self.store, SHARDS[0], SPECS[self.world.at_start], mode="r+")

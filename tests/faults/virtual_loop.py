@@ -34,7 +34,7 @@ from zarr.core import sync as zarr_sync
 from shardcodec import compat
 from shardcodec.access import buffer as buffers
 from shardcodec.access.buffer import group_writes
-from shardcodec.storage import conditions, locks, waiting
+from shardcodec.storage import conditions, locks, turns
 from shardcodec.storage.runner import run_blocking
 
 __all__ = [
@@ -282,7 +282,7 @@ LEAVES = frozenset(("_ElementsMaker._write", "_NewShard._encode", "read", "load_
 
 
 def _work_of(func: Callable[..., Any]) -> str:
-    """Return the name of what `waiting.in_thread` is asked to do."""
+    """Return the name of what `event_loop.in_thread` is asked to do."""
     work = getattr(func, "_work", func)
     work = work.args[0] if isinstance(work, partial) else work
     return str(getattr(work, "__qualname__", work))
@@ -511,7 +511,7 @@ def virtual_package() -> Iterator[None]:
                 stack.enter_context(mock.patch.object(module, "time", clock))
             if name.startswith("shardcodec.") and getattr(module, "random", None) is random:
                 stack.enter_context(mock.patch.object(module, "random", at_random))
-        stack.enter_context(mock.patch.object(waiting, "perf_counter", clock.perf_counter))
+        stack.enter_context(mock.patch.object(turns, "perf_counter", clock.perf_counter))
         stack.enter_context(mock.patch.object(compat, "sync", _sync))
         stack.enter_context(mock.patch.object(locks.LockTable, "hold", _hold))
         yield

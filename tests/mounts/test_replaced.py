@@ -24,7 +24,7 @@ from workers import Workers, in_threads
 
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import file_systems, waiting
+from shardcodec.storage import file_systems, retry
 from shardcodec.zarr_plugin.request import Refusal
 
 pytestmark = pytest.mark.slow
@@ -245,7 +245,7 @@ def test_the_lock_call_itself_may_find_the_file_replaced(tmp_path: Path) -> None
 
 
 def test_a_reader_gives_up_after_a_while(one: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting.Patience.__init__, "__defaults__", (0.2,))
+    monkeypatch.setattr(retry.Patience.__init__, "__defaults__", (0.2,))
     array = ours(one.path / "a")
     one.fail("open", errno.ESTALE, name="0")
     begun = time.monotonic()
@@ -282,7 +282,7 @@ async def test_the_event_loop_does_not_wait(one: Mount, monkeypatch: pytest.Monk
             sleepers.append(threading.get_ident())
             time.sleep(seconds)
 
-    monkeypatch.setattr(waiting, "time", Clock)
+    monkeypatch.setattr(retry, "time", Clock)
     one.fail("open", errno.ESTALE, times=60, name="0")
     assert (await array.getitem((0, 0))) == 0
     assert one.failed()["open"] == 60

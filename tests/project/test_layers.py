@@ -79,10 +79,11 @@ DOOR = {
     "storage.file_systems",
     "storage.files",
     "storage.kinds",
+    "storage.retry",
     "storage.staging",
     "storage.store",
-    "storage.waiting",
     "storage.whole_file",
+    "storage.worker_threads",
     "transformer.legacy_2022.open",
     "zarr_plugin.array_codecs",
 }

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import pytest
 from interrupts import Interrupting
 
-from shardcodec.storage import waiting
-from shardcodec.storage.waiting import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
+from shardcodec.storage import concurrent_calls
+from shardcodec.storage.concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
 
 
 @pytest.mark.parametrize("costly", [0.0, 1e9])
 @pytest.mark.parametrize("n", [0, 1, 2, 100])
 def test_results_have_the_order_of_the_items(n: int, costly: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "COSTLY_SECONDS", costly)
+    monkeypatch.setattr(concurrent_calls, "COSTLY_SECONDS", costly)
     assert call_each(lambda i: i * i, range(n)) == [i * i for i in range(n)]
 
 

@@ -19,7 +19,7 @@ from lock_holders import holder, take
 
 from shardcodec import _native
 from shardcodec.options import resolve
-from shardcodec.storage import file_systems, files, object_names, waiting
+from shardcodec.storage import concurrent_calls, file_systems, files, object_names
 from shardcodec.storage import locks as file_locks
 from shardcodec.storage.store import UNCHANGED
 
@@ -273,7 +273,7 @@ def test_names_are_resolved_at_the_same_time(tmp_path: Path, monkeypatch: pytest
     """The first call shows that each waits; folders come before files."""
     (tmp_path / "link").symlink_to("real")
     paths = [str(tmp_path / "link" / str(i) / str(j)) for i in range(5) for j in range(2)]
-    monkeypatch.setattr(waiting, "COSTLY_SECONDS", 0.0)
+    monkeypatch.setattr(concurrent_calls, "COSTLY_SECONDS", 0.0)
     for name, n in (("_real_folder", 5), ("_real_file", 10)):
         monkeypatch.setattr(object_names, name, Together(getattr(object_names, name), n - 1))
     assert object_names.real_paths(paths) == [path.replace("/link/", "/real/") for path in paths]

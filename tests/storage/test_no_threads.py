@@ -15,7 +15,7 @@ import zarr
 
 import shardcodec
 from shardcodec import kv, tools
-from shardcodec.storage.waiting import Threads, in_thread
+from shardcodec.storage.event_loop import Threads, in_thread
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch) -> None:

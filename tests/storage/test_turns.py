@@ -28,19 +28,19 @@ import shardcodec
 from shardcodec.access import array_io
 from shardcodec.compat import array_spec, default_buffer_prototype, pipeline_of
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import file_systems, files, locks, object_names, waiting
+from shardcodec.storage import file_systems, files, locks, object_names, turns
 from shardcodec.storage.kinds import store_of
 from shardcodec.transformer import ShardingStorageTransformer
 from shardcodec.zarr_plugin import codec
 
 Call = Callable[[], Awaitable[Any]]
-N_CALLS = 4 * waiting.MAX_CALLS_OF_A_TURN
+N_CALLS = 4 * turns.MAX_CALLS_OF_A_TURN
 
 
 @pytest.fixture(autouse=True)
 def _count_calls_not_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this the number of turns would depend on the speed of the machine."""
-    monkeypatch.setattr(waiting, "MAX_SECONDS", 3600.0)
+    monkeypatch.setattr(turns, "MAX_SECONDS", 3600.0)
 
 
 class Rounds:
@@ -116,7 +116,7 @@ def test_loop_over_small_calls_lets_other_tasks_run(kind: str, tmp_path: Path) -
                 await call()
         return rounds.n
 
-    assert asyncio.run(main()) >= N_CALLS // waiting.MAX_CALLS_OF_A_TURN
+    assert asyncio.run(main()) >= N_CALLS // turns.MAX_CALLS_OF_A_TURN
 
 
 @pytest.mark.parametrize("kind", ["read of a file", "write of memory"])
@@ -157,7 +157,7 @@ def test_tasks_that_start_together_run_together(tmp_path: Path) -> None:
 
 
 def test_time_out_stops_a_loop_over_small_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_SECONDS", 0.001)
+    monkeypatch.setattr(turns, "MAX_SECONDS", 0.001)
     call = read_of(create(tmp_path))
 
     async def main() -> None:
@@ -170,7 +170,7 @@ def test_time_out_stops_a_loop_over_small_calls(tmp_path: Path, monkeypatch: pyt
 
 
 def test_turn_ends_after_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "MAX_SECONDS", 0.0)
     call = read_of(create(tmp_path))
 
     async def main() -> int:
@@ -211,17 +211,17 @@ def test_closed_loop_with_waiting_calls_does_not_block_the_next_loop(tmp_path: P
 def test_synchronous_calls_seldom_wait_for_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call is a task of its own on zarr's event loop, which runs all other tasks in between."""
     ends: list[object] = []
-    end = waiting.Turn.end
+    end = turns.Turn.end
 
-    async def noted(turn: waiting.Turn) -> None:
+    async def noted(turn: turns.Turn) -> None:
         ends.append(turn)
         await end(turn)
 
     array = create(tmp_path)
-    monkeypatch.setattr(waiting.Turn, "end", noted)
+    monkeypatch.setattr(turns.Turn, "end", noted)
     for _ in range(N_CALLS):
         assert array[0, 0] == -1
-    assert len(ends) <= 1 + N_CALLS // waiting.MAX_CALLS_OF_A_TURN
+    assert len(ends) <= 1 + N_CALLS // turns.MAX_CALLS_OF_A_TURN
 
 
 # ---- files that need round trips

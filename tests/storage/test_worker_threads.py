@@ -18,7 +18,7 @@ import zarr
 from helpers import files_below, run_checked
 
 from shardcodec import tools
-from shardcodec.storage.waiting import WorkerThreads
+from shardcodec.storage.worker_threads import WorkerThreads
 from shardcodec.tools.work import Monitor, in_order
 
 NAME = "shardcodec-"

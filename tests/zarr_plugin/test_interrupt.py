@@ -28,7 +28,7 @@ from helpers import create, files_below, ours
 import shardcodec
 from shardcodec import native
 from shardcodec.native import listen_to
-from shardcodec.storage.waiting import in_thread
+from shardcodec.storage.event_loop import in_thread
 
 pytestmark = pytest.mark.threads
 

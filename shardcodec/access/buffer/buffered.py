@@ -16,11 +16,11 @@ import numpy as np
 
 from ...errors import ShardError
 from ...options import Options
+from ...storage.event_loop import all_of
 from ...storage.locks import NO_FILE
 from ...storage.replace import replace
 from ...storage.runner import ON_LOOP, Runner
 from ...storage.store import Outcome, Store, StoredObject
-from ...storage.waiting import all_of
 from ..read import ObjectSelection, is_damage, read
 from ..regions import Boxes, whole
 from ..shard_object import ShardObject

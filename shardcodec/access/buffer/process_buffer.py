@@ -32,11 +32,11 @@ import numpy as np
 from ...errors import GroupWriteError
 from ...options import Options
 from ...storage import locks
+from ...storage.event_loop import all_of, in_thread
 from ...storage.kinds import store_of
 from ...storage.object_names import holders_of, lies_below, lies_in
 from ...storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ...storage.store import Store
-from ...storage.waiting import all_of, in_thread
 from ..array_io import Request, read_request, write_request
 from ..read import INLINE_NBYTES, ObjectSelection, decoded_nbytes
 from ..regions import Box

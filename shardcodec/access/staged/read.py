@@ -18,7 +18,7 @@ import numpy as np
 from ... import native
 from ...errors import CodecError, ElementTypeError, ShardError
 from ...storage.files import open_file
-from ...storage.waiting import WorkerThreads
+from ...storage.worker_threads import WorkerThreads
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
 from ..regions import Selection
