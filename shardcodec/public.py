@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from .live.tail import tail
     from .options import Options, options
     from .storage.indexes import IndexCache
+    from .zarr_plugin.attach import attach
     from .zarr_plugin.chunk_state import chunk_state, iter_existing
     from .zarr_plugin.codec import ShardingCodec
-    from .zarr_plugin.enable import OpenArray, OpenArrays, attach, disable, enable, open_arrays, stats
+    from .zarr_plugin.enable import disable, enable
+    from .zarr_plugin.open_arrays import OpenArray, OpenArrays, open_arrays, stats
     from .zarr_plugin.pipeline import ShardCodecPipeline
 
 __all__ = [
@@ -107,8 +109,8 @@ MODULES: dict[str, str] = {
     "LockError": ".errors",
     "LockScopeError": ".errors",
     "LockScopeWarning": ".errors",
-    "OpenArray": ".zarr_plugin.enable",
-    "OpenArrays": ".zarr_plugin.enable",
+    "OpenArray": ".zarr_plugin.open_arrays",
+    "OpenArrays": ".zarr_plugin.open_arrays",
     "Options": ".options",
     "Shard": ".access.shard",
     "ShardCodecPipeline": ".zarr_plugin.pipeline",
@@ -126,7 +128,7 @@ MODULES: dict[str, str] = {
     "StreamGroup": ".live.stream",
     "StreamStats": ".live.stream",
     "UnsupportedError": ".errors",
-    "attach": ".zarr_plugin.enable",
+    "attach": ".zarr_plugin.attach",
     "build_info": ".build_info",
     "chunk_state": ".zarr_plugin.chunk_state",
     "create_array": ".access.array",
@@ -137,10 +139,10 @@ MODULES: dict[str, str] = {
     "group_writes": ".access.buffer.group_writes",
     "iter_existing": ".zarr_plugin.chunk_state",
     "open_array": ".access.array",
-    "open_arrays": ".zarr_plugin.enable",
+    "open_arrays": ".zarr_plugin.open_arrays",
     "open_shard": ".access.shard",
     "options": ".options",
-    "stats": ".zarr_plugin.enable",
+    "stats": ".zarr_plugin.open_arrays",
     "stream": ".live.stream",
     "tail": ".live.tail",
 }

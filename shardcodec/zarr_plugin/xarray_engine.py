@@ -19,7 +19,7 @@ from xarray.backends.zarr import ZarrBackendEntrypoint, ZarrStore
 from zarr import Array
 
 from ..options import check
-from .enable import attach
+from .attach import attach
 
 __all__ = ["ShardCodecBackend"]
 

@@ -27,7 +27,7 @@ import shardcodec
 from shardcodec.format import spec as spec_module
 from shardcodec.storage import forks, locks
 from shardcodec.storage.kinds import store_of
-from shardcodec.zarr_plugin import enable as enable_module
+from shardcodec.zarr_plugin import setting as setting_module
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 
@@ -215,7 +215,7 @@ def test_child_computes_a_property_that_another_thread_computed_at_the_fork(
 def test_child_enables_although_another_thread_did_at_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock of zarr's configuration was held for ever in the child."""
     entered = threading.Event()
-    lock = enable_module.config.config_lock
+    lock = setting_module.config.config_lock
 
     def slow(values: dict[str, Any]) -> Any:
         with lock:
@@ -224,7 +224,7 @@ def test_child_enables_although_another_thread_did_at_the_fork(monkeypatch: pyte
         return contextlib.nullcontext()
 
     with monkeypatch.context() as patched:
-        patched.setattr(enable_module, "config", SimpleNamespace(set=slow, get=enable_module.config.get))
+        patched.setattr(setting_module, "config", SimpleNamespace(set=slow, get=setting_module.config.get))
         thread = threading.Thread(target=shardcodec.enable)
         thread.start()
         assert entered.wait(60)

@@ -26,8 +26,8 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec.compat import pipeline_of
+from shardcodec.zarr_plugin.attach import AttachedArray
 from shardcodec.zarr_plugin.direct_access import MemoisedAccess
-from shardcodec.zarr_plugin.enable import AttachedArray
 
 SHAPE = (13, 22)
 DTYPES = ["i2", ">u4", "f8", "c16", "?", "S3", "U2", "M8[s]", [("a", "i2"), ("b", "f4")], "string"]

@@ -18,7 +18,7 @@ from helpers import run_checked
 
 import shardcodec
 from shardcodec.tools.doctor import Status, check_process
-from shardcodec.zarr_plugin.enable import OpenArray
+from shardcodec.zarr_plugin.open_arrays import OpenArray
 
 
 def described(path: Path) -> list[OpenArray]:

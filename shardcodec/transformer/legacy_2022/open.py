@@ -36,7 +36,7 @@ from ...format.metadata import json_object
 from ...options import OptionChoices
 from ...storage.files import check_name
 from ...storage.kinds import RenamedStore, introduce
-from ...zarr_plugin.enable import attach
+from ...zarr_plugin.attach import attach
 from .metadata import (
     LegacyArray,
     array_key,

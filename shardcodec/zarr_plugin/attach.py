@@ -1,0 +1,117 @@
+# attach.py - one array on shardcodec's pipeline, with options of its own
+# SPDX-License-Identifier: MIT
+"""`attach` returns an `AttachedArray`: a `zarr.Array` whose square brackets do without zarr's event loop where they can."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, Unpack
+
+from zarr import Array, AsyncArray
+
+from .. import native
+from ..compat import pipeline_of, quiet, with_pipeline
+from ..options import OptionChoices, check
+from .pipeline import ShardCodecPipeline
+
+__all__ = ["AttachedArray", "attach"]
+
+
+class AttachedArray(Array[Any]):
+    """A `zarr.Array` on shardcodec's pipeline; made by `shardcodec.attach`.
+
+    ``array[selection]`` and ``array[selection] = value`` use the `DirectAccess` of the pipeline for integers, slices and an
+    ellipsis. Everything else, and all other methods, are those of `zarr.Array`. The results are equal.
+
+    Parameters
+    ----------
+    async_array : AsyncArray
+        The array, with a `ShardCodecPipeline`.
+    """
+
+    def __getitem__(self, selection: Any) -> Any:
+        """Return the elements of a selection; see `zarr.Array.__getitem__`."""
+        array = self._async_array
+        pipeline = array.codec_pipeline
+        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
+        found = None if access is None else access.read(selection)
+        return super().__getitem__(selection) if found is None else found
+
+    def __setitem__(self, selection: Any, value: Any) -> None:
+        """Store a value in the elements of a selection; see `zarr.Array.__setitem__`."""
+        array = self._async_array
+        pipeline = array.codec_pipeline
+        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
+        if access is None or not access.write(selection, value):
+            super().__setitem__(selection, value)
+
+    def with_config(self, config: Any) -> Any:
+        """Return a handle on the same array with another configuration, and with the options of this handle.
+
+        Parameters
+        ----------
+        config : ArrayConfig or mapping
+            As for `zarr.Array.with_config`.
+
+        Returns
+        -------
+        AttachedArray
+        """
+        pipeline, new = pipeline_of(self), super().with_config(config)
+        return with_pipeline(new, pipeline.with_options()) if type(pipeline) is ShardCodecPipeline else new
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as arrays of zarr are compared, with any `zarr.Array`."""
+        return self._async_array == other.async_array if isinstance(other, Array) else NotImplemented
+
+    __hash__ = Array.__hash__  # None: a resize changes an array
+
+
+A = TypeVar("A")  # zarr.Array or zarr.AsyncArray
+
+
+def attach(array: A, **choices: Unpack[OptionChoices]) -> A:
+    """Return a handle on a zarr array that uses shardcodec's pipeline with its own options, and less of zarr's own work.
+
+    ``array[...]`` and ``array[...] = value`` with integers, slices and an ellipsis do without zarr's event loop, for arrays in
+    local folders and in memory. Results, errors and stored objects are those of any array on the pipeline.
+
+    Parameters
+    ----------
+    array : zarr.Array or zarr.AsyncArray
+        An array of Zarr format 2 or 3 with any pipeline. It is not changed.
+    **choices
+        Options for this handle, see `Options`. They are pickled with it.
+
+    Returns
+    -------
+    zarr.Array or zarr.AsyncArray
+        A new handle on the same stored array. For an instance of `zarr.Array` itself it is an instance of a subclass; else it
+        is of the same class.
+
+    Raises
+    ------
+    TypeError
+        `array` is not an array of zarr, or the name of an option is invalid.
+    ValueError
+        The value of an option is invalid.
+    UnsupportedError
+        The extension module cannot be loaded.
+
+    Examples
+    --------
+    >>> array = shardcodec.attach(zarr.open_array("a.zarr"), threads=2)
+    >>> array[1, 2:5]
+    array([ 8,  9, 10], dtype=int32)
+    """
+    handle: Any = array
+    if not isinstance(handle, Array | AsyncArray):
+        raise TypeError(f"array: expected a zarr.Array or zarr.AsyncArray, got {type(handle).__name__}")
+    native.require()
+    pipeline, options = pipeline_of(handle), check(choices)
+    with quiet():
+        if not isinstance(pipeline, ShardCodecPipeline):
+            pipeline = ShardCodecPipeline(handle.metadata, handle.store)
+        new: Any = with_pipeline(handle, pipeline.with_options(**options))
+    if type(new) is Array:
+        new = AttachedArray(new.async_array)
+    return new  # type: ignore[no-any-return]
