@@ -120,7 +120,7 @@ def main() -> int:
     -------
     int
         Exit status. Without a command: 0, or 1 if the extension module cannot be loaded or an option is invalid. With a
-        command: see `shardcodec.cli.common`.
+        command: see `shardcodec.cli.exit_code`.
     """
     with EarlyStop():
         return _main(sys.argv[1:])

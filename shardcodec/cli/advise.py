@@ -18,18 +18,18 @@ from ..tools.related_nodes import ZarrNodes
 from ..tools.report import parse_nbytes
 from ..tools.targets import ArrayTarget, find_arrays
 from ..tools.work import Monitor
-from .common import (
+from .common_options import (
     ArrayOption,
-    ExitCode,
     JsonOption,
     MemoryOption,
-    Output,
-    ProgressKind,
     StorageOption,
     ThreadsOption,
-    run_command,
     storage_options_from,
 )
+from .exit_code import ExitCode
+from .output import Output
+from .progress import ProgressKind
+from .run_command import run_command
 
 __all__ = ["advise"]
 

@@ -1,6 +1,6 @@
 # app.py - the commands
 # SPDX-License-Identifier: MIT
-"""`run`: parse the arguments and run a command. A command is a function with the types of `cli.common`."""
+"""`run`: parse the arguments and run a command. A command is a function with the types of `cli.common_options`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 
 from . import VERSION_LINE
 from .advise import advise
-from .common import ExitCode
 from .convert import convert, plan, run_part, status
 from .enable import disable, enable
+from .exit_code import ExitCode
 from .inspect import doctor, inspect, verify
 from .rewrite import compact, repair
 

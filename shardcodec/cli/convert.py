@@ -22,26 +22,26 @@ from ..tools.jobs.run_part import run_part as run_one_part
 from ..tools.jobs.run_part import status as job_status
 from ..tools.report import format_count
 from ..tools.work import Monitor
-from .common import (
+from .common_options import (
     ArrayOption,
     DaskOption,
     DryRunOption,
     ExactlyOption,
     ExcludeOption,
-    ExitCode,
     JsonLinesOption,
     JsonOption,
     MemoryOption,
     OnlyArraysOption,
     OnlyOption,
-    Output,
-    ProgressKind,
     ProgressOption,
     StorageOption,
     ThreadsOption,
-    run_command,
     storage_options_from,
 )
+from .exit_code import ExitCode
+from .output import Output
+from .progress import ProgressKind
+from .run_command import run_command
 
 __all__ = [
     "convert",

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """`EarlyStop`: a signal while the command imports its modules ends the process; nothing was begun.
 
-`replace_handlers` serves this block and that of `shardcodec.cli.common`.
+`replace_handlers` serves this block and that of `shardcodec.cli.stop_requests`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 __all__ = ["EarlyStop", "replace_handlers"]
 
-# The exit code INTERRUPTED of `shardcodec.cli.common`, which must not be imported yet.
+# The exit code INTERRUPTED of `shardcodec.cli.exit_code`, which must not be imported yet.
 INTERRUPTED = 130
 
 

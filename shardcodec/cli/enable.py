@@ -23,7 +23,10 @@ from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, source_of_new_process
 from ..options import check
 from ..storage.whole_file import put_file
 from ..tools.work import Monitor
-from .common import DryRunOption, ExitCode, ProgressKind, run_command
+from .common_options import DryRunOption
+from .exit_code import ExitCode
+from .progress import ProgressKind
+from .run_command import run_command
 
 __all__ = ["Scope", "disable", "enable", "path_of"]
 

@@ -15,29 +15,29 @@ from ..tools.inspect import inspect as inspect_arrays
 from ..tools.verify import verify as verify_all
 from ..tools.verify_report import ShardFindings
 from ..tools.work import Monitor
-from .common import (
+from .common_options import (
     ArrayOption,
     DaskOption,
     DryRunOption,
     ExcludeOption,
-    ExitCode,
     JsonLinesOption,
     JsonOption,
     KeepGoingOption,
     MemoryOption,
     MetadataOption,
     OnlyOption,
-    Output,
     PathArgument,
-    ProgressKind,
     ProgressOption,
     StorageOption,
     ThreadsOption,
     parse_share,
-    run_command,
     spec_from,
     storage_options_from,
 )
+from .exit_code import ExitCode
+from .output import Output
+from .progress import ProgressKind
+from .run_command import run_command
 
 __all__ = ["doctor", "inspect", "verify"]
 

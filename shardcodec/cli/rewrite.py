@@ -19,28 +19,28 @@ from ..tools.repair import IN_PLACE_ON_DASK
 from ..tools.repair import repair as repair_shards
 from ..tools.shard_repair import RepairedShard, RepairReport
 from ..tools.work import Monitor
-from .common import (
+from .common_options import (
     ArrayOption,
     DaskOption,
     DryRunOption,
     ExactlyOption,
-    ExitCode,
     JsonLinesOption,
     JsonOption,
     MemoryOption,
     MetadataOption,
     OnlyArraysOption,
-    Output,
     PathArgument,
-    ProgressKind,
     ProgressOption,
     StorageOption,
     ThreadsOption,
     parse_share,
-    run_command,
     spec_from,
     storage_options_from,
 )
+from .exit_code import ExitCode
+from .output import Output
+from .progress import ProgressKind
+from .run_command import run_command
 
 __all__ = [
     "compact",

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from .. import native
 from ..arguments import check_argument
@@ -31,8 +31,6 @@ __all__ = ["disable", "enable"]
 
 # A warning names so many arrays.
 N_NAMED = 5
-
-A = TypeVar("A")  # zarr.Array or zarr.AsyncArray
 
 
 class _EnableCall:

@@ -26,8 +26,11 @@ import shardcodec
 from shardcodec.__main__ import main
 from shardcodec.cli import COMMANDS
 from shardcodec.cli.app import app, run
-from shardcodec.cli.common import ExitCode, ProgressKind, StopRequests, run_command
 from shardcodec.cli.early_stop import EarlyStop
+from shardcodec.cli.exit_code import ExitCode
+from shardcodec.cli.progress import ProgressKind
+from shardcodec.cli.run_command import run_command
+from shardcodec.cli.stop_requests import StopRequests
 from shardcodec.tools.work import Monitor, Stopped
 
 pytestmark = pytest.mark.slow
@@ -128,7 +131,7 @@ def test_shard_with_the_metadata_of_its_array(tmp_path: Path, capsys: pytest.Cap
 def test_plain_progress_is_on_standard_error(
     array: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardcodec.cli.common.PAUSE", 0.0)
+    monkeypatch.setattr("shardcodec.cli.progress.PAUSE", 0.0)
     assert run(["inspect", str(array.store.root), "--progress", "plain"]) == 0
     assert re.search(r"4 of 4 shards", capsys.readouterr().err)
 
@@ -264,8 +267,8 @@ def test_first_signal_stops_after_the_current_shard(number: int) -> None:
         import os
         import sys
         import typer
-        from shardcodec.cli.common import ProgressKind
-        from shardcodec.cli.common import run_command
+        from shardcodec.cli.progress import ProgressKind
+        from shardcodec.cli.run_command import run_command
 
         def work(monitor):
             os.kill(os.getpid(), {int(number)})
@@ -350,7 +353,7 @@ def test_second_signal_ends_the_process_at_once() -> None:
         import os
         import signal
         import time
-        from shardcodec.cli.common import StopRequests
+        from shardcodec.cli.stop_requests import StopRequests
 
         with StopRequests() as stop:
             os.kill(os.getpid(), signal.SIGINT)

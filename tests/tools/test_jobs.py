@@ -268,7 +268,7 @@ def held_command(*arguments: str, new: Path) -> subprocess.Popen[str]:
         import sys, time
         from pathlib import Path
         from shardcodec.cli.app import run
-        from shardcodec.cli.common import StopRequests
+        from shardcodec.cli.stop_requests import StopRequests
         from shardcodec.tools.convert.work import GroupWork
         requests, original, begin = [], GroupWork.run, StopRequests.__enter__
         def noted(self):

@@ -16,10 +16,10 @@ import zarr
 from helpers import create, quiet
 
 import shardcodec
-import shardcodec.cli.common as common
 from shardcodec import tools
+from shardcodec.cli import progress
 from shardcodec.cli.app import run
-from shardcodec.cli.common import format_seconds
+from shardcodec.cli.progress import format_seconds
 
 
 def test_print_shows_what_the_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,10 +149,10 @@ def test_progress_has_bytes_rate_and_time_left(
 ) -> None:
     """Only verify showed bytes and their rate. Standard output has the report alone."""
     for name in ("PAUSE", "LONG_PAUSE", "REPLACE_PAUSE"):
-        monkeypatch.setattr(common, name, 0.0)
+        monkeypatch.setattr(progress, name, 0.0)
     if how == "terminal":
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        monkeypatch.setattr(common.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(progress.importlib.util, "find_spec", lambda name: None)
     create(tmp_path / "old")[...] = np.random.default_rng(0).integers(0, 99, (16, 24))
     places = {name: str(tmp_path / name) for name in ("old", "new")}
     arguments = [argument.format(**places) for argument in COMMANDS[command]]
@@ -209,7 +209,7 @@ def test_names_are_neither_markup_nor_commands_of_a_terminal(
 
 def test_time_left_follows_from_the_last_shards() -> None:
     """A resumed job skips the first thousand shards at once, and then needs a second for each."""
-    pace = common.Pace(1100, 0.0)
+    pace = progress.Pace(1100, 0.0)
     pace.advance(1000, 0.5)
     for second in range(1, 71):
         pace.add_nbytes(1 << 20)
