@@ -16,8 +16,10 @@ __all__ = [
     "ReadableDict",
     "fact_lines",
     "facts_table",
+    "format_count",
     "format_nbytes",
     "format_ranges",
+    "format_share",
     "parse_nbytes",
 ]
 
@@ -60,6 +62,17 @@ def parse_nbytes(text: str | int, name: str = "") -> int:
         where = f"{name}: " if name else ""
         raise ValueError(f"{where}expected a size such as 512MiB or 4GB, got {text!r}")
     return nbytes
+
+
+def format_count(number: float, noun: str, spec: str = "") -> str:
+    """Return a number of things, such as ``1 shard`` or ``2 shards``; `spec` is the format of the number."""
+    shown = f"{number:{spec}}"
+    return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}s"
+
+
+def format_share(part: float, whole: float) -> str:
+    """Return a share as a percentage; ``-`` if the whole is 0."""
+    return f"{100 * part / whole:.3g} %" if whole else "-"
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from shardcodec.tools.work import Monitor, Stopped
+from shardcodec.tools.monitor import Monitor, Stopped
 
 __all__ = ["StopAfter"]
 

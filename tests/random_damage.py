@@ -23,7 +23,7 @@ from spec_json import CRC, LITTLE
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.tools import repair, verify
-from shardcodec.tools.report import FindingKind
+from shardcodec.tools.findings import FindingKind
 from shardcodec.tools.shard_repair import RepairAction, RepairedShard
 
 __all__ = ["Scene", "check_scene"]

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import numpy as np
 from typer import Argument, BadParameter, Option
 
+from ..readable import parse_nbytes
 from ..tools.advise import Bounds, parse_access, try_proposal
 from ..tools.advise import advise as propose
 from ..tools.inspect import chunk_shape_of_shards
+from ..tools.monitor import Monitor
 from ..tools.related_nodes import ZarrNodes
-from ..tools.report import parse_nbytes
 from ..tools.targets import ArrayTarget, find_arrays
-from ..tools.work import Monitor
 from .common_options import (
     ArrayOption,
     JsonOption,

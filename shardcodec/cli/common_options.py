@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from ..format.spec import ShardSpec
-from ..tools.report import parse_nbytes
+from ..readable import parse_nbytes
 from .progress import ProgressKind
 
 __all__ = [

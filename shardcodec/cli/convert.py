@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from ..readable import format_count
 from ..tools.convert.choices import parse_rules
 from ..tools.convert.convert import convert as convert_arrays
 from ..tools.convert.convert import plan_convert
@@ -20,8 +21,7 @@ from ..tools.convert.plan import Prices
 from ..tools.convert.report import ConvertedArray, table_lines
 from ..tools.jobs.run_part import run_part as run_one_part
 from ..tools.jobs.run_part import status as job_status
-from ..tools.report import format_count
-from ..tools.work import Monitor
+from ..tools.monitor import Monitor
 from .common_options import (
     ArrayOption,
     DaskOption,

@@ -22,7 +22,7 @@ from ..compat import config
 from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, source_of_new_process
 from ..options import check
 from ..storage.whole_file import put_file
-from ..tools.work import Monitor
+from ..tools.monitor import Monitor
 from .common_options import DryRunOption
 from .exit_code import ExitCode
 from .progress import ProgressKind

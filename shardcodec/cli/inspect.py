@@ -12,9 +12,9 @@ from ..tools.array_report import ArrayReport
 from ..tools.chunk_check import Level
 from ..tools.doctor import doctor as examine
 from ..tools.inspect import inspect as inspect_arrays
+from ..tools.monitor import Monitor
 from ..tools.verify import verify as verify_all
 from ..tools.verify_report import ShardFindings
-from ..tools.work import Monitor
 from .common_options import (
     ArrayOption,
     DaskOption,

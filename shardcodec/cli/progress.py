@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from ..tools.report import format_count, format_nbytes
-from ..tools.work import Monitor, Stopped
+from ..readable import format_count, format_nbytes
+from ..tools.monitor import Monitor, Stopped
 from .output import printable
 from .stop_requests import StopRequests
 

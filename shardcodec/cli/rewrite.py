@@ -15,10 +15,10 @@ from ..options import Order
 from ..readable import fact_lines
 from ..tools.compact import CompactedShard, CompactReport
 from ..tools.compact import compact as compact_shards
+from ..tools.monitor import Monitor
 from ..tools.repair import IN_PLACE_ON_DASK
 from ..tools.repair import repair as repair_shards
 from ..tools.shard_repair import RepairedShard, RepairReport
-from ..tools.work import Monitor
 from .common_options import (
     ArrayOption,
     DaskOption,

@@ -14,7 +14,7 @@ from typer import BadParameter, Exit
 from zarr.errors import BaseZarrError
 
 from ..errors import ShardError, os_error_of
-from ..tools.work import Incomplete, Monitor, Stopped
+from ..tools.monitor import Incomplete, Monitor, Stopped
 from .exit_code import ExitCode
 from .progress import ProgressKind, shown
 from .stop_requests import StopRequests

@@ -34,11 +34,12 @@ from ..format.metadata import key_encoding
 from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import options
+from ..readable import format_nbytes
 from ..statistics import stats
 from .advise_report import AccessCost, AdviseReport, Bounds, Proposal, Trial, TrialAccess
-from .report import Record, format_nbytes
+from .monitor import Monitor
+from .report import Record
 from .targets import ArrayTarget
-from .work import Monitor
 
 __all__ = [
     "SAMPLE_NBYTES",

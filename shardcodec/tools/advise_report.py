@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..arguments import check_fields
-from .report import Fact, Record, Report, format_count, format_nbytes
+from ..readable import Fact, format_count, format_nbytes
+from .report import Record, Report
 
 __all__ = ["AccessCost", "AdviseReport", "Bounds", "Proposal", "Trial", "TrialAccess"]
 

@@ -31,11 +31,12 @@ from .documents import (
     is_group,
     root_document,
 )
+from .findings import Finding, FindingKind
+from .monitor import Monitor
 from .other_objects import OtherObject, OtherObjects, written_documents
 from .related_nodes import Selection, ZarrNodes, groups_of, mended
-from .report import Finding, FindingKind
+from .shard_threads import in_order
 from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups, find_hierarchy
-from .work import Monitor, in_order
 
 __all__ = [
     "Comparison",

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .report import Fact, Record, Report, format_count, format_nbytes, format_share
+from ..readable import Fact, format_count, format_nbytes, format_share
+from .report import Record, Report
 
 __all__ = [
     "ArrayReport",

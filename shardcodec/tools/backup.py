@@ -23,8 +23,8 @@ from ..storage.kinds import object_at, put_object
 from ..storage.store import Store
 from ..storage.whole_file import put_file
 from .documents import node_path, object_name
+from .memory import BLOCK_NBYTES, MemoryBudget
 from .targets import ShardTarget
-from .work import BLOCK_NBYTES, MemoryBudget
 
 __all__ = [
     "Backup",

@@ -25,14 +25,16 @@ from ..format.metadata import json_object
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import problem_of as record_problem_of
 from .documents import DOCUMENTS, group_documents, is_group, root_document
+from .findings import Finding, FindingKind
 from .hashed_object import HashedObject
 from .left_parts import LeftPart
 from .manifest import Manifest, OldManifest
+from .memory import BLOCK_NBYTES
+from .monitor import Monitor
 from .other_objects import OtherObject, OtherObjects
-from .report import Finding, FindingKind
+from .shard_threads import in_order
 from .targets import ArrayTarget
 from .verify_report import NOT_IN_MANIFEST, UncheckedPart
-from .work import BLOCK_NBYTES, Monitor, in_order
 
 __all__ = ["BesideArrays", "different_hash"]
 

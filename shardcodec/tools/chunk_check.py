@@ -27,9 +27,9 @@ from ..format.text import text_array
 from ..options import Options
 from ..zarr_plugin.array_codecs import ZarrCodecs
 from .damage.index_layout import CHECKSUM_NBYTES
-from .report import FindingKind
+from .findings import FindingKind
+from .memory import UNLIMITED, MemoryShare
 from .targets import ArrayTarget
-from .work import UNLIMITED, MemoryShare
 
 __all__ = [
     "ChunkCheck",

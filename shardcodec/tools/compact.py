@@ -22,6 +22,7 @@ from ..arguments import checked
 from ..errors import ShardError, as_os_error
 from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
+from ..readable import Fact, format_count, format_nbytes
 from ..storage.kinds import placed_options
 from ..storage.retry import Patience, retry
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
@@ -31,7 +32,9 @@ from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards, root_pref
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
 from .left_parts import LeftPart
-from .report import Fact, Report, format_count, format_nbytes
+from .memory import MemoryBudget
+from .monitor import Monitor, RunOptions
+from .report import Report
 from .rewrite import (
     copy_chunks,
     encoded_chunks,
@@ -42,8 +45,8 @@ from .rewrite import (
     user_parts,
 )
 from .run_over_arrays import ReportOfShards, RewriteRequest, RunOverArrays, ShardOutcome
+from .shard_threads import in_order
 from .targets import ArrayTarget, ShardTarget
-from .work import MemoryBudget, Monitor, RunOptions, in_order
 
 __all__ = [
     "CompactAction",

@@ -23,10 +23,10 @@ from ..format.spec import ShardSpec
 from ..options import Options
 from .chunk_check import ChunkCheck, ForeignChunks, Level, elements_of, type_of
 from .damage.index_search import IndexStatus
-from .report import FindingKind
+from .findings import FindingKind
+from .memory import MemoryBudget
 from .survey import Survey, survey
 from .targets import ArrayTarget, ShardTarget, find_arrays
-from .work import MemoryBudget
 
 __all__ = ["ChunksOfCopy", "CopySource"]
 

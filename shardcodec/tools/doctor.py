@@ -23,6 +23,7 @@ from ..option_sources import (
     source_of,
 )
 from ..options import Setting, thread_limits
+from ..readable import Fact, format_nbytes, format_share
 from ..storage import file_systems
 from ..storage.file_systems import (
     APPEND_TYPES,
@@ -38,7 +39,7 @@ from ..storage.file_systems import (
 )
 from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
-from .report import Fact, Record, Report, format_nbytes, format_share
+from .report import Record, Report
 
 __all__ = [
     "Check",

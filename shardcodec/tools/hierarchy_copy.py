@@ -27,11 +27,12 @@ from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .documents import DOCUMENTS, node_path, with_consolidated
 from .left_parts import LeftPart
+from .memory import MemoryBudget
+from .monitor import Monitor
 from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
 from .other_objects import ObjectCounts, OtherObjects
 from .related_nodes import mended_documents
 from .targets import ArrayTarget, ShardTarget
-from .work import MemoryBudget, Monitor
 
 __all__ = ["CopyPlace", "CopyWriter", "HierarchyCopy", "holds_whole_shards", "root_prefix"]
 

@@ -38,8 +38,9 @@ from .array_report import (
 )
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask
+from .memory import MemoryBudget
+from .monitor import Monitor, RunOptions, Stopped
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays
-from .work import MemoryBudget, Monitor, RunOptions, Stopped
 
 __all__ = [
     "MAX_NAMED",

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .report import Fact, Record, format_count
+from ..readable import Fact, format_count
+from .report import Record
 
 __all__ = ["NOTHING_LEFT", "LeftKind", "LeftPart", "LeftParts"]
 

@@ -57,6 +57,8 @@ from .documents import (
     object_name,
 )
 from .left_parts import LeftPart
+from .memory import MemoryBudget
+from .monitor import Monitor
 from .other_objects import (
     ObjectCounts,
     OtherObject,
@@ -66,7 +68,6 @@ from .other_objects import (
     left_object,
 )
 from .targets import ArrayTarget
-from .work import MemoryBudget, Monitor
 
 __all__ = [
     "MARK",

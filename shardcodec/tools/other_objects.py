@@ -18,6 +18,7 @@ from ..access.box_reader import Folder, SpareDocuments
 from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..format.metadata import KeyEncoding
+from ..readable import Fact, format_count, format_nbytes
 from ..storage.store import LeftFolder, Store
 from .backup import UnreadableObject, old_object
 from .documents import (
@@ -27,11 +28,12 @@ from .documents import (
     object_name,
 )
 from .left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
+from .monitor import Monitor
 from .related_nodes import groups_of, is_below
-from .report import Fact, Record, Report, format_count, format_nbytes, to_json
+from .report import Record, Report, to_json
+from .shard_threads import in_order
 from .targets import ArrayTarget, find_groups, find_hierarchy
 from .webknossos import DATA_SET, MendedObject, mended_data_set
-from .work import Monitor, in_order
 
 __all__ = [
     "NO_OBJECTS",

@@ -35,6 +35,8 @@ from .documents import DOCUMENTS, add_documents_of_copy, inner_path
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask, ShardTool
+from .memory import MemoryBudget
+from .monitor import Monitor, RunOptions
 from .other_objects import OtherObjects
 from .related_nodes import is_below
 from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
@@ -45,9 +47,9 @@ from .shard_repair import (
     as_unreadable,
     rolled_back,
 )
+from .shard_threads import in_order
 from .survey import Survey
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups
-from .work import MemoryBudget, Monitor, RunOptions, in_order
 
 __all__ = [
     "RepairTask",

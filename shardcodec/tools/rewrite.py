@@ -22,8 +22,8 @@ from .backup import old_object
 from .chunk_check import ChunkCheck, Level
 from .damage.index_layout import Entries, is_absent
 from .damage.index_search import IndexStatus, StoredIndex
+from .memory import MemoryShare
 from .targets import ShardTarget
-from .work import MemoryShare
 
 __all__ = [
     "ChunkSink",

@@ -11,24 +11,54 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..format.spec import ShardSpec
+from ..readable import Fact
 from .documents import notes_on_spare
 from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
 from .left_parts import NOTHING_LEFT, LeftPart
+from .monitor import Stopped
 from .other_objects import NO_OBJECTS, CopyReport, OtherObjects, count_objects, other_objects
 from .related_nodes import ZarrNodes, with_needed
-from .report import Fact, LeftArray
+from .report import Record
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups, find_hierarchy
-from .work import Stopped
 
-__all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
+__all__ = ["LeftArray", "ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
 
 # Shards that a report lists.
 MAX_SHARDS = 1000
 
 R = TypeVar("R")
 S = TypeVar("S", bound="ReportOfShards")
+
+
+@dataclass(frozen=True)
+class LeftArray(Record):
+    """An array without shards that the tool can read.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in the hierarchy; empty for its root.
+    problem : str
+        Why it was left.
+    is_unreadable : bool
+        Its metadata are malformed, so no program can read the array: a finding, as in `verify`.
+    """
+
+    name: str
+    problem: str
+    is_unreadable: bool
+
+    @classmethod
+    def of(cls, array: ArrayTarget) -> LeftArray:
+        """Return the record of an array."""
+        return cls(array.name, array.problem or "it is not sharded", array.is_malformed)
+
+    def text(self, target: str, to: str | None) -> str:
+        """Return a line of text; `target` names the array at its root, and the new hierarchy `to` has a copy."""
+        done = "skipped" if to is None else "copied as it is"
+        return f"{self.name or target}: {'unreadable, ' if self.is_unreadable else ''}{done}: {self.problem}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,12 +24,15 @@ from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter, replace_chunks
 from ..errors import ConflictError, ShardError
 from ..options import Options
+from ..readable import Fact, format_count
 from .chunk_check import ChunkCheck, Level
 from .copy_source import ChunksOfCopy, CopySource
 from .damage.index_layout import is_absent
 from .damage.index_search import IndexStatus, StoredIndex
+from .findings import Finding, FindingKind
 from .hierarchy_copy import CopyWriter
-from .report import Fact, Finding, FindingKind, Report, format_count
+from .memory import MemoryBudget
+from .report import Report
 from .rewrite import (
     ChunkSink,
     CollectedChunks,
@@ -47,7 +50,6 @@ from .run_over_arrays import ReportOfShards
 from .survey import Survey, survey
 from .targets import ShardTarget
 from .verify_shards import inside_array
-from .work import MemoryBudget
 
 __all__ = [
     "RepairAction",

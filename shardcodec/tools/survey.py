@@ -32,7 +32,7 @@ from .damage.recognise import (
     prove,
     shifted,
 )
-from .report import Finding, FindingKind, FindingList
+from .findings import Finding, FindingKind, FindingList
 
 __all__ = ["Survey", "survey"]
 

@@ -36,6 +36,7 @@ from .beside_arrays import BesideArrays, different_hash
 from .chunk_check import Level, LevelName
 from .convert.open_source import selection_of
 from .documents import DOCUMENTS, Document, group_documents, is_group, root_document
+from .findings import Finding, FindingKind
 from .jobs.shard_pool import ShardPool, absolute_place
 from .manifest import (
     Manifest,
@@ -45,8 +46,8 @@ from .manifest import (
     old_manifest,
     path_of_shard,
 )
+from .monitor import Monitor, RunOptions
 from .other_objects import OtherObjects
-from .report import Finding, FindingKind
 from .targets import (
     ArrayTarget,
     ForeignObject,
@@ -64,7 +65,6 @@ from .verify_report import (
     VerifyReport,
 )
 from .verify_shards import ShardVerdict, ShardVerifier, VerifyTask, inside_array
-from .work import Monitor, RunOptions
 
 __all__ = [
     "ShardFindings",

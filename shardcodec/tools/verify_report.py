@@ -11,17 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .report import (
-    WARNINGS,
-    Fact,
-    Finding,
-    FindingKind,
-    Record,
-    Report,
-    format_count,
-    format_nbytes,
-    format_share,
-)
+from ..readable import Fact, format_count, format_nbytes, format_share
+from .findings import WARNINGS, Finding, FindingKind
+from .report import Record, Report
 
 __all__ = ["NOT_IN_MANIFEST", "ShardFindings", "UncheckedPart", "VerifiedArray", "VerifyReport"]
 

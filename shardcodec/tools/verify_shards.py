@@ -18,12 +18,14 @@ from ..storage.files import pending_journal
 from ..storage.retry import retry
 from .against import Comparison, Reference
 from .chunk_check import ChunkCheck, Level
+from .findings import MAX_FINDINGS, Finding, FindingKind
 from .hashed_object import HashedObject
 from .jobs.shard_work import ArrayTask
-from .report import MAX_FINDINGS, Finding, FindingKind
+from .memory import MemoryBudget, MemoryShare
+from .monitor import Monitor
+from .shard_threads import in_order
 from .survey import survey
 from .targets import ArrayTarget, ShardTarget, lasting_state
-from .work import MemoryBudget, MemoryShare, Monitor, in_order
 
 __all__ = ["ShardVerdict", "ShardVerifier", "VerifyTask", "inside_array"]
 

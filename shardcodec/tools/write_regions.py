@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 
 from ..arguments import checked
 from ..errors import UnsupportedError
+from ..readable import Fact, format_count
 from .inspect import chunk_shape_of_shards
-from .report import Fact, Report, format_count
+from .report import Report
 from .targets import ArrayTarget, find_arrays
 
 __all__ = ["Region", "WritePlan", "plan_writes"]

@@ -31,7 +31,7 @@ from shardcodec.cli.exit_code import ExitCode
 from shardcodec.cli.progress import ProgressKind
 from shardcodec.cli.run_command import run_command
 from shardcodec.cli.stop_requests import StopRequests
-from shardcodec.tools.work import Monitor, Stopped
+from shardcodec.tools.monitor import Monitor, Stopped
 
 pytestmark = pytest.mark.slow
 

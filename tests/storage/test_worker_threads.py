@@ -19,7 +19,8 @@ from helpers import files_below, run_checked
 
 from shardcodec import tools
 from shardcodec.storage.worker_threads import WorkerThreads
-from shardcodec.tools.work import Monitor, in_order
+from shardcodec.tools.monitor import Monitor
+from shardcodec.tools.shard_threads import in_order
 
 NAME = "shardcodec-"
 

@@ -27,8 +27,8 @@ from shardcodec.tools.convert.choices import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
 from shardcodec.tools.convert.work import ArrayConversion
+from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.new_hierarchy import MARK, NewHierarchy
-from shardcodec.tools.work import Monitor, Stopped
 
 # ---- reads, memory, cost
 

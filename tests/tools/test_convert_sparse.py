@@ -22,7 +22,7 @@ from shardcodec.tools import convert
 from shardcodec.tools.convert.grouping import parts_of_axis
 from shardcodec.tools.convert.source import StoredObjects
 from shardcodec.tools.convert.zarr_source import ZarrSource
-from shardcodec.tools.work import Monitor
+from shardcodec.tools.monitor import Monitor
 
 SHAPE = (4000, 300)
 # where the sparse source has elements: in one chunk, at an edge of the array, across several chunks

@@ -21,9 +21,9 @@ from shardcodec.tools import convert, verify
 from shardcodec.tools.chunk_check import Level
 from shardcodec.tools.jobs.batches import Batches
 from shardcodec.tools.jobs.shard_work import ArrayPlace
+from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.verify import VerifyTask
-from shardcodec.tools.work import Incomplete, Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")

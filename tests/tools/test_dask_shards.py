@@ -25,11 +25,11 @@ from shardcodec.storage import files
 from shardcodec.tools import compact, inspect, repair, verify
 from shardcodec.tools.chunk_check import Level
 from shardcodec.tools.compact import CompactTask
+from shardcodec.tools.findings import FindingKind
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker, unseen
-from shardcodec.tools.report import FindingKind
+from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.verify import VerifyTask
-from shardcodec.tools.work import Monitor, Stopped
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")

@@ -20,8 +20,8 @@ from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert.work import GroupWork
 from shardcodec.tools.jobs.job_files import Ledger, ledger_folder, read_ledgers
+from shardcodec.tools.monitor import Incomplete
 from shardcodec.tools.new_hierarchy import MARK
-from shardcodec.tools.work import Incomplete
 
 
 @pytest.fixture

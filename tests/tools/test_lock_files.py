@@ -20,7 +20,7 @@ from helpers import on_pipeline
 
 from shardcodec import tools
 from shardcodec.storage import absent, file_systems
-from shardcodec.tools.report import FindingKind
+from shardcodec.tools.findings import FindingKind
 
 SILLY = ".nfs00000000000a4c1200000003"
 

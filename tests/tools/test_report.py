@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from shardcodec.tools.report import Record, Report, format_count, format_nbytes, format_share, parse_nbytes
+from shardcodec.readable import format_count, format_nbytes, format_share, parse_nbytes
+from shardcodec.tools.report import Record, Report
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from zarr.core.sync import sync
 import shardcodec
 from shardcodec import tools
 from shardcodec.cli.app import run
-from shardcodec.tools import work as work_module
-from shardcodec.tools.work import Monitor, Stopped, in_order
+from shardcodec.tools import shard_threads as threads_module
+from shardcodec.tools.monitor import Monitor, Stopped
+from shardcodec.tools.shard_threads import in_order
 
 MIB = 1 << 20
 verify_module = sys.modules["shardcodec.tools.verify"]  # `tools.verify` is the function
@@ -99,7 +100,7 @@ def test_large_chunks_without_shards_are_verified_in_threads(
     )
     array[...] = values
     idents = set()
-    monkeypatch.setattr(work_module, "_SHORT_SECONDS", 10.0)
+    monkeypatch.setattr(threads_module, "_SHORT_SECONDS", 10.0)
     original = verify_module.ShardVerifier._look_once
 
     def look(self: Any, shard: Any) -> Any:

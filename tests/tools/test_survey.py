@@ -26,7 +26,7 @@ from shardcodec.access.shard_object import open_object
 from shardcodec.options import resolve
 from shardcodec.storage.kinds import object_at
 from shardcodec.tools.chunk_check import ChunkCheck, Level
-from shardcodec.tools.report import FindingKind
+from shardcodec.tools.findings import FindingKind
 from shardcodec.tools.survey import Survey, survey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "robustness.md"

@@ -24,9 +24,9 @@ from zarr.core.sync import sync
 
 from shardcodec.cli.app import run
 from shardcodec.tools import verify
-from shardcodec.tools.report import FindingKind
+from shardcodec.tools.findings import FindingKind
+from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.verify import ShardFindings, VerifyReport
-from shardcodec.tools.work import Monitor, Stopped
 
 
 def damage(store: Any, key: str, change: Callable[[bytearray], None]) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 
 from ...compat import READS_SHARDS_OF_STRUCTS
 from ...format.codecs import CodecLike
+from ...readable import format_nbytes, parse_nbytes
 from ..advise import AccessPattern, Proposal, advise, fitting_access
 from ..related_nodes import axes_of_levels, is_match
-from ..report import format_nbytes, parse_nbytes
 from ..targets import ArrayTarget
 from .source import Ints, SourceArray, SourceTree
 

@@ -21,10 +21,10 @@ from ...options import Options, check
 from ...storage.kinds import is_url, placed_options
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
+from ..monitor import Incomplete, Monitor, Stopped
 from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim, release
 from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget, find_arrays
-from ..work import Incomplete, Monitor, Stopped
 from .choices import Choices, rules_of
 from .execute import Execution, Intermediate, left_of, run_report
 from .open_source import open_source, selection_of, whole_source

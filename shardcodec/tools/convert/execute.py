@@ -18,12 +18,13 @@ from ...format.dtypes import swap_fields
 from ...format.metadata import encoded_document, key_encoding
 from ...format.spec import ShardSpec
 from ...options import Options
+from ...readable import format_nbytes
 from ..jobs.job_files import Ledger, LedgerLines, ledger_folder, read_ledgers
 from ..left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
+from ..memory import MemoryBudget
+from ..monitor import Incomplete, LostScheduler, Monitor, Stopped
 from ..new_hierarchy import JobOver, NewHierarchy, claim, has_claim, release
 from ..other_objects import ObjectCounts
-from ..report import format_nbytes
-from ..work import Incomplete, LostScheduler, MemoryBudget, Monitor, Stopped
 from .grouping import Geometry, encode_grouping
 from .layout import NewLayout
 from .plan import ConvertPlan, PlannedArray, Unit

@@ -33,16 +33,18 @@ from ...format.metadata import KeyEncoding, encoded_document, json_object, key_e
 from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Durability, Options, check
+from ...readable import format_count
 from ...storage.kinds import is_url, object_at
 from ...transformer.legacy_2022.open import legacy_store, open_2022, open_converted
 from ..documents import DOCUMENTS, is_2022, is_own_name, node_path, object_name
 from ..left_parts import LeftPart
+from ..memory import MemoryBudget, MemoryShare
+from ..monitor import Monitor
 from ..new_hierarchy import NewHierarchy, check_apart, has_claim
 from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects
 from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
-from ..report import format_count
 from ..rewrite import copy_chunks, stored_runs
-from ..work import MemoryBudget, MemoryShare, Monitor, in_order
+from ..shard_threads import in_order
 from .source import SourceArray, SourceTree, decoded_source
 from .zarr_source import zarr_source
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..report import format_nbytes
+from ...readable import format_nbytes
 from .source import Ints
 
 __all__ = [

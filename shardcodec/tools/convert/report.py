@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from ...readable import Fact, format_count, format_nbytes
 from ..left_parts import LeftKind, LeftPart
 from ..other_objects import CopyReport
-from ..report import Fact, Record, Report, format_count, format_nbytes
+from ..report import Record, Report
 from .destination import ShardState
 from .source import Ints
 

@@ -18,10 +18,12 @@ from ...storage.kinds import is_url
 from ..jobs.batches import Batches
 from ..jobs.job_files import Ledger, LedgerLines, PlanFile, read_ledgers
 from ..jobs.shard_work import ShardTask, TaskPlace
+from ..memory import MemoryBudget
+from ..monitor import Monitor, Stopped
 from ..new_hierarchy import NewHierarchy, guard
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..related_nodes import Selection
-from ..work import MemoryBudget, Monitor, Stopped, in_order
+from ..shard_threads import in_order
 from .open_source import open_source
 from .plan import ConvertPlan, Unit, check_same_source
 from .report import ShardFailure, ShardRecord

@@ -21,13 +21,13 @@ from ... import native
 from ...access.shard_object import open_object
 from ...errors import ConflictError, ShardError
 from ...options import Options
+from ...readable import format_nbytes
 from ..chunk_check import ChunkCheck, Level
 from ..damage.rebuilt_index import sequence
+from ..monitor import Monitor
 from ..new_hierarchy import JobOver, NewHierarchy
-from ..report import format_nbytes
 from ..rewrite import CopiedChunks, copy_chunks
 from ..survey import survey
-from ..work import Monitor
 from .destination import NewArray, ShardState
 from .grouping import INDEX_NBYTES, move_nbytes
 from .layout import RecodedChunks

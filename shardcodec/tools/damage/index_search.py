@@ -30,8 +30,8 @@ from ...access.inner_chunks import coordinates
 from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
 from ...format.spec import ChainSpec, ShardSpec
-from ..report import FindingKind
-from ..work import BLOCK_NBYTES
+from ..findings import FindingKind
+from ..memory import BLOCK_NBYTES
 from .index_layout import (
     CHECKSUM_NBYTES,
     Entries,

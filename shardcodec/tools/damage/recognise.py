@@ -27,8 +27,8 @@ from ...access.placement import ABSENT
 from ...format.codecs import Blosc, Checksum, Gzip, Zlib, Zstd
 from ...format.spec import ChainSpec, ShardSpec
 from ..chunk_check import ChunkCheck, Level
-from ..report import FindingKind
-from ..work import BLOCK_NBYTES, UNLIMITED, MemoryShare
+from ..findings import FindingKind
+from ..memory import BLOCK_NBYTES, UNLIMITED, MemoryShare
 from .index_layout import Entries, bad_entries, is_absent
 from .index_search import IndexStatus, StoredIndex
 

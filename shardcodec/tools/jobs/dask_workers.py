@@ -28,9 +28,9 @@ from distributed.system import MEMORY_LIMIT
 
 from ...build_info import build_info
 from ...options import Options
+from ...readable import format_nbytes
 from ..convert.plan import MAX_MEMORY, default_memory
-from ..report import format_nbytes
-from ..work import LostScheduler, Monitor, Stopped
+from ..monitor import LostScheduler, Monitor, Stopped
 from .batches import Batches, TaskBatch
 from .shard_work import MAX_SECONDS, ShardBatch, ShardTask, ShardWorker, TaskPlace
 

@@ -15,12 +15,13 @@ from typing import ClassVar
 from ...arguments import checked
 from ...option_sources import current_options
 from ...options import check
+from ...readable import Fact, format_count, format_nbytes, format_share
 from ..convert.execute import Execution, left_of, run_report
 from ..convert.report import ConvertReport
 from ..convert.units import is_finished, open_plan, recorded_shards
+from ..monitor import Monitor
 from ..new_hierarchy import NewHierarchy
-from ..report import Fact, Record, Report, format_count, format_nbytes, format_share
-from ..work import Monitor
+from ..report import Record, Report
 from .job_files import PlanFile, read_ledgers
 
 __all__ = [

@@ -20,9 +20,10 @@ from ...options import Options, check
 from ...storage.files import check_name
 from ...storage.kinds import is_url
 from ..hierarchy_copy import HierarchyCopy
+from ..memory import MemoryBudget
+from ..monitor import Monitor, RunOptions
 from ..new_hierarchy import check_new_place
 from ..targets import ArrayTarget, ShardTarget, find_arrays
-from ..work import MemoryBudget, Monitor, RunOptions
 from .batches import Batches
 from .shard_work import ArrayPlace, ArrayTask, ShardTool
 

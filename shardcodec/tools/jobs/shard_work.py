@@ -27,8 +27,9 @@ from ...access.box_reader import SpareDocuments
 from ...errors import ConflictError
 from ...format.spec import ShardSpec
 from ...options import Options
+from ..memory import MemoryBudget
+from ..monitor import Monitor, Stopped
 from ..targets import ArrayTarget, ShardTarget, find_arrays
-from ..work import MemoryBudget, Monitor, Stopped
 
 __all__ = [
     "MAX_SECONDS",
