@@ -305,8 +305,6 @@ class Array(ArrayReader):
         options = self._options if self.mode == "r+" else None
         return Attributes(self._folder, is_v2=self._is_v2, options=options)
 
-    # ---- writing
-
     def __setitem__(self, selection: Any, value: Any) -> None:
         """Store a value in a part of the array; see `set_selection`."""
         self.set_selection(selection, value)
@@ -467,8 +465,6 @@ class Array(ArrayReader):
         place[axis] = slice(shape[axis] - added.shape[axis], shape[axis])
         self[tuple(place)] = added
         return shape
-
-    # ---- from the array to its objects
 
     def _check_writable(self) -> None:
         if self.mode != "r+":

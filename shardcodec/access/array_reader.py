@@ -154,8 +154,6 @@ class ArrayReader:
         shape = {"shape": document["shape"]} if "shape" in document else {}
         return parse_document(document if self._text is None else {**self._text.document, **shape})
 
-    # ---- properties
-
     @property
     def size(self) -> int:
         """Number of elements."""
@@ -197,8 +195,6 @@ class ArrayReader:
     def _alone(self) -> AbstractContextManager[None]:
         """Keep other threads from changing the metadata of the handle: else older metadata could replace newer ones."""
         return locks.table().hold([f"handle:{id(self)}"])  # unlike a mutex it is free in a forked child
-
-    # ---- reading
 
     def __getitem__(self, selection: Any) -> Any:
         """Read a part of the array.
@@ -488,8 +484,6 @@ class ArrayReader:
             )
         return self._read_boxes(at * count, count, out)
 
-    # ---- from the array to its objects
-
     def _locate(self, kind: str, selection: Any) -> ArraySelection:
         """Return what a selection takes of each object; `kind` is one of `KINDS`."""
         if kind not in KINDS:
@@ -578,8 +572,6 @@ class ArrayReader:
     def _flush(self, items: Sequence[ObjectSelection]) -> None:
         flush_names(self._folder.store.lock_names([item.key for item in items]))
 
-    # ---- pictures
-
     @checked
     def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
         """Draw which inner chunks exist and how large they are, over the elements of the array.
@@ -622,8 +614,6 @@ class ArrayReader:
             *([("shards", str(self.shards))] if self.shards else []),
         ]
         return facts_table(f"{type(self).__name__} {self._folder!r}", rows)
-
-    # ---- the handle
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._arguments

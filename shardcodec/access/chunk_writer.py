@@ -112,8 +112,6 @@ class ChunkWriter:
         """Number of inner chunks along each axis."""
         return self._spec.grid_shape
 
-    # ---- inner chunks
-
     def write_chunk(self, coords: Iterable[int], chunk: Any) -> None:
         """Encode and write one inner chunk.
 
@@ -248,8 +246,6 @@ class ChunkWriter:
         if self._sink is None:
             raise ValueError(self._CLOSED)
         return self._sink
-
-    # ---- the end
 
     def _write_end(self, sink: Any, entries: np.ndarray[Any, Any], end: int, footer: Any) -> None:
         """Write the footer behind the inner chunks, which end at byte `end`, and the index."""
@@ -490,8 +486,6 @@ class SlotWriter(ChunkWriter):
 
     def _offset(self, position: int) -> int:
         return self._first + int(self._rank[position]) * self._slot_nbytes
-
-    # ---- the end
 
     def close(self) -> None:
         """Flush the written inner chunks, so that they are visible to the other machines of a network file system.

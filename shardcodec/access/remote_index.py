@@ -77,8 +77,6 @@ class IndexLoader:
         """True if all entries must be checked before an inner chunk is read."""
         return must_be_sound(self.chain, self.options)
 
-    # ---- the cache
-
     def cached(self) -> RemoteIndex | None:
         """Return the cached index, which may be stale; None if there is none, or if an entry makes the shard unreadable."""
         if self.name is None or not self.chain.is_shard:
@@ -105,8 +103,6 @@ class IndexLoader:
         """Remove the index from all caches."""
         if self.name is not None:
             indexes.forget([self.name])
-
-    # ---- the store
 
     async def load(self, *, check: bool = True) -> RemoteIndex | None:
         """Fetch the index with one request, decode it and cache it; None if the object does not exist. The cache is not searched.
@@ -156,8 +152,6 @@ class IndexLoader:
             raise index_too_short(self.key, answer.nbytes, self.nbytes)
         entries = decode_index(self.chain, answer.data, self.key)
         return RemoteIndex(entries, answer.nbytes, answer.state)
-
-    # ---- checks
 
     def checked(self, index: RemoteIndex) -> RemoteIndex:
         """Check all entries if `must_be_sound`, and return the index with the result in ``is_sound``.

@@ -250,8 +250,6 @@ class RemoteShard:
             self._size = int(self._ask_size())
         return self._size
 
-    # ---- the index
-
     def check(self) -> None:
         if not self.missing:
             self._index = self._loader.checked(self._index)
@@ -293,8 +291,6 @@ class RemoteShard:
         if forget:
             self._loader.forget()
         return changed_error()
-
-    # ---- bytes
 
     def fetch(self, positions: np.ndarray[Any, Any], places: Entries, max_nbytes: int) -> tuple[Any, int]:
         where = positions.astype(np.intp)

@@ -86,8 +86,6 @@ class Snapshot:
         view: OpenedShard = self._try(self._object.open, self._chain, self._resolver.resolve())
         return view
 
-    # ---- the index
-
     @property
     def exists(self) -> bool:
         """True if the object exists."""
@@ -135,15 +133,11 @@ class Snapshot:
         read = lambda low, n: self.range(low, low + n)  # noqa: E731
         return header_and_footer(self._spec, self.entries(check=True), self.nbytes, read)
 
-    # ---- bytes
-
     def range(self, low: int, high: int) -> bytes:
         """Return bytes [low, high) of the object."""
         if low >= high:
             return b""
         return self._try(self._opened().range, low, high - low)  # type: ignore[no-any-return]
-
-    # ---- inner chunks
 
     def fetch(self, where: Any) -> Iterator[tuple[Array, Any, Array]]:
         """Fetch inner chunks in batches; yield their positions, a buffer, and their entries in this buffer."""
@@ -221,8 +215,6 @@ class Snapshot:
 
         return retry(attempt, self._object.path)
 
-    # ---- errors
-
     def _try(self, work: Any, *arguments: Any, **keywords: Any) -> Any:
         try:
             return work(*arguments, **keywords)
@@ -269,8 +261,6 @@ class ShardReader:
         self._chain = compiled(spec.chain)
         self._is_clipped = spec.chain.is_clipped
         self._seen = Snapshot(target, spec, self._chain, self._resolver)
-
-    # ---- description
 
     @property
     def spec(self) -> ShardSpec:
@@ -330,8 +320,6 @@ class ShardReader:
         from . import pictures  # here, because few programs draw
 
         return pictures.plot_layout(self, file)
-
-    # ---- the index
 
     @property
     def index(self) -> Array:
@@ -407,8 +395,6 @@ class ShardReader:
         """
         return [(self._coords(a), self._coords(b)) for a, b in self._seen.overlaps()]
 
-    # ---- user bytes
-
     @property
     def header(self) -> bytes:
         """User bytes before the first inner chunk, without an index at the start."""
@@ -429,8 +415,6 @@ class ShardReader:
         """
         user = self._seen.user_bytes()
         return 1 if user is None else user.alignment
-
-    # ---- reading
 
     @checked
     def read_range(self, offset: int, nbytes: int) -> bytes:
@@ -561,8 +545,6 @@ class ShardReader:
     def _output(self, out: Array | None, shape: tuple[int, ...], spec: Any) -> tuple[Array, Any]:
         out, native_order = output_array(out, shape, self._spec.dtype)
         return out, compiled(spec, native_order)
-
-    # ---- the handle
 
     def refresh(self) -> Self:
         """Forget the state of the object, so that the next read opens it again.

@@ -165,8 +165,6 @@ class ShardWriter(ChunkWriter):
         """Number of bytes so far, which is the offset of the next inner chunk."""
         return aligned(self._end, self._alignment)  # type: ignore[no-any-return]
 
-    # ---- inner chunks
-
     def write_joined(self, coords: Any, sizes: Any, data: Any) -> None:
         """Write inner chunks that are already encoded and lie one after the other in a buffer.
 
@@ -242,8 +240,6 @@ class ShardWriter(ChunkWriter):
             + self._spec.index_nbytes
         )
 
-    # ---- the end
-
     def commit(self) -> Any:
         """Write footer and index, and give the shard its name. An object store then shows the new shard to readers.
 
@@ -277,8 +273,6 @@ class ShardWriter(ChunkWriter):
             sink.abort()
             raise
         return None
-
-    # ---- several processes
 
     @staticmethod
     def create(path: str | os.PathLike[str], spec: ShardSpec, **how: Unpack[SlotHow]) -> bytes:

@@ -86,8 +86,6 @@ class TextCodecs:
         native.load().join_texts(places, data)
         return offsets, data
 
-    # ---- reading
-
     def decode(self, chunks: Sequence[Any], shapes: Sequence[Ints]) -> list[Array]:
         """Decode buffers to new arrays of these shapes."""
         arrays = [np.empty(shape, self.fill.dtype) for shape in shapes]
@@ -146,8 +144,6 @@ class TextCodecs:
         for own, (_, _, boxes) in zip(places, work, strict=True):
             for place, (view, *_) in zip(own, boxes, strict=True):
                 engine.make_texts(place, view, is_text=self._is_text)
-
-    # ---- writing
 
     def encode(self, chunks: Sequence[Array], write_empty: bool) -> list[Any]:
         """Encode arrays of any shape."""

@@ -122,8 +122,6 @@ class Entries:
         if not isinstance(self.target, NestedObject):
             flush_buffered(self.target)
 
-    # ---- reading
-
     def value(self, position: int) -> bytes | None:
         """Return a value; None if it is absent."""
         patience = None
@@ -235,8 +233,6 @@ class Entries:
         except ShardError as error:
             raise with_key(error, self.chain, self.key) from None
 
-    # ---- reading from an opened shard
-
     def read_in(
         self, shard: OpenedShard, position: int, byte_range: ByteRange | None, if_not_equal: bytes | None
     ) -> ReadResult:
@@ -339,8 +335,6 @@ class Entries:
         if shard.missing:
             return np.zeros(end - first, np.bool_)
         return np.frombuffer(shard.present(first, end), np.bool_)
-
-    # ---- writing
 
     def write(self, position: int, value: bytes | None, condition: bytes | None = None) -> Stamp:
         """Store a value, or delete the entry if it is None, if the condition holds; see `keys.condition_of`."""

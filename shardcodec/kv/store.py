@@ -180,8 +180,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         base = self.target.path if is_path else self._base
         return partial(ShardedKeyValueStore, base, **layout, **rest), ()
 
-    # ---- description
-
     def to_json(self) -> dict[str, Any]:
         """Return the JSON from which `ShardedKeyValueStore.from_json` opens this store.
 
@@ -232,8 +230,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
 
     def __hash__(self) -> int:
         return id(self)
-
-    # ---- a dictionary
 
     def __getitem__(self, key: Key) -> bytes:
         value = self._value(self._position(key))
@@ -304,8 +300,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             pending.write(self._position(key), value_of(value))
         if pending:
             self._entries.store(pending)
-
-    # ---- reading
 
     def read_sync(
         self,
@@ -428,8 +422,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             return []
         return native.load().present_keys(self.grid_shape, self._entries.present(first, end), first, skip)  # type: ignore[no-any-return]
 
-    # ---- writing
-
     def write_sync(self, key: Key, value: Any, *, if_equal: bytes | str | None = None) -> Stamp:
         """Store a value, or delete the entry if the value is None.
 
@@ -511,8 +503,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
             pending.clear(first, end)
             self._entries.store(pending)
 
-    # ---- coroutines
-
     async def read(
         self,
         key: Key,
@@ -572,8 +562,6 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         if self._pool is None or self._pool[0] != pid:  # after a fork the pool has no threads
             self._pool = pid, Threads(self._concurrency, thread_name_prefix="shardcodec.kv")
         return self._pool[1]
-
-    # ---- transactions
 
     @checked
     def with_transaction(self, transaction: Transaction) -> BoundStore:
@@ -651,8 +639,6 @@ class BoundStore(CommitAtEnd, ShardedKeyValueStore):
     @property
     def _transaction(self) -> Transaction:
         return self.bound_to
-
-    # ---- commit and abort
 
     def commit_sync(self) -> None:
         """Store all buffered writes; raises as `Transaction.commit_sync`."""

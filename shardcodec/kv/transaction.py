@@ -326,8 +326,6 @@ class BoundEntries:
         """Name of the shard in errors."""
         return self._stored.key
 
-    # ---- reading
-
     def value(self, position: int) -> bytes | None:
         """Return a value; None if it is absent."""
         result = self.read(position)
@@ -420,8 +418,6 @@ class BoundEntries:
                 f"shard {self.key!r}: its store does not identify states of its objects, so repeatable_read is not possible",
                 shard=self.key,
             ) from None
-
-    # ---- writing
 
     def write(self, position: int, value: bytes | None, condition: bytes | None = None) -> Stamp:
         """Buffer a value if the condition holds now; it is checked again at commit."""

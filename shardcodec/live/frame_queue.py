@@ -176,8 +176,6 @@ class StreamQueue:
         if self._limits.grow_every is not None:
             self.target.grow(self.n_stored // self.order.n_inner, self._record.check)
 
-    # ---- frames come
-
     def pushing(
         self, source: Any, row: int, slot: int, slots: Any | None, now: float
     ) -> tuple[bool, Changes]:
@@ -219,8 +217,6 @@ class StreamQueue:
         if n > 1:
             return False, [(operator.setitem, self._missing, shard, n - 1)]
         return True, [(self._missing.pop, shard, None), (self._whole.append, shard)]
-
-    # ---- frames are stored
 
     def next_update(self, now: float, *, is_full: bool) -> list[Frame] | float:
         """Return the frames to store now, an empty list for an update of the record alone, or the seconds until the next look."""

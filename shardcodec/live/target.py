@@ -132,8 +132,6 @@ class FrameTarget:
             )
         return way_to_append(facts) is not None
 
-    # ---- requests
-
     def _block(self, source: Values, indexes: Ints, places: Values) -> Request | None:
         """Return the request of frames that fill a box in C order and lie one behind the other in memory; None for others.
 

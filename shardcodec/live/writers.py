@@ -64,8 +64,6 @@ class StreamWriters:
         self._kept_nbytes = KEPT_UPDATES * n_threads * update_nbytes
         native.load().keep_memory(self._kept_nbytes)
 
-    # ---- in the thread of the caller
-
     def check_process(self) -> None:
         """Raise RuntimeError in a forked child, which has none of the threads."""
         if os.getpid() != self._process:
@@ -247,8 +245,6 @@ class StreamWriters:
             if isinstance(update, float):
                 return
             self._store(*update)
-
-    # ---- in the threads
 
     def _run(self) -> None:
         if threading.get_ident() == self._caller:  # the system has started no thread

@@ -114,8 +114,6 @@ class ObjectStore(ZarrStore):
         """False for HTTP: zarr says that it lists, but obstore needs PROPFIND for it."""
         return type(self._store).__name__ != "HTTPStore" and super().supports_listing
 
-    # ---- writing
-
     async def _old(self, key: str, *, is_update: bool) -> Answer | None:
         if not is_update:
             return None
@@ -166,8 +164,6 @@ class ObjectStore(ZarrStore):
             return True, state_bytes(await self.put(key, new, old))
         except ObjectChanged:
             return False, None
-
-    # ---- requests
 
     async def get(self, key: str) -> Answer | None:
         """Return all of an object."""

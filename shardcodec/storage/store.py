@@ -285,8 +285,6 @@ class Store(ABC):
         store.prototype = prototype
         return store
 
-    # ---- properties of the store
-
     @property
     def is_near(self) -> bool:
         """True if the engine reads objects itself, from `source`; if not, they are read with requests."""
@@ -334,8 +332,6 @@ class Store(ABC):
         """Return the limits of requests; `spec` is that of a chunk of an array, if there is one."""
         return limits_of_zarr(spec, near=self.is_near)
 
-    # ---- where an object is
-
     def source(self, key: str) -> Any:
         """Return what the engine reads, if the store is near: the path of a file, or a buffer; None for a missing object."""
         raise NotImplementedError("the objects of this store are read with requests")
@@ -355,8 +351,6 @@ class Store(ABC):
     def sync(self, keys: Sequence[str]) -> None:  # noqa: B027 - what a request has stored is on disk
         """Wait until files that were stored, and the documents above them, are on disk."""
 
-    # ---- names of objects
-
     @abstractmethod
     def lock_names(self, keys: Sequence[str]) -> list[str]:
         """Return the names of objects for locks. Two stores for one place return equal names."""
@@ -368,8 +362,6 @@ class Store(ABC):
     def describe(self, key: str) -> str:
         """Return the name of an object for messages, without a call of the store's own ``__str__``."""
         return object_names.describe(self._given, key)
-
-    # ---- requests
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run one of the coroutines below in a thread without an event loop, and return its result."""
@@ -399,8 +391,6 @@ class Store(ABC):
     @abstractmethod
     async def size(self, key: str) -> int:
         """Return the size of an object in bytes; raise `FileNotFoundError` if it does not exist."""
-
-    # ---- listing; these block, so an event loop must not call them
 
     @property
     def supports_listing(self) -> bool:
@@ -454,8 +444,6 @@ class Store(ABC):
         """
         return object_names.zarr_names(self._base, prefix)
 
-    # ---- states that are valid in all processes
-
     @property
     def has_lasting_states(self) -> bool:
         """True if there are names of states that are valid in all processes."""
@@ -472,8 +460,6 @@ class Store(ABC):
     def lasting_state(self, nbytes: int, state: Any) -> str | None:
         """Return the lasting state of an object from its size and its state in an answer; None if these do not show it."""
         return None
-
-    # ---- writes
 
     @abstractmethod
     async def exchange(

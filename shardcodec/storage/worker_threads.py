@@ -127,8 +127,6 @@ class WorkerThreads(Generic[R]):
         except RuntimeError:  # a limit of the process, or the end of the interpreter
             self._threads.remove(thread)
 
-    # ---- in the threads
-
     def _run(self) -> None:
         me = threading.get_ident()
         self._working.add(
@@ -148,8 +146,6 @@ class WorkerThreads(Generic[R]):
     def _work_off(self, call: ThreadCall[R] | None) -> None:
         if call is not None and not self._is_closed and call.run():
             self._finished.put(call)
-
-    # ---- the end
 
     def _end(self) -> None:
         """Begin no further call, and wait for those that run. It may be interrupted and called again."""

@@ -416,8 +416,6 @@ class Upload:
         if self._task is not None:
             on_zarrs_loop(self._give_up())
 
-    # ---- on zarr's event loop
-
     async def _offer(self, piece: Any) -> None:
         """Wait until the store has taken a piece; raise if the upload has failed."""
         if self._task is None or self._next is None:

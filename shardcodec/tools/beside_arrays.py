@@ -119,8 +119,6 @@ class BesideArrays:
             yield from self._check_others(compared, monitor, n_threads)
         yield from self._missing()
 
-    # ---- documents
-
     def _check_node(
         self, name: str, folder: Folder, array: ArrayTarget | None
     ) -> Iterator[Finding | UncheckedPart]:
@@ -229,8 +227,6 @@ class BesideArrays:
             return None if stored is None else json_object(stored, name)
         except (ShardError, OSError):
             return _DAMAGED
-
-    # ---- objects that belong to no array
 
     def _check_others(
         self, compared: Collection[str], monitor: Monitor, n_threads: int

@@ -271,8 +271,6 @@ class NewHierarchy:
         except ValueError:
             return False
 
-    # ---- single objects
-
     def get(self, name: str) -> bytes | None:
         """Return an object of the root; None if it does not exist."""
         return self.root.get(self.root.prefix + name)
@@ -332,8 +330,6 @@ class NewHierarchy:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
-
-    # ---- shards and other objects
 
     def folder(self, name: str) -> Folder:
         """Return the folder of a node; raise `ValueError` if its name cannot be written."""
@@ -418,8 +414,6 @@ class NewHierarchy:
 
         n_threads = 1 if holds_whole(self.root.store, self.root.prefix) else options.threads
         return copy_objects(others, copy, monitor, n_threads)
-
-    # ---- documents
 
     def write_documents(self, nodes: Mapping[str, StoredDocuments], *, may_replace: bool) -> None:
         """Write the documents of nodes, by path and name, durably; the deepest nodes first, and the root when all others are on disk."""

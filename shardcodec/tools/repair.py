@@ -218,8 +218,6 @@ class ShardRepairer:
         except ShardError as error:
             return self._failed(shard, error)
 
-    # ---- in place
-
     def _in_place(self, shard: ShardTarget) -> RepairedShard | None:
         assert self._task.backup is not None
         backup = Backup(shard, self._task.backup)

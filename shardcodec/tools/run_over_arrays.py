@@ -226,8 +226,6 @@ class RunOverArrays(ABC, Generic[R, S]):
         elif self._request.to is not None:
             self._to = self._pool.begin_copy(self._request.to)
 
-    # ---- what the tools do in their own way
-
     def _works_on(self, array: ArrayTarget) -> bool:
         """Return True if the tool works on the objects of an array one by one."""
         return array.is_sharded
@@ -255,8 +253,6 @@ class RunOverArrays(ABC, Generic[R, S]):
     @abstractmethod
     def _report(self, *, is_complete: bool) -> S:
         """Return the report, with `_facts`."""
-
-    # ---- shards
 
     def _facts(self) -> dict[str, Any]:
         """Return what all reports have, without `is_complete`."""

@@ -380,8 +380,6 @@ class ShardRepair:
 
             replace_chunks(shard.place, self._spec, all_chunks, self._options)
 
-    # ---- the plan
-
     def _chunks_of_copy(self, shard: ShardTarget, stack: ExitStack) -> ChunksOfCopy | None:
         return None if self._copy is None else stack.enter_context(self._copy.chunks(shard))
 
@@ -412,8 +410,6 @@ class ShardRepair:
             _coordinates(shard, plan.lost),
             len(plan.lost),
         )
-
-    # ---- the new shard
 
     def _plain_chunk(self, plan: _RepairPlan, chunks: ChunksOfCopy | None) -> bytes | None:
         """Return the bytes of a chunk without shards, from the copy; None if it is absent there, too."""

@@ -227,8 +227,6 @@ class _ShardSurvey:
         assert index.kind is not None
         self.list.add(index.kind, detail, index.offset, index.nbytes, recoverable=not self.is_lost.any())
 
-    # ---- a whole index
-
     def check_entries(self, index: StoredIndex, entries: Entries) -> None:
         spec, nbytes = self.spec, self.view.nbytes
         stored = ~is_absent(entries)
@@ -414,8 +412,6 @@ class _ShardSurvey:
             return False
         low, high = (index.nbytes, self.view.nbytes) if index.offset == 0 else (0, index.offset)
         return has_chunks_between(self.view, low, high, entries, self.places, self.check)
-
-    # ---- findings
 
     def _report(
         self,

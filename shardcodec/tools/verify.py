@@ -423,8 +423,6 @@ class _VerifyRun:
                 break
         return compared
 
-    # ---- shards
-
     def _chosen(self, array: ArrayTarget, counts: Counter[str]) -> Iterator[ShardTarget]:
         """Yield the shards to check; report other objects."""
         n_chosen = 0
@@ -539,8 +537,6 @@ class _VerifyRun:
             self._monitor.check()
             for finding in comparison.findings(missing):
                 self._note(replace(finding, kind=FindingKind.MISSING_SHARD))
-
-    # ---- findings
 
     def _leave(self, name: str, reason: str) -> None:
         """Note a part that could not be checked."""

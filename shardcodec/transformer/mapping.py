@@ -52,8 +52,6 @@ class ChunkMapping(MutableMapping[str, bytes]):
     def __repr__(self) -> str:
         return f"ChunkMapping({self.store!r})"
 
-    # ---- a dictionary
-
     @checked
     def __getitem__(self, key: str) -> bytes:
         (value,) = self.get_partial_values([(key, None)])
@@ -101,8 +99,6 @@ class ChunkMapping(MutableMapping[str, bytes]):
     def clear(self) -> None:
         """Erase everything, in the store below too."""
         on_zarrs_loop(self.store.clear())
-
-    # ---- the calls of the draft
 
     @checked
     def get_partial_values(self, key_ranges: Iterable[tuple[str, Any]]) -> Sequence[bytes | None]:

@@ -73,8 +73,6 @@ class Shards:
     def _options(self) -> Options:
         return current_options(argument=self.choices)
 
-    # ---- objects
-
     def locate(self, key: str) -> Position | None:
         """Return (key of the shard, position in its index) of a chunk; None for another key."""
         for array in self.arrays:
@@ -163,8 +161,6 @@ class Shards:
             holder, _, _ = self._holder(shard)
             groups.setdefault(id(holder), (holder, []))[1].append(shard)
         return list(groups.values())
-
-    # ---- reading
 
     async def values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> list[Any]:
         """Return parts of values; see `ShardingStorageTransformer.get_partial_values`."""
@@ -256,8 +252,6 @@ class Shards:
                 for shard, sizes in zip(group, rows, strict=True):
                     yield shard, sizes
 
-    # ---- writing
-
     @property
     def _writer(self) -> Writer:
         if not self._writers:
@@ -295,8 +289,6 @@ class Shards:
                     await self._writer.change(shard, edit, options)
 
         await all_of(change(*each) for each in changes.items())
-
-    # ---- buffered writes
 
     async def _buffer(self, shard: str, change: Edit, options: Options) -> bool:
         """Buffer a change in a block of `group_writes`; return False if the caller must write it now."""
@@ -351,8 +343,6 @@ class Shards:
         """Return the change that erases chunks; it does not read the shard if it erases all chunks."""
         chosen = sorted(set(positions))
         return put(dict.fromkeys(chosen)) if len(chosen) == self.spec.n_chunks else erase(chosen)
-
-    # ---- listing
 
     async def others(self, prefix: str) -> AsyncIterator[str]:
         """Yield the keys with a prefix in the store below that are not shards."""

@@ -58,8 +58,6 @@ class TransformerReader(NestedStore):
     shards: Shards
     _arrays: list[ArrayKeys]
 
-    # ---- the store below
-
     async def _open(self) -> None:
         await self.shards.below._ensure_open()
         await super()._open()
@@ -93,8 +91,6 @@ class TransformerReader(NestedStore):
     def supports_listing(self) -> bool:
         """True if the store below can be listed."""
         return self.shards.below.supports_listing
-
-    # ---- reading
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
         """Return a value or a part of it; None if it is absent.
@@ -157,8 +153,6 @@ class TransformerReader(NestedStore):
         if place is None:
             return 0 if await self.shards.below.exists(key) else None
         return await self.shards.size(place)
-
-    # ---- listing
 
     async def list(self) -> AsyncIterator[str]:
         """Yield the keys of all values, which include existing chunks."""
@@ -300,8 +294,6 @@ class ShardingStorageTransformer(TransformerReader):
         introduce(store)
         self.shards: Shards = Shards(store, self._arrays, self._spec, self._choices)
 
-    # ---- description
-
     @property
     def store(self) -> Store:
         """The store below."""
@@ -384,8 +376,6 @@ class ShardingStorageTransformer(TransformerReader):
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.shards.below, self._arguments())
 
-    # ---- writing
-
     async def set(self, key: str, value: Any) -> None:
         """Store a value, which may be empty.
 
@@ -467,8 +457,6 @@ class ShardingStorageTransformer(TransformerReader):
         if not is_buffer(value):
             raise TypeError(f"value: expected a Buffer, got {type(value).__name__}")
         await self._ensure_open()
-
-    # ---- erasing
 
     async def delete(self, key: str) -> None:
         """Erase a value if it exists; a shard without chunks is deleted."""

@@ -51,8 +51,6 @@ class ShardingCodec(ZarrShardingCodec):
     [0, 1, 2, 3, 4, 5]
     """
 
-    # ---- equal to the parent's instances: an array that was created has zarr's class, the same one re-opened has ours
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ZarrShardingCodec):
             return NotImplemented
@@ -60,8 +58,6 @@ class ShardingCodec(ZarrShardingCodec):
 
     def __hash__(self) -> int:
         return super().__hash__()
-
-    # ---- one shard in memory
 
     def _decode_sync(self, shard_bytes: Any, shard_spec: Any) -> Any:
         job = self._job(shard_spec)
@@ -90,8 +86,6 @@ class ShardingCodec(ZarrShardingCodec):
         if job is None or job.values(shard_array, shard_spec.shape) is None:
             return await super()._encode_single(shard_array, shard_spec)
         return await in_thread(self._encode_sync, shard_array, shard_spec)
-
-    # ---- a box of a shard in a store
 
     def _decode_partial_sync(self, byte_getter: Any, selection: Any, shard_spec: Any) -> Any:
         job = self._job(shard_spec)
@@ -138,8 +132,6 @@ class ShardingCodec(ZarrShardingCodec):
             return
         check_store_writable(byte_setter.store)  # a view may be read-only though its store is not
         await write_request(job.request(box, values), job.options)
-
-    # ---- the engine's view of an array spec
 
     def _job(self, shard_spec: Any) -> _ShardKind | None:
         """Return what the engine needs for shards of this kind; None if it does not support them."""

@@ -192,8 +192,6 @@ class ShardCodecPipeline(CodecPipeline):
             self._guard = ArrayGuard(self._metadata, store_of(target.store), folder)
         return self._guard
 
-    # ---- made by zarr
-
     @classmethod
     def from_codecs(cls, codecs: Iterable[Codec]) -> Any:
         """Return zarr's own pipeline, because the engine needs metadata and store of the array.
@@ -247,8 +245,6 @@ class ShardCodecPipeline(CodecPipeline):
         ShardCodecPipeline
         """
         return self
-
-    # ---- properties of the chain of codecs: zarr's own pipeline answers
 
     def __iter__(self) -> Iterator[Codec]:
         return iter(self._own)  # type: ignore[call-overload,no-any-return]
@@ -344,8 +340,6 @@ class ShardCodecPipeline(CodecPipeline):
     def declined(self) -> str:
         """Why the engine cannot do the work of this array; empty if it can."""
         return "" if self._kind else self._reason
-
-    # ---- the work
 
     async def read(self, batch_info: Iterable[Any], out: Any, drop_axes: tuple[int, ...] = ()) -> Any:
         """Read the selected elements of chunks into `out`.
@@ -464,8 +458,6 @@ class ShardCodecPipeline(CodecPipeline):
         if options.strict:
             raise UnsupportedError(f"left to zarr's own pipeline: {why}") from None
         stats.fallback(str(why))
-
-    # ---- an array is compared and pickled with its pipeline
 
     def with_options(self, **choices: Unpack[OptionChoices]) -> Self:
         """Return a pipeline of the same array with more options attached.

@@ -38,7 +38,7 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("look at an open file", r"os\.fstat\(", {"storage/file_systems.py", "mounts.py", "tools/convert/zarr_source.py"}),
     ("say what a write has done", r"class (Made|WriteResult|WriteOutcome|Outcome)\b", {"storage/store.py"}),
     ("run a function in a thread from a coroutine", r"asyncio\.to_thread\(|run_in_executor\(", {"storage/event_loop.py"}),
-    ("start threads that work on shards or files", r"threading\.Thread\(|\bThreadPoolExecutor(\(|\):)|start_new_thread", {"storage/worker_threads.py", "cli/stop_requests.py", "tools/jobs/dask_workers.py"}),
+    ("start threads that work on shards or files", r"threading\.Thread\(|\bThreadPoolExecutor(\(|\):)|start_new_thread", {"storage/worker_threads.py", "storage/event_loop.py", "cli/stop_requests.py", "tools/jobs/dask_workers.py"}),
     ("work on shards, in threads and on dask", r"\bWorkerThreads\[|client\.submit\(|\.register_plugin\(|\(WorkerPlugin\)", {"access/index_scan.py", "tools/shard_threads.py", "tools/jobs/dask_workers.py", "storage/concurrent_calls.py", "access/staged/read.py", "zarr_plugin/children.py", "live/writers.py"}),
     ("read the sizes of the inner chunks of many shards", r"\.load\(\)\.scan\(|[^.]\.scan\($|\.load_sizes\(", {"access/index_scan.py", "transformer/read.py"}),
     ("read the indexes of many shards, where damage is a result", r"class ShardIndex\b|shardcodec-index", {"access/index_scan.py"}),

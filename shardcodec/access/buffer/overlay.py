@@ -75,8 +75,6 @@ class Overlay:
         usual = chain.is_shard and chain.stage is None and has_buffer_format(self._array.dtype)
         return native.load().ChunkSlices(chain) if usual else None
 
-    # ---- what is buffered
-
     @property
     def dtype(self) -> np.dtype[Any]:
         """Data type of the elements in memory."""
@@ -108,8 +106,6 @@ class Overlay:
         mask = self._masks.get(position)
         within = tuple(slice(0, max(0, n - at)) for n, at in zip(inside, start, strict=True))
         return position in self._slots and (mask is None or bool(mask[within].all()))
-
-    # ---- writing and reading
 
     def write(self, box: Box, axes: Sequence[int], values: Array) -> None:
         """Buffer the elements of a box; arguments as for `Elements`."""
@@ -224,8 +220,6 @@ class Overlay:
         for parts in itertools.product(*rows):
             position = sum(part[0] * weight for part, weight in zip(parts, self._weight, strict=True))
             yield position, tuple([part[1] for part in parts]), [part[2] for part in parts]
-
-    # ---- flushing
 
     def chunks(self, read_old: ReadOld) -> tuple[Positions, Array]:
         """Return the positions of all inner chunks that were written to, and their elements, concatenated along axis 0.

@@ -124,8 +124,6 @@ class ProcessBuffer:
         """Return the buffered writes of those of the objects that have any."""
         return {name: writes for name in names if (writes := self._objects.get(name)) is not None}
 
-    # ---- writing
-
     async def write(
         self, request: Request, options: Options, guard: LayoutGuard | None = None, runner: Runner = ON_LOOP
     ) -> None:
@@ -339,8 +337,6 @@ class ProcessBuffer:
         await self.flush([name])
         return None
 
-    # ---- reading
-
     def has_any(self, store: Store, keys: Sequence[str]) -> bool:
         """Return True if any of these objects has buffered writes; in a thread that does not run an event loop."""
         return any(self.has(name.name) for name in run_blocking(self._names.of(store, keys, BLOCKING)))
@@ -382,8 +378,6 @@ class ProcessBuffer:
         """Return the buffered elements of an object; None if it has none."""
         writes = self._objects.get(name)
         return writes if isinstance(writes, BufferedElements) else None
-
-    # ---- deletions and other layouts
 
     @contextlib.asynccontextmanager
     async def deleting(self, base: Any, prefix: str) -> AsyncIterator[None]:
@@ -428,8 +422,6 @@ class ProcessBuffer:
         if target is None or target.guard is None:
             return False
         return await self._looks.why_void(target.guard, target.key) is not None
-
-    # ---- flushing
 
     async def keep_within_budget(self) -> None:
         """Flush objects until the others fit into the budget: complete ones first, then those not written for longest."""

@@ -287,8 +287,6 @@ class _Rules:
             self._is_for_any[rule.kind] = bool(fitting)
             self._is_for_others[rule.kind] = not all(map(self._is_index, fitting))
 
-    # ---- names that fit nothing
-
     def check(self) -> None:
         """Raise `ValueError` for a rule whose names no array has."""
         for rule in (*self._rules["chunks"], *self._rules["shards"]):
@@ -311,8 +309,6 @@ class _Rules:
         if unknown := sorted(sizes.keys() - known):
             there = f"there are {', '.join(sorted(known))}" if known else "no axis has a name"
             raise ValueError(f"{rule.kind}: expected the name of an axis, got {unknown[0]!r}; {there}")
-
-    # ---- which rule is for an array
 
     def _rule(self, kind: Kind, source: SourceArray) -> tuple[LayoutRule | None, str]:
         """Return the rule for an array, and why there is none."""
@@ -351,8 +347,6 @@ class _Rules:
         axes = self._axes[source.name]
         given = (fitting_access(text, source.shape, axes) for text in self._choices.accesses)
         return [access for access in given if access is not None]
-
-    # ---- its shapes
 
     def plain(self, **changes: Any) -> Choices:
         """Return the choices without shapes."""

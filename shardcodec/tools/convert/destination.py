@@ -98,8 +98,6 @@ class NewArray:
         """Return path or key of a shard, for messages."""
         return self.folder.store.path(self.key(coords)) or self.key(coords)
 
-    # ---- writing
-
     @contextmanager
     def writer(self, coords: Ints) -> Iterator[ShardWriter]:
         """Open the writer of one shard in a with block, at whose end the shard is stored; without inner chunks none is, and an old one is removed."""
@@ -141,8 +139,6 @@ class NewArray:
         """Remove a shard that a killed run may have stored."""
         self._hierarchy.before_store()
         self._hierarchy.remove(self._path(coords))
-
-    # ---- looking at what is stored
 
     def is_stored(self, coords: Ints) -> bool:
         """Return True if there is an object of a shard."""

@@ -225,8 +225,6 @@ class Execution:
             most_threads=n_in_flight(plan, plan.n_threads),
         )
 
-    # ---- the end
-
     def _finish(self, ledger: Ledger | None, totals: Totals, finishes: bool) -> bool:
         """Copy what is copied object by object, and write the documents, if all shards are finished; return True if the documents are written.
 

@@ -268,8 +268,6 @@ class ArrayConversion:
             None if spec is None else ChunkCheck.of(spec, self.new.bytes, replace(options, threads=1))
         )
 
-    # ---- the source of a shard
-
     def source_state(self, coords: Ints) -> str | None:
         """Return a name of the state of the source of a shard; None if the ledger does not have it."""
         array, source = self.array, self.source
@@ -303,8 +301,6 @@ class ArrayConversion:
         matching = [one for one in records if one.stored == stored]
         self.check_source(coords, matching or records[-1:])
         return bool(matching)
-
-    # ---- writing
 
     def write(self, group: Ints, shards: Sequence[Ints]) -> list[ShardRecord]:
         """Write shards of a group, and verify them if the plan says so."""
@@ -365,8 +361,6 @@ class ArrayConversion:
             first, shape = some[0], (1,) * len(first)
         is_verified = self._plan.verify != "none"
         return encode_group(source, new, first, shape, some, wants_crc=full, is_verified=is_verified)
-
-    # ---- verification
 
     def _verify(self, coords: Ints, written: CopiedChunks | WrittenShard) -> None:
         """Read a stored shard again, if that is wanted.
@@ -547,8 +541,6 @@ class GroupWork:
             n_skipped += n_wanted - len(records) - len(failures)
         return GroupResult(tuple(records), (*unseen, *failures), n_skipped, n_empty)
 
-    # ---- shards of which nothing is stored
-
     def stored_units(self) -> tuple[Iterator[Unit], int]:
         """Return the units of the plan that have stored elements, and the number of shards of all others."""
         n_shards = 0
@@ -564,8 +556,6 @@ class GroupWork:
                     yield from (Unit(number, at) for at in conversion.stored)
 
         return units(), self._plan.n_shards - n_shards
-
-    # ---- finished shards
 
     def _recorded(self, monitor: Monitor) -> Iterator[tuple[ArrayConversion, Ints, Sequence[ShardRecord]]]:
         """Yield all shards of the plan with their records; the objects of the source are listed again, because new ones are a change too."""

@@ -176,8 +176,6 @@ class _Evidence:
         absent = np.zeros(spec.n_chunks, dtype=np.bool_) if hints is None else is_absent(hints)
         self.garbled = [position for position in self.open if not absent[position]]
 
-    # ---- an index with the stored checksum
-
     def with_checksum(self) -> Places | None:
         """Return the places of an index with the stored checksum; None if no candidate has it."""
         checksum, n = self.lost.checksum, self.spec.index_nbytes
@@ -295,8 +293,6 @@ class _Evidence:
             gaps.append((positions, numbers))
             positions, last = [], number
         return gaps
-
-    # ---- count and order
 
     def with_order(self) -> tuple[Places, bool]:
         """Return the places that count and order prove, and True if they show that nothing else was stored."""

@@ -489,8 +489,6 @@ class DaskRun(Generic[I, R]):
         if first is not None:
             raise first
 
-    # ---- begin and end
-
     def _register(self) -> None:
         """Send the plug-in to all workers.
 
@@ -531,8 +529,6 @@ class DaskRun(Generic[I, R]):
         with suppress(OSError, RuntimeError):  # the scheduler may be lost at this moment
             if self._client.status == "running":
                 self._client.unregister_worker_plugin(self._plugin.name)
-
-    # ---- batches
 
     def _submit(self) -> bool:
         """Keep `WINDOW` batches in the scheduler for each that the workers can run; return False if none is left."""

@@ -89,8 +89,6 @@ class LegacyStore(RenamedStore):
         self.suffix = suffix
         self._is_open = True
 
-    # ---- names
-
     def located(self, key: str) -> str | None:
         """Return the key of a chunk in the store below; None if `key` is not a chunk key."""
         if match := CHUNK.fullmatch(key):
@@ -111,8 +109,6 @@ class LegacyStore(RenamedStore):
             if key.startswith("meta/root/") and key.endswith(end):
                 return f"{key.removeprefix('meta/root/').removesuffix(end)}/zarr.json"
         return None
-
-    # ---- metadata
 
     async def _read(self, key: str) -> Mapping[str, Any] | None:
         buffer = await self.base.get(key, prototype=default_buffer_prototype())
@@ -201,8 +197,6 @@ class LegacyStore(RenamedStore):
     async def _store(self, key: str, document: Mapping[str, Any]) -> None:
         data = json.dumps(document, indent=4, sort_keys=True).encode()  # the format of zarr-python 2
         await self.base.set(key, buffer_from(default_buffer_prototype(), data))
-
-    # ---- methods of a zarr store
 
     def with_read_only(self, read_only: bool = False) -> Self:
         """Return the same view that refuses writes if `read_only`."""
