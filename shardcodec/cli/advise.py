@@ -16,7 +16,7 @@ from ..tools.advise import Bounds, parse_access, try_proposal
 from ..tools.advise import advise as propose
 from ..tools.inspect import chunk_shape_of_shards
 from ..tools.monitor import Monitor
-from ..tools.related_nodes import ZarrNodes
+from ..tools.nodes import ZarrNodes
 from ..tools.targets import ArrayTarget, find_arrays
 from .common_options import (
     ArrayOption,

@@ -21,6 +21,7 @@ from ..errors import ShardError, UnsupportedError
 from ..option_sources import current_options
 from .backup import same_bytes
 from .chunk_check import elements_of, type_of
+from .conventions.all_conventions import mended
 from .convert.open_source import open_foreign, open_source, outermost
 from .convert.source import SourceArray, SourceTree, StoredObjects
 from .documents import (
@@ -33,8 +34,9 @@ from .documents import (
 )
 from .findings import Finding, FindingKind
 from .monitor import Monitor
+from .node_selection import Selection
+from .nodes import ZarrNodes, groups_of
 from .other_objects import OtherObject, OtherObjects, written_documents
-from .related_nodes import Selection, ZarrNodes, groups_of, mended
 from .shard_threads import in_order
 from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups, find_hierarchy
 

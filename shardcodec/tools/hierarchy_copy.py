@@ -25,13 +25,13 @@ from ..options import Options
 from ..storage.kinds import is_url, object_at, put_object
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
+from .conventions.all_conventions import mended_documents
 from .documents import DOCUMENTS, node_path, with_consolidated
 from .left_parts import LeftPart
 from .memory import MemoryBudget
 from .monitor import Monitor
 from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
 from .other_objects import ObjectCounts, OtherObjects
-from .related_nodes import mended_documents
 from .targets import ArrayTarget, ShardTarget
 
 __all__ = ["CopyPlace", "CopyWriter", "HierarchyCopy", "holds_whole_shards", "root_prefix"]

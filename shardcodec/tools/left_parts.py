@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..readable import Fact, format_count
 from .report import Record
 
-__all__ = ["NOTHING_LEFT", "LeftKind", "LeftPart", "LeftParts"]
+__all__ = ["NOTHING_LEFT", "LeftKind", "LeftPart", "LeftParts", "group_notes"]
 
 # Parts that a report lists; all are counted.
 MAX_LEFT = 1000
@@ -123,3 +123,8 @@ class LeftParts(Record):
 
 
 NOTHING_LEFT = LeftParts()
+
+
+def group_notes(name: str, notes: Sequence[str]) -> list[str]:
+    """Return sentences that name their group."""
+    return [f"group {name or '/'}: {note}" for note in notes]

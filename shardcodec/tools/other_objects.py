@@ -21,6 +21,8 @@ from ..format.metadata import KeyEncoding
 from ..readable import Fact, format_count, format_nbytes
 from ..storage.store import LeftFolder, Store
 from .backup import UnreadableObject, old_object
+from .conventions.all_conventions import OBJECT_NAMES, mended_object
+from .conventions.convention import MendedObject
 from .documents import (
     DOCUMENTS,
     is_own_name,
@@ -29,11 +31,10 @@ from .documents import (
 )
 from .left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from .monitor import Monitor
-from .related_nodes import groups_of, is_below
+from .nodes import groups_of, is_below
 from .report import Record, Report, to_json
 from .shard_threads import in_order
 from .targets import ArrayTarget, find_groups, find_hierarchy
-from .webknossos import DATA_SET, MendedObject, mended_data_set
 
 __all__ = [
     "NO_OBJECTS",
@@ -215,19 +216,20 @@ class OtherObjects:
             array = self.array_of(name)
             if not self.is_left(name) and (array is None or array.name not in self.whole):
                 yield left_folder(name, folder)
-        # the properties of a data set are in a folder above those of its layers
+        # an object that names nodes may be in a folder above theirs
         for above in sorted(groups_of(chosen).difference(chosen)):
-            data_set = OtherObject(root + posixpath.join(above, DATA_SET), posixpath.join(above, DATA_SET))
-            if self.mended(data_set) is not None:
-                yield data_set
+            for name in OBJECT_NAMES:
+                entry = OtherObject(root + posixpath.join(above, name), posixpath.join(above, name))
+                if self.mended(entry) is not None:
+                    yield entry
 
     def mended(self, entry: OtherObject) -> MendedObject | None:
         """Return what an object becomes in a part of the hierarchy, whose nodes it names; None for other objects."""
         folder, _, name = entry.name.rpartition("/")
-        if self.nodes is None or name != DATA_SET:
+        if self.nodes is None or name not in OBJECT_NAMES:
             return None
         data = self._stored(entry.key)
-        return None if data is None else mended_data_set(folder, data, self._has)
+        return None if data is None else mended_object(folder, name, data, self._has)
 
     def _has(self, path: str) -> bool | None:
         """Return True for a node that the new hierarchy gets, False for what is left out; None for other objects that it may get."""

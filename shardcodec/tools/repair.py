@@ -37,8 +37,8 @@ from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask, ShardTool
 from .memory import MemoryBudget
 from .monitor import Monitor, RunOptions
+from .nodes import is_below
 from .other_objects import OtherObjects
-from .related_nodes import is_below
 from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
 from .shard_repair import (
     RepairedShard,

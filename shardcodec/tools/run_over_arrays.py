@@ -12,14 +12,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..format.spec import ShardSpec
 from ..readable import Fact
+from .conventions.all_conventions import with_needed
 from .documents import notes_on_spare
 from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
 from .left_parts import NOTHING_LEFT, LeftPart
 from .monitor import Stopped
+from .nodes import ZarrNodes
 from .other_objects import NO_OBJECTS, CopyReport, OtherObjects, count_objects, other_objects
-from .related_nodes import ZarrNodes, with_needed
 from .report import Record
 from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups, find_hierarchy
 

@@ -29,7 +29,7 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("store a file that appears when it is whole", r"\bos\.(link|replace|renames?)\(|\.hardlink_to\(|\bNewFile\(", {"storage/whole_file.py", "access/shard_writer.py", "access/chunk_writer.py", "storage/file_systems.py"}),
     ("write a new hierarchy whose documents come last", r"def (write_documents|check_free|copy_array|claim|check_apart)\(", {"tools/new_hierarchy.py"}),
     ("make consolidated metadata", r"[\"'](must_understand|kind)[\"']: (False|\"inline\").*metadata", {"tools/documents.py"}),
-    ("keep a part of a hierarchy consistent", r"\"(multiscales|column-order|wells)\"", {"tools/related_nodes.py"}),
+    ("keep a part of a hierarchy consistent", r"\"(multiscales|column-order|wells)\"", {"tools/conventions/ome_zarr.py", "tools/conventions/anndata.py", "tools/conventions/plates.py", "tools/conventions/spatialdata.py"}),
     ("copy an object as it is", r"^ +put_object\($|COPY_NBYTES", {"tools/backup.py"}),
     ("store an object block by block in any store", r"= Upload\(", {"storage/kinds.py", "access/shard_writer.py"}),
     ("copy encoded inner chunks to a new shard", r"\.write_joined\(", {"tools/rewrite.py"}),

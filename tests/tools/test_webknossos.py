@@ -13,7 +13,7 @@ import zarr
 from helpers import OtherMemoryStore
 
 from shardcodec.tools import compact, convert, plan_convert, repair, run_part
-from shardcodec.tools.webknossos import DATA_SET
+from shardcodec.tools.conventions.webknossos import DATA_SET
 
 LAYERS = {"color": ("1", "2-2-1", "4-4-1"), "cells": ("1", "2-2-1")}
 

@@ -20,7 +20,8 @@ from ...compat import READS_SHARDS_OF_STRUCTS
 from ...format.codecs import CodecLike
 from ...readable import format_nbytes, parse_nbytes
 from ..advise import AccessPattern, Proposal, advise, fitting_access
-from ..related_nodes import axes_of_levels, is_match
+from ..conventions.ome_zarr import axes_of_levels
+from ..node_selection import is_match
 from ..targets import ArrayTarget
 from .source import Ints, SourceArray, SourceTree
 

@@ -19,8 +19,9 @@ from ...format.attributes import as_json_attributes
 from ...format.byte_document import byte_document
 from ...format.dtypes import DType, as_dtype, dtype_to_json, packed, parse_data_type
 from ...storage.kinds import file_above
-from ..left_parts import LeftKind, LeftPart
-from ..related_nodes import ArrayFacts, KnownNodes, Selection, group_notes
+from ..left_parts import LeftKind, LeftPart, group_notes
+from ..node_selection import Selection
+from ..nodes import ArrayFacts, KnownNodes
 from .source import (
     Coords,
     Ints,

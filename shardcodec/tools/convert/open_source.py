@@ -21,6 +21,8 @@ from ...format.metadata import KeyEncoding, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
 from ..chunk_check import opened_by_zarr
+from ..conventions.all_conventions import mended, mended_notes, with_needed
+from ..conventions.ome_zarr import axes_of_levels, with_ome_05
 from ..documents import (
     document_of,
     further_members,
@@ -29,20 +31,10 @@ from ..documents import (
     notes_on_spare,
     root_document,
 )
-from ..left_parts import LeftKind, LeftPart
+from ..left_parts import LeftKind, LeftPart, group_notes
+from ..node_selection import Selection
+from ..nodes import KnownNodes, ZarrNodes, groups_of
 from ..other_objects import OtherObjects, written_documents
-from ..related_nodes import (
-    KnownNodes,
-    Selection,
-    ZarrNodes,
-    axes_of_levels,
-    group_notes,
-    groups_of,
-    mended,
-    mended_notes,
-    with_needed,
-    with_ome_05,
-)
 from ..targets import ArrayTarget, find_arrays, find_groups
 from .format_2022 import legacy_hierarchy, legacy_tree
 from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, string_source_fields

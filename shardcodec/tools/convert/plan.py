@@ -21,7 +21,7 @@ from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..documents import consolidated, node_path
 from ..new_hierarchy import NewHierarchy
-from ..related_nodes import is_match
+from ..node_selection import is_match
 from ..targets import ArrayTarget
 from .choices import Choices, choices_of_arrays
 from .destination import NewArray

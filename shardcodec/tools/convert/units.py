@@ -21,8 +21,8 @@ from ..jobs.shard_work import ShardTask, TaskPlace
 from ..memory import MemoryBudget
 from ..monitor import Monitor, Stopped
 from ..new_hierarchy import NewHierarchy, guard
+from ..node_selection import Selection
 from ..other_objects import NO_OBJECTS, ObjectCounts
-from ..related_nodes import Selection
 from ..shard_threads import in_order
 from .open_source import open_source
 from .plan import ConvertPlan, Unit, check_same_source

@@ -1,51 +1,48 @@
 # webknossos.py - the properties of a data set of webknossos, of which a part is copied
 # SPDX-License-Identifier: MIT
-"""`mended_data_set`: the layers, magnifications and attachments that a part of a data set has. What is malformed stays unchanged."""
+"""`Webknossos`: the layers, magnifications and attachments that a part of a data set has. What is malformed stays unchanged."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from ..format.metadata import encoded_document
-from .documents import parsed
+from ...format.metadata import encoded_document
+from ..documents import parsed
+from .convention import Convention, Has, MendedObject
 
-__all__ = ["DATA_SET", "MendedObject", "mended_data_set"]
+__all__ = ["DATA_SET", "Webknossos"]
 
 # The properties are in an object in the folder of the data set.
 DATA_SET = "datasource-properties.json"
 # The lists of magnifications of a layer, and the steps of each; the second list is older.
 _MAGNIFICATIONS = {"mags": "mag", "wkwResolutions": "resolution"}
 
-# Says for a path below the root of the hierarchy whether the copy has it: False if it was left out, None if it is no node.
-Has = Callable[[str], bool | None]
 
+class Webknossos(Convention):
+    """The convention of webknossos."""
 
-class MendedObject(NamedTuple):
-    """The bytes that an object gets in a part of a hierarchy, and notes about what it names."""
+    object_name = DATA_SET
 
-    data: bytes
-    notes: tuple[str, ...]
-
-
-def mended_data_set(folder: str, data: bytes, has: Has) -> MendedObject | None:
-    """Return the properties of a data set that name nothing that was left out; None for another or a malformed document."""
-    properties = parsed(data)
-    layers = None if properties is None else properties.get("dataLayers")
-    if properties is None or not isinstance(layers, list):
-        return None
-    places = _Places(folder, has)
-    kept = [_mended_layer(layer, places) for layer in layers]
-    new = {**properties, "dataLayers": [layer for layer in kept if layer is not None]}
-    notes = [
-        f"{place} is outside of the hierarchy: it is not copied, and still named" for place in places.outside
-    ]
-    if new != properties:
-        data = encoded_document(new)
-        notes.insert(0, "only what the copy has is named")
-    name = posixpath.join(folder, DATA_SET)
-    return MendedObject(data, tuple(f"{name}: {note}" for note in notes))
+    def mended_object(self, folder: str, data: bytes, has: Has) -> MendedObject | None:
+        """Return the properties of a data set that name nothing that was left out; None for another or a malformed document."""
+        properties = parsed(data)
+        layers = None if properties is None else properties.get("dataLayers")
+        if properties is None or not isinstance(layers, list):
+            return None
+        places = _Places(folder, has)
+        kept = [_mended_layer(layer, places) for layer in layers]
+        new = {**properties, "dataLayers": [layer for layer in kept if layer is not None]}
+        notes = [
+            f"{place} is outside of the hierarchy: it is not copied, and still named"
+            for place in places.outside
+        ]
+        if new != properties:
+            data = encoded_document(new)
+            notes.insert(0, "only what the copy has is named")
+        name = posixpath.join(folder, DATA_SET)
+        return MendedObject(data, tuple(f"{name}: {note}" for note in notes))
 
 
 class _Places:

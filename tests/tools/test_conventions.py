@@ -1,4 +1,4 @@
-# test_related_nodes.py - parts of data sets: arrays that come along, and metadata that name only existing nodes
+# test_conventions.py - parts of data sets: arrays that come along, and metadata that name only existing nodes
 # SPDX-License-Identifier: MIT
 """A part of a data set is a data set: xarray finds its coordinates, and metadata of OME-Zarr and AnnData name nodes that are there.
 
@@ -34,14 +34,10 @@ from zarr.storage import LocalStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, plan_convert, repair, run_part
-from shardcodec.tools.related_nodes import (
-    ArrayFacts,
-    KnownNodes,
-    Selection,
-    mended,
-    with_needed,
-    with_ome_05,
-)
+from shardcodec.tools.conventions.all_conventions import mended, with_needed
+from shardcodec.tools.conventions.ome_zarr import with_ome_05
+from shardcodec.tools.node_selection import Selection
+from shardcodec.tools.nodes import ArrayFacts, KnownNodes
 
 VERSIONS = ["0.4", "0.5"]
 
