@@ -13,7 +13,7 @@ from typing import Any
 from ..readable import Fact, format_count
 from .report import Record
 
-__all__ = ["NOTHING_LEFT", "LeftKind", "LeftPart", "LeftParts", "group_notes"]
+__all__ = ["MAX_LEFT", "NOTHING_LEFT", "LeftKind", "LeftPart", "LeftParts", "group_notes"]
 
 # Parts that a report lists; all are counted.
 MAX_LEFT = 1000

@@ -29,7 +29,7 @@ from .documents import (
     node_path,
     object_name,
 )
-from .left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
+from .left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from .monitor import Monitor
 from .nodes import groups_of, is_below
 from .report import Record, Report, to_json
@@ -407,6 +407,7 @@ class _Counts:
         self._others = others
         self._n = self._nbytes = 0
         self._left = NOTHING_LEFT
+        self._fresh: list[LeftPart] = []  # not in `_left` yet, because each addition copies its list
 
     def add(
         self, entries: Iterable[OtherObject | LeftPart], work: OnObject, monitor: Monitor, n_threads: int
@@ -422,7 +423,7 @@ class _Counts:
         with closing(in_order(self._objects(entries), worked, n_threads, monitor)) as results:
             for done in results:
                 if isinstance(done, LeftPart):
-                    self._left += [done]
+                    self._leave([done])
                 elif done is not None:
                     self._n, self._nbytes = self._n + 1, self._nbytes + done
 
@@ -431,11 +432,16 @@ class _Counts:
         for entry in entries:
             if isinstance(entry, OtherObject):
                 mended = self._others.mended(entry)
-                self._left += [] if mended is None else LeftPart.notes(entry.name, mended.notes)
+                self._leave([] if mended is None else LeftPart.notes(entry.name, mended.notes))
                 yield entry
             else:
-                self._left += [entry]
+                self._leave([entry])
+
+    def _leave(self, parts: Iterable[LeftPart]) -> None:
+        self._fresh += parts
+        if len(self._fresh) >= MAX_LEFT:
+            self._left, self._fresh = self._left + self._fresh, []
 
     def end(self) -> ObjectCounts:
         """Return the sums."""
-        return ObjectCounts(self._n, self._nbytes, self._left)
+        return ObjectCounts(self._n, self._nbytes, self._left + self._fresh)

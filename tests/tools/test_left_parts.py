@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from zarr.storage import MemoryStore, WrapperStore
 from shardcodec.cli.app import run
 from shardcodec.errors import SpecError
 from shardcodec.tools import compact, convert, inspect, plan_convert, repair, run_part, verify
-from shardcodec.tools.left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart
+from shardcodec.tools.left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
+from shardcodec.tools.monitor import Monitor
+from shardcodec.tools.other_objects import copy_objects
 
 VALUES = np.arange(16, dtype=np.int32) + 1
 NAMES = "a", "g/b", "h/c"
@@ -71,6 +73,25 @@ def test_list_counts_what_it_does_not_list() -> None:
     assert left.counts == {"object": MAX_LEFT + 3, "metadata": 1} and len(left.parts) == MAX_LEFT
     assert left.unreadable == {"object": MAX_LEFT // 2 + 2} and left.n_unreadable == MAX_LEFT // 2 + 2
     assert list(left.result_facts(would=False))[-1] == ("", "4 further parts left out")
+
+
+def test_many_left_objects_are_counted_without_a_copy_of_the_list_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each object that was left out copied the list of up to 1,000 parts, so 20,000 of them copied twenty million."""
+    n, n_added = 3 * MAX_LEFT + 5, []
+    added = LeftParts.__add__
+
+    def counted(self: LeftParts, more: Iterable[LeftPart]) -> LeftParts:
+        n_added.append(len(new := list(more)))
+        return added(self, new)
+
+    monkeypatch.setattr(LeftParts, "__add__", counted)
+    entries: Any = [LeftPart.object(str(i), "x", is_unreadable=i % 2 == 0) for i in range(n)]
+    counts = copy_objects(entries, lambda entry: None, Monitor(), 1)
+    assert counts.parts.counts == {"object": n} and counts.parts.n_unreadable == (n + 1) // 2
+    assert [int(part.name) for part in counts.parts] == list(range(MAX_LEFT))
+    assert n_added == [MAX_LEFT, MAX_LEFT, MAX_LEFT, 5]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
