@@ -73,12 +73,7 @@ include "binding/write.pxi"
 include "binding/text.pxi"
 include "binding/files.pxi"
 include "binding/lock_table.pxi"
-include "binding/faults.pxi"
-
-
-def pool_size():
-    """Return the number of helper threads in this process."""
-    return sc_pool_size()
+include "binding/for_tests.pxi"
 
 
 def current_frames():

@@ -58,14 +58,6 @@ def codec_encode(str name, data, **params):
     return run_codec(&op, source, True, 0)
 
 
-def codec_decode(str name, data, size_t max_nbytes, **params):
-    """Decode `data` with one codec to at most `max_nbytes` bytes."""
-    cdef View source = View(data)
-    cdef sc_op op
-    read_op(&op, name, params)
-    return run_codec(&op, source, False, max_nbytes)
-
-
 cdef bytes run_codec(const sc_op *op, View source, bint encode, size_t max_nbytes):
     cdef const sc_codec *codec = sc_codec_get(op.codec)
     cdef sc_codec_state *state

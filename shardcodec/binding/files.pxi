@@ -127,11 +127,6 @@ def latencies():
     return {devices[i]: ns[i] / 1e9 for i in range(n)}
 
 
-def reset_latencies():
-    """Forget all estimates."""
-    sc_latency_reset()
-
-
 def roll_back(str path, int fd):
     """Roll back the unfinished in-place update of a dead writer (csrc/io/sc_undo.h); return True if there was one.
 

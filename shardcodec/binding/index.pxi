@@ -54,26 +54,6 @@ cdef uint64_t count_pairs(View data) except? 0xFFFFFFFFFFFFFFFF:
     return data.nbytes() // 16
 
 
-def index_decode(data, out, *, bint big_endian=False):
-    """Convert stored pairs to native pairs."""
-    cdef View source = View(data), to = View(out, PyBUF_WRITABLE)
-    cdef uint64_t n = count_pairs(source)
-    cdef sc_entry *entries = <sc_entry *>to.words(2 * n)
-    with nogil:
-        sc_index_decode(source.data(), entries, n, big_endian)
-
-
-def index_encode(entries, out, *, bint big_endian=False):
-    """Convert native pairs to stored pairs."""
-    cdef View source = View(entries), to = View(out, PyBUF_WRITABLE)
-    cdef uint64_t n = count_pairs(source)
-    cdef const sc_entry *pairs = <const sc_entry *>source.words(2 * n)
-    if to.nbytes() != 16 * n:
-        raise ValueError(f"out: expected {16 * n} bytes, got {to.nbytes()}")
-    with nogil:
-        sc_index_encode(pairs, to.data(), n, big_endian)
-
-
 def index_check(entries, uint64_t shard_nbytes, uint64_t index_offset, uint64_t index_nbytes, *,
                 bint allow_in_index=False):
     """Raise ShardFormatError for the first invalid entry."""

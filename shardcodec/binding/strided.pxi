@@ -49,26 +49,6 @@ cdef int read_strides(object numbers, int ndim, int64_t *out) except -1:
     return 0
 
 
-def strided_copy(dst, int64_t dst_offset, dst_strides, src, int64_t src_offset, src_strides, shape, size_t itemsize,
-                 swap=()):
-    """Copy a box of elements between two buffers; strides and offsets in bytes."""
-    cdef int ndim = read_rank(shape)
-    cdef View to = View(dst, PyBUF_WRITABLE), source = View(src)
-    cdef Swap fields = Swap(swap, itemsize)
-    cdef uint64_t extents[32]
-    cdef int64_t to_strides[32]
-    cdef int64_t from_strides[32]
-    cdef sc_copy copy
-    read_numbers(shape, ndim, extents)
-    read_strides(dst_strides, ndim, to_strides)
-    read_strides(src_strides, ndim, from_strides)
-    check_box(to, dst_offset, ndim, extents, to_strides, itemsize)
-    check_box(source, src_offset, ndim, extents, from_strides, itemsize)
-    with nogil:
-        sc_copy_prepare(&copy, ndim, extents, to_strides, from_strides, itemsize, &fields.swap)
-        sc_copy_run(&copy, to.data() + dst_offset, source.data() + src_offset)
-
-
 def copy_elements(dst, src):
     """Copy an array to another of the same shape and itemsize, with any strides; the two must not share memory."""
     cdef View to = View(dst, PyBUF_WRITABLE | PyBUF_STRIDES), source = View(src, PyBUF_STRIDES)
@@ -111,12 +91,3 @@ def all_equal(data, pattern):
     if value.nbytes() == 0 or source.nbytes() % value.nbytes():
         raise ValueError(f"expected whole elements of {value.nbytes()} bytes, got {source.nbytes()} bytes")
     return bool(sc_all_equal(source.data(), source.nbytes() // value.nbytes(), value.data(), value.nbytes()))
-
-
-def swap_items(buffer, size_t itemsize, swap):
-    """Reverse units of contiguous elements in place."""
-    cdef View to = View(buffer, PyBUF_WRITABLE)
-    cdef Swap fields = Swap(swap, itemsize)
-    if itemsize == 0 or to.nbytes() % itemsize:
-        raise ValueError(f"expected whole elements of {itemsize} bytes, got {to.nbytes()} bytes")
-    sc_swap_items(to.data(), to.nbytes() // itemsize, itemsize, &fields.swap)

@@ -245,12 +245,20 @@ def test_class_names_are_unique_in_the_package() -> None:
     assert {name for name in names if names.count(name) > 1} == {"ShardCodecPipeline"}
 
 
-def test_only_one_file_of_the_binding_has_faults_for_tests() -> None:
-    """A reader of the path of a write meets no hook that only tests call."""
-    paths = (PACKAGE / "binding").glob("*.pxi")
-    assert [path.name for path in paths if re.search(r"\bsc_fault_(?!init)", path.read_text())] == [
-        "faults.pxi"
+def test_one_file_of_the_binding_has_what_only_tests_use() -> None:
+    """A reader of the path of a read or a write meets no function that only tests call; such functions were in six files."""
+    files = {
+        path.name: path.read_text() for path in [*(PACKAGE / "binding").glob("*.pxi"), *PACKAGE.glob("*.pyx")]
+    }
+    assert [name for name, text in files.items() if re.search(r"\bsc_fault_(?!init)", text)] == [
+        "for_tests.pxi"
     ]
+    used = set(re.findall(r"\w+", "".join(path.read_text() for path in PACKAGE.rglob("*.py"))))
+    functions = {
+        (name, file) for file, text in files.items() for name in re.findall(r"^def ([a-z]\w*)", text, re.M)
+    }
+    only_tests = {(name, file) for name, file in functions if name not in used}
+    assert only_tests == {(name, file) for name, file in functions if file == "for_tests.pxi"}
 
 
 # ---------------------------------------------------------------- C
