@@ -52,16 +52,16 @@ N_KEYS = 64
 class SpareDocuments:
     """Documents of the nodes of one hierarchy as other places have them: its consolidated metadata, and a copy of it.
 
-    They are known by their names for messages: two folders of one hierarchy may have stores of their own. taken: from the name
-    of a lost document to the place of the one that was taken in its stead. of_other_kind: from that of a stored document to the
-    place that has the document of a group for an array, or the reverse.
+    They are known by their names for messages: two folders of one hierarchy may have stores of their own. known: from the name of
+    a document to the document, its place, and True if the place is a copy. taken: from the name of a lost document to the place of the
+    one that was taken in its stead. of_other_kind: from that of a stored document to the place that has the document of a group for
+    an array, or the reverse.
     """
 
     def __init__(self) -> None:
         self.taken: dict[str, str] = {}
         self.of_other_kind: dict[str, str] = {}
-        self._documents: dict[str, tuple[Mapping[str, Any], str]] = {}
-        self._of_copy: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self.known: dict[str, tuple[Mapping[str, Any], str, bool]] = {}
         self._children: dict[str, set[str]] = {}
 
     def add(
@@ -69,9 +69,10 @@ class SpareDocuments:
     ) -> None:
         """Add documents by their paths below a folder; those that are known already stay. A copy has those that no other place has."""
         for path, document in documents.items():
-            (self._of_copy if is_copy else self._documents).setdefault(f"{folder}/{path}", (document, place))
-            above, steps = folder, path.split("/")[:-1]
-            for step in steps:
+            above, key = folder, f"{folder}/{path}"
+            if key not in self.known or (self.known[key][2] and not is_copy):
+                self.known[key] = document, place, is_copy
+            for step in path.split("/")[:-1]:
                 self._children.setdefault(above, set()).add(step)
                 above = f"{above}/{step}"
 
@@ -83,14 +84,14 @@ class SpareDocuments:
         """Return only what was taken, for other processes; None if nothing was."""
         used = SpareDocuments()
         for key in self.taken:
-            document, place = self._documents.get(key) or self._of_copy[key]
+            document, place, _ = self.known[key]
             folder, _, name = key.rpartition("/")
             used.add(folder, {name: document}, place)
         return used if self.taken else None
 
     def instead_of(self, stored: bytes | None, key: str) -> bytes | None:
         """Return a stored document, or the spare one if it is lost, or no JSON."""
-        known = self._documents.get(key) or self._of_copy.get(key)
+        known = self.known.get(key)
         if known is None:
             return stored
         own = None if stored is None else _json(stored)
@@ -98,7 +99,7 @@ class SpareDocuments:
             self.of_other_kind[key] = known[1]
         if own is not None:
             return stored
-        document, self.taken[key] = known
+        document, self.taken[key], _ = known
         return encoded_document(document)
 
 

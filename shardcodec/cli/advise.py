@@ -14,10 +14,11 @@ from typer import Argument, BadParameter, Option
 from ..readable import parse_nbytes
 from ..tools.advise import Bounds, parse_access, try_proposal
 from ..tools.advise import advise as propose
+from ..tools.hierarchy import find_arrays
 from ..tools.inspect import chunk_shape_of_shards
 from ..tools.monitor import Monitor
 from ..tools.nodes import ZarrNodes
-from ..tools.targets import ArrayTarget, find_arrays
+from ..tools.targets import ArrayTarget
 from .common_options import (
     ArrayOption,
     JsonOption,

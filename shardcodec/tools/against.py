@@ -28,17 +28,15 @@ from .documents import (
     Document,
     consolidated_nodes,
     further_members,
-    group_documents,
-    is_group,
-    root_document,
 )
 from .findings import Finding, FindingKind
+from .hierarchy import Hierarchy
 from .monitor import Monitor
 from .node_selection import Selection
 from .nodes import ZarrNodes, groups_of
 from .other_objects import OtherObject, OtherObjects, written_documents
 from .shard_threads import in_order
-from .targets import ArrayTarget, ShardTarget, find_arrays, find_groups, find_hierarchy
+from .targets import ArrayTarget, ShardTarget
 
 __all__ = [
     "Comparison",
@@ -335,14 +333,12 @@ class Reference:
             self.names: set[str] = {*self.arrays, *unchosen, *left, *kept}
             return
         self.place = str(against)
-        self.root = find_hierarchy(against, storage_options)
-        found = find_arrays(against, array=array, storage_options=storage_options)
-        self._all = {one.name: one for one in found}
-        document = None if self.root is None or array is not None else root_document(self.root)
+        hierarchy = Hierarchy(against, storage_options)
+        self.root = None if hierarchy.rest else hierarchy.folder
+        self._all = {one.name: one for one in hierarchy.arrays(array)}
         lost: set[str] = set()
-        if self.root is not None and document is not None and is_group(document):
-            for name, folder, node in group_documents(self.root, document):
-                self.groups[name] = folder, node
+        if array is None:
+            self.groups = {name: (folder, node) for name, folder, node in hierarchy.groups()}
             for name, (folder, node) in self.groups.items():
                 lost.update(path for path, _, _ in consolidated_nodes(folder, node, name))
         names = {*self._all, *lost} - self.groups.keys()
@@ -403,6 +399,7 @@ def _converted(
 def compared_arrays(
     arrays: list[ArrayTarget],
     target: Any,
+    hierarchy: Hierarchy,
     against: Any,
     selection: Selection,
     array: str | None,
@@ -417,9 +414,11 @@ def compared_arrays(
     """
     names, nodes = {one.name for one in arrays}, set()
     if selection.is_part:
-        root = find_hierarchy(target, storage_options)
-        nodes = names | ({name for name, _ in find_groups(target, storage_options)} if root else set())
-        chosen = selection.arrays(names, ZarrNodes(root)) if root is not None else set()
+        chosen = set()
+        if not hierarchy.rest:
+            nodes = {name for name, _, _ in hierarchy.groups()}
+            chosen = selection.arrays(names, ZarrNodes(hierarchy.folder))
+        nodes |= names
         arrays = [one for one in arrays if one.name in chosen]
         names = chosen
     reference = None

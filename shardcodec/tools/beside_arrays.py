@@ -24,9 +24,10 @@ from ..errors import ShardError, SpecError
 from ..format.metadata import json_object
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import problem_of as record_problem_of
-from .documents import DOCUMENTS, group_documents, is_group, root_document
+from .documents import DOCUMENTS
 from .findings import Finding, FindingKind
 from .hashed_object import HashedObject
+from .hierarchy import Hierarchy
 from .left_parts import LeftPart
 from .manifest import Manifest, OldManifest
 from .memory import BLOCK_NBYTES
@@ -58,7 +59,7 @@ class BesideArrays:
 
     Parameters
     ----------
-    root : Folder
+    hierarchy : Hierarchy
     arrays : sequence of ArrayTarget
         The arrays that are verified.
     chosen : collection of str or None
@@ -75,7 +76,7 @@ class BesideArrays:
 
     def __init__(
         self,
-        root: Folder,
+        hierarchy: Hierarchy,
         arrays: Sequence[ArrayTarget],
         chosen: Collection[str] | None,
         old: OldManifest | None,
@@ -83,7 +84,7 @@ class BesideArrays:
         *,
         only_arrays: bool,
     ) -> None:
-        self._root, self._arrays, self._chosen = root, arrays, chosen
+        self._root, self._arrays, self._chosen = hierarchy.folder, arrays, chosen
         self._old, self._new, self._only_arrays = old, new, only_arrays
         self.n_documents: int
         self.n_compared: int
@@ -92,13 +93,10 @@ class BesideArrays:
         self._documents: dict[str, Document] = {}
         by_name = {array.name: array for array in arrays}
         names = {array.name: _names_of(array.document) for array in arrays}
-        self._groups: list[tuple[str, Folder, Document]] = []
-        of_root = None if chosen is not None else root_document(root)
-        if of_root is not None and is_group(of_root):
-            self._groups = list(group_documents(root, of_root))
-            names |= {name: _names_of(document) for name, _, document in self._groups}
+        self._groups = [] if chosen is not None else hierarchy.groups()
+        names |= {name: _names_of(document) for name, _, document in self._groups}
         self._names = names
-        self._others = OtherObjects(root, by_name, names, chosen=chosen, checks_names=False)
+        self._others = OtherObjects(self._root, by_name, names, chosen=chosen, checks_names=False)
 
     def parts(
         self, compared: Collection[str], monitor: Monitor, n_threads: int

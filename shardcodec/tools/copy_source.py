@@ -24,9 +24,10 @@ from ..options import Options
 from .chunk_check import ChunkCheck, ForeignChunks, Level, elements_of, type_of
 from .damage.index_search import IndexStatus
 from .findings import FindingKind
+from .hierarchy import find_arrays
 from .memory import MemoryBudget
 from .survey import Survey, survey
-from .targets import ArrayTarget, ShardTarget, find_arrays
+from .targets import ArrayTarget, ShardTarget
 
 __all__ = ["ChunksOfCopy", "CopySource"]
 

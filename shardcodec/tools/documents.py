@@ -24,17 +24,17 @@ from ..storage.store import LeftFolder
 
 __all__ = [
     "DOCUMENTS",
+    "NODE_DOCUMENTS",
     "OWN_PREFIX",
     "DamagedGroup",
     "Document",
     "StoredDocuments",
+    "UnlistedGroup",
     "add_documents_of_copy",
-    "array_documents",
     "consolidated",
     "consolidated_nodes",
     "document_of",
     "further_members",
-    "group_documents",
     "inner_path",
     "is_2022",
     "is_group",
@@ -42,6 +42,7 @@ __all__ = [
     "nearest_node",
     "node_of",
     "node_path",
+    "nodes_below",
     "notes_on_spare",
     "object_name",
     "parsed",
@@ -55,6 +56,8 @@ _FORMAT_2022 = "https://purl.org/zarr/spec/protocol/"
 
 # Names beside the shards in the folder of an array.
 DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+# Those that make a folder a node; the first one that exists counts.
+NODE_DOCUMENTS = "zarr.json", ".zarray", ".zgroup"
 
 
 class DamagedGroup(SpecError):
@@ -91,7 +94,7 @@ def node_of(folder: Folder) -> Document | SpecError | None:
     except OSError as failure:
         document, error = None, SpecError(f"the metadata cannot be read: {failure}", is_refused=True)
     try:
-        found = next(_nodes(folder, {}, ""), None) if folder.store.supports_listing else None
+        found = next(nodes_below(folder, {}, ""), None) if folder.store.supports_listing else None
         has_nodes = found is not None and not isinstance(found[2], UnlistedGroup)
     except OSError:
         has_nodes = False
@@ -100,7 +103,7 @@ def node_of(folder: Folder) -> Document | SpecError | None:
 
 def document_of(folder: Folder) -> Document | None:
     """Return the document of a node; None if the folder is not a node. `SpecError` for one that has the name of another kind."""
-    for name in ("zarr.json", ".zarray", ".zgroup"):
+    for name in NODE_DOCUMENTS:
         if (document := folder.document(name)) is not None:
             if (problem := _problem_of_kind(name, document)) is not None:
                 raise SpecError(f"{name}: {problem}")
@@ -152,37 +155,7 @@ def further_members(document: Document) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in defined}
 
 
-def array_documents(
-    folder: Folder, document: Document, name: str = "", left: list[LeftFolder] | None = None
-) -> Iterator[tuple[str, Folder, Document | SpecError]]:
-    """Yield the arrays of the group `name`, in the order of their names, at any depth: path, folder, and document or what is wrong with it.
-
-    `left` gets links to folders above, which are not followed.
-    """
-    for path, below, node in _nodes(folder, document, name, left):
-        if isinstance(node, SpecError) or not is_group(node):
-            yield path, below, node
-
-
-def group_documents(
-    folder: Folder, document: Document, name: str = ""
-) -> Iterator[tuple[str, Folder, Document]]:
-    """Yield a group and the groups in it, at any depth: path, folder and document.
-
-    A store without listings has only those of the consolidated metadata. A damaged group has `DamagedGroup.document`. Other
-    damaged documents are skipped; `array_documents` yields them all.
-    """
-    yield name, folder, document
-    for path, below, node in _nodes(folder, document, name):
-        if isinstance(node, UnlistedGroup):
-            continue
-        if isinstance(node, DamagedGroup):
-            yield path, below, node.document
-        elif not isinstance(node, SpecError) and is_group(node):
-            yield path, below, node
-
-
-def _nodes(
+def nodes_below(
     folder: Folder, document: Document, name: str, left: list[LeftFolder] | None = None
 ) -> Iterator[tuple[str, Folder, Document | SpecError]]:
     """Yield the groups and arrays below a group: path, folder, and the document or what is wrong with it; also `UnlistedGroup` for itself."""
@@ -207,9 +180,9 @@ def _nodes(
             continue
         yield path, below, node
         if isinstance(node, DamagedGroup):
-            yield from _nodes(below, {}, path, left)
+            yield from nodes_below(below, {}, path, left)
         elif not isinstance(node, SpecError) and is_group(node):
-            yield from _nodes(below, node, path, left)
+            yield from nodes_below(below, node, path, left)
 
 
 def consolidated_nodes(
@@ -277,7 +250,7 @@ def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options
     if below_copy or (rest and not is_group(kept)) or (not rest and is_group(kept) != is_group(document)):
         return  # a shard, or another kind of node
     format_of_root = kept.get("zarr_format", document.get("zarr_format"))
-    nodes = [("", root, document), *(_nodes(root, document, "") if is_group(document) else ())]
+    nodes = [("", root, document), *(nodes_below(root, document, "") if is_group(document) else ())]
     for path, place, node in nodes:
         if isinstance(node, SpecError) or node.get("zarr_format") != format_of_root:
             continue  # chunks of another format have other keys

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +26,7 @@ from ..storage.kinds import is_url, object_at, put_object
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .conventions.all_conventions import mended_documents
-from .documents import DOCUMENTS, node_path, with_consolidated
+from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, node_path, with_consolidated
 from .left_parts import LeftPart
 from .memory import MemoryBudget
 from .monitor import Monitor
@@ -184,7 +184,7 @@ Edit = Callable[[dict[str, Any]], dict[str, Any]]
 class HierarchyCopy:
     """A copy of the hierarchy `source` at a free place `to`, or with `is_one_shard` the new object of a single shard.
 
-    With the name of a `job` several processes write: the hierarchy has its mark until it is complete.
+    With the name of a `job` several processes write: the hierarchy has its mark until it is complete. `found` is `Hierarchy.found`.
     """
 
     def __init__(
@@ -197,11 +197,13 @@ class HierarchyCopy:
         job: str | None = None,
         *,
         is_one_shard: bool = False,
+        found: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
         self.place: CopyPlace = CopyPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
         self.left: list[LeftPart] = []  # what the copy does not have, in the order in which it was found
+        self._found = {} if found is None else found
         self._budget, self._options = budget, options
         if job is not None:
             claim(self.place.hierarchy, job, None, is_begun=False)
@@ -243,7 +245,7 @@ class HierarchyCopy:
 
     def _stored(self, node: str, folder: Folder, *, is_named: bool = False) -> Iterator[tuple[str, bytes]]:
         """Yield the documents of a node by their names; those that cannot be read are noted, unless the report names the node."""
-        for name in sorted(DOCUMENTS):
+        for name in sorted(self._names(node, folder)):
             try:
                 stored = folder.get(folder.prefix + name)
             except OSError as error:
@@ -254,12 +256,22 @@ class HierarchyCopy:
             if stored is not None:
                 yield name, stored
 
-    def finish(self, groups: Iterable[tuple[str, Folder]], *, is_part: bool = False) -> None:
+    def _names(self, node: str, folder: Folder) -> Collection[str]:
+        """Return the names of the documents that a node may have: those in the listing, and lost ones that others stand in for."""
+        found = self._found.get(node, ())
+        if not any(name in found for name in NODE_DOCUMENTS) or not folder.store.lists_all:
+            return DOCUMENTS  # the folder may be closed to listings, but not its documents
+        if folder.spare is None:
+            return found
+        place = repr(folder)
+        return {name for name in DOCUMENTS if name in found or f"{place}/{name}" in folder.spare.known}
+
+    def finish(self, groups: Iterable[tuple[str, Folder, Document]], *, is_part: bool = False) -> None:
         """Write the documents, also of groups without arrays. Consolidated metadata become those of the new nodes.
 
         With `is_part` groups name only the new nodes, too; `left` says where this changes them.
         """
-        for name, folder in groups:
+        for name, folder, _ in groups:
             self.add_group(name, folder)
         nodes, notes = mended_documents(self._documents) if is_part else (self._documents, [])
         documents = {node: with_consolidated(node, nodes) for node in nodes}

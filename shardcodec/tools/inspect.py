@@ -36,11 +36,12 @@ from .array_report import (
     Sizes,
     StoredRecord,
 )
+from .hierarchy import find_arrays
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask
 from .memory import MemoryBudget
 from .monitor import Monitor, RunOptions, Stopped
-from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays
+from .targets import ArrayTarget, ForeignObject, ShardTarget
 
 __all__ = [
     "MAX_NAMED",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..access.box_reader import Folder
 from ..errors import SpecError
 from ..format.attributes import DIMENSIONS
-from .documents import Document, array_documents, document_of, is_group
+from .documents import Document, document_of, is_group, nodes_below
 
 __all__ = [
     "ArrayFacts",
@@ -108,7 +108,8 @@ class ZarrNodes(Nodes):
         start = path if self._root.store.supports_listing else ""  # only the root lists its nodes then
         start_document, _ = self._node(start)
         assert start_document is not None
-        names = (name for name, _, _ in array_documents(self._folder(start), start_document, start))
+        nodes = nodes_below(self._folder(start), start_document, start)
+        names = (name for name, _, node in nodes if isinstance(node, SpecError) or not is_group(node))
         return [name for name in names if is_below(name, path)]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..access.box_reader import Folder, SpareDocuments
+from ..access.box_reader import Folder
 from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..format.metadata import KeyEncoding
@@ -29,12 +29,13 @@ from .documents import (
     node_path,
     object_name,
 )
+from .hierarchy import Hierarchy
 from .left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from .monitor import Monitor
 from .nodes import groups_of, is_below
 from .report import Record, Report, to_json
 from .shard_threads import in_order
-from .targets import ArrayTarget, find_groups, find_hierarchy
+from .targets import ArrayTarget
 
 __all__ = [
     "NO_OBJECTS",
@@ -179,6 +180,8 @@ class OtherObjects:
         Nodes that are left out, with all that is in their folders.
     nodes : collection of str or None
         The nodes that the new hierarchy gets, if it is a part: objects that name nodes are mended. None for all.
+    found : dict
+        `Hierarchy.found`, which each iteration fills.
     """
 
     root: Folder
@@ -190,6 +193,7 @@ class OtherObjects:
     checks_names: bool = True
     left: Collection[str] = ()
     nodes: Collection[str] | None = None
+    found: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
@@ -263,6 +267,8 @@ class OtherObjects:
         is_document = (
             folder in self.documents and last in DOCUMENTS
         )  # beside an array that is copied whole, too
+        if is_document:
+            self.found.setdefault(folder, set()).add(last)
         if array is not None and not is_document and (array.name in self.whole or array.is_chunk(key)):
             return None
         if self.is_left(name):
@@ -320,33 +326,29 @@ def _is_job_file(store: Store, key: str) -> bool:
 
 
 def other_objects(
-    target: Any,
+    hierarchy: Hierarchy,
     arrays: Sequence[ArrayTarget],
-    storage_options: Mapping[str, Any] | None,
     *,
     is_chosen: bool,
     only_arrays: bool,
     whole: Iterable[str],
-    spare: SpareDocuments | None = None,
 ) -> OtherObjects | None:
     """Return the objects that belong to no array of a hierarchy whose metadata do not change; the arrays `whole` are copied whole.
 
-    With `is_chosen` only objects in the folders of `arrays`. None for one shard and with `only_arrays`; names of nodes are checked in any case.
+    With `is_chosen` only objects in the folders of `arrays`. None with `only_arrays`; names of nodes are checked in any case.
     """
-    if any(array.only is not None for array in arrays):
-        return None
     names = [node_path(array.name) for array in arrays]
-    groups = [] if is_chosen else [node_path(name) for name, _ in find_groups(target, storage_options, spare)]
-    root = None if only_arrays else find_hierarchy(target, storage_options, spare)
-    if root is None:
+    groups = [] if is_chosen else [node_path(name) for name, _, _ in hierarchy.groups()]
+    if only_arrays:
         return None
     return OtherObjects(
-        root,
+        hierarchy.folder,
         {array.name: array for array in arrays},
         dict.fromkeys((*names, *groups), DOCUMENTS),
         chosen=names if is_chosen else None,
         whole=frozenset(whole),
         nodes={*names, *groups_of(names)} if is_chosen else None,
+        found=hierarchy.found,
     )
 
 

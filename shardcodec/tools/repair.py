@@ -49,7 +49,7 @@ from .shard_repair import (
 )
 from .shard_threads import in_order
 from .survey import Survey
-from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups
+from .targets import ArrayTarget, ForeignObject, ShardTarget
 
 __all__ = [
     "RepairTask",
@@ -472,12 +472,11 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
 
     def _folders(self) -> Iterator[Folder]:
         """Yield the folders of the nodes; with an array those of the array and the groups above it, without which no program finds it."""
-        request, options = self._request, self._pool.run.storage_options
-        chosen = None if request.array is None else inner_path(request.array, "array")
-        for name, folder in find_groups(request.target, options, self._spare):
+        chosen = None if self._request.array is None else inner_path(self._request.array, "array")
+        for name, folder, _ in self._hierarchy.groups():
             if chosen is None or is_below(chosen, name):
                 yield folder
-        for array in find_arrays(request.target, array=chosen, storage_options=options, spare=self._spare):
+        for array in self._hierarchy.arrays(chosen):
             if array.only is None:
                 yield array.folder
 

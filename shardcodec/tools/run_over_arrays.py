@@ -14,6 +14,7 @@ from ..format.spec import ShardSpec
 from ..readable import Fact
 from .conventions.all_conventions import with_needed
 from .documents import notes_on_spare
+from .hierarchy import Hierarchy
 from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
@@ -22,7 +23,7 @@ from .monitor import Stopped
 from .nodes import ZarrNodes
 from .other_objects import NO_OBJECTS, CopyReport, OtherObjects, count_objects, other_objects
 from .report import Record
-from .targets import ArrayTarget, ForeignObject, ShardTarget, find_arrays, find_groups, find_hierarchy
+from .targets import ArrayTarget, ForeignObject, ShardTarget
 
 __all__ = ["LeftArray", "ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
 
@@ -144,6 +145,7 @@ class RunOverArrays(ABC, Generic[R, S]):
     ) -> None:
         self._request, self._pool, self._on_shard = request, pool, on_shard
         self._monitor = pool.run.monitor
+        self._hierarchy: Hierarchy
         self._to: HierarchyCopy | None = None
         self._n_shards = 0
         self._listed: list[R] = []
@@ -178,54 +180,43 @@ class RunOverArrays(ABC, Generic[R, S]):
         is_complete = self._to is None or self._has_all_shards
         if self._to is not None and is_complete:
             is_part = self._request.array is not None
-            has_groups = not is_part and self._request.spec is None
-            target, options = self._request.target, self._pool.run.storage_options
-            groups = find_groups(target, options, self._spare) if has_groups else ()
-            self._to.finish(groups, is_part=is_part)
+            self._to.finish(() if is_part else self._hierarchy.groups(), is_part=is_part)
         self._end()
         return self._report(is_complete=is_complete)
 
     def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
         """Return the arrays, and the objects that a new hierarchy gets beside them, which are counted."""
         request, options = self._request, self._pool.run.storage_options
-        arrays: Iterable[ArrayTarget] = find_arrays(
-            request.target,
-            array=request.array,
-            spec=request.spec,
-            storage_options=options,
-            spare=self._spare,
-        )
+        self._hierarchy = Hierarchy(request.target, options, spec=request.spec, spare=self._spare)
+        found = self._hierarchy.arrays(request.array)
         if request.to is None:
-            return self._checked(arrays), None
-        arrays = list(arrays)
+            return self._checked(found), None
+        arrays = list(found)
+        if self._hierarchy.rest:
+            return arrays, None
         if request.array is not None and not request.exactly:
             arrays += self._needed(arrays[0])
         others = other_objects(
-            request.target,
+            self._hierarchy,
             arrays,
-            options,
             is_chosen=request.array is not None,
             only_arrays=request.only_arrays,
             whole=[array.name for array in arrays if not self._works_on(array)],
-            spare=self._spare,
         )
         self._others = count_objects(others, self._monitor, self._pool.options.threads)
         return arrays, others
 
     def _needed(self, array: ArrayTarget) -> Iterator[ArrayTarget]:
         """Yield the arrays that programs need beside the one that the caller has named, such as coordinates."""
-        root, options = self._request.target, self._pool.run.storage_options
-        folder = find_hierarchy(root, options, self._spare)
-        if folder is not None:
-            for name in sorted(with_needed({array.name}, ZarrNodes(folder)) - {array.name}):
-                yield from find_arrays(root, array=name, storage_options=options, spare=self._spare)
+        for name in sorted(with_needed({array.name}, ZarrNodes(self._hierarchy.folder)) - {array.name}):
+            yield from self._hierarchy.arrays(name)
 
     def _begin(self) -> None:
         """Begin the new hierarchy, if there is one; a dry run only checks its place."""
         if self._request.to is not None and self._request.dry_run:
-            self._pool.check_new_place(self._request.to)
+            self._pool.check_new_place(self._request.to, is_one_shard=bool(self._hierarchy.rest))
         elif self._request.to is not None:
-            self._to = self._pool.begin_copy(self._request.to)
+            self._to = self._pool.begin_copy(self._request.to, self._hierarchy)
 
     def _works_on(self, array: ArrayTarget) -> bool:
         """Return True if the tool works on the objects of an array one by one."""

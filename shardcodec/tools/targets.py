@@ -1,6 +1,6 @@
-# targets.py - the targets of a path: arrays, their objects, single shards
+# targets.py - what a tool works on: arrays, their objects, single shards
 # SPDX-License-Identifier: MIT
-"""The targets of a path: a group, an array or one shard, in a folder, a zip file or a URL; the objects of an array.
+"""What a tool works on: an array, its objects, one shard.
 
 Shards are found by listing the array's folder, key by key. For a store that cannot list, such as HTTP, they are the keys of the
 whole grid, whether the shards exist or not. The chunks of an array without shards are its shards here: each is one inner chunk
@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..access.box_reader import Folder, SpareDocuments
+from ..access.box_reader import Folder
 from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
 from ..errors import ShardError, SpecError, UnsupportedError, as_os_error
@@ -27,30 +27,15 @@ from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
 from ..storage.files import is_old_name, is_stray_journal, pending_journal
-from ..storage.kinds import object_at
 from ..storage.staging import LOCK_FOLDER
 from ..storage.store import LeftFolder, Store
-from .documents import (
-    DOCUMENTS,
-    DamagedGroup,
-    Document,
-    array_documents,
-    document_of,
-    group_documents,
-    inner_path,
-    is_2022,
-    is_group,
-    nearest_node,
-)
+from .documents import DOCUMENTS, Document, is_2022
 
 __all__ = [
     "ArrayTarget",
     "ForeignObject",
     "ShardTarget",
     "array_target",
-    "find_arrays",
-    "find_groups",
-    "find_hierarchy",
     "lasting_state",
     "lone_shard",
 ]
@@ -526,164 +511,6 @@ def _spec(parsed: ByteDocument) -> ShardSpec | None:
 def lone_shard(folder: Folder, key: str, spec: ShardSpec) -> ArrayTarget:
     """Return the target for a shard without an array."""
     return ArrayTarget("", folder, {}, spec=spec, only=(key, None))
-
-
-# ---------------------------------------------------------------- from a path to the arrays that a tool works on
-
-
-def find_arrays(
-    target: Any,
-    *,
-    array: str | None = None,
-    spec: ShardSpec | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    left: list[LeftFolder] | None = None,
-    spare: SpareDocuments | None = None,
-) -> Iterator[ArrayTarget]:
-    """Find the arrays that a path leads to.
-
-    Parameters
-    ----------
-    target : path-like, URL, zarr store or StorePath
-        A group, an array, or one shard of an array: the documents above the shard show which array. A path may lead
-        into a zip file, as ``data.zip/images``.
-    array : str, optional
-        Only the array with this path in the group.
-    spec : ShardSpec, optional
-        The encoding of a shard that is not in the folder of its array; `target` is then this one object.
-    storage_options : mapping, optional
-        Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
-    left : list, optional
-        Gets links to folders above, which are not followed.
-    spare : SpareDocuments, optional
-        Documents for nodes that have lost theirs, besides those of consolidated metadata.
-
-    Yields
-    ------
-    ArrayTarget
-        Arrays that are not sharded, or whose metadata are invalid, are included; ``problem`` says what is wrong.
-
-    Raises
-    ------
-    FileNotFoundError
-        The path leads to nothing, or not to an array, group or shard.
-    SpecError
-        The document of the target itself is malformed.
-    ValueError, TypeError, ImportError
-        An argument is invalid, or no package can open the URL.
-    """
-    if spec is not None:
-        if array is not None:
-            raise ValueError(f"array: expected none for a single shard, got {array!r}")
-        store, key, _ = object_at(target, None, storage_options)
-        _check_exists(Folder(store, ""), key)
-        yield lone_shard(Folder(store, ""), key, spec)
-        return
-    folder, rest, document = nearest_node(target, storage_options, spare)
-    if is_group(document):
-        yield from _of_group(folder, rest, document, array, left)
-        return
-    if array is not None:
-        raise ValueError(f"array: expected none, because {folder!r} is an array, got {array!r}")
-    whole = array_target("", folder, document)
-    yield whole if not rest else _single(whole, rest)
-
-
-def find_groups(
-    target: Any, storage_options: Mapping[str, Any] | None = None, spare: SpareDocuments | None = None
-) -> Iterator[tuple[str, Folder]]:
-    """Yield path and folder of the groups that a path leads to: the group itself, and those below it.
-
-    A path that leads to an array or a shard has none. The errors are those of `find_arrays`.
-    """
-    folder, rest, document = nearest_node(target, storage_options, spare)
-    if is_group(document) and not rest:
-        for path, below, _ in group_documents(folder, document):
-            yield path, below
-
-
-def find_hierarchy(
-    target: Any, storage_options: Mapping[str, Any] | None = None, spare: SpareDocuments | None = None
-) -> Folder | None:
-    """Return the root of the hierarchy that a path leads to, a group or an array; None for a shard.
-
-    The errors are those of `find_arrays`.
-    """
-    folder, rest, _ = nearest_node(target, storage_options, spare)
-    return None if rest else folder
-
-
-def _of_group(
-    folder: Folder, rest: str, document: Any, array: str | None, left: list[LeftFolder] | None
-) -> Iterator[ArrayTarget]:
-    if rest:
-        raise FileNotFoundError(f"{rest!r} is neither an array nor a shard of the group {folder!r}")
-    chosen = None if array is None else inner_path(array, "array")
-    if chosen is not None:
-        below = replace(folder, prefix=f"{folder.prefix}{chosen}/")
-        document_below = document_of(below) if folder.store.supports_listing else None
-        if document_below is not None and not is_group(document_below):
-            yield array_target(chosen, below, document_below)
-            return
-    n = 0
-    if chosen is None and isinstance(damage := document.get("damage"), SpecError):
-        yield _damaged("", folder, damage)
-    for name, place, node in array_documents(folder, document, left=left):
-        if chosen is not None and name != chosen:
-            continue
-        n += 1
-        if isinstance(node, SpecError):
-            yield _damaged(name, place, node)
-        else:
-            yield array_target(name, place, node)
-    if chosen is not None and not n:
-        raise FileNotFoundError(f"the group {folder!r} has no array {chosen!r}")
-    if not n and not folder.store.supports_listing:
-        raise UnsupportedError(
-            f"group {folder!r}: the store cannot list its objects, and the group has no consolidated metadata; "
-            "name an array, or consolidate the metadata"
-        )
-
-
-def _damaged(name: str, folder: Folder, error: SpecError) -> ArrayTarget:
-    """Return the target for a node whose document cannot be read."""
-    return ArrayTarget(
-        name,
-        folder,
-        {},
-        problem=error.message,
-        is_malformed=True,
-        is_refused=bool(error.context.get("is_refused")),
-        is_group=isinstance(error, DamagedGroup),
-    )
-
-
-def _single(array: ArrayTarget, rest: str) -> ArrayTarget:
-    """Return the target for one shard of an array."""
-    grid = array.shard_grid
-    coords = None if array.keys is None else array.keys.coords(rest, len(grid))
-    if array.problem is not None or not array.is_sharded:
-        raise UnsupportedError(
-            f"array {array.place}: {array.problem or 'expected shards, but it is not sharded'}"
-        )
-    if coords is None or any(i >= n for i, n in zip(coords, grid, strict=True)):
-        assert array.keys is not None
-        example = array.keys.key((0,) * len(grid))
-        raise ValueError(
-            f"expected the key of a shard, such as {example!r}, in the array {array.place} of {grid} shards, got {rest!r}"
-        )
-    key = array.folder.prefix + rest
-    _check_exists(array.folder, key)
-    return replace(array, only=(key, coords))
-
-
-def _check_exists(folder: Folder, key: str) -> None:
-    """Raise `FileNotFoundError` if an object does not exist."""
-    try:
-        with as_os_error(folder.store.describe, key):
-            folder.store.wait(folder.store.size(key))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"shard {folder.store.describe(key)!r} does not exist") from None
 
 
 def lasting_state(store: Store, key: str) -> str | None:

@@ -35,8 +35,9 @@ from .against import (
 from .beside_arrays import BesideArrays, different_hash
 from .chunk_check import Level, LevelName
 from .convert.open_source import selection_of
-from .documents import DOCUMENTS, Document, group_documents, is_group, root_document
+from .documents import DOCUMENTS
 from .findings import Finding, FindingKind
+from .hierarchy import Hierarchy
 from .jobs.shard_pool import ShardPool, absolute_place
 from .manifest import (
     Manifest,
@@ -52,8 +53,6 @@ from .targets import (
     ArrayTarget,
     ForeignObject,
     ShardTarget,
-    find_arrays,
-    find_hierarchy,
     lasting_state,
 )
 from .verify_report import (
@@ -193,8 +192,8 @@ def verify(
         needs_states = new is not None and not new.has_hashes
         task = VerifyTask(Level(level), needs_states, needs_hashes, absolute_place(against), storage_options)
         pool = ShardPool(target, spec, options, against=task.against)
-        arrays: Iterable[ArrayTarget]
-        arrays = find_arrays(target, array=array, spec=spec, storage_options=storage_options)
+        hierarchy = Hierarchy(target, storage_options, spec=spec)
+        arrays: Iterable[ArrayTarget] = hierarchy.arrays(array)
         selection = selection_of(only, exclude, exactly=exactly)
         reference = None
         if against is not None or selection.is_part:
@@ -203,7 +202,7 @@ def verify(
                     "expected `array` (--array), or `only` and `exclude` (--only, --exclude), got both"
                 )
             arrays, reference = compared_arrays(
-                list(arrays), target, task.against, selection, array, storage_options
+                list(arrays), target, hierarchy, task.against, selection, array, storage_options
             )
         run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, on_shard, reference)
         for one in arrays:
@@ -213,8 +212,8 @@ def verify(
         is_part = array is not None or selection.is_part
         if not is_part:
             run.find_lost_arrays()
-        if spec is None:
-            run.check_beside_arrays(target, array, is_part=is_part, only_arrays=only_arrays)
+        if not hierarchy.rest:
+            run.check_beside_arrays(hierarchy, array, is_part=is_part, only_arrays=only_arrays)
         return run.report(str(target))
 
 
@@ -353,23 +352,22 @@ class _VerifyRun:
             self._note(_of_array(array, FindingKind.DIFFERENT, detail))
 
     def check_beside_arrays(
-        self, target: Any, array: str | None, *, is_part: bool, only_arrays: bool
+        self, hierarchy: Hierarchy, array: str | None, *, is_part: bool, only_arrays: bool
     ) -> None:
         """Check the documents. Compare the objects that belong to no array with the other hierarchy and the manifest."""
-        root = find_hierarchy(target, self._pool.run.storage_options)
-        if self.is_stopped or root is None or any(one.is_2022 for one in self._targets):
+        if self.is_stopped or any(one.is_2022 for one in self._targets):
             return
         compared: set[str] = set()
         reference = self._reference if self._task.against is not None else None
         if reference is not None and array is None:
-            self._compare_nodes(root, reference)
+            self._compare_nodes(hierarchy, reference)
         others = None if reference is None or only_arrays else reference.others(array)
         if others is not None and not self.is_stopped:
-            compared = self._compare_objects(root, others)
+            compared = self._compare_objects(hierarchy.folder, others)
         if self.is_stopped:
             return
         chosen = [one.name for one in self._targets] if is_part else None
-        beside = BesideArrays(root, self._targets, chosen, self._old, self._new, only_arrays=only_arrays)
+        beside = BesideArrays(hierarchy, self._targets, chosen, self._old, self._new, only_arrays=only_arrays)
         with closing(beside.parts(compared, self._monitor, self._pool.options.threads)) as parts:
             for part in parts:
                 if isinstance(part, UncheckedPart):
@@ -381,17 +379,14 @@ class _VerifyRun:
         self._n_documents = beside.n_documents
         self._n_other_objects += beside.n_compared
 
-    def _compare_nodes(self, root: Folder, reference: Reference) -> None:
+    def _compare_nodes(self, hierarchy: Hierarchy, reference: Reference) -> None:
         """Report the arrays and groups that only the other hierarchy has, and the attributes of groups that differ."""
         known = {one.name for one in self._targets}
         if any(
             not one.name and not one.is_group for one in self._targets
         ):  # an array is compared with any other one
             return
-        document = root_document(root)
-        groups: list[tuple[str, Folder, Document]] = []
-        if document is not None and is_group(document):
-            groups = list(group_documents(root, document))
+        root, groups = hierarchy.folder, hierarchy.groups()
         known.update(name for name, _, _ in groups)
         for name in reference.missing(known):
             detail = "only the other hierarchy has this array or group"

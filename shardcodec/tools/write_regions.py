@@ -20,9 +20,10 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 from ..arguments import checked
 from ..errors import UnsupportedError
 from ..readable import Fact, format_count
+from .hierarchy import find_arrays
 from .inspect import chunk_shape_of_shards
 from .report import Report
-from .targets import ArrayTarget, find_arrays
+from .targets import ArrayTarget
 
 __all__ = ["Region", "WritePlan", "plan_writes"]
 

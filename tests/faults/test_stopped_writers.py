@@ -26,8 +26,8 @@ from shardcodec.access.shard_object import open_object
 from shardcodec.errors import ConflictError
 from shardcodec.storage.files import pending_journal
 from shardcodec.tools import compact, verify
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.rewrite import ShardUserBytes, replacing_writer
-from shardcodec.tools.targets import find_arrays
 
 CASES = [Case("raw", "slots"), Case("raw", "mixed"), Case("zstd", "mixed", location="start")]
 

@@ -20,7 +20,7 @@ from shardcodec import UnsupportedError
 from shardcodec.cli.app import run
 from shardcodec.tools import Bounds, advise, parse_access
 from shardcodec.tools.advise import sample_shape, try_proposal
-from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.hierarchy import find_arrays
 
 SHAPE = (1000, 2048, 2048)
 

@@ -19,10 +19,10 @@ from job_files import N_SHARDS, SHARDS, check, shards_by_ledger, source_array
 from shardcodec.options import resolve
 from shardcodec.tools import convert, verify
 from shardcodec.tools.chunk_check import Level
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.jobs.batches import Batches
 from shardcodec.tools.jobs.shard_work import ArrayPlace
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
-from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.verify import VerifyTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")

@@ -22,6 +22,7 @@ from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.tools import backup, compact, repair, verify
 from shardcodec.tools.compact import CompactTask
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.hierarchy_copy import CopyWriter, HierarchyCopy
 from shardcodec.tools.jobs.shard_pool import ShardPool
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
@@ -30,7 +31,6 @@ from shardcodec.tools.monitor import LostScheduler
 from shardcodec.tools.new_hierarchy import MARK
 from shardcodec.tools.repair import RepairTask
 from shardcodec.tools.shard_repair import RepairAction
-from shardcodec.tools.targets import find_arrays
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")

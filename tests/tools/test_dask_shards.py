@@ -26,9 +26,9 @@ from shardcodec.tools import compact, inspect, repair, verify
 from shardcodec.tools.chunk_check import Level
 from shardcodec.tools.compact import CompactTask
 from shardcodec.tools.findings import FindingKind
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker, unseen
 from shardcodec.tools.monitor import Monitor, Stopped
-from shardcodec.tools.targets import find_arrays
 from shardcodec.tools.verify import VerifyTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")

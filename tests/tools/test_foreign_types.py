@@ -20,7 +20,7 @@ from shardcodec.checksum import crc32c
 from shardcodec.errors import UnsupportedError
 from shardcodec.tools import compact, convert, inspect, repair, verify
 from shardcodec.tools.convert.report import ConvertReport
-from shardcodec.tools.targets import find_arrays
+from shardcodec.tools.hierarchy import find_arrays
 
 NAMES = np.array([f"gauge {i} ä" * (500 if i == 3 else 1) for i in range(70)], dtype=object)
 NAMES[16:24] = ""

@@ -25,9 +25,9 @@ from shardcodec import ShardSpec, tools
 from shardcodec.access.opened_shard import NativeShard, read_runs
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from shardcodec.tools.memory import MemoryBudget
-from shardcodec.tools.targets import find_arrays
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from helpers import create, quiet
 
 from shardcodec.option_sources import current_options
 from shardcodec.tools import compact, repair, verify
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.hierarchy_copy import HierarchyCopy
 from shardcodec.tools.memory import MemoryBudget
 from shardcodec.tools.new_hierarchy import NewHierarchy
-from shardcodec.tools.targets import find_arrays
 
 NO_CHECKSUM = {"index_codecs": [zarr.codecs.BytesCodec()]}
 

@@ -245,6 +245,24 @@ def test_metadata_of_zarr_v2_beside_those_of_v3(tmp_path: Path) -> None:
     assert not (tmp_path / "b.zarr/image/.zarray").exists()
 
 
+@pytest.mark.parametrize("work", [by_repair, by_compact])
+@pytest.mark.parametrize("kind", ["local", "memory"])
+@pytest.mark.parametrize("only_arrays", [False, True])
+def test_documents_of_both_formats_are_copied(
+    work: Work, kind: str, only_arrays: bool, tmp_path: Path
+) -> None:
+    """Only documents that a listing has found are looked for; without a listing all of them are."""
+    old, new = store_of(kind, tmp_path / "a.zarr"), store_of(kind, tmp_path / "b.zarr")
+    hierarchy(old)
+    names = ".zattrs", "image/.zarray", "image/.zattrs", "names/.zarray", "shapes/.zgroup", "OME/.zattrs"
+    for name in names:
+        put(old, name, b"{}")
+    report = work(old, new, only_arrays=only_arrays)
+    assert not report.left.parts
+    found = stored(new)
+    assert [found.get(name) for name in names] == [b"{}"] * len(names)
+
+
 def test_object_in_the_way_of_a_new_shard_is_refused(tmp_path: Path) -> None:
     """In an array of Zarr v2 ``c/0/0`` is a file like any other; in the new array it would be a shard."""
     hierarchy(LocalStore(tmp_path / "a.zarr"), 2)

@@ -25,10 +25,10 @@ from shardcodec.options import resolve
 from shardcodec.storage.files import pending_journal, read_journal
 from shardcodec.tools import repair
 from shardcodec.tools.backup import Backup
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.memory import MemoryBudget
 from shardcodec.tools.repair import RepairTask, ShardRepairer
 from shardcodec.tools.shard_repair import RepairAction, RepairedShard, ShardRepair
-from shardcodec.tools.targets import find_arrays
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 KEY = "c/0/1"

@@ -20,7 +20,8 @@ from spec_json import LITTLE
 
 from shardcodec import ShardSpec, SpecError, UnsupportedError, chunk_state, open_array, tools
 from shardcodec.format.metadata import KeyEncoding
-from shardcodec.tools.targets import ForeignObject, find_arrays
+from shardcodec.tools.hierarchy import find_arrays
+from shardcodec.tools.targets import ForeignObject
 
 
 def hierarchy(store: Any) -> Any:

@@ -307,8 +307,8 @@ def test_objects_are_read_once(block_nbytes: int, level: Any, tmp_path: Path) ->
 
     from shardcodec.options import resolve
     from shardcodec.tools.chunk_check import ChunkCheck, Level
+    from shardcodec.tools.hierarchy import find_arrays
     from shardcodec.tools.survey import survey
-    from shardcodec.tools.targets import find_arrays
 
     checked(tmp_path / "a.zarr", shape=(256, 240), chunks=(256, 240))[...] = np.arange(256 * 240).reshape(
         256, 240

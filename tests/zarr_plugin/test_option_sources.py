@@ -24,8 +24,8 @@ import shardcodec
 from shardcodec import LockScopeError, ShardSpec, ShardWriter, option_sources
 from shardcodec.tools import compact, convert, inspect, plan_convert, repair, run_part, verify
 from shardcodec.tools.compact import CompactTask
+from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker
-from shardcodec.tools.targets import find_arrays
 from shardcodec.transformer import ShardingStorageTransformer
 
 PACKAGE = Path(shardcodec.__file__).parent

@@ -19,12 +19,13 @@ from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
 from ...storage.kinds import is_url, placed_options
+from ..hierarchy import find_arrays
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
 from ..monitor import Incomplete, Monitor, Stopped
 from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim, release
 from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
-from ..targets import ArrayTarget, find_arrays
+from ..targets import ArrayTarget
 from .choices import Choices, rules_of
 from .execute import Execution, Intermediate, left_of, run_report
 from .open_source import open_source, selection_of, whole_source

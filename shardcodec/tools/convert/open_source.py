@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import Any, NoReturn
 
-from ...access.box_reader import Folder, SpareDocuments
+from ...access.box_reader import Folder
 from ...arguments import show
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
@@ -26,16 +26,15 @@ from ..conventions.ome_zarr import axes_of_levels, with_ome_05
 from ..documents import (
     document_of,
     further_members,
-    group_documents,
     inner_path,
     notes_on_spare,
-    root_document,
 )
+from ..hierarchy import Hierarchy
 from ..left_parts import LeftKind, LeftPart, group_notes
 from ..node_selection import Selection
 from ..nodes import KnownNodes, ZarrNodes, groups_of
 from ..other_objects import OtherObjects, written_documents
-from ..targets import ArrayTarget, find_arrays, find_groups
+from ..targets import ArrayTarget
 from .format_2022 import legacy_hierarchy, legacy_tree
 from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, string_source_fields
 from .layout import codec_names
@@ -206,7 +205,7 @@ def _zarr_tree(
 ) -> SourceTree:
     try:
         with _named(str(source)):
-            targets, root = _targets(source, selection, array, storage_options)
+            targets, hierarchy = _targets(source, selection, array, storage_options)
     except FileNotFoundError as error:
         if not _is_tiff(source):
             raise
@@ -214,7 +213,8 @@ def _zarr_tree(
             f"{source}: expected a Zarr or HDF5 file, got a TIFF, which tifffile opens as Zarr. In Python: "
             f"tools.convert(tifffile.imread({str(source)!r}, aszarr=True), destination)"
         ) from error
-    nodes = KnownNodes({}, {}) if root is None else ZarrNodes(root)
+    root = hierarchy.folder
+    nodes = ZarrNodes(root) if hierarchy.is_group else KnownNodes({}, {})
     chosen = selection.arrays([target.name for target in targets], nodes)
     arrays: list[SourceArray] = []
     verbatim: dict[str, ArrayTarget] = {}
@@ -230,17 +230,16 @@ def _zarr_tree(
         else:
             arrays.append(opened)
     documents = {target.name: written_documents(target.document) for target in targets}
-    if root is None:
+    if not hierarchy.is_group:
         others = _others(targets[0].folder, targets, documents, verbatim)
         folder = targets[0].folder
         lost = LeftPart.notes("", notes_on_spare(folder.spare, repr(folder)))
         return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others, left=(*left, *lost))
-    document = root_document(root) or {}
     groups = {}
     members: dict[str, dict[str, Any]] = {}
     old_groups: set[str] = set()
     consolidated: list[str] = []
-    for name, folder, group in group_documents(root, document):
+    for name, folder, group in hierarchy.groups():
         documents[name] = written_documents(group)
         attributes = _attributes_of_group(name, folder, group, None if fail_fast else left)
         if group.get("zarr_format") != 3:
@@ -343,20 +342,18 @@ def _with_ome_05(
 
 def _targets(
     source: Any, selection: Selection, array: str | None, storage_options: Mapping[str, Any] | None
-) -> tuple[list[ArrayTarget], Folder | None]:
-    """Return the arrays of a source, or one of them and those that it needs, and the folder of a group."""
-    spare = SpareDocuments()
-    targets = list(find_arrays(source, array=array, storage_options=storage_options, spare=spare))
+) -> tuple[list[ArrayTarget], Hierarchy]:
+    """Return the arrays of a source, or one of them and those that it needs, and the hierarchy."""
+    hierarchy = Hierarchy(source, storage_options)
+    targets = list(hierarchy.arrays(array))
     if targets and targets[0].only is not None:
         raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
-    # the group itself comes first
-    root = next((folder for _, folder in find_groups(source, storage_options, spare)), None)
-    if array is not None and root is not None and not selection.exactly:
+    if array is not None and not selection.exactly:
         own = targets[0].name
-        for name in sorted(with_needed({own}, ZarrNodes(root)) - {own}):
-            targets += find_arrays(source, array=name, storage_options=storage_options, spare=spare)
+        for name in sorted(with_needed({own}, ZarrNodes(hierarchy.folder)) - {own}):
+            targets += hierarchy.arrays(name)
         targets.sort(key=lambda target: target.name.split("/"))  # as a listing has them
-    return targets, root
+    return targets, hierarchy
 
 
 def _others(
@@ -412,7 +409,7 @@ def _opened(array: ArrayTarget, options: Options) -> SourceArray | ArrayTarget:
         assert array.bytes is not None
         document, more = array.bytes.document, {"bytes": array.bytes, "target": array}
     try:
-        keys = key_encoding(array.document)
+        keys = key_encoding(array.document) if array.keys is None else array.keys
         return zarr_source(array.name, array.folder, array.counted(document), keys, options, **known, **more)
     except UnsupportedError as error:
         reason = error

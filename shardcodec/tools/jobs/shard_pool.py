@@ -19,11 +19,12 @@ from ...option_sources import current_options
 from ...options import Options, check
 from ...storage.files import check_name
 from ...storage.kinds import is_url
+from ..hierarchy import Hierarchy
 from ..hierarchy_copy import HierarchyCopy
 from ..memory import MemoryBudget
 from ..monitor import Monitor, RunOptions
 from ..new_hierarchy import check_new_place
-from ..targets import ArrayTarget, ShardTarget, find_arrays
+from ..targets import ArrayTarget, ShardTarget
 from .batches import Batches
 from .shard_work import ArrayPlace, ArrayTask, ShardTool
 
@@ -183,19 +184,21 @@ class ShardPool:
         """True if workers of a cluster do the work."""
         return self._workers is not None
 
-    def begin_copy(self, to: Any) -> HierarchyCopy:
+    def begin_copy(self, to: Any, hierarchy: Hierarchy) -> HierarchyCopy:
         """Begin the copy of a hierarchy, which all processes of this pool write.
 
         Parameters
         ----------
         to : path-like, URL or zarr store
+        hierarchy : Hierarchy
+            What is copied.
 
         Raises
         ------
         ValueError, FileExistsError
             See `HierarchyCopy`; or workers should write a single shard.
         """
-        is_one_shard = self._is_one_shard()
+        is_one_shard = bool(hierarchy.rest)
         if self.is_remote and is_one_shard:
             raise ValueError(
                 "to: expected a group or an array with dask, got one shard, which needs no workers"
@@ -209,17 +212,12 @@ class ShardPool:
             self.options,
             job,
             is_one_shard=is_one_shard,
+            found=hierarchy.found,
         )
 
-    def check_new_place(self, to: Any) -> None:
+    def check_new_place(self, to: Any, *, is_one_shard: bool) -> None:
         """Raise the errors of `begin_copy`; nothing is written."""
-        check_new_place(to, self.run.storage_options, self._target, is_one_shard=self._is_one_shard())
-
-    def _is_one_shard(self) -> bool:
-        options = self.run.storage_options
-        found = find_arrays(self._target, spec=self._spec, storage_options=options, spare=self.spare)
-        first = next(found, None)
-        return first is not None and first.only is not None
+        check_new_place(to, self.run.storage_options, self._target, is_one_shard=is_one_shard)
 
     def results(
         self,

@@ -27,9 +27,10 @@ from ...access.box_reader import SpareDocuments
 from ...errors import ConflictError
 from ...format.spec import ShardSpec
 from ...options import Options
+from ..hierarchy import find_arrays
 from ..memory import MemoryBudget
 from ..monitor import Monitor, Stopped
-from ..targets import ArrayTarget, ShardTarget, find_arrays
+from ..targets import ArrayTarget, ShardTarget
 
 __all__ = [
     "MAX_SECONDS",
