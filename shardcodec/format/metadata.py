@@ -142,8 +142,11 @@ def encoded_document(document: Mapping[str, Any]) -> bytes:
 
     Python indents with a call for each value, so members that are equal in many documents, as the codecs are, are indented once.
     """
-    members = [f"  {json.dumps(name)}: {_member(json.dumps(value))}" for name, value in document.items()]
+    members = [f"  {_quoted(name)}: {_member(json.dumps(value))}" for name, value in document.items()]
     return ("{\n" + ",\n".join(members) + "\n}" if members else "{}").encode()
+
+
+_quoted = functools.lru_cache(256)(json.dumps)
 
 
 def _member(text: str) -> str:

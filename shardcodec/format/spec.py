@@ -415,6 +415,8 @@ class ShardSpec(Readable):
     ----------
     fill : bytes
         The fill value, bit by bit: one element in native byte order.
+    sharding : Sharding
+        The `sharding_indexed` codec.
 
     Raises
     ------
@@ -441,6 +443,7 @@ class ShardSpec(Readable):
     after: tuple[Codec, ...]
     clip: bool = field(compare=False)
     fill: bytes = field(init=False)
+    sharding: Sharding = field(init=False, compare=False)
 
     def __init__(
         self,
@@ -469,7 +472,7 @@ class ShardSpec(Readable):
         sharding = sharding.resolve(tuple(shape[axis] for axis in perm), dtype)
         check_fill(sharding.codecs, fill, "codecs")
         assign(self, shard_shape=shape, dtype=dtype, fill_value=fill_scalar(dtype, fill), fill=fill)
-        assign(self, before=before, after=after, **_sharding_options(sharding))
+        assign(self, before=before, after=after, sharding=sharding, **_sharding_options(sharding))
 
     @classmethod
     def from_json(
@@ -622,15 +625,12 @@ class ShardSpec(Readable):
         return self.chain.to_metadata(array_shape, **keywords)
 
     @cached_property
-    def sharding(self) -> Sharding:
-        """The `sharding_indexed` codec."""
-        return Sharding(**_sharding_options(self))
-
-    @cached_property
     def chain(self) -> ChainSpec:
         """Encoding of the shard as a chunk of the array, with all codecs."""
-        codecs = (*self.before, self.sharding, *self.after)
-        return ChainSpec(self.shard_shape, self.dtype, self.fill_value, codecs)
+        spec = object.__new__(ChainSpec)  # the codecs were resolved with this spec
+        assign(spec, shape=self.shard_shape, codecs=(*self.before, self.sharding, *self.after))
+        assign(spec, dtype=self.dtype, fill_value=self.fill_value, fill=self.fill)
+        return spec
 
     @cached_property
     def inner(self) -> ChainSpec:
