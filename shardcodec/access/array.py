@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -13,15 +15,16 @@ import numpy as np
 from ..arguments import checked
 from ..compat import default_spec, spec_with
 from ..errors import ShardError
+from ..format.checks import as_int_tuple
 from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
 from .array_io import Request
 from .array_reader import ArrayReader, Kind
-from .box_reader import ArrayObjects, Folder, folder_at
+from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
 from .buffer import flush_folder, store_elements, store_elements_blocking
-from .documents import Attributes, change_document, delete_objects, type_for_zarr
+from .documents import Attributes, StoredDocument, delete_objects, type_for_zarr
 from .read import ObjectSelection
 from .regions import as_coordinates
 from .text_chunks import as_texts
@@ -518,21 +521,37 @@ class Array(ArrayReader):
             self._guard = ArrayGuard.of_document(self._document, folder.store, folder.prefix.rstrip("/"))
         return self._guard
 
+    @cached_property
+    def _stored(self) -> StoredDocument:
+        """The metadata in the store."""
+        return StoredDocument(self._folder, ".zarray" if self._is_v2 else "zarr.json")
+
     def _change_shape(self, choose: Callable[[Ints], Ints]) -> Ints:
-        """Store the shape that `choose` makes of the stored one, and return it."""
+        """Store the shape that `choose` makes of the stored one, and return it. Metadata that the handle knows are not parsed again."""
+        new: Ints = ()
+        is_known = False
 
         def changed(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            nonlocal new, is_known
             if document is None:
                 raise FileNotFoundError(
                     f"array {self._folder!r}: expected its metadata, but they have been deleted"
                 )
-            return {**document, "shape": list(choose(self._layout(document).shape))}
+            is_known = self._text is None and document == self._document
+            new = as_int_tuple(
+                choose(self.shape if is_known else self._layout(document).shape), "shape", minimum=0
+            )
+            return {**document, "shape": list(new)}
 
-        name = ".zarray" if self._is_v2 else "zarr.json"
         with self._alone():
-            document = change_document(self._folder, name, changed, self._options)
-            self._prepare(document)
-        return self._layout(document).shape  # another thread may have changed that of the handle by now
+            document = self._stored.change(changed, self._options)
+            if is_known:
+                self.shape, self._document, self._guard = new, document, None
+                self._objects = replace(self._objects, shape=new)
+                self._boxes = BoxReader(self._objects, self._opened, self._index_cache)
+            else:
+                self._prepare(document)
+        return new
 
     def _names_outside(self, shape: Ints) -> list[str]:
         """Return the names of the stored objects that have no element within a shape."""

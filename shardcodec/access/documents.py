@@ -23,22 +23,44 @@ from ..storage.runner import BLOCKING, Runner, run_blocking
 from ..storage.store import Outcome, Store, StoredObject
 from .box_reader import Folder
 
-__all__ = ["Attributes", "change_document", "delete_objects", "replace_object", "type_for_zarr"]
+__all__ = ["Attributes", "StoredDocument", "delete_objects", "replace_object", "type_for_zarr"]
 
 Document = Mapping[str, Any]
 
 
-def change_document(
-    folder: Folder, name: str, change: Callable[[Document | None], Document], options: Options
-) -> Document:
-    """Replace a document of a folder by what `change` makes of the stored one, and return it.
+class StoredDocument:
+    """A document of a folder, parsed only if the stored bytes are not those that this object has read or stored last.
 
-    `change` gets None if there is no document. It may be called several times. If it raises, the document does not change.
-    In a thread without an event loop. It raises as `replace`.
+    In threads without an event loop.
     """
-    maker = _DocumentMaker(folder, name, change)
-    run_blocking(replace(folder.store, [folder.prefix + name], maker, options, BLOCKING))
-    return maker.document
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self.folder, self.key = folder, folder.prefix + name
+        self._known: tuple[bytes, Document] | None = None
+
+    def read(self) -> Document | None:
+        """Return the document; None if there is none."""
+        return self.parsed(self.folder.get(self.key))
+
+    def change(self, change: Callable[[Document | None], Document], options: Options) -> Document:
+        """Replace the document by what `change` makes of the stored one, and return it; its values are those of JSON.
+
+        `change` gets None if there is no document. It may be called several times. If it raises, the document does not change.
+        It raises as `replace`.
+        """
+        maker = _DocumentMaker(self, change)
+        run_blocking(replace(self.folder.store, [self.key], maker, options, BLOCKING))
+        self._known = maker.new
+        return maker.new[1]
+
+    def parsed(self, stored: bytes | None) -> Document | None:
+        """Return the document with these bytes."""
+        if stored is None:
+            return None
+        known = self._known
+        if known is None or known[0] != stored:
+            known = self._known = stored, json_object(stored, self.folder.store.describe(self.key))
+        return known[1]
 
 
 def delete_objects(folder: Folder, names: Sequence[str], options: Options) -> None:
@@ -62,11 +84,9 @@ class _DocumentMaker:
 
     keeps_emptied = False
 
-    def __init__(self, folder: Folder, name: str, change: Callable[[Document | None], Document]) -> None:
-        self._folder = folder
-        self._name = name
-        self._change = change
-        self.document: Document = {}
+    def __init__(self, document: StoredDocument, change: Callable[[Document | None], Document]) -> None:
+        self._document, self._change = document, change
+        self.new: tuple[bytes, Document]
 
     def begin(self) -> None:
         """Do nothing: the change depends on the stored document alone."""
@@ -78,16 +98,15 @@ class _DocumentMaker:
         return 0
 
     async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
-        store, key = self._folder.store, self._folder.prefix + self._name
-        path = store.path(key)
+        folder, key = self._document.folder, self._document.key
+        path = folder.store.path(key)
         old = stored[0].data if path is None else _content(path)
-        changed = self._change(None if old is None else json_object(bytes(old), store.describe(key)))
+        changed = self._change(self._document.parsed(None if old is None else bytes(old)))
         try:
-            data = encoded_document(changed)
+            self.new = encoded_document(changed), changed
         except (TypeError, ValueError) as error:
-            raise type(error)(f"array {self._folder!r}: expected values that JSON has: {error}") from error
-        self.document = json.loads(data)  # as others read it: a tuple is a list
-        return Outcome([data])
+            raise type(error)(f"array {folder!r}: expected values that JSON has: {error}") from error
+        return Outcome([self.new[0]])
 
 
 class _Bytes:
@@ -205,7 +224,9 @@ class Attributes(MutableMapping[str, Any]):
                 )
             return {**document, "attributes": new}
 
-        self._values = self._of(change_document(self._folder, self._name, changed, self._options))
+        # the caller may change a list that it gave, so this document is not kept
+        document = StoredDocument(self._folder, self._name).change(changed, self._options)
+        self._values = json.loads(json.dumps(self._of(document)))  # as others read it: a tuple is a list
 
 
 # ---------------------------------------------------------------- documents of new arrays, which zarr writes

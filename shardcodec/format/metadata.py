@@ -84,8 +84,9 @@ __all__ = [
     "spec_of",
 ]
 
-# Characters of a member whose indented text is kept.
+# Characters of a member whose indented text is kept, and number of such members.
 MAX_MEMBER = 1 << 12
+N_MEMBERS = 256
 
 Edges = tuple[tuple[int, ...], ...]
 
@@ -142,20 +143,27 @@ def encoded_document(document: Mapping[str, Any]) -> bytes:
 
     Python indents with a call for each value, so members that are equal in many documents, as the codecs are, are indented once.
     """
-    members = [f"  {_quoted(name)}: {_member(json.dumps(value))}" for name, value in document.items()]
+    members = [f"  {_quoted(name)}: {_member(value)}" for name, value in document.items()]
     return ("{\n" + ",\n".join(members) + "\n}" if members else "{}").encode()
 
 
 _quoted = functools.lru_cache(256)(json.dumps)
 
+# Members with more than one line, by their text in one line.
+_indented: dict[str, str] = {}
 
-def _member(text: str) -> str:
-    return _indented(text) if len(text) <= MAX_MEMBER else _indented.__wrapped__(text)
 
-
-@functools.lru_cache(256)
-def _indented(text: str) -> str:
-    return json.dumps(json.loads(text), indent=2).replace("\n", "\n  ")  # a string of JSON has no line break
+def _member(value: Any) -> str:
+    text = json.dumps(value)
+    if text[0] not in "[{":
+        return text
+    if (indented := _indented.get(text)) is None:
+        indented = json.dumps(value, indent=2).replace("\n", "\n  ")  # a string of JSON has no line break
+        if len(_indented) >= N_MEMBERS:
+            _indented.clear()
+        if len(text) <= MAX_MEMBER:
+            _indented[text] = indented
+    return indented
 
 
 def parse_array(metadata: object) -> ArrayLayout:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..access.box_reader import Folder
-from ..access.documents import change_document
+from ..access.documents import StoredDocument
 from ..arguments import show
 from ..errors import SpecError, StreamError
 from ..format.metadata import json_object
@@ -77,8 +77,8 @@ class StreamRecord:
     """
 
     def __init__(self, folder: Folder, options: Options, facts: Mapping[str, Any]) -> None:
-        self._folder = folder
-        self._options = options
+        self._folder, self._options = folder, options
+        self._document = StoredDocument(folder, NAME)
         self._facts = facts
         self._stream = secrets.token_hex(8)
 
@@ -92,7 +92,7 @@ class StreamRecord:
         An update calls it under the locks of the objects that it writes: a program may stop at any moment, and go on when another
         one has stored its frames.
         """
-        self._check(self._folder.document(NAME))
+        self._check(self._document.read())
 
     def publish(self, n_frames: int, *, is_open: bool = True) -> None:
         """Store the number of frames; StreamError: another stream has taken the array over."""
@@ -110,7 +110,7 @@ class StreamRecord:
                 **self._facts,
             }
 
-        change_document(self._folder, NAME, changed, self._options)
+        self._document.change(changed, self._options)
 
     def _check(self, stored: Mapping[str, Any] | None) -> None:
         if stored is None:

@@ -238,6 +238,20 @@ def test_an_array_grows_in_a_block(layout: str, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- shapes
 
 
+def test_lists_that_a_caller_changes_later_are_not_stored(tmp_path: Path) -> None:
+    given = [1]
+    zarr.create_array(tmp_path / "a", shape=(2,), dtype="uint8", chunks=(1,))
+    array = open_array(tmp_path / "a", mode="r+")
+    attributes = array.attrs
+    attributes["a"] = given
+    given.append(2)
+    attributes["a"].append(3)
+    attributes["b"] = 0
+    array.append(np.zeros(1, "uint8"))
+    array.append(np.zeros(1, "uint8"))
+    assert dict(open_array(tmp_path / "a").attrs) == {"a": [1], "b": 0}
+
+
 @pytest.mark.parametrize("has_listing", [True, False])
 def test_a_smaller_array_deletes_its_objects(has_listing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RecordingStore(MemoryStore())

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import warnings
 from pathlib import Path
@@ -18,6 +19,7 @@ from live_frames import frame_of, frames_of, image_array
 
 import shardcodec
 from shardcodec import tools
+from shardcodec.access.documents import _DocumentMaker
 from shardcodec.cli.app import run as run_command
 from shardcodec.live.frame_queue import FrameMemory
 from shardcodec.live.record import NAME
@@ -313,6 +315,57 @@ def test_growing_array_has_complete_rows_only(tmp_path: Path) -> None:
         assert stream.position == 8
         stream.append(frame_of(8))
     assert (zarr.open_array(tmp_path / "a")[...].reshape(9, 12, 8) == frames_of(9)).all()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_growth_parses_no_document(tmp_path: Path, zarr_format: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame parsed its record and the metadata of the array three times, for one changed number."""
+    how = {"shards": (100, 12, 8)} if zarr_format == 3 else {}
+    zarr.create_array(
+        tmp_path / "a", shape=(0, 12, 8), chunks=(1, 12, 8), dtype="uint16", zarr_format=zarr_format, **how
+    )
+    parsed: list[str] = []
+    written: list[str] = []
+    loads, make = json.loads, _DocumentMaker.make
+
+    def counted(text: Any, **how: Any) -> Any:
+        parsed.append(str(text))
+        return loads(text, **how)
+
+    async def writing(maker: _DocumentMaker, *arguments: Any) -> Any:
+        written.append(maker._document.key)
+        return await make(maker, *arguments)
+
+    monkeypatch.setattr(_DocumentMaker, "make", writing)
+    name = "zarr.json" if zarr_format == 3 else ".zarray"
+    with shardcodec.stream(tmp_path / "a", grow_every=1, max_delay=0) as stream:
+        stream.append(frame_of(0))
+        stream.flush()
+        monkeypatch.setattr(json, "loads", counted)
+        written.clear()
+        for number in range(1, 20):
+            stream.append(frame_of(number))
+            stream.flush()
+        monkeypatch.setattr(json, "loads", loads)
+        assert not parsed
+        assert sorted(written) == sorted([NAME, name] * 19)
+    assert (zarr.open_array(tmp_path / "a")[...] == frames_of(20)).all()
+
+
+def test_growth_keeps_what_other_programs_have_changed(tmp_path: Path) -> None:
+    """The metadata that a stream knows are those that it has stored; others are read again."""
+    array = image_array(tmp_path / "a", 0, in_chunk=1)
+    with shardcodec.stream(tmp_path / "a", grow_every=1, max_delay=0) as stream:
+        for number in range(3):
+            stream.append(frame_of(number))
+            stream.flush()
+            shardcodec.open_array(tmp_path / "a", mode="r+").attrs[str(number)] = (number,)
+        shardcodec.open_array(tmp_path / "a", mode="r+").resize((10, *array.shape[1:]))
+        stream.append(frame_of(3))
+        stream.flush()
+    stored = shardcodec.open_array(tmp_path / "a")
+    assert stored.shape[0] == 10 and (stored[:4] == frames_of(4)).all()
+    assert dict(stored.attrs) == {"0": [0], "1": [1], "2": [2]}
 
 
 # ---------------------------------------------------------------- one array, one stream
