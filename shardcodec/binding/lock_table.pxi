@@ -44,6 +44,25 @@ def call_to_its_end(call):
     return result
 
 
+def call_or_undo(call, undo):
+    """Return the result of a call; if it raises, call `undo` until no signal handler interrupts it, and raise the last exception.
+
+    undo: it takes the last exception, and True if the one before came out of `undo`; it may be called again after an interrupt at any
+    point.
+    """
+    try:
+        return call()
+    except BaseException as error:
+        last = error
+        for i in range(MAX_INTERRUPTS):
+            try:
+                undo(last, i > 0)
+                break
+            except BaseException as later:
+                last = later
+        raise last
+
+
 cdef class LockTable:
     """Locks by key, a string. A lock exists only while it is held or has waiters; the first waiter gets it next.
 

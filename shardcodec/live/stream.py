@@ -14,6 +14,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 
+from .. import native
 from ..access.array import document_of
 from ..arguments import checked
 from ..errors import StreamError
@@ -460,38 +461,33 @@ class Stream:
         if self._queue.is_closed and (self._writers.has_ended or not self._ends_threads):
             return
         self._writers.check_process()
-        try:
-            if not self._queue.is_closed:
-                self._writers.flush(self._queue, is_last=True)
-                self._queue.end_record()
-                if late := self._writers.give_up(self._queue):
-                    raise StreamError(
-                        f"array {self._queue.target.folder!r}: {len(late)} frames came while the stream was being closed and are not "
-                        f"stored, with the numbers {format_ranges(late)}",
-                        numbers=tuple(late),
-                    )
-        except BaseException as error:
-            self._give_up(error)
-            raise
-        finally:
-            if self._ends_threads:
-                self._writers.end()
+        native.load().call_or_undo(self._close, self._give_up)
 
-    def _give_up(self, error: BaseException) -> None:
-        """Drop the frames that are not stored because of an error, which then names them; or a second interrupt does."""
-        try:
-            if not self._queue.is_closed:
-                self._writers.give_up(self._queue)
-        except BaseException as later:
-            error = later
-            raise
-        finally:
-            given_up = sorted(self._queue.given_up)
-            if given_up and not isinstance(error, StreamError):
-                error.add_note(
-                    f"array {self._queue.target.folder!r}: {len(given_up)} frames were taken and are not stored, with the numbers "
-                    f"{format_ranges(given_up)}"
+    def _close(self) -> None:
+        if not self._queue.is_closed:
+            self._writers.flush(self._queue, is_last=True)
+            self._queue.end_record()
+            if late := self._writers.give_up(self._queue):
+                raise StreamError(
+                    f"array {self._queue.target.folder!r}: {len(late)} frames came while the stream was being closed and are not "
+                    f"stored, with the numbers {format_ranges(late)}",
+                    numbers=tuple(late),
                 )
+        if self._ends_threads:
+            self._writers.end()
+
+    def _give_up(self, error: BaseException, is_again: bool) -> None:
+        """Drop the frames that are not stored because of an error, which then names them; a second interrupt ends the wait for updates."""
+        self._writers.give_up(self._queue, waits=not is_again)
+        given_up = sorted(self._queue.given_up)
+        note = (
+            f"array {self._queue.target.folder!r}: {len(given_up)} frames were taken and are not stored, with the numbers "
+            f"{format_ranges(given_up)}"
+        )
+        if given_up and not isinstance(error, StreamError) and note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        if self._ends_threads:
+            self._writers.end(waits=not is_again)
 
     def __enter__(self) -> Self:
         return self
@@ -546,21 +542,23 @@ class StreamGroup(Sequence[Stream]):
         if self._writers.has_ended:
             return
         self._writers.check_process()
+        native.load().call_or_undo(self._close, self._give_up)
+
+    def _close(self) -> None:
         failure: Exception | None = None
-        try:
-            for each in self._streams:
-                try:
-                    each.close()
-                except Exception as error:  # noqa: BLE001 - the frames of the other streams are stored first
-                    failure = failure or error
-        except BaseException as interrupt:
-            for each in self._streams:
-                each._give_up(interrupt)
-            raise
-        finally:
-            self._writers.end()
+        for each in self._streams:
+            try:
+                each.close()
+            except Exception as error:  # noqa: BLE001 - the frames of the other streams are stored first
+                failure = failure or error
+        self._writers.end()
         if failure is not None:
             raise failure
+
+    def _give_up(self, error: BaseException, is_again: bool) -> None:
+        for each in self._streams:
+            each._give_up(error, is_again)
+        self._writers.end(waits=not is_again)
 
     def __enter__(self) -> Self:
         return self

@@ -123,20 +123,23 @@ class StreamWriters:
 
         self._wait_for(is_done, queue)
 
-    def give_up(self, queue: StreamQueue) -> list[int]:
-        """Take no further frames of a stream, drop those that wait, and return their numbers when no update is under way."""
+    def give_up(self, queue: StreamQueue, *, waits: bool = True) -> list[int]:
+        """Take no further frames of a stream, drop those that wait, and return their numbers, with `waits` when no update is under way."""
         native.load().call_to_its_end(lambda: self._close(queue))
-        self._wait_for(lambda: None if queue.n_busy else (True, []), queue)
+        if waits:
+            self._wait_for(lambda: None if queue.n_busy else (True, []), queue)
         return sorted(queue.given_up)
 
     def _close(self, queue: StreamQueue) -> None:
         if not queue.is_closed:
             self._change(lambda: (None, queue.closing(self._memory)))
 
-    def end(self) -> None:
-        """End the threads, as soon as updates that have begun are finished. It may be called again after an interrupt."""
+    def end(self, *, waits: bool = True) -> None:
+        """End the threads, with `waits` when updates that have begun are finished. It may be called again after an interrupt."""
         native.load().call_to_its_end(self._abandon)
         self._wake_idle()
+        if not waits:
+            return
         try:
             self._threads.__exit__(None, None, None)
         except BaseException:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 import numpy as np
@@ -257,15 +258,53 @@ def test_interrupted_close_names_the_frames_that_are_given_up(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:coroutine")  # a coroutine that an interrupt has not let begin
+@pytest.mark.parametrize("n_arrays", [1, 2])
+def test_second_interrupt_at_each_point_names_the_frames_that_are_given_up(
+    tmp_path: Path, n_arrays: int
+) -> None:
+    """A second Ctrl-C as `close` began to give up, or as the threads ended, lost the numbers of the frames."""
+    for number in itertools.count(1):
+        paths = [tmp_path / f"{i}" for i in range(n_arrays)]
+        for path in paths:
+            zarr.create_array(path, shape=(12, 4), chunks=(1, 4), dtype="int64", overwrite=True)
+        group = shardcodec.stream(paths, max_delay="60s")
+        points = Points(number, stop)
+
+        def interrupted(*_: Any, points: Points = points, **__: Any) -> None:
+            points.__enter__()
+            stop()
+
+        group[0]._writers.flush = interrupted
+        for frames in group:
+            frames.append(np.full((3, 4), 7))
+        try:
+            group.close()
+        except Stop as error:
+            notes = error.__notes__
+        finally:
+            points._stop()
+        assert sorted(notes) == [
+            f"array {path}: 3 frames were taken and are not stored, with the numbers 0-2" for path in paths
+        ]
+        assert ends(group.close) == [None]
+        if not points.is_reached:
+            break
+    assert number > 30
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
 @pytest.mark.filterwarnings("ignore:coroutine")  # a coroutine that an interrupt has not let begin
 def test_second_signal_while_close_gives_up(tmp_path: Path) -> None:
     """The threads had ended and the stream was open, so that the next `close` waited for ever."""
     chance, raised, is_on = random.Random(0), 0, False
 
-    def handle(*_: object) -> None:
+    def handle(_: int, frame: FrameType | None) -> None:
         nonlocal raised
-        if is_on:
+        while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+            frame = frame.f_back
+        if is_on and frame is not None:  # in `close`, or in what it has called
             raised += 1
             if raised < 2:
                 signal.setitimer(signal.ITIMER_REAL, chance.choice([2e-6, 2e-5, 2e-4]))
@@ -279,14 +318,16 @@ def test_second_signal_while_close_gives_up(tmp_path: Path) -> None:
             )
             frames = shardcodec.stream(array, max_delay="60s")
             frames.append(np.full((3, 4), 7))
-            raised = 0
+            raised, notes = 0, ""
             try:
                 is_on = True
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 1e-3))
                 frames.close()
-            except Stop:
-                pass
+            except Stop as error:
+                notes = str(getattr(error, "__notes__", ()))
             is_on = False
+            given_up = set(frames._queue.given_up)
+            assert ("numbers 0-2" in notes) == (given_up == {0, 1, 2})
             n_twice += raised == 2
             assert ends(frames.close) == [None]
             with pytest.raises(ValueError, match="closed"):
