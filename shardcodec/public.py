@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .access.array import Array, create_array, open_array
     from .access.buffer.group_writes import group_writes
-    from .access.chunk_writer import SlotWriter
     from .access.documents import Attributes
     from .access.encode_decode import decode, encode
     from .access.index_scan import ChunkState
     from .access.shard import Shard, open_shard
     from .access.shard_writer import ShardWriter
+    from .access.slot_writer import SlotWriter
     from .build_info import build_info
     from .errors import (
         ChecksumError,
@@ -120,7 +120,7 @@ MODULES: dict[str, str] = {
     "ShardSpec": ".format.spec",
     "ShardWriter": ".access.shard_writer",
     "ShardingCodec": ".zarr_plugin.codec",
-    "SlotWriter": ".access.chunk_writer",
+    "SlotWriter": ".access.slot_writer",
     "SpecError": ".errors",
     "Stream": ".live.stream",
     "StreamError": ".errors",

@@ -12,8 +12,8 @@ import zarr
 from helpers import bits, quiet
 
 from shardcodec.tools import verify
+from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.jobs.job_files import ledger_folder
-from shardcodec.tools.new_hierarchy import MARK
 
 __all__ = ["N_SHARDS", "SHARDS", "VALUES", "check", "files", "shards_by_ledger", "source_array"]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..format.dtypes import as_dtype, fill_bytes, fill_from_document, fill_scalar, fill_to_json
+from ..format.dtypes import as_dtype
+from ..format.fill_values import fill_bytes, fill_from_document, fill_scalar, fill_to_json
 from ..format.metadata import encoded_document, json_object
 from ..format.ml_types import ML_NBYTES, ml_name
 from ..options import Options

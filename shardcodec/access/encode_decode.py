@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments import as_buffer, checked, show
 from ..errors import SpecError
-from ..format.dtypes import fill_bytes, fill_scalar
+from ..format.fill_values import fill_bytes, fill_scalar
 from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Order, check

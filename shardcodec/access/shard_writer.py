@@ -26,12 +26,13 @@ from ..option_sources import current_options
 from ..options import Durability, Options, Order, check
 from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
-from ..storage.zarr_store import Upload
-from .chunk_writer import ChunkWriter, SlotHow, SlotWriter, create
+from ..storage.upload import Upload
+from .chunk_writer import ChunkWriter
 from .inner_chunks import compiled, positions
 from .placement import ABSENT, aligned
 from .shard_change import Change, change
 from .shard_object import ShardObject
+from .slot_writer import SlotHow, SlotWriter, create
 from .user_bytes import check_alignment
 from .write import check_size, ordered
 

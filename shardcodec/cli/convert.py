@@ -16,8 +16,8 @@ from ..readable import format_count
 from ..tools.convert.choices import parse_rules
 from ..tools.convert.convert import convert as convert_arrays
 from ..tools.convert.convert import plan_convert
+from ..tools.convert.cost import Prices
 from ..tools.convert.layout import parse_codec_list
-from ..tools.convert.plan import Prices
 from ..tools.convert.report import ConvertedArray, table_lines
 from ..tools.jobs.run_part import run_part as run_one_part
 from ..tools.jobs.run_part import status as job_status

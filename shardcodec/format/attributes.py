@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShardError
-from .dtypes import DType, fill_from_json, fill_scalar
+from .dtypes import DType
+from .fill_values import fill_from_json, fill_scalar
 
 __all__ = ["DIMENSIONS", "MASK", "as_json_attributes", "masked_attributes", "with_finite_missing"]
 

@@ -25,7 +25,8 @@ from .. import native
 from ..errors import CodecError
 from .checks import as_int, as_items, as_mapping, check_keys, parse_named, show, unsupported, within, wrong
 from .codec_classes import Bytes, Codec, Endian, Kind, RegistryPackBits, Shape, Transpose
-from .dtypes import DType, fill_from_document
+from .dtypes import DType
+from .fill_values import fill_from_document
 
 __all__ = [
     "AsType",

@@ -56,15 +56,8 @@ from .codecs import (
     parse_codecs,
     resolve_codecs,
 )
-from .dtypes import (
-    DType,
-    as_dtype,
-    fill_from_document,
-    fill_from_json,
-    fill_scalar,
-    loose_base64,
-    parse_data_type,
-)
+from .dtypes import DType, as_dtype, parse_data_type
+from .fill_values import fill_from_document, fill_from_json, fill_scalar, loose_base64
 from .ml_types import ML_NBYTES, element_kind, ml_dtype
 from .same_text import parsed_once
 

@@ -53,16 +53,8 @@ from .codecs import (
     parse_sharding,
     resolve_codecs,
 )
-from .dtypes import (
-    DType,
-    SwapField,
-    as_dtype,
-    dtype_to_json,
-    fill_bytes,
-    fill_scalar,
-    fill_to_json,
-    swap_fields,
-)
+from .dtypes import DType, SwapField, as_dtype, dtype_to_json, swap_fields
+from .fill_values import fill_bytes, fill_scalar, fill_to_json
 from .metadata import UserMetadata, spec_of
 from .spec_text import chain_facts, shard_facts, spec_repr
 

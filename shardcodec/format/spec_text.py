@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..readable import Fact, format_nbytes
-from .dtypes import dtype_repr, fill_repr
+from .dtypes import dtype_repr
+from .fill_values import fill_repr
 
 __all__ = ["chain_facts", "shard_facts", "spec_repr"]
 

@@ -1,6 +1,6 @@
-# files.py - stores of local files and of memory; undo journals
+# files.py - the store of local files
 # SPDX-License-Identifier: MIT
-"""Stores of local files and of memory; undo journals.
+"""The store of local files.
 
 The engine reads and replaces local files itself, under locks between processes.
 """
@@ -8,18 +8,16 @@ The engine reads and replaces local files itself, under locks between processes.
 from __future__ import annotations
 
 import os
-import re
 import stat
-import struct
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import BufferedReader
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import native
-from ..compat import LocalStore, buffer_from
+from ..compat import LocalStore
 from ..options import Options
 from . import absent, file_systems, locks, object_names
 from .concurrent_calls import call_each
@@ -30,142 +28,11 @@ from .staging import staging_folder, staging_for
 from .store import UNCHANGED, Answer, Contest, Maker, Outcome, Replacement, Store, StoredObject, group_of
 from .whole_file import put_file
 
-__all__ = [
-    "BytesStore",
-    "FileStore",
-    "MemoryStore",
-    "OldBytes",
-    "check_name",
-    "file_states",
-    "introduce_files",
-    "is_introduced",
-    "is_old_name",
-    "is_stray_journal",
-    "open_file",
-    "pending_journal",
-    "read_journal",
-]
+__all__ = ["FileStore", "check_name", "file_states", "introduce_files", "is_introduced", "open_file"]
 
 
 # New files of up to this many bytes are stored on an event loop itself, because a change of threads would cost more.
 INLINE_NBYTES = 1 << 20
-
-
-# ---------------------------------------------------------------- stores of objects in the memory of this process
-#
-# Objects that are buffers of this process. The engine reads them where they are, and returns new ones.
-
-
-class MemoryStore(Store):
-    """Objects of zarr's MemoryStore."""
-
-    is_near = True
-    is_prompt = True
-
-    @property
-    def realm(self) -> Hashable:
-        """Objects of one memory store are replaced together."""
-        return object_names.memory_name(self._base)
-
-    def source(self, key: str) -> Any:
-        """Return an object as an array of bytes, without a copy; None if it does not exist."""
-        buffer = self._base.get_sync(key, prototype=self.prototype)
-        return None if buffer is None else buffer.as_numpy_array()
-
-    def lock_names(self, keys: Sequence[str]) -> list[str]:
-        """Return names that a read-only view of the store shares."""
-        prefix = object_names.memory_name(self._base)
-        return [f"{prefix}/{key}" for key in keys]
-
-    async def get(self, key: str) -> Answer | None:
-        """Return all of an object."""
-        data = self.source(key)
-        return None if data is None else Answer(np.frombuffer(data, dtype=np.uint8))
-
-    async def get_range(self, key: str, start: int, end: int, state: Any = None) -> Answer | None:
-        """Return a range of an object."""
-        data = self.source(key)
-        return None if data is None else Answer(np.frombuffer(data, dtype=np.uint8)[start:end])
-
-    async def size(self, key: str) -> int:
-        """Return the size of an object in bytes."""
-        data = self.source(key)
-        if data is None:
-            raise FileNotFoundError(key)
-        return memoryview(data).nbytes
-
-    async def exchange(
-        self,
-        replacements: Sequence[Replacement],
-        maker: Maker,
-        options: Options,
-        runner: Runner,
-        contest: Contest,
-    ) -> Outcome:
-        """Replace objects; all of a group or, after an error, none."""
-        maker.begin()
-        n = group_of(replacements, maker)
-        group = replacements[:n]
-        stored = [
-            StoredObject(
-                replacement.position,
-                data=self.source(replacement.key) if maker.needs_old(replacement.position) else None,
-            )
-            for replacement in group
-        ]
-        outcome = await maker.make(stored, runner)
-        for replacement, new in zip(group, outcome.objects, strict=True):
-            if new is not UNCHANGED:
-                self._put(replacement.key, new)
-        return Outcome(remaining=replacements[n:])
-
-    def _put(self, key: str, new: Any) -> None:
-        if new is None:
-            self._base.delete_sync(key)
-        else:
-            self._base.set_sync(key, buffer_from(self.prototype, new))
-
-
-class BytesStore(MemoryStore):
-    """One object with given bytes, under any key. A write creates new bytes and leaves the given ones alone."""
-
-    def __init__(self, data: Any) -> None:
-        self.data: Any = data
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BytesStore, (None if self.data is None else bytes(self.data),)
-
-    @property
-    def realm(self) -> None:
-        """Return None: there is one object."""
-
-    def source(self, key: str) -> Any:
-        """Return the bytes."""
-        return self.data
-
-    def lock_names(self, keys: Sequence[str]) -> list[str]:
-        """Return a name that no other object has."""
-        return [f"object:{id(self)}" for _ in keys]
-
-    index_names = lock_names
-
-    @property
-    def supports_listing(self) -> bool:
-        """Return False: any key leads to the one object."""
-        return False
-
-    def describe(self, key: str) -> str:
-        """Return the key."""
-        return key
-
-    def check_writable(self) -> None:
-        """Do nothing: new bytes can always be created."""
-
-    def _put(self, key: str, new: Any) -> None:
-        self.data = new
-
-
-# ---------------------------------------------------------------- the store of local files
 
 # Granularity of file times in nanoseconds, generously, of local and network file systems.
 GRAIN_NS = 2_000_000_000
@@ -437,92 +304,3 @@ def _file_state(path: str) -> str | None:
     if time.time_ns() - last < GRAIN_NS or status.st_nlink != 1:
         return None
     return f"{status.st_size}-{status.st_ino}-{status.st_mtime_ns}-{status.st_ctime_ns}"
-
-
-# ---------------------------------------------------------------- does a file wait for the roll back of an update in place?
-#
-# Find the undo journal that a killed writer has left, and read a copy of one.
-#
-# `csrc/io/sc_undo.h` describes it. Readers and writers of the engine find it themselves.
-
-# csrc/io/sc_staging.h
-_NAME = re.compile(r"\.shardcodec-undo-([0-9a-f]+)(\.shard|\.new)?")
-# csrc/io/sc_undo_impl.h
-_MAGIC = b"scundo\0\1"
-_HEAD = struct.Struct("<8s4Q")
-_RUN = struct.Struct("<2Q")
-_CHECKSUM = struct.Struct("<I")
-
-
-class OldBytes(NamedTuple):
-    """The content of an undo journal. nbytes: size of the shard before the update.
-
-    runs: offsets and old bytes; the runs ascend and do not overlap.
-    """
-
-    nbytes: int
-    runs: list[tuple[int, memoryview]]
-
-
-def read_journal(data: bytes, shard_nbytes: int) -> OldBytes | None:
-    """Read a copy of a journal; None if it is not one of a shard of this size, so that no writer would use it.
-
-    shard_nbytes: size of the shard with the unfinished update.
-    """
-    end = len(data) - _CHECKSUM.size
-    if end < _HEAD.size or not data.startswith(_MAGIC):
-        return None
-    if _CHECKSUM.unpack_from(data, end)[0] != native.load().crc32c(data[:end]):
-        return None
-    _, _, nbytes, _, n_runs = _HEAD.unpack_from(data)
-    at = _HEAD.size + n_runs * _RUN.size
-    if at > end or nbytes > shard_nbytes:
-        return None
-    view, runs, last = memoryview(data), [], 0
-    for offset, size in _RUN.iter_unpack(data[_HEAD.size : at]):
-        if offset < last or offset + size > nbytes or at + size > end:
-            return None
-        runs.append((offset, view[at : at + size]))
-        at, last = at + size, offset + size
-    return OldBytes(nbytes, runs) if at == end else None
-
-
-def is_stray_journal(key: str, path: str | None) -> bool | None:
-    """Return True for an undo journal that has come with a copy, so that no shard beside it is its shard; None for another name.
-
-    False for the names of an update that its writer, or the next one, brings to an end. `path` is that of the object, if it is
-    a file.
-    """
-    name = _NAME.fullmatch(key.rpartition("/")[2])
-    if name is None:
-        return None
-    if name[2]:
-        return False
-    if path is None:
-        return True
-    try:
-        before = os.lstat(path)
-        try:
-            if os.lstat(path + ".shard").st_ino == int(name[1], 16):
-                return False
-        except FileNotFoundError:
-            pass
-        after = os.lstat(path)
-    except FileNotFoundError:  # the update has ended
-        return False
-    # a journal that was there all the time, but not its marker
-    return (before.st_ino, before.st_ctime_ns) == (after.st_ino, after.st_ctime_ns)
-
-
-def is_old_name(key: str) -> bool:
-    """Return True for a name that a client of NFS has given to an open file which is replaced."""
-    return bool(absent.old_names([key.rpartition("/")[2]]))
-
-
-def pending_journal(path: str) -> str | None:
-    """Return the path of the undo journal of a shard's file; None if there is none.
-
-    The journal of a writer that still works is one, too.
-    """
-    journal: str | None = native.load().pending_journal(path)
-    return journal

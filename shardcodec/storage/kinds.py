@@ -20,7 +20,8 @@ from ..compat import ObjectStore, StorePath, on_zarrs_loop, store_by_fsspec, unw
 from ..compat import Store as AnyStore
 from . import object_names
 from .event_loop import in_thread
-from .files import BytesStore, FileStore, MemoryStore, check_name, introduce_files, is_introduced
+from .files import FileStore, check_name, introduce_files, is_introduced
+from .memory_store import BytesStore, MemoryStore
 from .store import Store, check_store_writable
 from .whole_file import put_file
 
@@ -494,7 +495,7 @@ def put_object(
         store.wait(store.put_empty(key))
         return
     if path is None:
-        from .zarr_store import Upload  # here, because most programs need no store of requests
+        from .upload import Upload
 
         upload = Upload(store, key, nbytes)
         try:

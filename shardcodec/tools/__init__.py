@@ -3,17 +3,21 @@
 """Tools over arrays, groups and single shards. Their results are records with `to_json`; the command `shardcodec` prints them."""
 
 from ..native import require
-from .advise import AccessPattern, AdviseReport, Bounds, advise, parse_access
+from .access_pattern import AccessPattern, parse_access
+from .advise import advise
+from .advise_report import AdviseReport, Bounds
 from .array_report import InspectReport
-from .compact import CompactReport, compact
+from .compact import compact
+from .compact_report import CompactReport
 from .convert.convert import convert, plan_convert
-from .convert.plan import Prices
+from .convert.cost import Prices
 from .convert.report import ConvertReport
-from .doctor import DoctorReport, doctor
+from .doctor import doctor
+from .doctor_report import DoctorReport
 from .inspect import inspect
 from .jobs.run_part import StatusReport, run_part, status
 from .repair import repair
-from .shard_repair import RepairReport
+from .repair_report import RepairReport
 from .verify import VerifyReport, verify
 from .write_regions import WritePlan, plan_writes
 

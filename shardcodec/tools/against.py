@@ -20,16 +20,17 @@ from ..access.shard_object import open_object
 from ..errors import ShardError, UnsupportedError
 from ..option_sources import current_options
 from .backup import same_bytes
-from .chunk_check import elements_of, type_of
 from .conventions.all_conventions import mended
 from .convert.open_source import open_foreign, open_source, outermost
-from .convert.source import SourceArray, SourceTree, StoredObjects
+from .convert.source import SourceArray, SourceTree
+from .convert.stored_objects import StoredObjects
 from .documents import (
     Document,
     consolidated_nodes,
     further_members,
 )
 from .findings import Finding, FindingKind
+from .foreign_chunks import elements_of, type_of
 from .hierarchy import Hierarchy
 from .monitor import Monitor
 from .node_selection import Selection

@@ -21,9 +21,10 @@ from ..access.shard_object import open_object
 from ..errors import ShardError, ShardFileError, ShardFormatError, as_os_error
 from ..format.spec import ShardSpec
 from ..options import Options
-from .chunk_check import ChunkCheck, ForeignChunks, Level, elements_of, type_of
+from .chunk_check import ChunkCheck, Level
 from .damage.index_search import IndexStatus
 from .findings import FindingKind
+from .foreign_chunks import ForeignChunks, elements_of, type_of
 from .hierarchy import find_arrays
 from .memory import MemoryBudget
 from .survey import Survey, survey

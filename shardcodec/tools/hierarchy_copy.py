@@ -27,10 +27,11 @@ from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .conventions.all_conventions import mended_documents
 from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, node_path, with_consolidated
+from .job_mark import claim, guard, release
 from .left_parts import LeftPart
 from .memory import MemoryBudget
 from .monitor import Monitor
-from .new_hierarchy import JobOver, NewHierarchy, check_new_place, claim, guard, release
+from .new_hierarchy import JobOver, NewHierarchy, check_new_place
 from .other_objects import ObjectCounts, OtherObjects
 from .targets import ArrayTarget, ShardTarget
 

@@ -26,9 +26,9 @@ from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
-from ..storage.files import is_old_name, is_stray_journal, pending_journal
 from ..storage.staging import LOCK_FOLDER
 from ..storage.store import LeftFolder, Store
+from ..storage.undo_journal import is_old_name, is_stray_journal, pending_journal
 from .documents import DOCUMENTS, Document, is_2022
 
 __all__ = [

@@ -14,8 +14,8 @@ import numpy as np
 from ..access.shard_object import open_object
 from ..errors import ShardError
 from ..options import Options
-from ..storage.files import pending_journal
 from ..storage.retry import retry
+from ..storage.undo_journal import pending_journal
 from .against import Comparison, Reference
 from .chunk_check import ChunkCheck, Level
 from .findings import MAX_FINDINGS, Finding, FindingKind

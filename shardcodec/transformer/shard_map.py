@@ -27,17 +27,8 @@ from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
 from ..storage.store import check_store_writable
 from .keys import ArrayKeys, as_request, cut, request_to_send
-from .read import (
-    ChunkRequest,
-    StoreRequests,
-    at_a_time,
-    look_native,
-    read,
-    read_native,
-    read_sizes,
-    sizes_native,
-    with_keys,
-)
+from .read import ChunkRequest, at_a_time, look_native, read, read_native, read_sizes, sizes_native, with_keys
+from .store_requests import StoreRequests
 from .write import Batch, BufferedEdits, Edit, Place, Writer, applier, erase, put, within
 
 if TYPE_CHECKING:

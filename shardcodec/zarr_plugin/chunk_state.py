@@ -28,8 +28,8 @@ from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
 from ..storage.files import check_name
-from ..storage.indexes import Sidecar
 from ..storage.kinds import RenamedStore, introduce, locate, original, readable_at, store_of
+from ..storage.sidecar import Sidecar
 
 __all__ = ["chunk_state", "iter_existing"]
 

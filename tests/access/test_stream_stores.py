@@ -19,14 +19,14 @@ from spec_json import CRC, LITTLE, zstd
 import shardcodec
 from shardcodec import ShardWriter
 from shardcodec.compat import sync
-from shardcodec.storage import object_store, zarr_store
+from shardcodec.storage import object_store, upload
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed")
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zarr_store, "PIECE_NBYTES", 50)
+    monkeypatch.setattr(upload, "PIECE_NBYTES", 50)
     monkeypatch.setattr(object_store, "PART_NBYTES", 120)
 
 
@@ -149,16 +149,16 @@ def test_interrupted_write_cannot_be_committed(monkeypatch: pytest.MonkeyPatch) 
     """The bytes of an object have no gaps, so a write that was cut short spoils the shard."""
     store = zarr.storage.ObjectStore(obstore.store.MemoryStore())
     writer = ShardWriter(store, letters_spec(), key="shard")
-    append = zarr_store.Upload._append
+    append = upload.Upload._append
 
     def interrupted(self: Any, view: memoryview) -> None:
         append(self, view[: len(view) // 2])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(zarr_store.Upload, "_append", interrupted)
+    monkeypatch.setattr(upload.Upload, "_append", interrupted)
     with pytest.raises(KeyboardInterrupt):
         writer.write_encoded((0, 0), b"ABCD")
-    monkeypatch.setattr(zarr_store.Upload, "_append", append)
+    monkeypatch.setattr(upload.Upload, "_append", append)
     with pytest.raises(OSError, match="a write to it has failed"):
         writer.write_encoded((0, 1), b"ABCD")
     with pytest.raises(OSError, match="a write to it has failed"):

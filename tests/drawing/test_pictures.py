@@ -29,8 +29,8 @@ from shardcodec.access.shard_layout import KINDS
 from shardcodec.drawing.figures import ChunkMap, _covered, array_figure, byte_scale, layout_figure, map_figure
 from shardcodec.readable import facts_table
 from shardcodec.tools import inspect
+from shardcodec.tools.array_picture import ArrayPicture
 from shardcodec.tools.hierarchy import find_arrays
-from shardcodec.tools.inspect import ArrayPicture
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -318,8 +318,8 @@ def test_inspect_draws_one_array_and_the_shard_with_the_most_dead_bytes(tmp_path
 
 
 def test_picture_of_one_shard_is_its_part_of_the_array(tmp_path: Path) -> None:
+    from shardcodec.tools.array_picture import ArrayPicture
     from shardcodec.tools.hierarchy import find_arrays
-    from shardcodec.tools.inspect import ArrayPicture
 
     create(tmp_path / "a.zarr", shape=(14, 24))[...] = 5
     (array,) = find_arrays(tmp_path / "a.zarr/c/1/1")

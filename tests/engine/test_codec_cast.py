@@ -252,7 +252,7 @@ MAPS = [
 
 
 def number(dtype: str, json: Any) -> Any:
-    from shardcodec.format.dtypes import fill_from_json
+    from shardcodec.format.fill_values import fill_from_json
 
     return np.frombuffer(fill_from_json(np.dtype(dtype), json), dtype)[0]
 

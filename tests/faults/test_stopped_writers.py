@@ -24,7 +24,7 @@ import shardcodec
 from shardcodec import native
 from shardcodec.access.shard_object import open_object
 from shardcodec.errors import ConflictError
-from shardcodec.storage.files import pending_journal
+from shardcodec.storage.undo_journal import pending_journal
 from shardcodec.tools import compact, verify
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.rewrite import ShardUserBytes, replacing_writer

@@ -21,7 +21,7 @@ from zarr.core.metadata import ArrayV2Metadata, ArrayV3Metadata
 
 from shardcodec.compat import dtype_of
 from shardcodec.errors import SpecError
-from shardcodec.format.dtypes import fill_bytes, fill_from_json, fill_repr, fill_scalar, fill_to_json
+from shardcodec.format.fill_values import fill_bytes, fill_from_json, fill_repr, fill_scalar, fill_to_json
 from shardcodec.format.spec import ChainSpec, ShardSpec
 
 NAT = -(2**63)

@@ -82,6 +82,7 @@ DOOR = {
     "storage.retry",
     "storage.staging",
     "storage.store",
+    "storage.undo_journal",
     "storage.whole_file",
     "storage.worker_threads",
     "transformer.legacy_2022.open",

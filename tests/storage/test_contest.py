@@ -12,7 +12,7 @@ import zarr
 
 from shardcodec.errors import LockError
 from shardcodec.options import Options, resolve
-from shardcodec.storage.files import MemoryStore
+from shardcodec.storage.memory_store import MemoryStore
 from shardcodec.storage.replace import replace
 from shardcodec.storage.runner import BLOCKING, run_blocking
 from shardcodec.storage.store import LONGEST_WAIT, Contest, Outcome, Replacement

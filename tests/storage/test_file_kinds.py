@@ -32,7 +32,7 @@ import shardcodec
 from shardcodec import ShardFileError, ShardSpec, ShardWriter, native
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import file_systems
-from shardcodec.storage.indexes import Sidecar
+from shardcodec.storage.sidecar import Sidecar
 from shardcodec.transformer import ShardingStorageTransformer, convert_2022, open_2022
 
 SPEC = ShardSpec((8, 12), (4, 3), "int32", -1, [LITTLE])

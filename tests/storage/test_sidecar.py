@@ -20,7 +20,7 @@ from workers import in_processes
 from shardcodec import chunk_state, iter_existing, native
 from shardcodec.access import index_scan
 from shardcodec.storage import files, object_store
-from shardcodec.storage.indexes import Sidecar
+from shardcodec.storage.sidecar import Sidecar
 
 U64 = np.uint64
 

@@ -22,13 +22,14 @@ from shardcodec.cli.app import run
 from shardcodec.options import resolve
 from shardcodec.storage import file_systems
 from shardcodec.tools import Prices, convert
-from shardcodec.tools.convert import plan as intermediate_shape
+from shardcodec.tools.convert import intermediate_shape
 from shardcodec.tools.convert.choices import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
 from shardcodec.tools.convert.work import ArrayConversion
+from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.monitor import Monitor, Stopped
-from shardcodec.tools.new_hierarchy import MARK, NewHierarchy
+from shardcodec.tools.new_hierarchy import NewHierarchy
 
 # ---- reads, memory, cost
 

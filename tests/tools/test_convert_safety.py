@@ -20,10 +20,11 @@ from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools.convert import execute, work
 from shardcodec.tools.convert.convert import convert, plan_convert
+from shardcodec.tools.job_mark import MARK, claim, release
 from shardcodec.tools.jobs.job_files import PlanFile
 from shardcodec.tools.jobs.run_part import run_part, status
 from shardcodec.tools.monitor import Monitor, Stopped
-from shardcodec.tools.new_hierarchy import MARK, NewHierarchy, claim, release
+from shardcodec.tools.new_hierarchy import NewHierarchy
 
 
 class KeysOfZarr(WrapperStore[MemoryStore]):

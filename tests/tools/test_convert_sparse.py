@@ -20,7 +20,7 @@ from shardcodec.errors import ConflictError
 from shardcodec.format.metadata import KeyEncoding
 from shardcodec.tools import convert
 from shardcodec.tools.convert.grouping import parts_of_axis
-from shardcodec.tools.convert.source import StoredObjects
+from shardcodec.tools.convert.stored_objects import StoredObjects
 from shardcodec.tools.convert.zarr_source import ZarrSource
 from shardcodec.tools.monitor import Monitor
 

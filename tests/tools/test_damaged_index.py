@@ -22,7 +22,7 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.access.opened_shard import NativeShard
 from shardcodec.tools import repair, shard_repair, verify
-from shardcodec.tools.shard_repair import RepairAction
+from shardcodec.tools.repair_report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 

@@ -25,8 +25,8 @@ from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert import execute
+from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
-from shardcodec.tools.new_hierarchy import MARK
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")

@@ -24,13 +24,13 @@ from shardcodec.tools import backup, compact, repair, verify
 from shardcodec.tools.compact import CompactTask
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.hierarchy_copy import CopyWriter, HierarchyCopy
+from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.jobs.shard_pool import ShardPool
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
 from shardcodec.tools.memory import MemoryBudget
 from shardcodec.tools.monitor import LostScheduler
-from shardcodec.tools.new_hierarchy import MARK
-from shardcodec.tools.repair import RepairTask
-from shardcodec.tools.shard_repair import RepairAction
+from shardcodec.tools.repair_report import RepairAction
+from shardcodec.tools.shard_repairer import RepairTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")

@@ -21,10 +21,9 @@ from shardcodec.mounts import Mount
 from shardcodec.storage import file_systems
 from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN, FileTime, MountScope
 from shardcodec.tools import doctor
-from shardcodec.tools.doctor import Check, DoctorReport, Status, check_process
-
-# The package exports the function of this name.
-facts = importlib.import_module("shardcodec.tools.doctor")
+from shardcodec.tools import folder_facts as facts
+from shardcodec.tools.doctor_report import Check, DoctorReport, Status
+from shardcodec.tools.process_facts import check_process
 
 NFS = Mount(point="/data", file_system="nfs4", source="server:/data", options=("rw", "nolock"))
 DISK = Mount(point="/", file_system="ext4", source="/dev/disk", options=("rw",))

@@ -19,9 +19,9 @@ from monitors import StopAfter
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
 from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.jobs.job_files import Ledger, ledger_folder, read_ledgers
 from shardcodec.tools.monitor import Incomplete
-from shardcodec.tools.new_hierarchy import MARK
 
 
 @pytest.fixture

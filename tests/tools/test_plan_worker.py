@@ -21,9 +21,10 @@ from shardcodec.tools.convert import work
 from shardcodec.tools.convert.plan import Unit
 from shardcodec.tools.convert.units import ConvertTask, PlanPlace, Totals
 from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.job_mark import MARK, claim
 from shardcodec.tools.jobs.job_files import PlanFile
 from shardcodec.tools.jobs.shard_work import ShardBatch, ShardWorker
-from shardcodec.tools.new_hierarchy import MARK, NewHierarchy, claim
+from shardcodec.tools.new_hierarchy import NewHierarchy
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from zarr.core.sync import sync
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.cli.app import run
-from shardcodec.storage.files import pending_journal
+from shardcodec.storage.undo_journal import pending_journal
 from shardcodec.tools import repair, shard_repair, verify
-from shardcodec.tools.shard_repair import RepairAction
+from shardcodec.tools.repair_report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 

@@ -22,13 +22,14 @@ from zarr.storage import LocalStore, ObjectStore
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.options import resolve
-from shardcodec.storage.files import pending_journal, read_journal
+from shardcodec.storage.undo_journal import pending_journal, read_journal
 from shardcodec.tools import repair
 from shardcodec.tools.backup import Backup
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.memory import MemoryBudget
-from shardcodec.tools.repair import RepairTask, ShardRepairer
-from shardcodec.tools.shard_repair import RepairAction, RepairedShard, ShardRepair
+from shardcodec.tools.repair_report import RepairAction, RepairedShard
+from shardcodec.tools.shard_repair import ShardRepair
+from shardcodec.tools.shard_repairer import RepairTask, ShardRepairer
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 KEY = "c/0/1"

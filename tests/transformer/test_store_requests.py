@@ -10,7 +10,7 @@ import pytest
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
 from shardcodec.storage.store import Answer, ObjectChanged
-from shardcodec.transformer.read import BatchedRemote, in_step
+from shardcodec.transformer.store_requests import BatchedRemote, in_step
 
 REMOTE = BatchedRemote()
 

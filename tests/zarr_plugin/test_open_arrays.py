@@ -17,7 +17,8 @@ import zarr
 from helpers import run_checked
 
 import shardcodec
-from shardcodec.tools.doctor import Status, check_process
+from shardcodec.tools.doctor_report import Status
+from shardcodec.tools.process_facts import check_process
 from shardcodec.zarr_plugin.open_arrays import OpenArray
 
 

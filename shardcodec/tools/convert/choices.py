@@ -19,7 +19,9 @@ import numpy as np
 from ...compat import READS_SHARDS_OF_STRUCTS
 from ...format.codecs import CodecLike
 from ...readable import format_nbytes, parse_nbytes
-from ..advise import AccessPattern, Proposal, advise, fitting_access
+from ..access_pattern import AccessPattern, fitting_access
+from ..advise import advise
+from ..advise_report import Proposal
 from ..conventions.ome_zarr import axes_of_levels
 from ..node_selection import is_match
 from ..targets import ArrayTarget

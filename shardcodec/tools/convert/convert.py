@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...arguments import checked
 from ...errors import ConflictError
@@ -20,22 +20,22 @@ from ...option_sources import current_options
 from ...options import Options, check
 from ...storage.kinds import is_url, placed_options
 from ..hierarchy import find_arrays
+from ..job_mark import MARK, has_claim, release
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
 from ..monitor import Incomplete, Monitor, Stopped
-from ..new_hierarchy import MARK, NewHierarchy, absolute, check_apart, has_claim, release
+from ..new_hierarchy import NewHierarchy, absolute, check_apart
 from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget
 from .choices import Choices, rules_of
-from .execute import Execution, Intermediate, left_of, run_report
+from .cost import Prices, array_reports
+from .execute import Execution, left_of, run_report
+from .intermediate import Intermediate
 from .open_source import open_source, selection_of, whole_source
-from .plan import ConvertPlan, Prices, VerifyLevel, array_reports, make_plan
+from .plan import ConvertPlan, VerifyLevel, make_plan
 from .report import ConvertedArray, ConvertReport
 from .source import SourceTree
 from .units import Totals, is_finished
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "convert",

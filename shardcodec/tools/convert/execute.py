@@ -5,31 +5,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import uuid
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...format.codecs import Blosc, Bytes
-from ...format.dtypes import swap_fields
-from ...format.metadata import encoded_document, key_encoding
-from ...format.spec import ShardSpec
+from ...format.metadata import encoded_document
 from ...options import Options
 from ...readable import format_nbytes
-from ..jobs.job_files import Ledger, LedgerLines, ledger_folder, read_ledgers
+from ..job_mark import claim, has_claim, release
+from ..jobs.job_files import Ledger, LedgerLines, read_ledgers
 from ..left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from ..memory import MemoryBudget
 from ..monitor import Incomplete, LostScheduler, Monitor, Stopped
-from ..new_hierarchy import JobOver, NewHierarchy, claim, has_claim, release
+from ..new_hierarchy import JobOver, NewHierarchy
 from ..other_objects import ObjectCounts
-from .grouping import Geometry, encode_grouping
-from .layout import NewLayout
-from .plan import ConvertPlan, PlannedArray, Unit
+from .plan import ConvertPlan, Unit
 from .report import ConvertedArray, ConvertReport, ShardFailure, ShardRecord
-from .source import Ints, SourceArray, SourceTree
+from .source import Ints, SourceTree
 from .units import (
     FINISHED,
     ConvertTask,
@@ -48,18 +42,8 @@ from .work import Done, GroupWork
 
 if TYPE_CHECKING:
     from ..jobs.dask_workers import DaskWorkers
-from .zarr_source import zarr_source
 
-__all__ = [
-    "Execution",
-    "Intermediate",
-    "left_of",
-    "peak_nbytes",
-    "run_report",
-]
-
-
-# ---------------------------------------------------------------- carry out a plan, or a part of it
+__all__ = ["Execution", "left_of", "peak_nbytes", "run_report"]
 
 
 @dataclass
@@ -336,105 +320,3 @@ def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:
     return n_in_flight(plan, n_threads) * max(
         (array.grouping.need_nbytes for array in plan.arrays), default=0
     )
-
-
-# ---------------------------------------------------------------- an intermediate array, where source chunks and new shards cross
-#
-# `Intermediate`: makes the intermediate arrays of a plan in a temporary folder, and opens them in place of the source.
-#
-# If no group of shards fits into the memory whose edges are edges of source chunks, source chunks would be read many times. The
-# intermediate array has chunks that suit both sides, as rechunker does.
-
-
-class Intermediate:
-    """The intermediate arrays of a conversion, in a temporary folder. Its files are those of an earlier run of the same job.
-
-    The ledger has the name of the job with ``.temp``; it is removed with the arrays.
-    """
-
-    def __init__(self, conversion: Execution, folder: str | os.PathLike[str]) -> None:
-        self._conversion, plan, tree = conversion, conversion.plan, conversion.tree
-        # only this process writes there, and a local folder has no locks that reach other nodes
-        self._options = replace(conversion.options, locking="thread")
-        # a name that no other hierarchy has, because the whole folder is removed at the end
-        self._folder = os.path.abspath(os.fspath(folder))
-        self._new = NewHierarchy(os.path.join(self._folder, f"{plan.fingerprint}.zarr"))
-        self._job = None if conversion.job is None else f"{conversion.job}.temp"
-        if self._job is None or not os.path.exists(ledger_folder(self._job)):
-            self._new.check_free()
-        sources = {source.name: source for source in tree.arrays}
-        chosen = [array for array in plan.arrays if array.via is not None]
-        documents: dict[str, Any] = {array.name: _document(sources[array.name], array) for array in chosen}
-        self._plan = replace(
-            plan,
-            destination=self._new.place,
-            arrays=tuple(
-                _planned(sources[array.name], array, plan, documents[array.name]) for array in chosen
-            ),
-            documents=documents,
-            verbatim=(),
-            fingerprint=f"{plan.fingerprint} intermediate",
-        )
-
-    def make(self) -> Totals:
-        """Write the intermediate arrays; those that are finished are not written again."""
-        tree, monitor = replace(self._conversion.tree, others=None), self._conversion.monitor
-        execution = Execution(
-            self._plan,
-            tree,
-            self._new,
-            self._options,
-            monitor,
-            self._conversion.fail_fast,
-            self._job,
-            self._conversion.owner,
-        )
-        totals, _, _ = execution.run(self._plan.units(), n_shards=self._plan.n_shards, finishes=True)
-        return totals
-
-    def tree(self) -> SourceTree:
-        """Return the source with the intermediate arrays in place of the arrays that they are copies of."""
-        tree = self._conversion.tree
-        return replace(tree, arrays=tuple(map(self._opened, tree.arrays)))
-
-    def _opened(self, source: SourceArray) -> SourceArray:
-        document = self._plan.documents.get(source.name)
-        if document is None:
-            return source
-        folder = self._new.folder(source.name)
-        return zarr_source(source.name, folder, document, key_encoding(document), self._options)
-
-    def remove(self) -> None:
-        """Remove the temporary folder and its ledger."""
-        assert self._new.path is not None
-        shutil.rmtree(self._new.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it is not empty, or does not exist
-            os.rmdir(self._folder)
-        if self._job is not None:
-            shutil.rmtree(ledger_folder(self._job), ignore_errors=True)
-
-
-def _document(source: SourceArray, array: PlannedArray) -> dict[str, Any]:
-    assert array.via is not None
-    endian = Bytes("little" if swap_fields(source.dtype) else None)
-    codecs = (endian, Blosc("lz4", 1))
-    spec = ShardSpec(array.via.shard, array.via.chunk, source.dtype, source.fill_value, codecs)
-    return spec.to_metadata(source.shape)
-
-
-def _planned(
-    source: SourceArray, array: PlannedArray, plan: ConvertPlan, document: dict[str, Any]
-) -> PlannedArray:
-    assert array.via is not None
-    geometry = Geometry(
-        source.shape,
-        array.via.shard,
-        array.via.chunk,
-        source.chunks,
-        source.dtype.itemsize,
-        extra_shards=1 if plan.verify == "full" else 0,
-        n_threads=plan.n_threads,
-    )
-    grouping = encode_grouping(geometry, plan.memory)
-    layout = NewLayout(document, "encode", "an intermediate array")
-    return PlannedArray(array.name, layout, array.via.chunk, array.via.shard, geometry.grid, grouping)

@@ -37,16 +37,18 @@ from ...readable import format_count
 from ...storage.kinds import is_url, object_at
 from ...transformer.legacy_2022.open import legacy_store, open_2022, open_converted
 from ..documents import DOCUMENTS, is_2022, is_own_name, node_path, object_name
+from ..job_mark import has_claim
 from ..left_parts import LeftPart, group_notes
 from ..memory import MemoryBudget, MemoryShare
 from ..monitor import Monitor
-from ..new_hierarchy import NewHierarchy, check_apart, has_claim
+from ..new_hierarchy import NewHierarchy, check_apart
 from ..node_selection import Selection
 from ..nodes import ArrayFacts, KnownNodes
 from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects
 from ..rewrite import copy_chunks, stored_runs
 from ..shard_threads import in_order
-from .source import SourceArray, SourceTree, decoded_source
+from .decoded_source import decoded_source
+from .source import SourceArray, SourceTree
 from .zarr_source import zarr_source
 
 __all__ = ["Source2022", "convert_2022", "legacy_hierarchy", "legacy_tree"]

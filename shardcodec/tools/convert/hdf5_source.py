@@ -22,18 +22,9 @@ from ...storage.kinds import file_above
 from ..left_parts import LeftKind, LeftPart, group_notes
 from ..node_selection import Selection
 from ..nodes import ArrayFacts, KnownNodes
-from .source import (
-    Coords,
-    Ints,
-    ObjectSource,
-    SourceArray,
-    SourceTree,
-    StoredObjects,
-    array_attributes,
-    chunks_of_object,
-    fields_of,
-    file_state,
-)
+from .object_source import ObjectSource, array_attributes, chunks_of_object, fields_of
+from .source import Ints, SourceArray, SourceTree, file_state
+from .stored_objects import Coords, StoredObjects
 
 __all__ = [
     "TEXT",

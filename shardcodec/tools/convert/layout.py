@@ -21,9 +21,10 @@ from ...format.byte_document import byte_document, inner_codecs
 from ...format.codecs import SERIALIZERS, Bytes, Codec, CodecLike, compose_transposes, parse_codecs
 from ...format.dtypes import swap_fields
 from ...format.spec import ChainSpec, ShardSpec
-from ..chunk_check import ForeignChunks
+from ..foreign_chunks import ForeignChunks
 from .choices import Choices, chunks_of_source
-from .source import Coords, EncodedChunks, Ints, SourceArray
+from .source import EncodedChunks, Ints, SourceArray
+from .stored_objects import Coords
 
 __all__ = [
     "NewLayout",

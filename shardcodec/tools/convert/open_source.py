@@ -20,7 +20,6 @@ from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.metadata import KeyEncoding, has_text, key_encoding
 from ...options import Options
 from ...storage.kinds import is_url, is_zarr_store
-from ..chunk_check import opened_by_zarr
 from ..conventions.all_conventions import mended, mended_notes, with_needed
 from ..conventions.ome_zarr import axes_of_levels, with_ome_05
 from ..documents import (
@@ -29,24 +28,19 @@ from ..documents import (
     inner_path,
     notes_on_spare,
 )
+from ..foreign_chunks import opened_by_zarr
 from ..hierarchy import Hierarchy
 from ..left_parts import LeftKind, LeftPart, group_notes
 from ..node_selection import Selection
 from ..nodes import KnownNodes, ZarrNodes, groups_of
 from ..other_objects import OtherObjects, written_documents
 from ..targets import ArrayTarget
+from .decoded_source import decoded_source
 from .format_2022 import legacy_hierarchy, legacy_tree
 from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, string_source_fields
 from .layout import codec_names
-from .source import (
-    SourceArray,
-    SourceTree,
-    array_attributes,
-    decoded_source,
-    instead_of,
-    is_array_like,
-    object_source,
-)
+from .object_source import array_attributes, instead_of, is_array_like, object_source
+from .source import SourceArray, SourceTree
 from .zarr_source import zarr_source
 
 __all__ = [

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from ...arguments import check_fields, shortened
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..documents import consolidated, node_path
@@ -25,78 +24,22 @@ from ..node_selection import is_match
 from ..targets import ArrayTarget
 from .choices import Choices, choices_of_arrays
 from .destination import NewArray
-from .grouping import Geometry, Grouping, encode_grouping, move_grouping, parts_of_axis
-from .layout import NewLayout, codec_notes, has_shards, kept_layout, new_layout
-from .report import ConvertedArray, Cost
-from .source import Ints, ObjectSource, SourceArray, SourceTree
+from .grouping import Geometry, Grouping, encode_grouping, move_grouping
+from .intermediate_shape import IntermediateShape, choose_intermediate
+from .layout import NewLayout, kept_layout, new_layout
+from .object_source import ObjectSource
+from .source import Ints, SourceArray, SourceTree
 from .zarr_source import ZarrSource
 
 __all__ = [
     "VERIFY_LEVELS",
     "ConvertPlan",
-    "IntermediateShape",
     "PlannedArray",
-    "Prices",
     "Unit",
-    "array_reports",
     "check_same_source",
-    "choose_intermediate",
-    "cost_of",
     "default_memory",
     "make_plan",
 ]
-
-
-# ---------------------------------------------------------------- shapes of an intermediate array
-#
-# `choose_intermediate`: an array between source and destination whose chunks suit both, so that little is read twice.
-
-# An intermediate array is written and read once, so it pays off from here on.
-LEAST_AMPLIFICATION = 3.0
-# Bytes that could be read or written in the time that one more chunk costs.
-CHUNK_COST_NBYTES = 64 << 10
-
-
-class IntermediateShape(NamedTuple):
-    """The shapes of an inner chunk and of a shard of an intermediate array, in elements.
-
-    `amplification`: bytes that are read from the source, and from the intermediate array, divided by those of the array.
-    """
-
-    chunk: Ints
-    shard: Ints
-    amplification: float
-
-
-def choose_intermediate(geometry: Geometry, memory: int, direct: Grouping) -> IntermediateShape | None:
-    """Return the shapes of an intermediate array; None if it would cost more than it saves against the `direct` grouping."""
-    if geometry.source is None or direct.amplification < LEAST_AMPLIFICATION:
-        return None
-    best: tuple[float, IntermediateShape] | None = None
-    for chunk in itertools.product(*_candidates(geometry)):
-        try:
-            first = encode_grouping(replace(geometry, shard=chunk, chunk=chunk, held_nbytes=0), memory)
-            second = encode_grouping(replace(geometry, source=chunk), memory)
-        except ValueError:
-            continue  # such a chunk does not fit into the memory
-        n_chunks = math.prod(-(-n // size) for n, size in zip(geometry.shape, chunk, strict=True))
-        amplification = first.amplification + second.amplification
-        cost = amplification + 1 + n_chunks * CHUNK_COST_NBYTES / geometry.nbytes(geometry.shape)
-        if cost < (best[0] if best else direct.amplification):
-            shard = tuple(k * size for k, size in zip(first.shards, chunk, strict=True))
-            best = cost, IntermediateShape(chunk, shard, amplification)
-    return None if best is None else best[1]
-
-
-def _candidates(geometry: Geometry) -> Iterator[list[int]]:
-    """Yield sizes of a chunk along each axis."""
-    assert geometry.source is not None
-    for n, source, shard in zip(geometry.shape, geometry.source, geometry.shard, strict=True):
-        small = min(source, shard)
-        yield sorted({min(n, size) for size in (small, 4 * small, source, shard, math.gcd(source, shard))})
-
-
-# ---------------------------------------------------------------- what a conversion will do, as plain data
 
 VerifyLevel = Literal["none", "checksum", "full"]
 VERIFY_LEVELS: tuple[VerifyLevel, ...] = get_args(VerifyLevel)
@@ -296,9 +239,6 @@ def _position(number: int, grid: Ints) -> Ints:
     return tuple(reversed(at))
 
 
-# ---- planning
-
-
 def default_memory() -> int:
     """Return a quarter of the memory of the machine, within bounds."""
     try:
@@ -446,129 +386,3 @@ def check_same_source(plan: ConvertPlan, tree: SourceTree, destination: NewHiera
             expected=plan.fingerprint,
             actual=actual,
         )
-
-
-# ---------------------------------------------------------------- what a conversion costs
-#
-# `cost_of`: reads, writes and their price, from shapes and a sample of the stored sizes.
-
-# Objects whose sizes are looked up for an estimate.
-SAMPLE_OBJECTS = 64
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices of 1,000 requests.
-
-    Parameters
-    ----------
-    get, put : float
-        Of reads and of writes.
-
-    Examples
-    --------
-    >>> prices = tools.Prices(get=0.0004, put=0.005)
-    >>> report = tools.convert("a.zarr", "b.zarr", shards=(4, 3), dry_run=True, prices=prices)
-    >>> Path("b.zarr").exists()
-    False
-    """
-
-    get: float
-    put: float
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not (0 <= self.get < math.inf and 0 <= self.put < math.inf):
-            raise ValueError(f"expected prices of at least 0, got get={self.get} and put={self.put}")
-
-
-def cost_of(source: SourceArray, array: PlannedArray, prices: Prices | None) -> Cost:
-    """Estimate the cost of one array."""
-    sample = source.object_nbytes(SAMPLE_OBJECTS)
-    objects = source.objects_shape
-    stored = None
-    if objects is not None and sample is not None:
-        stored = int(sample[1] / max(1, sample[0]) * sample[2])
-    n_reads, n_writes = _n_requests(source.shape, array, objects or source.shape)
-    n_shards = array.n_shards
-    touched = None if source.stored is None or not source.shape else source.stored.touched(array.shard_shape)
-    if touched is not None and source.stored is not None and source.stored.coords is not None:
-        n_shards = len(touched)
-        n_reads = -(-n_reads * len(source.stored.coords) // source.stored.n_grid)
-        n_writes = -(-n_writes * n_shards // max(1, array.n_shards))
-    read_nbytes = None if stored is None else int(stored * array.amplification)
-    # inner chunks that are moved keep their size; those that are encoded again are expected to compress as before
-    index = 16 * math.prod(a // b for a, b in zip(array.shard_shape, array.chunk_shape, strict=True)) + 4
-    write_nbytes = None
-    if stored is not None:
-        write_nbytes = (1 if array.via is None else 2) * stored + index * n_shards
-    price = None
-    if prices is not None:
-        price = (n_reads * prices.get + n_writes * prices.put) / 1000
-    return Cost(n_reads, n_writes, read_nbytes, write_nbytes, array.amplification, n_shards, price)
-
-
-def _n_requests(shape: Ints, array: PlannedArray, objects: Ints) -> tuple[int, int]:
-    """Return how often an object is read and written."""
-    grouping = array.grouping
-    group = tuple(k * size for k, size in zip(grouping.shards, array.shard_shape, strict=True))
-    step = group if array.layout.method == "encode" else array.shard_shape
-    if grouping.piece is not None:
-        step = tuple(k * size for k, size in zip(grouping.piece, array.chunk_shape, strict=True))
-    if array.via is None:
-        return _n_reads(shape, objects, group, step), array.n_shards
-    via = array.via.shard
-    n_reads = _n_reads(shape, objects, via, via) + _n_reads(shape, via, group, step)
-    n_via = math.prod(-(-n // size) for n, size in zip(shape, via, strict=True))
-    return n_reads, n_via + array.n_shards
-
-
-def _n_reads(shape: Ints, objects: Ints, groups: Ints, steps: Ints) -> int:
-    """Return how often an object is read: once for each group, or each part of a group, that touches it."""
-    total = 1
-    for n, size, group, step in zip(shape, objects, groups, steps, strict=True):
-        low, high = parts_of_axis(n, group, step)
-        total *= int((-(-high // size) - low // size).sum())
-    return total
-
-
-def array_reports(
-    plan: ConvertPlan, tree: SourceTree, prices: Prices | None, *, has_cost: bool
-) -> list[ConvertedArray]:
-    """Return the reports of all arrays, those that are copied object by object last."""
-    reports = [
-        _array_report(source, array, cost_of(source, array, prices) if has_cost else None)
-        for source, array in zip(tree.arrays, plan.arrays, strict=True)
-    ]
-    for name, copied in tree.verbatim.items():
-        shape = () if copied.layout is None else copied.layout.shape
-        dtype = shortened(str(copied.document.get("data_type")))
-        reason = copied.problem or "shardcodec does not have the data type"
-        reports.append(
-            ConvertedArray(
-                name, "copy", reason, shape, dtype, (), (), 0, False, kept="it is copied object by object"
-            )
-        )
-    return reports
-
-
-def _array_report(source: SourceArray, array: PlannedArray, cost: Cost | None) -> ConvertedArray:
-    layout = array.layout
-    kept = (f"the array keeps its layout: {layout.kept}",) if layout.kept else ()
-    return ConvertedArray(
-        array.name,
-        layout.method,
-        layout.reason,
-        source.shape,
-        source.data_type,
-        array.chunk_shape,
-        array.shard_shape if has_shards(layout.document) else (),
-        array.n_shards,
-        array.grouping.piece is not None,
-        None if array.via is None else array.via.chunk,
-        cost,
-        (*kept, *source.notes, *codec_notes(source, layout.document)),
-        source.chunks,
-        source.shard_shape,
-        layout.kept,
-    )

@@ -15,12 +15,13 @@ from ...errors import ConflictError
 from ...format.metadata import key_encoding
 from ...options import Options
 from ...storage.kinds import is_url
+from ..job_mark import guard
 from ..jobs.batches import Batches
 from ..jobs.job_files import Ledger, LedgerLines, PlanFile, read_ledgers
 from ..jobs.shard_work import ShardTask, TaskPlace
 from ..memory import MemoryBudget
 from ..monitor import Monitor, Stopped
-from ..new_hierarchy import NewHierarchy, guard
+from ..new_hierarchy import NewHierarchy
 from ..node_selection import Selection
 from ..other_objects import NO_OBJECTS, ObjectCounts
 from ..shard_threads import in_order

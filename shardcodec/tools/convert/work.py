@@ -33,7 +33,8 @@ from .grouping import INDEX_NBYTES, move_nbytes
 from .layout import RecodedChunks
 from .plan import ConvertPlan, PlannedArray, Unit
 from .report import ShardFailure, ShardRecord
-from .source import Coords, EncodedChunks, Ints, SourceArray, SourceTree
+from .source import EncodedChunks, Ints, SourceArray, SourceTree
+from .stored_objects import Coords
 from .zarr_source import chunk_places
 
 __all__ = [

@@ -29,10 +29,11 @@ from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
 from ...storage.store import Store
-from ..chunk_check import elements_of
+from ..foreign_chunks import elements_of
 from ..rewrite import runs
 from ..targets import ArrayTarget
-from .source import Coords, EncodedChunks, Encoding, Ints, SourceArray, StoredObjects, file_state
+from .source import EncodedChunks, Encoding, Ints, SourceArray, file_state
+from .stored_objects import Coords, StoredObjects
 
 __all__ = ["ZarrSource", "chunk_places", "zarr_source"]
 

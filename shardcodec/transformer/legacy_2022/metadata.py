@@ -42,7 +42,7 @@ from ...format.checks import (
     wrong,
 )
 from ...format.codecs import Blosc, Gzip, Zstd
-from ...format.dtypes import fill_from_json
+from ...format.fill_values import fill_from_json
 from ...format.metadata import TEXT_CODECS
 from ...storage.files import check_name
 
