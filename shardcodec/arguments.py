@@ -95,9 +95,6 @@ def as_buffer(value: Any, name: str) -> memoryview:
         raise TypeError(f"{name}: expected bytes or another contiguous buffer, got {show(value)}") from None
 
 
-# ---- from annotations to rules
-
-
 class _Rule(NamedTuple):
     """The values that one parameter accepts: a test of each alternative, their names, and the words of `Literal`."""
 

@@ -674,9 +674,6 @@ def _is_document_of_array(value: Any) -> bool:
         return False
 
 
-# ---------------------------------------------------------------- locks of Python in a forked child
-
-
 def _renew_locks_of_properties() -> None:
     """Make the locks of all `functools.cached_property` of this package and of zarr again in a forked child.
 

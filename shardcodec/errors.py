@@ -230,8 +230,6 @@ class StreamFullError(StreamError):
     """The queue of a stream with ``full="raise"`` had no room for a frame, which was not taken (``numbers`` has its number)."""
 
 
-# ---------------------------------------------------------------- errors of stores
-
 # Packages whose errors are about data or arguments.
 _NO_CLIENTS = frozenset({"builtins", "numcodecs", "numpy", "shardcodec", "zarr"}) | sys.stdlib_module_names
 

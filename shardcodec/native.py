@@ -87,9 +87,8 @@ def has_checks() -> bool:
     return bool(load().build_facts()["checks"])
 
 
-# ---------------------------------------------------------------- the native `Cancel` that can stop the plans of a thread or task
-#
-# It is a context variable: `asyncio.to_thread` copies it to the worker thread, so it need not be passed as an argument.
+# The native `Cancel` that can stop the plans of a thread or task. It is a context variable: `asyncio.to_thread` copies it to the
+# worker thread, so it need not be passed as an argument.
 
 _current: ContextVar[Any] = ContextVar("shardcodec.native", default=None)
 

@@ -78,8 +78,6 @@ def inherited_variables() -> dict[str, str]:
     return {name: value for name, value in pairs if isinstance(value, str) and os.environ.get(name) == value}
 
 
-# ---------------------------------------------------------------- which file, variable or call has set a setting of zarr
-
 _ABSENT = object()
 
 
@@ -183,8 +181,6 @@ def _follow_files_and_variables() -> None:
 
 
 _follow_files_and_variables()
-
-# ---------------------------------------------------------------- the options in force
 
 
 def current_options(*, argument: Choices = NOTHING, attached: Choices = NOTHING) -> Options:

@@ -230,9 +230,6 @@ class Attributes(MutableMapping[str, Any]):
         self._values = json.loads(json.dumps(self._of(document)))  # as others read it: a tuple is a list
 
 
-# ---------------------------------------------------------------- documents of new arrays, which zarr writes
-
-
 def type_for_zarr(value: Any) -> Any:
     """Return a data type for `zarr.create_array`: `value`, but for those of `ml_dtypes` an object that writes their documents.
 

@@ -319,8 +319,6 @@ def content_generation(data: Any) -> bytes:
     return NO_OBJECT if data is None else hashlib.blake2b(data, digest_size=20).digest()
 
 
-# ---------------------------------------------------------------- inner chunks, read together
-
 # `read_runs`: unused bytes that are read to save another read, and inner chunks whose ranges are compared at a time.
 READ_GAP_NBYTES = 64 << 10
 TOGETHER = 4096

@@ -58,8 +58,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- decode answers of a store while others are under way
-#
 # `DecodeQueue`: decodes answers of a store into an array, in another thread.
 #
 # An *answer* is the bytes that a store returned for one request: a whole object, or a range of it. To hand single answers
@@ -165,8 +163,6 @@ def _cancel(batch: Iterable[_QueueEntry]) -> None:
     for entry in batch:
         entry.done.cancel()
 
-
-# ---------------------------------------------------------------- read parts of many objects into one array, from a store of requests
 
 # A shard is fetched whole if the read needs at least this share of its inner chunks: at most a quarter more bytes ...
 WHOLE_SHARE = 0.8

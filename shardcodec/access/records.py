@@ -166,8 +166,6 @@ class EncodedItem(NamedTuple):
 Item: TypeAlias = WriteItem | EncodedItem
 
 
-# ---------------------------------------------------------------- the plan of a write: records for the engine
-#
 # The records of which a plan consists.
 #
 # The engine reads their attributes by name (shardcodec/binding/write.pxi). `write.place_item` fills them in.

@@ -108,9 +108,6 @@ def _refusal(index: Any, extent: int, axis: int) -> IndexError:
     return IndexError(f"axis {axis}: expected {-extent} <= index < {extent}, got {index!r}")
 
 
-# ---------------------------------------------------------------- selections of a whole array, split along its objects
-
-
 class ArraySelection(NamedTuple):
     """The elements of an array that a caller selects, object by object.
 

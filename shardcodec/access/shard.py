@@ -355,11 +355,6 @@ def _as_list(chunks: Any) -> list[Any]:
     return list(chunks)
 
 
-# ---------------------------------------------------------------- open one shard of any store
-#
-# `shardcodec.open_shard`.
-
-
 @checked
 def open_shard(
     store: Any,

@@ -101,9 +101,6 @@ class ShardObject(Protocol):
         """Replace objects of this realm, all or none; return their new states."""
 
 
-# ---------------------------------------------------------------- the object of one shard in a store
-
-
 class StoreObject:
     """A `ShardObject` in a store of any kind; `key` is its name in errors."""
 
@@ -174,9 +171,6 @@ def shard_object(
 ) -> StoreObject:
     """Return the object for a store and a key; see `storage.kinds.object_at`."""
     return StoreObject(*object_at(store, key, storage_options))
-
-
-# ---------------------------------------------------------------- its state, if it is read by requests
 
 
 class FetchedShard(NativeShard):

@@ -163,8 +163,6 @@ def text_chain(spec: ChainSpec, stage: TextCodecs) -> Chain:
     return staged_whole(spec.shape, stage) if spec.inner is None else staged_shard(spec, stage)
 
 
-# ---------------------------------------------------------------- texts of the caller
-#
 # numpy writes a missing text as a word, such as "None" or "nan", and so does zarr for an array of objects or a list. It keeps an
 # array of a StringDType with missing texts as it is: its codec stores "" for None and refuses others, where it gets whole chunks (it
 # stores words where chunks are merged, in shards, and in Zarr v2). It refuses objects of pandas.

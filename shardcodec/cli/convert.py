@@ -296,10 +296,6 @@ def _chosen(
     return {"only": tuple(only or ()), "exclude": tuple(exclude or ()), "array": array, "exactly": exactly}
 
 
-# ---------------------------------------------------------------- the commands `shardcodec run-part` and `shardcodec status`
-#
-# `shardcodec run-part FILE N` runs a part of a plan; `shardcodec status FILE` says how far the job is.
-
 PlanArgument = Annotated[str, Argument(metavar="FILE", help="The plan.")]
 
 

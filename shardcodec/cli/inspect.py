@@ -105,9 +105,6 @@ def inspect(
     run_command(work, progress)
 
 
-# ---------------------------------------------------------------- `shardcodec doctor PATH`: is a place fit for shards?
-
-
 def doctor(
     path: Annotated[str, Argument(metavar="PATH", help="The place of arrays: a folder or a URL.")],
     storage_option: StorageOption = None,
@@ -133,9 +130,6 @@ def doctor(
         return ExitCode.FINDINGS if report.n_problems else ExitCode.CLEAN
 
     run_command(work, ProgressKind.NONE)
-
-
-# ---------------------------------------------------------------- `shardcodec verify PATH`: is all that is stored whole?
 
 
 def verify(

@@ -132,11 +132,6 @@ def repair(
     run_command(work, progress, show)
 
 
-# ---------------------------------------------------------------- the command `shardcodec compact`
-#
-# `shardcodec compact PATH` packs and orders shards without decoding them.
-
-
 def compact(
     path: PathArgument,
     min_dead: Annotated[

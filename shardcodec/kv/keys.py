@@ -213,8 +213,6 @@ class Grid:
         return n + (len(bound) > self.key_nbytes)
 
 
-# ---------------------------------------------------------------- results
-
 # Generation of a shard that does not exist. As a condition of a write: the entry must be absent.
 NO_VALUE = NO_OBJECT
 # Generation in the stamp of a write that changed nothing because its condition did not hold.
@@ -259,8 +257,6 @@ class ReadResult(NamedTuple):
     value: bytes
     stamp: Stamp
 
-
-# ---------------------------------------------------------------- arguments
 
 # First byte and end (exclusive). A negative first byte counts from the end of the value. None: to the end of the value.
 ByteRange = tuple[int, int | None]

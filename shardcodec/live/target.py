@@ -191,9 +191,6 @@ def _joined(frames: Sequence[Frame]) -> tuple[Values, Ints]:
     )
 
 
-# ---------------------------------------------------------------- arguments of the user
-
-
 def handle_on(
     target: Any, storage_options: Mapping[str, Any] | None, *, writes: bool, **choices: Any
 ) -> Array:

@@ -47,8 +47,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- facts about objects of other libraries, memoised by identity
-
 T = TypeVar("T")
 
 # Maximum number of objects without weak references that stay in memory with their facts.
@@ -100,9 +98,6 @@ class ByIdentity(Generic[T]):
             if len(self._kept) > MAX_KEPT:
                 self._facts.pop(self._kept.popleft(), None)
             return lambda: thing
-
-
-# ---------------------------------------------------------------- names of objects for locks, caches and messages
 
 
 def store_name(store: Any) -> str:
@@ -204,8 +199,6 @@ def _leads_to(path: str, known: tuple[str, int, int]) -> bool:
     found = native.load().look_at_known(path)
     return found is not None and found[:2] == known[1:]
 
-
-# ---------------------------------------------------------------- the keys of a store, listed by blocking functions
 
 # Device and inode of a folder.
 Id = tuple[int, int]

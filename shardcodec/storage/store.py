@@ -72,8 +72,6 @@ __all__ = [
 T = TypeVar("T")
 
 
-# ---------------------------------------------------------------- answers to requests
-#
 # Besides its bytes, an `Answer` may have the size of the object and the name of its state (an entity tag). A later request can
 # be bound to that state, so a reader detects an object that was replaced between two requests, instead of mixing old and new
 # bytes.
@@ -122,8 +120,6 @@ class Remote(Protocol):
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
         """Return the last bytes of an object, or all of a shorter one."""
 
-
-# ---------------------------------------------------------------- the base class of stores, and the records that pass through it
 
 # Names of states, as bytes. These two name the state of a missing object, and any state in a store that does not identify
 # states. Two other names are equal only if the object has not changed.

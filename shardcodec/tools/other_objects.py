@@ -357,8 +357,6 @@ def written_documents(document: Mapping[str, Any]) -> Collection[str]:
     return {"zarr.json"} if document.get("zarr_format") == 3 else DOCUMENTS
 
 
-# ---- all of them
-
 # Returns the size of an object; None if it does not exist any more.
 OnObject = Callable[[OtherObject], int | None]
 

@@ -144,9 +144,6 @@ def survey(
     )
 
 
-# ---------------------------------------------------------------- a chunk of an array without shards
-
-
 def _survey_plain(view: OpenedShard, name: str, check: ChunkCheck, level: Level, array: str) -> Survey:
     """Check the object of a chunk, which is one inner chunk without an index."""
     nbytes = view.nbytes
@@ -194,9 +191,6 @@ def _problem_of_plain(
             return None
         return check.problem(0, data, level)
     return None
-
-
-# ---------------------------------------------------------------- a shard
 
 
 class _ShardSurvey:

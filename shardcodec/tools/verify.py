@@ -77,8 +77,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- are the shards of arrays whole?
-
 # Shards with findings that a report lists.
 MAX_SHARDS = 1000
 

@@ -142,9 +142,6 @@ def plan_writes(
     return WritePlan(shape, align, cell, tuple(regions))
 
 
-# ---- arguments
-
-
 def _checked_workers(workers: SupportsIndex) -> int:
     try:
         n = operator.index(workers)
@@ -181,9 +178,6 @@ def _cell_shape(target: ArrayTarget, align: str) -> Ints:
     if align == "subchunk" and target.problem is not None:
         raise UnsupportedError(f"array {target.place}: {target.problem}")
     return tuple(edges[0] for edges in target.layout.edges)
-
-
-# ---- one box for each worker
 
 
 def _box_counts(shape: Ints, cell: Ints, workers: int) -> Ints | None:
@@ -229,9 +223,6 @@ def _spans(n: int, parts: int) -> Iterator[Span]:
     least, more = divmod(n, parts)
     for i in range(parts):
         yield i * least + min(i, more), (i + 1) * least + min(i + 1, more)
-
-
-# ---- runs of cells
 
 
 def _runs(shape: Ints, cell: Ints, workers: int) -> Iterator[tuple[Region, ...]]:

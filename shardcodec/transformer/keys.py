@@ -258,8 +258,6 @@ class ArrayKeys:
         yield from range(first * n_each, (first + 1) * n_each)
 
 
-# ---------------------------------------------------------------- byte ranges of values, in the notation of the draft and of zarr
-#
 # Byte ranges of values, cut to the bytes that the value has.
 #
 # A range never reaches beyond its value. The transformer of zarr 2.18 returned bytes of the next chunk and of the index.

@@ -63,8 +63,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- `ZarrCodecs`: zarr's codec objects as the codecs of staged work
-#
 # Codecs without native code: the codec objects of zarr, called as zarr calls them.
 #
 # Most codecs of zarr 3.3 and later can be called in any thread with one chunk per call. The other ones are coroutines; they
@@ -163,8 +161,6 @@ def _element(dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
     element[()] = value  # raises if the value does not fit the data type
     return element if dtype.kind in "OT" else np.asarray(value, dtype=dtype)
 
-
-# ---------------------------------------------------------------- from zarr's metadata of an array to compiled chains
 
 # Number of chains kept for one array, by shape and byte order; a rectilinear grid may have any number of shapes.
 MAX_CHAINS = 64

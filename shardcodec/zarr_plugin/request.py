@@ -33,8 +33,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- from zarr's selections to those of the engine
-#
 # For each chunk, zarr passes a selection of the chunk and a selection of the array. In this module, *the array* is the array
 # in memory that a read fills or a write stores.
 #
@@ -273,8 +271,6 @@ def _positions(array: np.ndarray[Any, Any]) -> Positions | None:
         return None
     return np.ascontiguousarray(array.reshape(-1), dtype=np.int64).view(np.uint64)
 
-
-# ---------------------------------------------------------------- from a batch to a request
 
 GetChain: TypeAlias = "Callable[[tuple[int, ...], bool], Chain]"
 

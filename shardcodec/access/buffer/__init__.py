@@ -49,9 +49,6 @@ def set_active_buffer(buffer: ProcessBuffer | None) -> None:
     _buffer = buffer
 
 
-# ---------------------------------------------------------------- elements are stored, or buffered
-
-
 async def store_elements(
     request: Request, options: Options, guard: Callable[[], LayoutGuard], runner: Runner
 ) -> None:
@@ -70,9 +67,6 @@ def store_elements_blocking(request: Request, options: Options, guard: Callable[
     buffer = active_buffer()
     if buffer is None or not buffer.write_quickly(request, options, guard()):
         run_blocking(store_elements(request, options, guard, BLOCKING))
-
-
-# ---------------------------------------------------------------- before a handle or a key-value store reads, in a thread without an event loop
 
 
 def is_any_buffered() -> bool:

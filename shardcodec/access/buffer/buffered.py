@@ -71,9 +71,6 @@ class BufferedWrites:
         raise NotImplementedError
 
 
-# ---------------------------------------------------------------- elements, and their flush
-
-
 class Target(NamedTuple):
     """Where and how buffered elements are stored, as the last write says.
 
@@ -199,8 +196,6 @@ def _source(path: str | None, old: StoredObject) -> Any:
     return None if old.file is NO_FILE else old.file.fd
 
 
-# ---------------------------------------------------------------- names of objects for locks
-#
 # To resolve a path takes several system calls, so names are memoised while blocks of `group_writes` are open. The name of a
 # symbolic link is not memoised: an erase removes the link and keeps its target, so the path then names another object.
 
@@ -266,8 +261,6 @@ def _resolve(store: Store, keys: Sequence[str]) -> list[LockName]:
     ]
 
 
-# ---------------------------------------------------------------- are buffered writes void, because their array is another one by now?
-#
 # A write that was buffered for one layout must not be stored in an array of another layout, and not in one that is gone.
 # Deletions in this process are seen at once (`ProcessBuffer.deleting`), those by other processes only here.
 

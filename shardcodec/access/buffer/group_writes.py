@@ -33,8 +33,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- the end of a process in which a block of `group_writes` is open
-#
 # Work at the end of a process, and a failure there that changes the exit status.
 #
 # Python ends a process in this order. First it calls the callbacks of `threading`, the last registered one first; one of them
@@ -113,9 +111,6 @@ def _is_worker() -> bool:
     """Return True if `multiprocessing` started this process. It flushes the output itself, and does not finalize."""
     module = sys.modules.get("multiprocessing")
     return module is not None and module.parent_process() is not None
-
-
-# ---------------------------------------------------------------- blocks in which partial writes are buffered, so that each shard is written once
 
 
 class _OpenBlock(NamedTuple):

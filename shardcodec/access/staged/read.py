@@ -43,8 +43,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- common parts of reading and writing with codecs that are not native
-#
 # Staged work: the shard is native, its inner chunks go through Python codecs.
 #
 # The engine finds inner chunks, checks the index and its entries, reads bytes, and assembles new shards, for any codecs.
@@ -101,9 +99,6 @@ class ManyChunkCodecs(ChunkCodecs, Protocol):
 
     def decode_to(self, pieces: Sequence[Piece], out: Array, n_threads: int, cancel: Any) -> None:
         """Decode pieces and put their selected elements into the array; errors name the piece, as those of `decode_pieces`."""
-
-
-# ---- chunks
 
 
 class Piece(NamedTuple):
@@ -174,9 +169,6 @@ def whole_object(source: Any) -> memoryview | None:
         return memoryview(file.read())
 
 
-# ---- threads
-
-
 def decoded_nbytes(shape: Sequence[int], codecs: ChunkCodecs) -> int:
     """Return the size of a decoded chunk in bytes. Elements of variable length count as references only."""
     return int(math.prod(shape) * codecs.fill.dtype.itemsize)
@@ -243,9 +235,6 @@ def run_on_threads(
         run()
     if failures:
         raise failures[min(failures)]
-
-
-# ---------------------------------------------------------------- read parts of many objects with codecs that are not native
 
 
 def read(

@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- the file of a job
-
-
 def _plan_file(
     plan: ConvertPlan,
     path: str | os.PathLike[str],
@@ -97,8 +94,6 @@ def _remove(file: PlanFile) -> None:
     with suppress(FileNotFoundError):
         os.unlink(file.path)
 
-
-# ---------------------------------------------------------------- convert arrays to sharded arrays of Zarr v3
 
 OnArray = Callable[[ConvertedArray], None]
 
@@ -458,9 +453,6 @@ def plan_convert(
     others = count_objects(tree.others, Monitor(), options.threads)
     _plan_file(plan, file, source, destination, storage_options, n_parts).write()
     return _planned(plan, options, tuple(array_reports(plan, tree, None, has_cost=True)), others, tree)
-
-
-# ---- arguments
 
 
 def _choices(

@@ -176,9 +176,6 @@ def _name(codec: CodecLike) -> str:
     return str(codec.get("name")) if isinstance(codec, Mapping) else codec
 
 
-# ---- shapes
-
-
 def _fitting(shape: Ints | None, name: str, source: SourceArray) -> Ints | None:
     if shape is not None and (len(shape) != len(source.shape) or min(shape) < 1):
         raise ValueError(
@@ -230,9 +227,6 @@ def _compact_shard(source: SourceArray, chunks: Ints, nbytes: int) -> Ints:
             return tuple(n * size for n, size in zip(counts, chunks, strict=True))
 
 
-# ---- moves
-
-
 def _obstacle(source: SourceArray, spec: ShardSpec, chunks: Ints) -> str:
     """Return why encoded chunks of the source cannot become inner chunks; empty if they can."""
     if source.encoding is None:
@@ -249,9 +243,6 @@ def _obstacle(source: SourceArray, spec: ShardSpec, chunks: Ints) -> str:
     except ShardError as error:
         return error.message
     return "" if inner == spec.inner else "the codecs of the inner chunks differ"
-
-
-# ---- data types that the engine does not have
 
 
 def _opaque_codecs(source: SourceArray) -> tuple[Codec, ...]:
@@ -316,9 +307,6 @@ def _normal(document: Mapping[str, Any]) -> list[Any]:
     return codecs
 
 
-# ---- metadata
-
-
 def _document(source: SourceArray, chain: ChainSpec) -> dict[str, Any]:
     new = chain.to_metadata(
         source.shape, attributes=source.attributes, dimension_names=source.dimension_names
@@ -344,8 +332,6 @@ def _with_fields(source: SourceArray, document: dict[str, Any]) -> dict[str, Any
         raise UnsupportedError(f"this version of zarr cannot read structs of type {source.dtype}: {reason}")
     return document
 
-
-# ---- codecs that are named
 
 # Codecs that every library of Zarr v3 should have, in place of those of numcodecs. zstd does for all others.
 _CORE = {"numcodecs.zlib": "gzip", "numcodecs.gzip": "gzip", "numcodecs.blosc": "blosc"}
@@ -401,8 +387,6 @@ def codec_notes(source: SourceArray, document: Mapping[str, Any]) -> tuple[str, 
     return tuple(notes)
 
 
-# ---------------------------------------------------------------- inner chunks that zarr's codecs encode
-#
 # `RecodedChunks`: elements of a type that the engine does not have, such as strings, encoded for new inner chunks.
 
 

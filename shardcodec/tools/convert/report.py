@@ -29,11 +29,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- what is known of one finished shard
-#
-# `ShardRecord`: one line of a ledger.
-
-
 @dataclass(frozen=True)
 class ShardRecord(Record):
     """One finished shard.
@@ -122,9 +117,6 @@ def _layout_text(chunks: Ints | None, shards: Ints | None) -> str:
 
 def _shape_text(shape: Ints) -> str:
     return "x".join(map(str, shape)) or "-"
-
-
-# ---------------------------------------------------------------- the results of convert
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,6 @@ class UnitWriter:
         return Totals.of(group)
 
 
-# ---------------------------------------------------------------- the source and the destination of a stored plan
-#
 # `open_plan`: a process opens what a plan names, and checks that it is what was planned. `PlanPlace` and `ConvertTask`: the same on a
 # worker, which also checks that the job is not over.
 
@@ -324,9 +322,6 @@ def batches_of_plan(plan: ConvertPlan, units: Iterable[RecordedUnit]) -> Batches
         left=left,
         failed=failed,
     )
-
-
-# ---------------------------------------------------------------- what the ledgers of a job show
 
 
 def is_finished(ledgers: LedgerLines) -> bool:

@@ -81,9 +81,6 @@ def encode_entries(spec: ShardSpec, entries: Entries) -> bytes:
     return stored.tobytes()
 
 
-# ---- entries
-
-
 def is_absent(entries: Entries) -> Flags:
     """Return flags of the absent entries: both numbers are 2^64-1."""
     return np.asarray((entries[:, 0] == ABSENT) & (entries[:, 1] == ABSENT))
@@ -106,9 +103,6 @@ def wrong_sizes(entries: Entries, fixed_nbytes: int | None) -> Flags:
     size = entries[:, 1]
     wrong = size == 0 if fixed_nbytes is None else size != np.uint64(fixed_nbytes)
     return np.asarray(wrong & ~is_absent(entries))
-
-
-# ---- correction
 
 
 def correct_one_byte(stored: Any) -> bytes | None:

@@ -146,9 +146,6 @@ def _holds_equal_indexes(spec: ShardSpec) -> bool:
     return False
 
 
-# ---- an index without a checksum
-
-
 def _without_checksum(
     view: OpenedShard,
     spec: ShardSpec,
@@ -301,9 +298,6 @@ def _without_inserted(
     return (entries if high else None), is_doubtful
 
 
-# ---- older indexes
-
-
 def _if_latest(
     index: StoredIndex | None, view: OpenedShard, spec: ShardSpec, stored: Any, at: int
 ) -> StoredIndex:
@@ -337,9 +331,6 @@ def _is_index(entries: Entries | None, view: OpenedShard, spec: ShardSpec, at: i
         return False
     live = entries[_are_possible(entries, view.nbytes, at, spec) & ~is_absent(entries)]
     return len(live) > 0 and (_end_of(live) == at or 2 * len(live) >= len(entries))
-
-
-# ---- an index with a checksum, near its place
 
 
 def _cut_checksum(view: OpenedShard, spec: ShardSpec) -> StoredIndex | None:
@@ -436,9 +427,6 @@ def _lost(view: OpenedShard, spec: ShardSpec, stored: Any, at: int) -> StoredInd
     return StoredIndex(IndexStatus.LOST, None, at, n, FindingKind.BAD_INDEX_CHECKSUM, detail, rest, checksum)
 
 
-# ---- an index that was cut off
-
-
 @dataclass(frozen=True, eq=False)
 class _TruncatedIndex:
     """An index without its last bytes."""
@@ -522,9 +510,6 @@ def _is_damage_likelier(
 
 def _is_permuted(spec: ShardSpec) -> bool:
     return spec.index_perm != tuple(range(spec.ndim + 1))
-
-
-# ---- an index anywhere in the object
 
 
 def _elsewhere(view: OpenedShard, spec: ShardSpec, at: int, block_nbytes: int) -> StoredIndex | None:

@@ -145,8 +145,6 @@ def _checksum(data: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-# ---------------------------------------------------------------- which shards of a job are finished
-#
 # `Ledger`: the finished shards of one worker, appended to a file of its own. `read_ledgers`: those of all workers.
 #
 # A ledger lies beside the plan and not in the new hierarchy. Each line ends with its checksum, so that a line of which only

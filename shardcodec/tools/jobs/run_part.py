@@ -32,9 +32,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- run one part of a plan
-
-
 @checked
 def run_part(
     file: str | os.PathLike[str],
@@ -108,8 +105,6 @@ def run_part(
     return run_report(plan, options, totals, n_shards, is_complete, n_damaged, (), left)
 
 
-# ---------------------------------------------------------------- how far a job is
-#
 # `status`: finished shards of each array and part of a plan, from its ledgers. The new hierarchy is not read.
 
 # Parts that a text names.

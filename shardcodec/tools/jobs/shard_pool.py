@@ -41,8 +41,6 @@ __all__ = [
 ]
 
 
-# ---------------------------------------------------------------- the cluster that runs a job, if the user has chosen one
-#
 # `chosen_cluster`: this process or dask. `open_workers` imports dask, which is optional, at the first use.
 
 
@@ -122,8 +120,6 @@ def _dask() -> ModuleType:
         ) from error
     return dask_workers
 
-
-# ---------------------------------------------------------------- the threads or the workers that work on shards
 
 R = TypeVar("R")
 

@@ -56,9 +56,6 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-# ---------------------------------------------------------------- what a tool does with each shard
-
-
 class ShardTool(Protocol[I_contra, R_co]):
     """Works on the shards of an array that is open.
 
@@ -231,9 +228,6 @@ def is_stored(shard: ShardTarget) -> bool:
     """Return False if this machine sees no file of a shard; True for a store that names its objects everywhere the same."""
     path = shard.array.store.path(shard.key)
     return path is None or os.path.lexists(path)
-
-
-# ---------------------------------------------------------------- a process that runs batches of one task
 
 
 class ShardBatch(NamedTuple):
