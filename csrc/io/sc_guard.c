@@ -165,7 +165,7 @@ open_file(struct sc_guard *guard, const char *folder)
 /* ---- steps ---- */
 
 static int
-fence(const struct sc_guard *guard)
+fence(const struct sc_guard *guard, const char *own)
 {
     struct stat st;
 
@@ -173,7 +173,7 @@ fence(const struct sc_guard *guard)
         return errno == ENOENT ? ESTALE : errno;
     if ((uint64_t)st.st_ino != guard->inode || (uint64_t)st.st_dev != guard->device)
         return ESTALE; /* the folder was removed, and made again by others */
-    return sc_staging_fence(guard->at, guard->shard) ? errno : 0;
+    return sc_staging_fence(guard->at, guard->shard, own) ? errno : 0;
 }
 
 /* Lock the byte, then fence; 0 or an errno. */
@@ -184,7 +184,7 @@ lock_and_fence(struct sc_guard *guard)
 
     if (!sc_file_allows("lock", guard->folder, NULL) || sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK))
         return errno;
-    error = fence(guard);
+    error = fence(guard, NULL);
     if (error)
         sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_UNLCK);
     return error;
@@ -216,17 +216,35 @@ sc_guard_take(struct sc_guard *guard, const char *folder, const char *path)
     return error;
 }
 
+/* True if the shard is still the one that was seen. An inode number alone may be that of a later file. */
+static bool
+is_as_seen(const struct sc_guard *guard, const char *path)
+{
+    const struct sc_file_id *seen = &guard->seen;
+    struct sc_file_id now;
+    struct stat st;
+
+    sc_lock_look_at_folder(path);
+    if (sc_lock_stat_now(AT_FDCWD, path, &st))
+        return errno == ENOENT && !seen->inode;
+    sc_file_id_of(&st, 0, &now);
+    return now.inode == seen->inode && now.device == seen->device && now.nbytes == seen->nbytes &&
+           now.mtime_ns == seen->mtime_ns;
+}
+
 int
-sc_guard_check(const struct sc_guard *guard)
+sc_guard_check(const struct sc_guard *guard, const char *path, const char *own)
 {
     _Alignas(SC_BLOCK_NBYTES) uint8_t block[SC_BLOCK_NBYTES];
     struct stat st;
 
     if (pread(guard->fd, block, sizeof block, 0) != (ssize_t)sizeof block)
         return ESTALE;
-    if (guard->is_direct)
+    if (guard->is_direct && !guard->forgets)
         return 0;
-    return sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK) || sc_lock_stat_now(guard->fd, "", &st) ? ESTALE : 0;
+    if (sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK) || sc_lock_stat_now(guard->fd, "", &st))
+        return ESTALE;
+    return guard->forgets && (fence(guard, own) || !is_as_seen(guard, path)) ? ESTALE : 0;
 }
 
 /* Move the shard into the folder `name`; 0 or an errno. */
@@ -235,7 +253,7 @@ move_into(const struct sc_guard *guard, const char *path, const char *name)
 {
     char to[128];
     struct stat st;
-    int error = sc_guard_check(guard);
+    int error = sc_guard_check(guard, path, name);
 
     snprintf(to, sizeof to, "%s/" SC_STAGING_REMOVED, name);
     if (error)

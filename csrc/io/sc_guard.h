@@ -24,6 +24,12 @@
  * before the end of (2), so before (3), and B starts from A's shard. The step that decides is one call of the server, so there is
  * no moment between a check and its use.
  *
+ * NFS 3 has no lease. A node that is cut off keeps its locks, and other writers wait. But a server that starts again forgets them all,
+ * and tells the clients by a message that may not arrive; and a read does not say for which lock it is. So there step 5 is: lock L again,
+ * fence again but for the own T, and compare P with what step 3 saw. A holder B that has come and gone meanwhile has changed P. One that
+ * has lost its own lock to this one either has prepared T_B, which the second fence removes unless it was renamed before the comparison,
+ * or prepares it later, and then finds in its own step 5 that the lock is taken or P has changed.
+ *
  * The answer to a rename may be lost, and the client sends it again. Then it fails although it was done. So after ENOENT, ESTALE,
  * EIO or EBADF the file that P names is compared with T: inode, size and time of the last write, because the inode of a T that a fence
  * has removed is given to the next file. Success only if they are equal. Otherwise the caller starts again with the lock.
@@ -57,6 +63,7 @@
 #include <sys/stat.h>
 
 #include "base/sc_status.h"
+#include "io/sc_file.h"
 
 /* The mark: mode bits of a shard that is updated under a lock file. */
 #define SC_GUARD_MARK S_ISVTX
@@ -67,6 +74,8 @@ struct sc_guard {
     uint64_t shard; /* number of the shard (sc_file_number()) */
     uint64_t inode, device; /* of the folder */
     bool is_direct; /* reads of fd pass the cache by */
+    bool forgets;   /* no read tells that the lock is lost: NFS 3 */
+    struct sc_file_id seen; /* P at step 3; inode 0: there was none */
     char *folder;
 };
 
@@ -77,8 +86,8 @@ enum sc_status sc_guard_init(void);
  * another process holds the lock; ESTALE: the folder was removed meanwhile. The guard is held only after 0. */
 int sc_guard_take(struct sc_guard *guard, const char *folder, const char *path);
 
-/* Step 5. Return 0, or ESTALE if the lock may be lost. */
-int sc_guard_check(const struct sc_guard *guard);
+/* Step 5. own: the name of T in the folder of the lock file. Return 0, or ESTALE if the lock may be lost. */
+int sc_guard_check(const struct sc_guard *guard, const char *path, const char *own);
 
 /* Steps 4, 5 and 7 of a removal. Return 0, also if nothing has the name, or an errno; ESTALE: the lock may be lost. */
 int sc_guard_remove(const struct sc_guard *guard, const char *path);

@@ -254,8 +254,8 @@ try_guarded(struct sc_lock *lock, const char *path, const char *folder, enum sc_
 }
 
 enum sc_status
-sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder, enum sc_lock_outcome *outcome,
-            struct sc_where *where)
+sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder, bool forgets,
+            enum sc_lock_outcome *outcome, struct sc_where *where)
 {
     enum sc_status status;
 
@@ -266,6 +266,8 @@ sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char
     status = lock->path && lock->name ? SC_OK : SC_NO_MEMORY;
     if (!status && folder)
         status = try_guarded(lock, path, folder, outcome, where);
+    lock->guard.forgets = forgets;
+    lock->guard.seen = lock->fd < 0 ? (struct sc_file_id){ 0 } : lock->id;
     if (!status && *outcome == SC_LOCK_DENIED)
         status = try_shard(lock, path, outcome, where);
     if (lock->fd >= 0 || lock->guard.fd >= 0) {
@@ -305,6 +307,7 @@ sc_lock_remove(const char *path, bool sync, struct sc_where *where)
         errno = error;
         return sc_file_error(where, "rename");
     }
+    lock->guard.seen = (struct sc_file_id){ 0 };
     return sync ? sc_file_sync_folders(path, 0, where) : SC_OK;
 }
 

@@ -56,9 +56,9 @@ enum sc_status sc_lock_init(void);
 /* Try to take the lock of the file at `path`, which is not a symbolic link. It never waits for another holder. name: another path
  * of the file, by which the caller replaces or removes it.
  *
- * folder: NULL, or that of the lock file. Then the lock is held after SC_LOCK_NO_FILE, too. If the lock file may not be used
+ * forgets: the server may forget the lock, and reads do not tell (NFS 3). folder: NULL, or that of the lock file. Then the lock is held after SC_LOCK_NO_FILE, too. If the lock file may not be used
  * (permissions), the shard is locked itself; SC_LOCK_GUARDED if others do not respect that. */
-enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder,
+enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder, bool forgets,
                            enum sc_lock_outcome *outcome, struct sc_where *where);
 
 /* Lock or unlock a byte of an open file; 0, or -1 and errno (EAGAIN: another description holds it). */

@@ -425,7 +425,7 @@ name_guarded(struct sc_newfile *file, struct sc_lock *lock, bool *taken, struct 
     if (!status)
         status = close_named(file, where);
     sc_lock_close_shard(lock);
-    if (!status && (errno = sc_guard_check(&lock->guard)))
+    if (!status && (errno = sc_guard_check(&lock->guard, lock->path, strrchr(file->temp, '/') + 1)))
         status = sc_file_error(where, "pread");
     if (!status) {
         status = sc_newfile_give_name(file, taken, where);
@@ -436,6 +436,8 @@ name_guarded(struct sc_newfile *file, struct sc_lock *lock, bool *taken, struct 
                 *taken = false;
         }
     }
+    if (!status && !(taken && *taken))
+        lock->guard.seen = made;
     if (status == SC_IO && sc_guard_explains(where->sys_errno)) {
         lock->has_failed = true;
         where->sys_errno = ESTALE;

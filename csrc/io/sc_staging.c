@@ -369,7 +369,7 @@ sweep(const char *path)
 }
 
 int
-sc_staging_fence(int at, uint64_t shard)
+sc_staging_fence(int at, uint64_t shard, const char *own)
 {
     int fd = fcntl(at, F_DUPFD_CLOEXEC, 0), error = 0; /* to open the folder again would be a request */
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
@@ -383,8 +383,9 @@ sc_staging_fence(int at, uint64_t shard)
     }
     rewinddir(folder); /* the place in the list is that of `at` */
     while ((errno = 0, d = readdir(folder))) {
-        if (parse_name(d->d_name, &found, &writer) && found == shard && sc_staging_remove(at, d->d_name) &&
-            errno != ENOENT)
+        if (!parse_name(d->d_name, &found, &writer) || found != shard || (own && strcmp(d->d_name, own) == 0))
+            continue;
+        if (sc_staging_remove(at, d->d_name) && errno != ENOENT)
             error = errno;
     }
     if (errno)

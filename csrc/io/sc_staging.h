@@ -46,8 +46,8 @@ char *sc_staging_name(const char *folder, uint64_t shard);
 int sc_staging_remove(int at, const char *name);
 
 /* Remove the temporary names of a shard from a folder, which is open as `at`: those of writers that have lost the lock which the
- * caller holds. Return 0, or -1 and errno if a name may still be there. */
-int sc_staging_fence(int at, uint64_t shard);
+ * caller holds. own: the name of the caller, which stays; NULL: none. Return 0, or -1 and errno if a name may still be there. */
+int sc_staging_fence(int at, uint64_t shard, const char *own);
 
 /* Remove the temporary names of dead writers from a folder of shards, where names are made if there is no staging
  * folder. The folder may hold many files, so each process does this once. */

@@ -44,8 +44,8 @@ cdef extern from "io/sc_lock.h" nogil:
         uint64_t mount_id
 
     sc_status sc_lock_init()
-    sc_status sc_lock_try(sc_lock *lock, const char *path, const char *name, const char *folder, sc_lock_outcome *outcome,
-                          sc_where *where)
+    sc_status sc_lock_try(sc_lock *lock, const char *path, const char *name, const char *folder, bint forgets,
+                          sc_lock_outcome *outcome, sc_where *where)
     void sc_lock_release(sc_lock *lock, bint keeps)
     c_bool sc_lock_looks_anew()
     int sc_lock_look_at_folder(const char *path)

@@ -29,6 +29,7 @@ from ..statistics import stats
 __all__ = [
     "CLUSTER",
     "LEASED_TYPES",
+    "NFS_3",
     "NODE",
     "NONE",
     "UNKNOWN",
@@ -40,6 +41,7 @@ __all__ = [
     "check_absent",
     "check_held",
     "check_not_lockable",
+    "forgets_locks",
     "is_local",
     "is_on_this_machine",
     "is_prompt",
@@ -66,7 +68,8 @@ DISK_TYPES = LOCAL_TYPES | {"apfs", "exfat", "fuseblk", "nilfs2", "ntfs3", "ramf
 
 # File systems where a lock ends without a word when its node is cut off for longer than its lease, and where a name may be cached: they
 # have a lock file and a fence (csrc/io/sc_guard.h). Others are added when they have been tried.
-LEASED_TYPES = frozenset({"nfs", "nfs4"})
+NFS_3 = "nfs"  # the kernel's name for versions 2 and 3
+LEASED_TYPES = frozenset({NFS_3, "nfs4"})
 
 # Cost of a call in seconds that is assumed until calls have been timed: FUSE has an unknown server behind it.
 LOCAL_SECONDS, FUSE_SECONDS, REMOTE_SECONDS = 2e-6, 100e-6, 500e-6
@@ -271,24 +274,30 @@ def is_prompt(path: str) -> bool:
                 return seed_latency(fd) in LOCAL_TYPES
 
 
+def forgets_locks(folder: str) -> bool:
+    """Return True if a lock in a folder can be lost without an error of later reads: that of NFS 3 is forgotten with its server."""
+    return loses_locks(folder) == NFS_3
+
+
 @functools.lru_cache(maxsize=1024)
-def loses_locks(folder: str) -> bool:
-    """Return True if a lock in a folder, which need not exist yet, can be lost while its holder works.
+def loses_locks(folder: str) -> str:
+    """Return the name of the file system if a lock in a folder, which need not exist yet, can be lost; else an empty text.
 
     A folder is looked at only on a machine that has a mount of such a kind: there, each may lead to it.
     """
     if not mounts.may_reach(LEASED_TYPES):
-        return False
+        return ""
     while True:
         try:
             opened = Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             folder, below = os.path.dirname(folder), folder
             if folder == below:
-                return False
+                return ""
         else:
             with opened as fd:
-                return name_of(fd) in LEASED_TYPES
+                name = name_of(fd)
+                return name if name in LEASED_TYPES else ""
 
 
 def call_seconds(path: str) -> float:
@@ -602,8 +611,9 @@ def _not_lockable(path: str, why: str, refusal: int) -> MountScope:
         reason = f"a lock is refused with {code}, as by a security module or a sandbox"
     elif refusal == errno.ENOLCK and mount is not None and mount.file_system.startswith("nfs"):
         reason = (
-            "the kernel answers ENOLCK: NFS 3 locks through a service of its own; start rpc.statd on this node and on the server "
-            "(systemctl start rpc-statd), or mount NFS 4, or nolock for one node"
+            "the kernel answers ENOLCK: NFS 3 locks through services of its own, lockd in the kernel and rpc.statd; start rpc.statd on this "
+            "node and on the server (systemctl start rpc-statd), let firewalls pass both (`rpcinfo -p SERVER` must list nlockmgr and "
+            "status), or mount NFS 4, or nolock for one node"
         )
     else:
         reason = f"a lock is answered with {code}"

@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import native
+from .. import mounts, native
 from ..errors import LockError
 from ..options import Options
 from . import absent, file_systems
@@ -333,7 +333,8 @@ class FileLocks:
         """Try to take a lock, that of the lock file where locks can be lost; return the outcome and the seconds."""
         begin = time.perf_counter()
         is_leased = not self._prompt and file_systems.loses_locks(os.path.dirname(path))
-        outcome: str = lock.try_acquire(path, name, lock_folder(path) if is_leased else None)
+        place = (lock_folder(path), file_systems.forgets_locks(os.path.dirname(path))) if is_leased else ()
+        outcome: str = lock.try_acquire(path, name, *place)
         if outcome == "guarded" and not is_leased:
             outcome = lock.try_acquire(path, name, lock_folder(path))
         if outcome == "no file" and is_leased and (doubt := absent.doubt([path])) is not None:
@@ -598,22 +599,28 @@ def _holders(path: str) -> list[tuple[int, str]]:
     """Return (pid, command) of the processes of this machine that lock a file, as far as /proc permits to see them."""
     holders = []
     try:
-        file = os.stat(path)
+        with mounts.Descriptor(path, getattr(os, "O_PATH", os.O_RDONLY)) as fd:
+            file, mount = OpenFile.seen(fd), mounts.descriptor_info(fd).mount_number
     except OSError:
         return []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if any(_is_lock_on(process, fd.name, file) for fd in (process / "fd").iterdir()):
+            if any(_is_lock_on(process, fd.name, file, mount) for fd in (process / "fd").iterdir()):
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 holders.append((int(process.name), command.strip()[:200]))
     return sorted(holders)
 
 
-def _is_lock_on(process: Path, fd: str, file: os.stat_result) -> bool:
+def _is_lock_on(process: Path, fd: str, file: OpenFile, mount: str | None) -> bool:
+    """Return True if an open file of a process is this one, and locked. One of another mount is not asked: its server may be gone."""
     try:
-        there = (process / "fd" / fd).stat()
-        if (there.st_dev, there.st_ino) != (file.st_dev, file.st_ino):
+        info = (process / "fdinfo" / fd).read_text()
+        if "OFDLCK" not in info:
             return False
-        return "OFDLCK" in (process / "fdinfo" / fd).read_text()
+        if mount is not None and f"mnt_id:\t{mount}\n" in info:
+            there = (process / "fd" / fd).stat()
+            return (there.st_dev, there.st_ino) == (file.device, file.inode)
+        # the kernel's numbers of a locked file: another container may have the same file on a mount of its own
+        return f" {os.major(file.device):02x}:{os.minor(file.device):02x}:{file.inode} " in info
     except OSError:
         return False

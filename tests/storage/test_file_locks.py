@@ -107,6 +107,31 @@ def test_locks_leave_no_files(tmp_path: Path) -> None:
 # ---- other processes
 
 
+def test_files_of_other_mounts_are_not_asked_who_locks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer on NFS that gave up waiting for a lock hung: another process had a file open on a mount whose server did not answer."""
+    array = create(tmp_path)
+    array[:] = 1
+    real = Path.stat
+
+    def stat(path: Path) -> os.stat_result:
+        there = os.readlink(path) if path.parent.name == "fd" else ""
+        if there.startswith("/dev/shm/"):
+            raise AssertionError(f"the server of {there} does not answer")
+        return real(path)
+
+    with (
+        tempfile.NamedTemporaryFile(dir="/dev/shm") as elsewhere,
+        holder(elsewhere.name),
+        holder(str(shard_path(array))) as pid,
+    ):
+        monkeypatch.setattr(Path, "stat", stat)
+        with shardcodec.options(lock_timeout=0), pytest.raises(LockError) as caught:
+            array[0, 0] = 2
+    assert [number for number, _ in caught.value.holders] == [pid]
+
+
 def test_lock_error_names_the_holding_process(tmp_path: Path) -> None:
     array = create(tmp_path)
     array[:] = 1

@@ -142,6 +142,44 @@ def test_shard_that_a_late_request_has_moved_away_gets_its_name_again(shard: str
     lock.release()
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("removes", [False, True])
+def test_lock_that_the_server_has_forgotten_is_noticed_by_a_changed_shard(
+    shard: str, is_new: bool, removes: bool
+) -> None:
+    """A server of NFS 3 that starts again forgets its locks, and reads go on: the update of the next holder was overwritten."""
+    if is_new:
+        os.unlink(shard)
+    lock = _native.FileLock()
+    lock.try_acquire(shard, shard, lock_folder(shard), True)
+    file = _native.NewFile(shard)
+    Path(f"{shard}.next").write_bytes(b"next")
+    os.replace(f"{shard}.next", shard)
+    with pytest.raises(OSError) as raised:
+        _native.remove_file(shard) if removes else file.commit(only_new=is_new)
+    assert raised.value.errno == errno.ESTALE
+    lock.release()
+    assert Path(shard).read_bytes() == b"next"
+
+
+def test_lock_that_is_taken_again_fences_again(shard: str) -> None:
+    """The file of a later holder that has lost its own lock is removed before the shard is compared; the own file stays."""
+    lock = _native.FileLock()
+    lock.try_acquire(shard, shard, lock_folder(shard), True)
+    file = _native.NewFile(shard)
+    file.write(b"own", 0)
+    (mine,) = temporary_names(shard)
+    later = Path(lock_folder(shard), mine[:-1] + ("0" if mine[-1] != "0" else "1"))
+    later.write_bytes(b"later")
+    assert file.commit()
+    assert Path(shard).read_bytes() == b"own" and temporary_names(shard) == []
+    file = _native.NewFile(shard)
+    assert file.commit()  # the second one under this lock
+    _native.remove_file(shard)
+    assert not os.path.exists(shard)
+    lock.release()
+
+
 def test_next_holder_fences_the_files_of_this_shard_only(shard: str) -> None:
     lock, _ = guard(shard)
     file = _native.NewFile(shard)

@@ -415,7 +415,7 @@ def test_file_that_cannot_be_locked_is_told_or_refused(
 @pytest.mark.parametrize(
     ("outcome", "refusal", "words"),
     [
-        ("unsupported", errno.ENOLCK, ["ENOLCK", "rpc.statd", "NFS 4"]),
+        ("unsupported", errno.ENOLCK, ["ENOLCK", "lockd", "rpc.statd", "nlockmgr", "NFS 4"]),
         ("unsupported", errno.ENOSYS, ["ENOSYS"]),
         ("denied", errno.EACCES, ["EACCES", "security module"]),
         ("denied", 0, ["opened for writing"]),
