@@ -69,7 +69,7 @@ class Patience:
         self._seconds = seconds
         self._deadline = 0.0
         self._bound = FIRST_PAUSE
-        self._n_attempts = 0
+        self._n_attempts = self._n_found = 0
         self._paths: set[Any] = set()
         self._owed = 0.0
         self._stale: Any = None  # the file of the last ESTALE, until it is looked at
@@ -165,7 +165,9 @@ class Patience:
             time.sleep(self._next_pause())
             return True
         error = absent.doubt(missing)
-        if error is None or (self._n_attempts >= MAX_FOUND and not isinstance(error, ShardFileError)):
+        is_found = error is not None and not isinstance(error, ShardFileError)
+        self._n_found = self._n_found + 1 if is_found else 0
+        if error is None or (self._n_found > MAX_FOUND and os.path.exists(error.filename)):
             return False
         self.wait(error)
         return True

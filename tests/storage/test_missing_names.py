@@ -9,6 +9,7 @@ The folder is on a local file system that is taken for NFS.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,28 @@ def test_reader_waits_while_a_shard_is_replaced(
     thread.start()
     READERS[reader](array, path)
     thread.join()
+
+
+@pytest.mark.parametrize("reader", ["zarr", "handle", "attach"])
+def test_shard_that_gets_its_name_before_its_folder_is_listed_is_read(
+    array: Any, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader on NFS 3 had waited for 1.9 s and read the fill value: the shard, which the last attempt had not found, was in the list."""
+    monkeypatch.setattr(absent, "SECONDS", 20.0)
+    path = shard_path(array)
+    path.rename(path.with_name(SILLY))
+    real, n_lists = absent._list, 0
+
+    def listed(folder: str) -> set[str]:
+        nonlocal n_lists
+        n_lists += 1
+        if n_lists == 6:
+            shutil.copy(path.with_name(SILLY), path)
+        return real(folder)
+
+    monkeypatch.setattr(absent, "_list", listed)
+    assert np.all(READERS[reader](array, path) == 1)
+    assert n_lists == 6
 
 
 def test_writer_does_not_make_a_new_shard_beside_the_old_one(array: Any) -> None:
