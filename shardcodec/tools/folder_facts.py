@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from ..storage.file_systems import (
     CLUSTER,
     LEASED_TYPES,
     LOCAL_TYPES,
+    NFS_3,
     NODE,
     NONE,
     MountScope,
@@ -21,6 +23,7 @@ from ..storage.file_systems import (
     lease_seconds,
     strategies_at,
 )
+from ..storage.undo_journal import is_old_name
 from .doctor_report import Check, Status
 
 __all__ = ["check_folder"]
@@ -29,6 +32,9 @@ __all__ = ["check_folder"]
 LOW, VERY_LOW = 0.1, 0.02
 # Difference of clocks in seconds from which times of files mislead: the granularity that the file states allow for.
 CLOCK_SECONDS = 2.0
+
+# Folders that are listed to find names .nfs...; each is a request or more.
+MOST_FOLDERS = 1000
 
 # Why a strategy is not used on a file system.
 WHY_NOT_APPEND = "appends are used only on {used}, where they were tested with kills and power cuts: a shard is replaced instead"
@@ -61,6 +67,8 @@ def check_folder(folder: str, *, probe: bool) -> Iterator[Check]:
         yield failed
     yield _file_system(folder, known)
     yield _locks(known)
+    if _is_leased(known):
+        yield _old_names(folder)
     yield _strategies(folder)
     yield _clock(known, is_probed=probe and is_writable and failed is None)
     yield from _space(folder)
@@ -118,13 +126,10 @@ def _locks(known: MountScope) -> Check:
     details = {"scope": known.scope, "reason": known.reason}
     if known.scope == CLUSTER:
         text = f"locks reach writers on other nodes ({known.reason})"
-        if known.mount is not None and known.mount.file_system in LEASED_TYPES:
+        if known.mount is not None and _is_leased(known):
             lease = lease_seconds(known.mount)
             details["lease"] = "unknown" if lease is None else str(lease)
-            text += (
-                f"; a node that is cut off from the server for longer than its lease ({'90 s by default' if lease is None else f'{lease} s'}) "
-                "loses them, and its update begins again. Shards are replaced there, never changed in place"
-            )
+            text += f"; {_lost_locks(known.mount.file_system, lease)}. Shards are replaced there, never changed in place"
         return Check("locks", Status.OK, text, None, details)
     if known.scope == NODE and is_on_this_machine(known.mount):
         return Check(
@@ -140,6 +145,45 @@ def _locks(known: MountScope) -> Check:
     text = f"it cannot be told how far locks reach ({known.reason})"
     advice = "Let only one node write each shard; locking='cluster' refuses to write here (docs/cluster.md)."
     return Check("locks", Status.NOTE, text, advice, details)
+
+
+def _lost_locks(file_system: str, lease: int | None) -> str:
+    if file_system == NFS_3:
+        return (
+            "NFS 3 has no lease: a node that is cut off from the server, or dies, keeps its locks until it is back, and writers on other "
+            "nodes get LockError after lock_timeout. Locks are lost if the server starts again and its notice does not reach a node; "
+            "an update begins again then"
+        )
+    return (
+        f"a node that is cut off from the server for longer than its lease ({'90 s by default' if lease is None else f'{lease} s'}) "
+        "loses them, and its update begins again"
+    )
+
+
+def _is_leased(known: MountScope) -> bool:
+    return known.mount is not None and known.mount.file_system in LEASED_TYPES
+
+
+def _old_names(folder: str) -> Check:
+    """Look for files that have only a name which a client of NFS gives to an open file."""
+    found: list[str] = []
+    folders = os.walk(folder)
+    for inside, _, names in itertools.islice(folders, MOST_FOLDERS):
+        found += [f"{inside}/{name}" for name in sorted(names) if is_old_name(name)]
+    is_whole = next(folders, None) is None
+    looked = "" if is_whole else f", in the first {MOST_FOLDERS} folders"
+    details = {"paths": found, "is_whole": is_whole}
+    if not found:
+        return Check(
+            "names", Status.OK, f"no file has only a name .nfs... of an open file{looked}", None, details
+        )
+    shown = ", ".join(repr(path) for path in found[:3]) + (" and others" if len(found) > 3 else "")
+    text = (
+        f"{len(found)} with a name of an open file{looked}: {shown}. Each is an old state that a process still has open, or a shard "
+        "without another name, if a machine has died while it replaced it"
+    )
+    advice = f"`shardcodec verify {folder!r}` finds shards whose name is missing, and `shardcodec repair` gives them their names."
+    return Check("names", Status.NOTE, text, advice, details)
 
 
 def _strategies(folder: str) -> Check:

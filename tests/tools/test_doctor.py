@@ -101,6 +101,7 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
         (MountScope(NFS, CLUSTER, "default of nfs4"), Status.OK, "reach writers on other nodes"),
         (MountScope(DISK, NODE, "one machine"), Status.OK, "all processes of this machine"),
         (MountScope(NFS, CLUSTER, "default of nfs4"), Status.OK, "longer than its lease (90 s by default) loses them"),
+        (MountScope(NFS._replace(file_system="nfs"), CLUSTER, "default of nfs"), Status.OK, "NFS 3 has no lease: a node that is cut off"),
         (MountScope(NFS, NODE, "mount option 'nolock'"), Status.PROBLEM, "do not reach writers on other nodes (mount option"),
         (MountScope(NFS, NONE, "no locks"), Status.PROBLEM, "no other process is excluded"),
         (MountScope(None, UNKNOWN, "not shown"), Status.NOTE, "cannot be told"),
@@ -110,6 +111,24 @@ def test_locks(known: MountScope, status: Status, text: str) -> None:
     found = facts._locks(known)
     assert found.status is status and text in found.text
     assert (found.advice is None) == (status is Status.OK)
+
+
+def test_files_that_have_only_a_name_of_nfs_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_systems, "scope_at", lambda folder, probe: MountScope(NFS, CLUSTER, ""))
+    shards = tmp_path / "a/c/0"
+    shards.mkdir(parents=True)
+    (shards / "0").touch()
+    found = by_name(doctor(tmp_path))["names"]
+    assert found.status is Status.OK and found.details == {"paths": [], "is_whole": True}
+    (old := shards / ".nfs000000000000000c00000001").touch()
+    found = by_name(doctor(tmp_path))["names"]
+    assert found.status is Status.NOTE and found.details["paths"] == [str(old)]
+    assert repr(str(old)) in found.text and "verify" in str(found.advice)
+    monkeypatch.setattr(facts, "MOST_FOLDERS", 2)
+    found = by_name(doctor(tmp_path))["names"]
+    assert not found.details["is_whole"] and "first 2 folders" in found.text
 
 
 @pytest.mark.parametrize(
