@@ -28,8 +28,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from kernel.directed import N_ARRAYS, ROUNDS, Round
+
 LEASE_SECONDS = 10  # the shortest that the server has
 PATIENCE = 60.0
+# Node b waits for a lock until the lease of node a has ended. NFS 3 has no lease: it waits until it gives up.
+LOCK_SECONDS, LOCK_SECONDS_3 = 40.0, 25.0
 N_LAST = 12  # of the calls of an update: those around its rename
 SERVED = "/run/srv/x"  # on the server's own disk
 OUT = Path("/run/out")
@@ -121,11 +126,16 @@ class Node:
         self.tell(what, **arguments)
         return self.answer()
 
-    def die(self, folder: str) -> None:
-        """Kill all that the machine has, while its network is cut; the server is not told."""
+    def end(self) -> None:
+        """Kill the process."""
         assert self._process is not None
         # it may be the child of a shell; it would go on, and read the empty folder below the mount
         os.killpg(self._process.pid, signal.SIGKILL)
+
+    def die(self, folder: str) -> None:
+        """Kill all that the machine has, while its network is cut; the server is not told."""
+        assert self._process is not None
+        self.end()
         sh(f"umount -f -l /host{folder}", check=False)
         self._process.wait()
 
@@ -146,8 +156,12 @@ class Node:
         sh(f"tc qdisc replace dev v{self.name} root netem delay {ms}ms")
 
 
-def restart_server() -> None:
-    sh("rpc.nfsd 0; sleep 0.5;" + START)
+def restart_server(*, notifies: bool = True) -> None:
+    """Restart the server. notifies: tell the clients of NFS 3, which then lock again what they had locked; NFS 4 needs no notice."""
+    # its lock daemon, which the nodes share with it, goes on, so it is told to forget the locks of NFS 3
+    sh("echo /host/run/srv >/proc/fs/nfsd/unlock_filesystem; rpc.nfsd 0; sleep 0.5;" + START)
+    if notifies:
+        sh("sm-notify -f -d >/run/notify 2>&1 &", check=False)
 
 
 # ---- rounds
@@ -208,37 +222,54 @@ class Lab:
         for node, folder in folders.items():
             node.mount(mount["version"], mount["options"], folder)
             node.delay(0)
-        if not self._calls:
-            self._calls = self.b.ask("measure", folder=f"{folders[self.b]}/measured")
-        for open_files in (0, 1):
-            told = self.b.ask(
-                "requests", folder=f"{folders[self.b]}/requests{number}", n=20, open_files=open_files
-            )
-            what = f"requests per update, {mount['name']}, open_files={open_files}"
-            told.pop("DELEGRETURN", 0)  # what the server lends is its own choice
-            self.counts[what] = sum(told.values())
-            print(f"{what}: {self.counts[what]:g} {told}", flush=True)
+            node.ask("choose", locking="cluster", lock_seconds=self._lock_seconds)
         self._export(mount["export"])
-        # by a client, so that the lock file and the array have one owner, also where the server maps users
-        self.b.ask("make", folder=f"{folders[self.b]}/{name}", n=len(self._calls))
+        if not ROUNDS.keys() >= set(kinds):
+            self._prepare(mount["name"], f"{folders[self.b]}/{name}", f"{folders[self.b]}/requests{number}")
         for round_ in range(len(kinds)):
             kind = kinds[round_]
             if self.is_over and round_:
                 break
             for node in folders:
                 node.delay(mount["delay"])
+            if kind in ROUNDS:
+                self._directed(kind, name, folders)
+                continue
             watch = Watch([f"{at_server}/x{i}/a/c/0/0" for i in range(len(self._calls))])
             watch.start()
             told = self._round(kind, name, folders, number * 100 + round_)
             n_missing = watch.end()
+            self.b.ask("last", folder=at_server)
             self.counts["names missing while held open" if self._is_held else "names missing"] += n_missing
             print(
                 f"{mount['name']}, {mount['delay']} ms, {kind}: {told}; {n_missing} names missing", flush=True
             )
-        self.b.ask("last", folder=at_server)
         for node, folder in folders.items():
             node.ask("close")
             sh(f"umount -f -l /host{folder}", check=False)
+            if (
+                mount["options"] == "nolock"
+            ):  # its process remembers that, and the kernel may use the numbers of the mount again
+                node.end()
+                node.start()
+                node.answer()
+
+    @property
+    def _lock_seconds(self) -> float:
+        return LOCK_SECONDS_3 if self.mounted["version"] == "3" else LOCK_SECONDS
+
+    def _prepare(self, mount: str, arrays: str, measured: str) -> None:
+        """Count the calls and the requests of an update, and make an array for each call."""
+        if not self._calls:
+            self._calls = self.b.ask("measure", folder=f"{measured}/calls")
+        for open_files in (0, 1):
+            told = self.b.ask("requests", folder=f"{measured}/{open_files}", n=20, open_files=open_files)
+            what = f"requests per update, {mount}, open_files={open_files}"
+            told.pop("DELEGRETURN", 0)  # what the server lends is its own choice
+            self.counts[what] = sum(told.values())
+            print(f"{what}: {self.counts[what]:g} {told}", flush=True)
+        # by a client, so that the lock file and the array have one owner, also where the server maps users
+        self.b.ask("make", folder=arrays, n=len(self._calls))
 
     def _export(self, option: str) -> None:
         sh("exportfs -ua; " + EXPORT % option)
@@ -281,8 +312,6 @@ class Lab:
         self._come_back(kind, folders)
         by_a = ""
         if kind == "dies":
-            a.start()
-            a.answer()
             a.ask(
                 "open",
                 folder=f"{folders[a]}/{name}",
@@ -297,12 +326,54 @@ class Lab:
             self._updated(node, chunk)
         return f"a: {by_a}; b: {by_b}"
 
+    def _directed(self, kind: str, name: str, folders: dict[Node, str]) -> None:
+        """Run a round of exact steps, with arrays of its own."""
+        of_kind = f"{name}-{kind}"
+        sh(
+            f"mkdir -p /host{SERVED}/{of_kind} && chmod 777 /host{SERVED}/{of_kind} && mkdir -p /run/records/{of_kind}"
+        )
+        ours = [f"{folder}/{of_kind}" for folder in folders.values()]
+        self.a.ask("make", folder=ours[0], n=N_ARRAYS)  # so node b does not know the names
+        shards = [f"{SERVED}/{of_kind}/x{i}/a/c/0/0" for i in range(N_ARRAYS)]
+        folder = folders[self.a]
+        round_ = Round(
+            (self.a, self.b),
+            (ours[0], ours[1]),
+            shards,
+            f"/run/records/{of_kind}",
+            restart_server,
+            has_lease=self.mounted["version"] != "3",
+            die=lambda: self.a.die(folder),
+            revive=lambda: self._revive(folder),
+        )
+        ROUNDS[kind](round_)
+        self.b.ask("last", folder=f"{SERVED}/{of_kind}")
+        for node in folders:
+            node.ask("close")
+        self.counts[f"rounds of {kind}"] += 1
+        for wrong in round_.wrong:
+            self.counts[f"wrong in {kind}, {self.mounted['name']}: {wrong}"] += 1
+        print(
+            f"{self.mounted['name']}, {kind}: {'; '.join(round_.told)}",
+            *round_.wrong,
+            sep="\n    ",
+            flush=True,
+        )
+
+    def _revive(self, folder: str) -> None:
+        """Start the machine of node a again."""
+        self.a.join()
+        self.a.mount(self.mounted["version"], self.mounted["options"], folder)
+        self.a.start()
+        self.a.answer()
+        self.a.ask("choose", locking="cluster", lock_seconds=self._lock_seconds)
+
     def _come_back(self, kind: str, folders: dict[Node, str]) -> None:
         if kind == "restart":
             return
         self.a.join()
         if kind == "dies":
-            self.a.mount(self.mounted["version"], self.mounted["options"], folders[self.a])
+            self._revive(folders[self.a])
         time.sleep(1.0)
 
     mounted: dict[str, Any]
@@ -334,7 +405,7 @@ def main() -> None:
             break
         lab.mounted = mount
         lab.run_mount(number, mount, mount["kinds"])
-        sh(f"cp -r /run/records/m{number} /run/out/records/")
+        sh(f"cp -r /run/records/m{number} /run/records/m{number}-* /run/out/records/", check=False)
         (OUT / "counts.json").write_text(json.dumps(lab.counts))
 
 

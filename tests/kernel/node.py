@@ -12,6 +12,7 @@ import random
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ from faults.histories import Recorder  # noqa: E402
 from faults.history_actors import Site, make_array  # noqa: E402
 
 import shardcodec  # noqa: E402
+import shardcodec.tools  # noqa: E402
 
-LOCK_SECONDS = 40.0
 N_MORE_CALLS = 4  # of the first update of a process
-OPTIONS: dict[str, Any] = {"threads": 1, "lock_timeout": LOCK_SECONDS, "locking": "cluster"}
+OPTIONS: dict[str, Any] = {"threads": 1, "lock_timeout": 40.0, "locking": "cluster"}
 
 told: set[str] = set()  # the errors that have been printed
+warned: list[warnings.WarningMessage] = []
 
 stops = ctypes.CDLL(None)
 stops.stops_call.restype = ctypes.c_char_p
@@ -55,23 +57,36 @@ def requests_of(folder: str) -> Counter[str]:
     return counts
 
 
+def waits() -> Counter[str]:
+    """Return the functions of the kernel in which the threads of this process wait."""
+    stacks: Counter[str] = Counter()
+    for task in Path("/proc/self/task").iterdir():
+        lines = (task / "stack").read_text().splitlines()
+        stacks[" < ".join(line.split()[1].partition("+")[0] for line in lines[2:16])] += 1
+    return stacks
+
+
 class Update(threading.Thread):
     """One update of an inner chunk, in a thread."""
 
-    def __init__(self, own: Array, chunk: int, stop: int | None) -> None:
+    def __init__(self, own: Array, chunk: int, stop: int | str | None) -> None:
         super().__init__(daemon=True)
-        self.own, self._chunk, self.stop = own, chunk, stop
+        self.own, self._chunk, self._until = own, chunk, stop
         self.error = ""
         self.where = ""  # the call before which it was stopped
-        if stop is not None:
-            stops.stops_begin(own.number, stop)
 
     def wait_for_stop(self) -> None:
         while self.is_alive() and not stops.stops_is_stopped(self.own.number):
             time.sleep(0.01)
-        self.where = stops.stops_call(self.own.number, self.stop).decode() if self.is_alive() else "end"
+        n = stops.stops_count(self.own.number)
+        self.where = stops.stops_call(self.own.number, n).decode() if self.is_alive() else "end"
 
     def run(self) -> None:
+        if isinstance(self._until, str):
+            name, _, n = self._until.partition(" ")
+            stops.stops_begin_before(self.own.number, name.encode(), int(n or 1))
+        elif self._until is not None:
+            stops.stops_begin(self.own.number, self._until)
         value = self.own.recorder.begin([self._chunk])
         try:
             with shardcodec.options(**OPTIONS):
@@ -159,10 +174,20 @@ class Process:
                 site.folders[0].mkdir(parents=True)
                 make_array(site)
 
-    def open(self, folder: str, n: int, records: str, actor: int) -> None:
-        """Open the arrays, read them, so that names are known, and let a thread read them again and again."""
+    def choose(self, locking: str, lock_seconds: float) -> None:
+        """Choose the options of updates."""
+        OPTIONS.update(locking=locking, lock_timeout=lock_seconds)
+
+    def warned(self) -> list[str]:
+        """Return the kinds of warnings until now."""
+        return sorted({warning.category.__name__ for warning in warned})
+
+    def open(self, folder: str, n: int, records: str, actor: int, *, reads: bool = True) -> None:
+        """Open the arrays; with `reads` read them, so that names are known, and let a thread read them again and again."""
         self.close()
         self._arrays = [Array(folder, number, records, actor + 2 * number) for number in range(n)]
+        if not reads:
+            return
         for array in self._arrays:
             array.read(self._errors)
         self._is_closed = False
@@ -174,13 +199,26 @@ class Process:
             random.choice(arrays).read(self._errors)
             time.sleep(0.01)
 
+    def read(self) -> dict[str, int]:
+        """Read each array once, all at the same time; return the errors."""
+        errors: Counter[str] = Counter()
+        readers = [threading.Thread(target=array.read, args=(errors,)) for array in self._arrays]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        return errors
+
     def hold(self) -> None:
         """Open the file of each shard, as a copy or a backup does, until the arrays are closed."""
         for array in self._arrays:
             self._held.append(os.open(array.site.folders[0] / "a/c/0/0", os.O_RDONLY))
 
-    def update(self, chunk: int, stops: list[int] | None) -> None:
-        """Begin to update an inner chunk of each array; answer when each update has stopped or ended."""
+    def update(self, chunk: int, stops: list[int] | list[str] | None) -> None:
+        """Begin to update an inner chunk of each array; answer when each update has stopped or ended.
+
+        stops: for each array the number of a call, or the first letters of its name and how many there are until then.
+        """
         if stops is None:
             self._updates = [Update(array, chunk, None) for array in self._arrays]
         else:
@@ -197,16 +235,32 @@ class Process:
         for array in self._arrays:
             stops.stops_end(array.number)
 
+    def go_until(self, call: str, seconds: float) -> None:
+        """Let the updates go on until their next call whose name begins so; wait for that no longer than some seconds."""
+        for array in self._arrays:
+            stops.stops_go_until(array.number, call.encode())
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not all(stops.stops_is_stopped(own.number) for own in self._arrays):
+            time.sleep(0.01)
+
     def join(self, seconds: float) -> dict[str, Any]:
         """Wait for the updates; return how many were acknowledged, and the errors."""
         end = time.monotonic() + seconds
         for one in self._updates:
             one.join(max(0.0, end - time.monotonic()))
+        if any(one.is_alive() for one in self._updates):
+            print("  threads that hang:", *sorted(waits().items()), file=sys.stderr, flush=True)
         outcomes = [
             (one.where, one.error or ("hangs" if one.is_alive() else "acknowledged")) for one in self._updates
         ]
         errors, self._errors = self._errors, Counter()
         return {"outcomes": outcomes, "errors": errors}
+
+    def repair(self) -> None:
+        """Run `repair` on each array, in place."""
+        for array in self._arrays:
+            folder = array.site.folders[0]
+            shardcodec.tools.repair(folder / "a", backup=folder / "backup")
 
     def close(self) -> None:
         self._is_closed = True
@@ -228,6 +282,7 @@ class Process:
 
 def main() -> None:
     process = Process()
+    warnings.showwarning = lambda *of: warned.append(warnings.WarningMessage(*of))
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         what, arguments = json.loads(line)

@@ -23,10 +23,14 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 from faults.histories import ERASED, WRITE, Rules, check_records, load  # noqa: E402
+from kernel.directed import ROUNDS  # noqa: E402
 from kernel.machine import Missing, compiled, run_in_kernel  # noqa: E402
 
 BUILD = TESTS.parent / "build"
 KINDS = ("none", "after", "within", "held", "answer", "restart", "dies")
+DIRECTED = tuple(kind for kind in ROUNDS if kind != "refused")
+# A mount whose locks do not reach other nodes promises nothing to them: no other round says anything there.
+KINDS_OF = {"3-nolock": ["refused"]}
 START_SECONDS = 300.0  # to boot, to import, and to end the last round
 
 # The client of a default mount may know a name for a minute (acdirmax), and the state of a file.
@@ -40,6 +44,7 @@ MOUNTS: dict[str, tuple[str, str, str]] = {
     "4.1": ("4.1", "", "no_root_squash"),
     "4.0": ("4.0", "", "no_root_squash"),
     "3": ("3", "", "no_root_squash"),
+    "3-nolock": ("3", "nolock", "no_root_squash"),
     "4.2-noac": ("4.2", "noac", "no_root_squash"),
     "4.2-soft": ("4.2", "soft,timeo=50,retrans=2", "no_root_squash"),
     "4.2-squash": ("4.2", "", "root_squash"),
@@ -54,14 +59,16 @@ MOST_REQUESTS = {
 
 
 def plan(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the mounts in their order, each with a delay and the kinds of its rounds."""
+    """Return the mounts in their order, each with a delay and the kinds of its rounds. The first mount depends on the seed."""
     mounts = []
+    names = [*MOUNTS]
+    names = given.only or names[given.seed % len(names) :] + names[: given.seed % len(names)]
     for turn in range(100):
-        for number, name in enumerate(given.only or MOUNTS):
+        for number, name in enumerate(names):
             version, options, export = MOUNTS[name]
             delay = DELAYS[(number + turn) % 3] if given.delay is None else given.delay
             mount = {"name": name, "version": version, "options": options, "export": export}
-            mounts.append(mount | {"delay": delay, "kinds": given.kinds})
+            mounts.append(mount | {"delay": delay, "kinds": KINDS_OF.get(name, given.kinds)})
     return mounts
 
 
@@ -92,13 +99,15 @@ def main() -> int:
     parser.add_argument(
         "--kinds",
         nargs="+",
-        choices=KINDS,
+        choices=(*KINDS, *DIRECTED, "directed"),
         default=list(KINDS),
         metavar="KIND",
-        help="of " + ", ".join(KINDS),
+        help=f"of {', '.join(KINDS + DIRECTED)}; directed: those of kernel/directed.py",
     )
     parser.add_argument("--delay", type=float, help="milliseconds of a round trip")
     given = parser.parse_args()
+    if "directed" in given.kinds:
+        given.kinds = [*(kind for kind in given.kinds if kind != "directed"), *DIRECTED]
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="kernel") as name:
         folder = Path(name)
@@ -123,6 +132,7 @@ def main() -> int:
     wrong += [
         f"{what}: {told[what]}, at most {most}" for what, most in MOST_REQUESTS.items() if told[what] > most
     ]
+    wrong += [f"{what}, {n} times" for what, n in told.items() if what.startswith("wrong in ")]
     print(*wrong[:10], sep="\n")
     n_missing = counts["missing"] + told["names missing"]  # not those for which a reader waits
     n_errors = sum(n for what, n in told.items() if what.startswith("error"))

@@ -22,13 +22,15 @@
 #define MAX_FD 4096
 #define MAX_CALLS 256
 
-/* at: the call to stop before, from 1; 0: none. */
+/* at: the call to stop before, from 1; 0: none. before: or how the name of this call begins, and how many of these go before. */
 static struct update {
-    _Atomic int n_calls, at, is_stopped, is_counted;
+    _Atomic int n_calls, at, is_stopped, is_counted, n_before;
+    const char *_Atomic before;
     const char *calls[MAX_CALLS];
 } updates[MAX_UPDATES];
 
 static _Atomic short update_of_fd[MAX_FD]; /* its number plus one */
+static _Thread_local int own = -1;         /* the update of this thread; readers of its array do not count and are not stopped */
 
 #define REAL(name)                                             \
     ({                                                         \
@@ -40,21 +42,41 @@ static _Atomic short update_of_fd[MAX_FD]; /* its number plus one */
 
 /* ---- for the test ---- */
 
-/* Count the calls of an update from here on, and stop it before one of them. */
+/* Count the calls of an update by this thread from here on, and stop it before one of them. */
 void
 stops_begin(int number, int at)
 {
     struct update *update = &updates[number];
 
+    own = number;
     update->n_calls = 0;
     update->at = at;
     update->is_counted = 1;
+}
+
+/* Count the calls of an update by this thread from here on, and stop it before the n-th one whose name begins so. */
+void
+stops_begin_before(int number, const char *call, int n)
+{
+    updates[number].n_before = n - 1;
+    updates[number].before = strdup(call); /* one for each update, so it is not freed */
+    stops_begin(number, 0);
+}
+
+/* Let an update that is stopped go on until its next call whose name begins so. */
+void
+stops_go_until(int number, const char *call)
+{
+    updates[number].n_before = 0;
+    updates[number].before = strdup(call);
+    updates[number].at = 0;
 }
 
 /* Let an update go on. */
 void
 stops_end(int number)
 {
+    updates[number].before = NULL;
     updates[number].at = 0;
     updates[number].is_counted = 0;
 }
@@ -105,13 +127,19 @@ static void
 stop(int number, const char *call)
 {
     struct update *update = &updates[number < 0 ? 0 : number];
+    const char *before;
     int n;
 
-    if (number < 0 || !update->is_counted)
+    if (number < 0 || number != own || !update->is_counted)
         return;
+    before = update->before;
     n = ++update->n_calls;
     if (n <= MAX_CALLS)
         update->calls[n - 1] = call;
+    if (before && strncmp(call, before, strlen(before)) == 0 && update->n_before-- == 0) {
+        update->before = NULL;
+        update->at = n;
+    }
     if (n != update->at)
         return;
     update->is_stopped = 1;
