@@ -1,6 +1,6 @@
 # stored_objects.py - which objects of a source exist
 # SPDX-License-Identifier: MIT
-"""Which objects of a source exist."""
+"""`StoredObjects`: the listing of a nearly empty array, so that a conversion costs what is stored, and not the grid."""
 
 from __future__ import annotations
 
