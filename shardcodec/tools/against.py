@@ -205,6 +205,11 @@ class Comparison:
         documents = self._array.document, self._other.document if self._other is not None else {}
         if self.problem is not None:  # the encoding has the fill value
             return
+        if (
+            all(one.get("zarr_format") == 3 for one in documents)
+            and len({_value(one) for one in documents}) == 1
+        ):
+            return  # Python before 3.14 loses the payload of a NaN of float16, so that zarr reads another fill value
         own, other = (_fill_of(reader) for reader in (self._own, self._reference))
         if own is None or other is None:
             if _format(documents[0]) == _format(documents[1]):  # of text, as it is spelt
@@ -614,6 +619,11 @@ def _flat_positions(array: ArrayTarget) -> set[int] | None:
     if not array.store.supports_listing:
         return None
     return {_flat(shard.coords, array.shard_grid) for shard in array.shards() if shard.coords is not None}
+
+
+def _value(document: Mapping[str, Any]) -> str:
+    """Return data type and fill value of a document of Zarr v3 as text."""
+    return json.dumps([document.get("data_type"), document.get("fill_value")], sort_keys=True)
 
 
 def _fill_of(elements: Any) -> bytes | None:
