@@ -39,6 +39,9 @@
  * P is missing and such a name is there, P is linked to it. Until then, and if this process is killed, readers and writers find
  * neither P nor an empty place: storage/absent.py.
  *
+ * Not excluded: the node is cut off between these two requests, a later holder removes T, and the process closes the old file: its
+ * client then removes .nfs<inode of P>, which is the only name of the shard, or, if the first request was sent again, of a later one.
+ *
  * Removal of P: it is renamed to T/shard, where T is a folder that is made in step 4, and then removed there. The fence removes this
  * folder, so a late rename has no target.
  *
