@@ -30,7 +30,7 @@ static struct update {
 } updates[MAX_UPDATES];
 
 static _Atomic short update_of_fd[MAX_FD]; /* its number plus one */
-static _Thread_local int own = -1;         /* the update of this thread; readers of its array do not count and are not stopped */
+static _Thread_local int own = -1;         /* the update of this thread; readers do not count and are not stopped */
 
 #define REAL(name)                                             \
     ({                                                         \
