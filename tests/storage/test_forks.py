@@ -193,17 +193,17 @@ def test_child_computes_a_property_that_another_thread_computed_at_the_fork(
     """Python 3.11 holds a lock of the class while a thread computes a cached property."""
     specs = [shardcodec.ShardSpec((8, 8), (4, 4), "uint16", 0) for _ in range(2)]
     entered, leave = threading.Event(), threading.Event()
-    make = spec_module.ChainSpec
+    assign = spec_module.assign
 
-    def slow(*arguments: Any) -> Any:
+    def slow(spec: Any, **members: Any) -> None:
         entered.set()
         leave.wait()
-        return make(*arguments)
+        assign(spec, **members)
 
-    monkeypatch.setattr(spec_module, "ChainSpec", slow)
+    monkeypatch.setattr(spec_module, "assign", slow)
     thread = threading.Thread(target=lambda: specs[0].chain)
     thread.start()
-    entered.wait()
+    assert entered.wait(60)
     monkeypatch.undo()
     try:
         in_child(lambda: specs[1].chain)
