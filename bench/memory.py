@@ -53,7 +53,7 @@ class Peak:
 
     def stop(self) -> int:
         if self._thread is None:
-            return _status("VmHWM:") - self._base
+            return max(0, _status("VmHWM:") - self._base)  # each thread counts some pages alone for a while
         self._done.set()
         self._thread.join()
         return self._sampled - self._base

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import struct
 from pathlib import Path
@@ -21,7 +20,7 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.access.opened_shard import NativeShard
-from shardcodec.tools import repair, shard_repair, verify
+from shardcodec.tools import repair, shard_repair, shard_repairer, verify
 from shardcodec.tools.repair_report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
@@ -172,17 +171,14 @@ def test_shard_that_cannot_be_read_is_taken_from_the_copy_or_lost(
     for name in ("a.zarr", "copy.zarr"):
         checked(tmp_path / name)[...] = CONTENT
     before = (tmp_path / "a.zarr/c/0/1").read_bytes()
-    module = importlib.import_module(
-        "shardcodec.tools.repair"
-    )  # the package exports the function of this name
-    original = module.open_object
+    original = shard_repairer.open_object
 
     def refusing(store: Any, key: str) -> Any:
         if (store.path(key) or "").endswith("a.zarr/c/0/1"):
             raise OSError(errno.EIO, "Input/output error", key)
         return original(store, key)
 
-    monkeypatch.setattr(module, "open_object", refusing)
+    monkeypatch.setattr(shard_repairer, "open_object", refusing)
     ways: dict[str, dict[str, Any]] = {
         "to": {"to": tmp_path / "b.zarr"},
         "in place": {"backup": tmp_path / "old"},
