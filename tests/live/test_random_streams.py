@@ -29,8 +29,9 @@ def check(path: Path, order: list[int] | None, *, is_whole: bool) -> None:
     n_shown = n if order is not None or is_whole else min(n, array.shape[0])
     places = (order or list(range(N_FRAMES)))[:n_shown]
     stored = array[...][places] if places else np.zeros((0, 4, 4))
-    assert (stored == np.arange(1, n_shown + 1).reshape(-1, 1, 1)).all()
-    assert n == N_FRAMES or not is_whole
+    wrong = np.flatnonzero((stored != np.arange(1, n_shown + 1).reshape(-1, 1, 1)).any(axis=(1, 2)))
+    assert not wrong.size, f"{path}: frames {wrong} of {n_shown} are wrong"
+    assert n == N_FRAMES or not is_whole, f"{path}: {n} of {N_FRAMES} frames"
 
 
 def run(folder: Path, seed: int) -> None:
@@ -60,7 +61,8 @@ def run(folder: Path, seed: int) -> None:
         process.kill()
         process.join()
         assert not hangs, f"seed {seed}: process {number} of {n_kills + 1} does not end"
-        assert process.exitcode == 0 or (process.exitcode == -signal.SIGKILL and not is_last)
+        ended = process.exitcode
+        assert ended == 0 or (ended == -signal.SIGKILL and not is_last), f"seed {seed}: exit code {ended}"
         check(path, order, is_whole=is_last)
 
 
