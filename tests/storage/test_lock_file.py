@@ -152,11 +152,11 @@ def test_lock_that_the_server_has_forgotten_is_noticed_by_a_changed_shard(
         os.unlink(shard)
     lock = _native.FileLock()
     lock.try_acquire(shard, shard, lock_folder(shard), True)
-    file = _native.NewFile(shard)
+    file = None if removes else _native.NewFile(shard)
     Path(f"{shard}.next").write_bytes(b"next")
     os.replace(f"{shard}.next", shard)
     with pytest.raises(OSError) as raised:
-        _native.remove_file(shard) if removes else file.commit(only_new=is_new)
+        _native.remove_file(shard) if file is None else file.commit(only_new=is_new)
     assert raised.value.errno == errno.ESTALE
     lock.release()
     assert Path(shard).read_bytes() == b"next"
