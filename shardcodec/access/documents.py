@@ -46,7 +46,7 @@ class StoredDocument:
     def change(self, change: Callable[[Document | None], Document], options: Options) -> Document:
         """Replace the document by what `change` makes of the stored one, and return it; its values are those of JSON.
 
-        `change` gets None if there is no document. It may be called several times. If it raises, the document does not change.
+        change: it takes the stored document, or None if there is none, and may be called several times. If it raises, nothing is stored.
         It raises as `replace`.
         """
         maker = _DocumentMaker(self, change)

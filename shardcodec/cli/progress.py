@@ -39,7 +39,7 @@ MEASUREMENTS = 60
 
 
 class Pace:
-    """What is done of a part of the work, how fast, and how long the rest takes.
+    """The finished share of a part of the work, its speed, and the time that the rest takes.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 # event_loop.py - what a coroutine waits for: awaitables, work in a thread, coroutines on zarr's event loop
 # SPDX-License-Identifier: MIT
-"""What a coroutine waits for: several awaitables, work in another thread, coroutines on zarr's event loop.
+"""Coroutines wait here for several awaitables, for work in another thread, or for coroutines on zarr's event loop.
 
 The engine's work writes to arrays and holds locks, so its caller must wait until it has ended. A cancelled caller makes
 the work stop early.

@@ -29,7 +29,7 @@ __all__ = ["Hierarchy", "find_arrays"]
 
 
 class Hierarchy:
-    """What a path leads to: a group and the nodes in it, an array, or a shard.
+    """The object at a path: a group with the nodes in it, an array, or a shard.
 
     Each document is read once: a pass over all arrays, which yields them one by one, also notes the groups.
 

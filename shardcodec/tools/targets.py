@@ -1,6 +1,6 @@
 # targets.py - what a tool works on: arrays, their objects, single shards
 # SPDX-License-Identifier: MIT
-"""What a tool works on: an array, its objects, one shard.
+"""The arrays on which a tool works, with their objects and shards.
 
 Shards are found by listing the array's folder, key by key. For a store that cannot list, such as HTTP, they are the keys of the
 whole grid, whether the shards exist or not. The chunks of an array without shards are its shards here: each is one inner chunk

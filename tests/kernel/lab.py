@@ -158,7 +158,7 @@ class Node:
 
 def restart_server(*, notifies: bool = True) -> None:
     """Restart the server. notifies: tell the clients of NFS 3, which then lock again what they had locked; NFS 4 needs no notice."""
-    # its lock daemon, which the nodes share with it, goes on, so it is told to forget the locks of NFS 3
+    # the lock daemon does not restart, because the nodes use it too; so the server is told to forget the locks of NFS 3
     sh("echo /host/run/srv >/proc/fs/nfsd/unlock_filesystem; rpc.nfsd 0; sleep 0.5;" + START)
     if notifies:
         sh("sm-notify -f -d >/run/notify 2>&1 &", check=False)

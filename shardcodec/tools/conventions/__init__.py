@@ -1,3 +1,3 @@
 # __init__.py - what other programs store about the nodes of a hierarchy
 # SPDX-License-Identifier: MIT
-"""What other programs store about the nodes of a hierarchy: `convention.py` is the interface, each other module one convention."""
+"""Metadata of other programs about the nodes of a hierarchy: `convention.py` has the interface, and each other module has one convention."""

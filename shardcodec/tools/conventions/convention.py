@@ -13,7 +13,7 @@ __all__ = ["Convention", "Has", "IsThere", "MendedObject"]
 
 # Says of a path whether the copy has this node.
 IsThere = Callable[[str], bool]
-# Says for a path below the root of the hierarchy whether the copy has it: False if it was left out, None if it is no node.
+# For a path below the root of the hierarchy: True if the copy has the node, False if it was left out, None if there is no such node.
 Has = Callable[[str], bool | None]
 
 
