@@ -4,7 +4,7 @@
 
 ======  ==========================================================================================
 quick   10 examples, the same each time: for sanitizers, under which everything is many times slower
-fixed   100 examples, the same each time: the default, so that a result depends on the code alone
+fixed   30 examples, the same each time: the default, so that a result depends on the code alone
 random  100 random examples: for `make nightly`, which prints the seed
 long    2,000 random examples: for the property tests at night, or after a change of the engine
 ======  ==========================================================================================
@@ -25,9 +25,10 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from templates import keep_in
 
 settings.register_profile("quick", max_examples=10, derandomize=True, deadline=None)
-settings.register_profile("fixed", max_examples=100, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("fixed", max_examples=30, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("random", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("long", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
@@ -109,6 +110,11 @@ def _appends_in_containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator
             )
         os.close(fd)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _templates(tmp_path_factory: pytest.TempPathFactory) -> None:
+    keep_in(tmp_path_factory.mktemp("templates"))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import zarr
 from helpers import bytes_of_files, quiet
+from templates import written_once
 
 DAYS, LATS, LONS = 365, 36, 40
 RANDOM = np.random.default_rng(0)
@@ -33,7 +34,8 @@ def add(
     return array
 
 
-def climate(place: Any, zarr_format: int = 3) -> None:
+@written_once
+def climate(place: Path, zarr_format: int = 3) -> None:
     """Write a year of two variables with coordinates, bounds, cell areas and a grid mapping."""
     with quiet():
         group = zarr.create_group(place, zarr_format=zarr_format, attributes={"coordinates": "run site"})
@@ -92,7 +94,8 @@ def add_image(group: Any, axes: str, version: str, n_levels: int = 3, **more: An
         )
 
 
-def image(place: Any, version: str = "0.5") -> None:
+@written_once
+def image(place: Path, version: str = "0.5") -> None:
     """Write an image of OME-Zarr with labels of another rank, and a table of AnnData."""
     zarr_format = 2 if version == "0.4" else 3
     with quiet():
@@ -107,7 +110,8 @@ def image(place: Any, version: str = "0.5") -> None:
         zarr.consolidate_metadata(group.store, zarr_format=zarr_format)
 
 
-def plate(place: Any, version: str = "0.5") -> None:
+@written_once
+def plate(place: Path, version: str = "0.5") -> None:
     """Write a plate of two wells with two images each."""
     with quiet():
         group = zarr.create_group(place, zarr_format=2 if version == "0.4" else 3)

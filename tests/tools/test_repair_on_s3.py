@@ -66,8 +66,7 @@ def write(at: StorePath, zarr_format: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("client", ["obstore", "fsspec"])
-@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(("client", "zarr_format"), [("obstore", 3), ("fsspec", 2)])
 def test_missing_and_damaged_shards_come_from_the_copy(
     client: str, zarr_format: int, bucket: S3Bucket, server: S3Server, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from templates import written_once
 
 import shardcodec
 from shardcodec import tools
@@ -22,8 +23,9 @@ from shardcodec import tools
 N_FRAMES = 25
 
 
-def killed_stream(folder: Path, **arguments: Any) -> Path:
-    """Return an array as it is after a kill, with a shape of 20 frames and a record that counts 25."""
+@written_once
+def write_stream(folder: Path, **arguments: Any) -> None:
+    """Write an array with a stream, and copy it in between, as a kill leaves it."""
     zarr.create_array(folder / "running", shape=(0, 8, 8), chunks=(1, 8, 8), dtype="uint16", **arguments)
     with shardcodec.stream(folder / "running", grow_every=10, max_frames=1, max_delay=0) as frames:
         for number in range(N_FRAMES):
@@ -31,6 +33,11 @@ def killed_stream(folder: Path, **arguments: Any) -> Path:
             while frames.stored <= number:
                 pass
         shutil.copytree(folder / "running", folder / "killed")
+
+
+def killed_stream(folder: Path, **arguments: Any) -> Path:
+    """Return an array as it is after a kill, with a shape of 20 frames and a record that counts 25."""
+    write_stream(folder, **arguments)
     assert zarr.open_array(folder / "killed").shape == (20, 8, 8)
     return folder / "killed"
 

@@ -19,6 +19,7 @@ import pytest
 import zarr
 from engine_protocol import EngineArray
 from helpers import ZARR_IS_31, bits, quiet, random_array, store_of, zarrs_view
+from templates import written_once
 from zarr.abc.buffer import Buffer
 from zarr.buffer import cpu
 from zarr.codecs import numcodecs as of_numcodecs
@@ -124,9 +125,15 @@ def numpys_key(kind: str, selection: Any, array: Any) -> Any:
     return selection
 
 
+@written_once
+def write_layout(folder: Path, layout: str) -> None:
+    stored(LocalStore(folder), layout)
+
+
 @pytest.fixture(params=LAYOUTS)
 def array(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return stored(LocalStore(tmp_path), request.param)
+    write_layout(tmp_path, request.param)
+    return zarr.open_array(tmp_path)
 
 
 # ---------------------------------------------------------------- the protocol
@@ -180,17 +187,12 @@ def test_writes_equal_numpy_and_zarr(kind: Any, selection: Any, is_scalar: bool,
     ours = engine_array(array)
     ours.set(kind, selection, value)
     assert bits(zarrs_view(array)[...]) == bits(expected)
-    if not ZARR_IS_31 or kind != "orthogonal":  # zarr 3.1 cannot store index arrays beside others in a shard
-        twin = stored(MemoryStore(), layout=layout_of(array))
+    # the layout does not change what a selection means; zarr 3.1 cannot store index arrays beside others in a shard
+    if not is_scalar and array.shards and (not ZARR_IS_31 or kind != "orthogonal"):
+        twin = stored(MemoryStore())
         zarrs_set(twin, kind, selection, value)
         assert bits(twin[...]) == bits(expected)
     assert bits(ours.get("basic", ...)) == bits(expected)
-
-
-def layout_of(array: Any) -> str:
-    if array.metadata.zarr_format == 2:
-        return "v2 in order F" if array.order == "F" else "v2"
-    return "sharded" if array.shards else "plain"
 
 
 @pytest.mark.parametrize("kind_of_store", ["local", "memory", "other", "conditional"])

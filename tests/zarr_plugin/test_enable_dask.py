@@ -89,17 +89,16 @@ def test_disable_undoes_it_in_the_workers(client: Any) -> None:
     ],
 )
 def test_worker_without_the_same_version_is_an_error_and_changes_nothing(
-    change: Callable[[], None], message: str
+    client: Any, change: Callable[[], None], message: str
 ) -> None:
     """Else its tasks would lose elements without a word."""
-    with local_workers(2) as client:
-        first = next(iter(client.scheduler_info()["workers"]))
-        client.run(change, workers=[first])
-        with pytest.raises(ImportError, match=f"dask: expected shardcodec .* on the worker .*{message}"):
-            shardcodec.enable(client=client)
-        assert used()[0] != "ShardCodecPipeline"
-        kill(client, first)  # the new one would not start, if the plug-in were still there
-        assert "ShardCodecPipeline" not in {pipeline for pipeline, _ in in_workers(client)}
+    first = next(iter(client.scheduler_info()["workers"]))
+    client.run(change, workers=[first])
+    with pytest.raises(ImportError, match=f"dask: expected shardcodec .* on the worker .*{message}"):
+        shardcodec.enable(client=client)
+    assert used()[0] != "ShardCodecPipeline"
+    kill(client, first)  # the new one would not start, if the plug-in were still there
+    assert "ShardCodecPipeline" not in {pipeline for pipeline, _ in in_workers(client)}
 
 
 def test_client_that_has_been_closed_does_no_harm() -> None:
@@ -143,9 +142,9 @@ def test_schedulers_of_dask_lose_no_element(tmp_path: Path, scheduler: str) -> N
 
 
 @pytest.mark.parametrize("is_started", ["before", pytest.param("after", marks=pytest.mark.nightly)])
-def test_cluster_loses_no_element(tmp_path: Path, is_started: str) -> None:
+def test_cluster_loses_no_element(client: Any, tmp_path: Path, is_started: str) -> None:
     if is_started == "before":
-        with local_workers(3) as client, shardcodec.enable(client=client), client.as_current():
+        with shardcodec.enable(client=client), client.as_current():
             assert {way: written(tmp_path, way) for way in WAYS} == dict.fromkeys(WAYS, 0)
     else:
         with shardcodec.enable(), local_workers(3) as client, client.as_current():

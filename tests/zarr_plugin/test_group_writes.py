@@ -26,6 +26,7 @@ from helpers import (
     stored_values,
     zarrs_view,
 )
+from pairs import pairs
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
@@ -82,9 +83,12 @@ def test_each_shard_is_written_once() -> None:
     assert (array[:] == np.arange(16 * 24).reshape(SHAPE)).all()
 
 
-@pytest.mark.parametrize("kind", ["sharded", "transposed", "big endian"])
-@pytest.mark.parametrize("budget", [100, 256 << 20])
-def test_loop_over_inner_chunks_equals_numpy(store: Any, kind: str, budget: int) -> None:
+@pairs(
+    "kind_of_store, kind, budget", KINDS_OF_STORE, ["sharded", "transposed", "big endian"], [100, 256 << 20]
+)
+def test_loop_over_inner_chunks_equals_numpy(
+    kind_of_store: str, kind: str, budget: int, tmp_path: Path
+) -> None:
     """After the first chunk of a shard, writes take a fast path, except those of another dtype. The results are
     equal.
     """
@@ -94,7 +98,7 @@ def test_loop_over_inner_chunks_equals_numpy(store: Any, kind: str, budget: int)
     elif kind == "big endian":
         arguments["dtype"] = ">i4"
     with quiet():
-        array = shardcodec.attach(create(store, own=True, **arguments))
+        array = shardcodec.attach(create(store_of(kind_of_store, tmp_path), own=True, **arguments))
     expected = np.arange(16 * 24, dtype="i4").reshape(SHAPE)
     with group_writes(budget):
         for turn, dtype in enumerate(["<i4", ">i4", "i8", "<i4"]):
@@ -128,9 +132,15 @@ def test_fast_path_checks_read_only_stores_and_options(tmp_path: Path) -> None:
         assert np.argwhere(shard.state()).tolist() == [[0, 0], [1, 0], [1, 1]]
 
 
-@pytest.mark.parametrize("budget", [0, 500, 256 << 20])
-@pytest.mark.parametrize("kind", ["sharded", "plain", "transposed", "big endian"])
-def test_random_operations_equal_a_plain_array(store: Any, budget: int, kind: str) -> None:
+@pairs(
+    "kind_of_store, kind, budget",
+    KINDS_OF_STORE,
+    ["sharded", "plain", "transposed", "big endian"],
+    [0, 500, 256 << 20],
+)
+def test_random_operations_equal_a_plain_array(
+    kind_of_store: str, kind: str, budget: int, tmp_path: Path
+) -> None:
     arguments: dict[str, Any] = {}
     if kind == "plain":
         arguments = {"shards": None, "chunks": (8, 12)}
@@ -139,7 +149,7 @@ def test_random_operations_equal_a_plain_array(store: Any, budget: int, kind: st
     elif kind == "big endian":
         arguments = {"dtype": ">i2"}
     with quiet():
-        array = shardcodec.attach(create(store, own=True, **arguments))
+        array = shardcodec.attach(create(store_of(kind_of_store, tmp_path), own=True, **arguments))
     rng = np.random.default_rng(budget)
     twin = np.full(SHAPE, -1, array.dtype)
     for _ in range(3):
