@@ -126,7 +126,8 @@ class StreamQueue:
     The methods for the thread of the user change nothing: they return `Changes`, which the caller makes in one step.
 
     flush_until: frames with smaller numbers are stored at once. n_stored: all frames with smaller numbers are stored, or were dropped.
-    n_published: those that the record counts. failure: the error of the last update. given_up: numbers of frames that a closed stream
+    n_published: those that the record counts. ends: the next update tells readers that no further frames come, and is the last one;
+    has_ended: it has. failure: the error of the last update. given_up: numbers of frames that a closed stream
     has not stored.
     """
 
@@ -146,6 +147,8 @@ class StreamQueue:
         self.n_stored = self.n_published = self._n_grown = order.number
         self.flush_until = 0
         self._tickets: list[Ticket] = []
+        self.ends: bool = False
+        self.has_ended: bool = False
         self.is_closed: bool = False
         self.failure: BaseException | None = None
         self.given_up: list[int] = []
@@ -220,7 +223,8 @@ class StreamQueue:
 
     def next_update(self, now: float, *, is_full: bool) -> list[Frame] | float:
         """Return the frames to store now, an empty list for an update of the record alone, or the seconds until the next look."""
-        if self.failure is not None or self.is_closed or self.n_busy >= self.n_threads:
+        is_over = self.is_closed or self.has_ended
+        if self.failure is not None or is_over or self.n_busy >= self.n_threads:
             return math.inf
         if any(ticket.is_void for ticket in self._tickets):
             return math.inf
@@ -229,6 +233,8 @@ class StreamQueue:
             is_due = len(waiting) >= self._limits.n_frames
             return self._first_of(waiting, now, takes_all=False) if is_due else math.inf
         is_flush = not self.is_flushed(self.flush_until)
+        if self.ends and not is_flush:
+            return []
         if self._limits.by_shard:
             key = self._shard_to_store(any_shard=is_flush or is_full)
             if key is not None:
@@ -320,13 +326,15 @@ class StreamQueue:
 
     def publish(self, n_frames: int) -> None:
         """Show readers the frames before number `n_frames`: store the record, and a new shape after `grow_every` frames. Without the mutex."""
-        if n_frames > self.n_published:
-            self._record.publish(n_frames)
+        ends = self.ends
+        if n_frames > self.n_published or ends:
+            self._record.publish(n_frames, is_open=not ends)
         grow_every, is_flush = self._limits.grow_every, self._n_grown < self.flush_until <= n_frames
         if grow_every is not None and (is_flush or n_frames - self._n_grown >= grow_every):
             self.target.grow(n_frames // self.order.n_inner, self._record.check)
             self._n_grown = n_frames
         self.n_published = n_frames
+        self.has_ended = ends
 
     def begin_update(self, frames: list[Frame]) -> Ticket:
         """Return the ticket of the next update."""
@@ -374,15 +382,28 @@ class StreamQueue:
     def _error(self, error: Exception) -> StreamError:
         waiting = [frame.number for frame in self.waiting()]
         numbers = sorted({*waiting, *range(self.n_published, self.n_stored)})
-        shown = "the record of the stream"
-        if numbers:
-            frames = f"{len(numbers)} frames from number {numbers[0]} on"
-            shown = f"frame {numbers[0]}" if len(numbers) == 1 else frames
-        failure = StreamError(
-            f"array {self.target.folder!r}: {shown} could not be stored: {error}", numbers=tuple(numbers)
-        )
+        if self.ends and not numbers:
+            text = f"all frames are stored, but the end of the stream could not be: {error}; readers with `tail` wait until another stream resumes"
+        else:
+            shown = (
+                f"{len(numbers)} frames from number {numbers[0]} on"
+                if numbers
+                else "the record of the stream"
+            )
+            shown = f"frame {numbers[0]}" if len(numbers) == 1 else shown
+            text = f"{shown} could not be stored: {error}"
+        failure = StreamError(f"array {self.target.folder!r}: {text}", numbers=tuple(numbers))
         failure.__cause__ = error
         return failure
+
+    def closed_error(self, number: int) -> StreamError:
+        """Return the error of a `flush` of the frames before a number, when the stream has been closed and has given up some of them."""
+        numbers = sorted(each for each in self.given_up if each < number)
+        return StreamError(
+            f"array {self.target.folder!r}: expected to store the frames before number {number}, but the stream has been closed, and "
+            f"{len(numbers)} of them are given up",
+            numbers=tuple(numbers),
+        )
 
     def waiting(self) -> list[Frame]:
         """Return the frames that are not stored, also those of updates that have begun."""
@@ -402,15 +423,3 @@ class StreamQueue:
             (self.given_up.extend, [frame.number for frame in frames]),
             *memory.giving(frame.slot for frame in frames),
         ]
-
-    def end_record(self) -> None:
-        """Tell readers that no further frames come; StreamError: the record could not be stored. Without the mutex."""
-        try:
-            self._record.publish(self.n_published, is_open=False)
-        except StreamError:
-            raise
-        except Exception as error:
-            raise StreamError(
-                f"array {self.target.folder!r}: all frames are stored, but the end of the stream could not be: {error}; readers with "
-                "`tail` wait until another stream resumes"
-            ) from error

@@ -400,8 +400,8 @@ class Stream:
                 f"frames: expected shape {self._shape}, or one more axis in front, got {values.shape}"
             )
         is_python = values.dtype.kind == "O" or not hasattr(frames, "dtype")
-        if is_python and self._dtype.kind in "iu" and values.dtype.kind in "iuO":
-            values = self._as_integers(values)
+        if is_python and self._dtype.kind in "iu" and values.dtype.kind in "fiuO":
+            values = self._as_integers(frames, values)
         elif not np.can_cast(values.dtype, self._dtype, "same_kind"):
             raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}")
         is_given = not self._copies and values.dtype == self._dtype
@@ -414,8 +414,11 @@ class Stream:
                 n_taken += self._writers.push(self._queue, frame, 0, self._slots, self._full)
         return n_taken
 
-    def _as_integers(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _as_integers(self, frames: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return Python integers, to which NumPy gives a type that it chooses, as elements of the array; TypeError: one does not fit."""
+        given = values.dtype
+        if given.kind == "f":  # NumPy's choice for integers if some are too large for int64
+            values = np.asarray(frames, dtype=object).reshape(values.shape)
         try:
             numbers = (
                 [*map(operator.index, values.flat)]
@@ -423,7 +426,7 @@ class Stream:
                 else [int(values.min(initial=0)), int(values.max(initial=0))]
             )
         except TypeError:
-            raise TypeError(f"frames: expected {self._dtype}, got {values.dtype}") from None
+            raise TypeError(f"frames: expected {self._dtype}, got {given}") from None
         limits = np.iinfo(self._dtype)
         if wrong := [number for number in numbers if not limits.min <= number <= limits.max]:
             raise TypeError(
@@ -466,7 +469,7 @@ class Stream:
     def _close(self) -> None:
         if not self._queue.is_closed:
             self._writers.flush(self._queue, is_last=True)
-            self._queue.end_record()
+            self._writers.end_record(self._queue)
             if late := self._writers.give_up(self._queue):
                 raise StreamError(
                     f"array {self._queue.target.folder!r}: {len(late)} frames came while the stream was being closed and are not "
@@ -545,11 +548,11 @@ class StreamGroup(Sequence[Stream]):
         native.load().call_or_undo(self._close, self._give_up)
 
     def _close(self) -> None:
-        failure: Exception | None = None
+        failure: StreamError | None = None
         for each in self._streams:
             try:
                 each.close()
-            except Exception as error:  # noqa: BLE001 - the frames of the other streams are stored first
+            except StreamError as error:  # the frames of the other streams are stored first
                 failure = failure or error
         self._writers.end()
         if failure is not None:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from .. import native
 from ..access.placement import APPEND_NBYTES
-from ..errors import StreamFullError
+from ..errors import StreamError, StreamFullError
 from ..storage.worker_threads import WorkerThreads
 from .frame_queue import FrameMemory, StreamQueue, Ticket, Tokens
 from .order import Changes
@@ -36,6 +36,8 @@ Full = Literal["block", "raise", "drop"]
 KEPT_UPDATES = 2
 # Attempts of one change in steps; in each one another thread has made a change.
 MAX_ATTEMPTS = 100
+# Errors of a caller that reads while a thread makes a change; those of signal handlers have other types.
+OF_CHANGES = (LookupError, RuntimeError, ValueError, StreamError)
 # Longest sleep, in seconds: a thread then looks whether the interpreter ends, and a caller tries again.
 IDLE_SECONDS = 1.0
 
@@ -119,9 +121,22 @@ class StreamWriters:
 
         def is_done() -> tuple[bool, Changes] | None:
             is_busy = queue.n_busy > 0 if is_last else queue.is_busy_before(number)
-            return (True, []) if queue.is_flushed(number) and not is_busy else None
+            if is_busy or queue.is_flushed(number):
+                return None if is_busy else (True, [])
+            if queue.is_closed:  # by another thread, whose call of `close` was interrupted
+                raise queue.closed_error(number)
+            return None
 
         self._wait_for(is_done, queue)
+
+    def end_record(self, queue: StreamQueue) -> None:
+        """Tell readers that no further frames come; it raises as `Stream.close`.
+
+        A thread stores the record, so that the exception of a signal handler comes out as it is, and ends the wait.
+        """
+        self._change(lambda: (None, [(setattr, queue, "ends", True)]))
+        self._wake_idle()
+        self._wait_for(lambda: (True, []) if queue.has_ended or queue.is_closed else None, queue)
 
     def give_up(self, queue: StreamQueue, *, waits: bool = True) -> list[int]:
         """Take no further frames of a stream, drop those that wait, and return their numbers, with `waits` when no update is under way."""
@@ -202,7 +217,7 @@ class StreamWriters:
             version = self._mutex.version
             try:
                 result, changes = prepare()
-            except Exception:
+            except OF_CHANGES:
                 if self._mutex.version == version:
                     raise
                 continue

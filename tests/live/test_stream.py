@@ -618,6 +618,19 @@ def test_python_integers_are_elements_of_unsigned_arrays(tmp_path: Path) -> None
         assert array[:4].tolist() == [7, 0, 255, 0]
 
 
+@pytest.mark.parametrize("dtype", ["uint64", ">u8"])
+def test_integers_of_which_numpy_makes_floats_are_stored(tmp_path: Path, dtype: str) -> None:
+    """No integer type of NumPy's choice has 0 and 2**64 - 1, so a list of them became floats and was refused."""
+    rows = [[1, (1 << 64) - 1], [1 << 63, 0], [(1 << 63) + 1, 1]]
+    array = zarr.create_array(tmp_path / "a", shape=(3, 2), chunks=(1, 2), dtype=dtype)
+    with shardcodec.stream(array) as numbers:
+        assert numbers.append(rows[0]) == 1 and numbers.append(rows[1:]) == 2
+        for wrong in ([1.0, 2.0], [1, 1 << 64], [-1, 1 << 63], [[1, 0.5]]):
+            with pytest.raises(TypeError, match=np.dtype(dtype).name):
+                numbers.append(wrong)
+    assert array[...].tolist() == rows
+
+
 @pytest.mark.parametrize(
     ("dtype", "wrong"),
     [
@@ -651,8 +664,8 @@ def test_close_names_frames_that_came_too_late(tmp_path: Path) -> None:
     """A frame of another thread, taken after the last update and before the end, was dropped without a word."""
     array = zarr.create_array(tmp_path / "a", shape=(9,), chunks=(1,), dtype="uint8")
     numbers: Any = shardcodec.stream(array, max_delay=60)
-    end_record = numbers._queue.end_record
-    numbers._queue.end_record = lambda: (end_record(), numbers.append([5, 6]))
+    end_record = numbers._writers.end_record
+    numbers._writers.end_record = lambda queue: (end_record(queue), numbers.append([5, 6]))
     numbers.append([1, 2, 3])
     with pytest.raises(shardcodec.StreamError, match=r"2 frames came while .* numbers 3-4") as caught:
         numbers.close()

@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -32,8 +33,8 @@ N_FRAMES = 6
 OF_HANDLER = 100  # the value of the frames that a handler appends
 
 
-class Stop(BaseException):
-    pass
+class Stop(Exception):
+    """Also the handler of a timer raises an `Exception`: `close` raised a StreamError in its place, as if the store had failed."""
 
 
 class Points:
@@ -291,6 +292,51 @@ def test_second_interrupt_at_each_point_names_the_frames_that_are_given_up(
         if not points.is_reached:
             break
     assert number > 30
+
+
+def test_flush_of_another_thread_ends_when_close_gives_up(tmp_path: Path) -> None:
+    """It waited for ever, because its frames were neither stored nor waiting any more."""
+    frames = new_stream(tmp_path)
+    store, is_reached, is_open = frames._queue.target.store, threading.Event(), threading.Event()
+
+    def gated(*arguments: Any) -> None:
+        is_reached.set()
+        assert is_open.wait(30)
+        store(*arguments)
+
+    frames._queue.target.store = gated
+    flush, frames._writers.flush = frames._writers.flush, lambda *_, **__: stop()
+    frames.append(np.full(4, 1))
+    assert is_reached.wait(30)
+    frames.append(np.full((2, 4), 2))
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(ends(lambda: flush(frames._queue))))
+    thread.start()
+    while not frames._queue.flush_until:
+        time.sleep(0.01)
+    threading.Timer(0.1, is_open.set).start()
+    with pytest.raises(Stop) as caught:
+        frames.close()
+    assert "1-2" in "".join(caught.value.__notes__)
+    thread.join(60)
+    assert isinstance(found[0], shardcodec.StreamError) and found[0].numbers == (1, 2)
+
+
+def test_exception_of_a_handler_is_raised_also_if_a_thread_makes_a_change_meanwhile(tmp_path: Path) -> None:
+    """The call was repeated, as after an error of a torn read, and the exception of a timer was lost."""
+    frames = new_stream(tmp_path)
+    writers, n_calls = frames._writers, itertools.count()
+
+    def prepare() -> tuple[None, list[Any]]:
+        if not next(n_calls):
+            with writers._mutex:  # a change of another thread
+                pass
+            stop()
+        return None, []
+
+    with pytest.raises(Stop):
+        writers._change(prepare)
+    frames.close()
 
 
 @pytest.mark.slow
