@@ -125,6 +125,16 @@ def delays(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build_library(tmp_path_factory.mktemp("delays"))
 
 
+@pytest.fixture(scope="module")
+def prepared_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An interpreter that starts programs by a fork (tests/prepared_python.py); tests of other modules may count processes."""
+    from prepared_python import PreparedPython
+
+    python = PreparedPython(tmp_path_factory.mktemp("programs"))
+    yield python
+    python.end()
+
+
 @pytest.fixture(autouse=True)
 def _leaves_no_setting() -> Iterator[None]:
     """Check that each test leaves zarr's configuration and shardcodec's options unchanged and no block of

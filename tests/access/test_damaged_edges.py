@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from pairs import pairs
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.codecs.numcodecs import BZ2
 
@@ -132,6 +133,10 @@ WAYS: list[Callable[[Path, Any], None]] = [
 ]
 
 
+def name_of(value: Any) -> str:
+    return value if isinstance(value, str) else value.__name__
+
+
 def stored_over(path: Path, layout: str, damage: Damage, write: Callable[[Path, Any], None]) -> None:
     """Damage the objects at the edge, write, and compare all elements."""
     values = new(path, layout)
@@ -145,9 +150,7 @@ def stored_over(path: Path, layout: str, damage: Damage, write: Callable[[Path, 
         shardcodec.disable()
 
 
-@layouts
-@pytest.mark.parametrize("write", WAYS)
-@pytest.mark.parametrize("damage", [torn, empty, flipped])
+@pairs("write, layout, damage", WAYS, list(LAYOUTS), [torn, empty, flipped], ids=name_of)
 def test_objects_that_are_written_whole_are_replaced(
     damage: Damage, write: Callable[[Path, Any], None], layout: str, tmp_path: Path
 ) -> None:

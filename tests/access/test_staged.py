@@ -59,7 +59,7 @@ def check_both_ways(array: Any, values: np.ndarray[Any, Any]) -> None:
                 bits(np.asarray(array[step], dtype=values.dtype))
                 == np.asarray(twin[step], dtype=values.dtype).tobytes()
             )
-            assert bits(np.asarray(reader[...], dtype=values.dtype)) == bits(twin)
+        assert bits(np.asarray(reader[...], dtype=values.dtype)) == bits(twin)
 
 
 @pytest.mark.parametrize("codecs", INNER)

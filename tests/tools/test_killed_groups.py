@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +11,10 @@ from typing import Any
 
 import pytest
 from data_sets import array_names, check_consolidated, climate, image, members, same_files
-from helpers import bits, bytes_of_files, python_environment, quiet
+from helpers import bits, bytes_of_files, quiet
+from prepared_python import PreparedPython
 
+from shardcodec.cli.app import run
 from shardcodec.tools import verify
 from shardcodec.tools.jobs.run_part import status
 
@@ -32,13 +31,6 @@ SLOW = """
     GroupWork.run = slow
     sys.exit(run(sys.argv[1:]))
 """
-
-
-def start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", textwrap.dedent(SLOW), *words],
-        env=python_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
 
 
 def n_finished(job: Path) -> int:
@@ -63,29 +55,24 @@ def write_image(place: Path) -> None:
     ],
 )
 def test_data_set_that_is_killed_ten_times(
-    write: Callable[[Path], Any], layout: list[str], tmp_path: Path
+    write: Callable[[Path], Any], layout: list[str], prepared_python: PreparedPython, tmp_path: Path
 ) -> None:
     old, new, job = (tmp_path / name for name in ("old", "new", "job.json"))
     write(old)
     words = [str(old), *layout, "--threads", "1"]
-    whole = subprocess.run(
-        [sys.executable, "-m", "shardcodec", "convert", words[0], str(tmp_path / "whole"), *words[1:]],
-        env=python_environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert whole.returncode == 0, whole.stderr
+    assert run(["convert", words[0], str(tmp_path / "whole"), *words[1:]]) == 0
     resumed = ["convert", words[0], str(new), *words[1:], "--job", str(job), "--resume"]
     for _ in range(N_KILLS):
         before = n_finished(job)
-        process = start(*resumed)
+        process = prepared_python.start(SLOW, *resumed)
         while n_finished(job) <= before:
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         process.kill()
         process.communicate()
         assert not (new / "zarr.json").exists()
-    process = start(*resumed)
-    out, _ = process.communicate()
-    assert process.returncode == 0, out
+    process = prepared_python.start(SLOW, *resumed)
+    assert process.communicate() and process.returncode == 0, process.communicate()
     same_files(tmp_path / "whole", new)
     assert verify(new, level="decode").n_findings == 0
     with quiet():

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import ours, zarrs_view
+from prepared_python import PreparedPython
 from zarr.core.sync import sync
 
 from shardcodec import group_writes
@@ -24,6 +25,8 @@ WRITTEN = [7, 7, 7, 0, 0, 0, 0, 0]
 NOTHING = [0] * 8
 
 START = """
+import warnings
+warnings.simplefilter("ignore")
 import asyncio, gc, os, signal, sys, threading, time
 import numpy as np
 import zarr
@@ -46,9 +49,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "array"
 
 
-def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore", "-c", START + textwrap.dedent(code), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+Run = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(folder: Path, prepared_python: PreparedPython) -> Run:
+    """A function that runs a program with the array in another process, to the end of the interpreter."""
+    return lambda code: prepared_python.run(START + textwrap.dedent(code), folder)
 
 
 def stored(folder: Path) -> list[int]:
@@ -142,24 +149,24 @@ QUICK = ("generator", "thread that ends later", "coroutine that is never resumed
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=() if how in QUICK else pytest.mark.slow) for how in STORED]
 )
-def test_open_block_is_stored_at_exit(folder: Path, how: str) -> None:
-    done = run(folder, STORED[how])
+def test_open_block_is_stored_at_exit(run: Run, folder: Path, how: str) -> None:
+    done = run(STORED[how])
     assert (done.returncode, stored(folder)) == (0, WRITTEN), done.stderr
 
 
 @pytest.mark.slow
-def test_interrupt_stores_earlier_writes(folder: Path) -> None:
+def test_interrupt_stores_earlier_writes(run: Run, folder: Path) -> None:
     # a shell that runs the tests in the background lets its children ignore the signal
     handler = "signal.signal(signal.SIGINT, signal.default_int_handler)"
-    done = run(folder, f"{handler}\nwith group_writes(): a[:3] = 7; signal.raise_signal(signal.SIGINT)")
+    done = run(f"{handler}\nwith group_writes(): a[:3] = 7; signal.raise_signal(signal.SIGINT)")
     assert done.returncode == -2 and "KeyboardInterrupt" in done.stderr
     assert stored(folder) == WRITTEN
 
 
-def test_failure_at_exit_names_arrays_and_counts(folder: Path) -> None:
+def test_failure_at_exit_names_arrays_and_counts(run: Run, folder: Path) -> None:
     """A folder is in the place of the shards."""
     (folder / "c/0").mkdir(parents=True)
-    done = run(folder, "group_writes().__enter__(); a[:3] = 7")
+    done = run("group_writes().__enter__(); a[:3] = 7")
     expected = "1 shard with writes of an open group_writes block was not stored when the process ended"
     assert done.returncode == 120
     assert f"{expected} (1 of {str(folder)!r})" in done.stderr
@@ -167,25 +174,25 @@ def test_failure_at_exit_names_arrays_and_counts(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_open_block_that_drops_on_errors_is_reported(folder: Path) -> None:
-    done = run(folder, "print('out'); group_writes(flush_on_error=False).__enter__(); a[:3] = 7")
+def test_open_block_that_drops_on_errors_is_reported(run: Run, folder: Path) -> None:
+    done = run("print('out'); group_writes(flush_on_error=False).__enter__(); a[:3] = 7")
     assert (done.returncode, done.stdout, stored(folder)) == (120, "out\n", NOTHING)
     assert "flush_on_error=False) was not left" in done.stderr
 
 
 @pytest.mark.slow
-def test_block_entered_at_exit_is_reported(folder: Path) -> None:
+def test_block_entered_at_exit_is_reported(run: Run, folder: Path) -> None:
     """When `atexit` calls a function, no thread pool accepts work any more."""
     code = """
         import atexit
         atexit.register(lambda: (group_writes().__enter__(), a.__setitem__(0, 7)))
         """
-    done = run(folder, code)
+    done = run(code)
     assert (done.returncode, stored(folder)) == (120, NOTHING)
     assert "was not stored when the process ended" in done.stderr
 
 
-def test_forked_child_leaves_the_block_to_its_parent(folder: Path) -> None:
+def test_forked_child_leaves_the_block_to_its_parent(run: Run, folder: Path) -> None:
     code = """
         group_writes().__enter__()
         a[:3] = 7
@@ -195,13 +202,13 @@ def test_forked_child_leaves_the_block_to_its_parent(folder: Path) -> None:
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), os.path.exists(f"{folder}/c/0"))
         """
-    done = run(folder, code)
+    done = run(code)
     assert (done.returncode, done.stdout.split()) == (0, ["4", "False"]), done.stderr
     assert stored(folder) == WRITTEN
 
 
 @pytest.mark.slow
-def test_block_of_a_forked_child_is_stored_by_the_child(folder: Path) -> None:
+def test_block_of_a_forked_child_is_stored_by_the_child(run: Run, folder: Path) -> None:
     code = """
         group_writes().__enter__()
         child = os.fork()
@@ -211,13 +218,13 @@ def test_block_of_a_forked_child_is_stored_by_the_child(folder: Path) -> None:
             sys.exit()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), a[:3].tolist())
         """
-    done = run(folder, code)
+    done = run(code)
     assert (done.returncode, done.stdout) == (0, "0 [7, 7, 7]\n"), done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
-def test_open_block_is_stored_at_the_exit_of_a_worker(folder: Path, fails: bool) -> None:
+def test_open_block_is_stored_at_the_exit_of_a_worker(run: Run, folder: Path, fails: bool) -> None:
     code = f"""
         import multiprocessing
 
@@ -232,7 +239,7 @@ def test_open_block_is_stored_at_the_exit_of_a_worker(folder: Path, fails: bool)
         worker.join()
         sys.exit(worker.exitcode)
         """
-    done = run(folder, code)
+    done = run(code)
     assert done.returncode == int(fails), done.stderr
     assert ("was not stored" in done.stderr) if fails else stored(folder) == WRITTEN
 
