@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from golden import make_broken, streams
+from golden import make_broken, run_broken, streams
 
 import shardcodec
 
@@ -44,7 +44,11 @@ def test_every_requirement_has_a_case() -> None:
 
 @pytest.mark.native
 @pytest.mark.parametrize(
-    "group", ["flat", "nested", "append", "in place", "sweeps", "huge", "streams", "stream updates"]
+    "group",
+    [
+        pytest.param(group, marks=[pytest.mark.nightly] * group.endswith("other half"))
+        for group in run_broken.GROUPS
+    ],
 )
 def test_broken_shards_raise_documented_errors(group: str) -> None:
     if os.environ.get("SHARDCODEC_TEST_SANITIZER") == "thread":

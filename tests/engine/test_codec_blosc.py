@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pairs import pairs
 
 from shardcodec import _native as native
 
@@ -87,9 +88,7 @@ def check_both_directions(
     assert ours[3:12] == stream[3:12]
 
 
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-@pytest.mark.parametrize("typesize", TYPESIZES)
+@pairs("typesize, compressor, shuffle", TYPESIZES, COMPRESSORS, SHUFFLES)
 def test_c_blosc_agrees(compressor: str, shuffle: str, typesize: int) -> None:
     for level, blocksize in [(1, 0), (5, 0), (9, 0), (0, 0), (4, 200), (3, 4096)]:
         # the highest level of zstd is slow
@@ -101,10 +100,13 @@ def test_c_blosc_agrees(compressor: str, shuffle: str, typesize: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_c_blosc_agrees_on_chunks_of_many_blocks(compressor: str, shuffle: str) -> None:
-    data = battery.field(550_001) + b"x"
-    for typesize, level in itertools.product([1, 2, 8, 32], [1, 3, 5, 6, 8]):
-        check_both_directions(data, compressor, shuffle, typesize, level, 0)
+@pytest.mark.parametrize("turn", [0, *(pytest.param(turn, marks=pytest.mark.nightly) for turn in (1, 2, 3))])
+def test_c_blosc_agrees_on_chunks_of_many_blocks(compressor: str, shuffle: str, turn: int) -> None:
+    """Each level meets each size of elements: with one compressor or shuffle by day, with all at night."""
+    data, typesizes = battery.field(550_001) + b"x", (1, 2, 8, 32)
+    turn += COMPRESSORS.index(compressor) + SHUFFLES.index(shuffle)
+    for number, level in enumerate((1, 3, 5, 6, 8)):
+        check_both_directions(data, compressor, shuffle, typesizes[(turn + number) % 4], level, 0)
 
 
 @pytest.mark.parametrize("distance", [1, 2, 255, 256, 257, 8190, 8191, 8192, 8193, 73_726, 73_727, 73_728])

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import files_below, ours, quiet, random_array, shard_path, zarrs_view
+from pairs import pairs
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
 
 import shardcodec
@@ -38,10 +39,8 @@ NEW = OLD + 1000
 NEVER = 2**63
 BOX = np.s_[2:11, 3:14]  # partial and whole inner chunks of both shards
 
-pytestmark = [
-    pytest.mark.native,
-    pytest.mark.parametrize("and_all_after", [False, True], ids=["one", "all"]),
-]
+pytestmark = pytest.mark.native
+one_or_all = pytest.mark.parametrize("and_all_after", [False, True], ids=["one", "all"])
 codecs = pytest.mark.parametrize("name", CODECS)
 
 
@@ -101,6 +100,7 @@ def fail_each(work: Callable[[], None], after: Callable[[bool], None], and_all_a
     return n_allocations
 
 
+@one_or_all
 @codecs
 @pytest.mark.parametrize("threads", [1, 2])
 def test_read_without_memory_is_right_or_raises(
@@ -123,12 +123,17 @@ def test_read_without_memory_is_right_or_raises(
     assert fail_each(read, check, and_all_after) > 3
 
 
-@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
-@pytest.mark.parametrize(("name", "location"), [*((name, "end") for name in CODECS), ("zstd", "start")])
+@pairs(
+    "name, strategy, and_all_after",
+    [*CODECS, "index at the start"],
+    ["replace", "append", "in_place"],
+    [False, True],
+)
 def test_update_without_memory_leaves_the_old_or_the_new_shard(
-    tmp_path: Path, name: str, location: str, strategy: str, and_all_after: bool
+    tmp_path: Path, name: str, strategy: str, and_all_after: bool
 ) -> None:
-    array = new_array(tmp_path / "a", name, location)
+    codec, location = (name, "end") if name in CODECS else ("zstd", "start")
+    array = new_array(tmp_path / "a", codec, location)
     blobs = {file: (tmp_path / "a" / file).read_bytes() for file in files_below(tmp_path / "a")}
 
     def write() -> None:
@@ -153,6 +158,7 @@ def test_update_without_memory_leaves_the_old_or_the_new_shard(
     assert fail_each(write, check, and_all_after) > 3
 
 
+@one_or_all
 @codecs
 @pytest.mark.parametrize("latency", [0.0, 1.0], ids=["batches", "pieces"])
 def test_whole_shard_write_without_memory_leaves_the_old_or_the_new_shard(
@@ -180,6 +186,7 @@ def test_whole_shard_write_without_memory_leaves_the_old_or_the_new_shard(
     assert first.exists()
 
 
+@one_or_all
 def test_index_that_does_not_fit_into_memory_is_not_cached(tmp_path: Path, and_all_after: bool) -> None:
     """The index is not cached, and the answer is the same."""
     new_array(tmp_path, "zstd")
@@ -199,6 +206,7 @@ def test_index_that_does_not_fit_into_memory_is_not_cached(tmp_path: Path, and_a
     assert fail_each(read, check, and_all_after) > 3
 
 
+@one_or_all
 def test_single_shard_without_memory_is_right_or_raises(tmp_path: Path, and_all_after: bool) -> None:
     """Reads, and writes of decoded and of encoded chunks."""
     array = new_array(tmp_path, "gzip")
@@ -225,6 +233,7 @@ def test_single_shard_without_memory_is_right_or_raises(tmp_path: Path, and_all_
     assert fail_each(work, check, and_all_after) > 3
 
 
+@one_or_all
 @codecs
 def test_encode_without_memory_is_right_or_raises(name: str, and_all_after: bool) -> None:
     inner = [codec.to_dict() for codec in CODECS[name]]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pairs import pairs
 from spec_json import BIG, LITTLE, blosc, named, sharding, transpose, zstd
 
 import shardcodec
@@ -127,9 +128,15 @@ COMBINATIONS = {
 }
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided"])
-@pytest.mark.parametrize("case", COMBINATIONS)
-def test_lists_equal_numpy(thing: Object, source: str, case: str, layout: str) -> None:
+@pairs("case, chain, layout", list(COMBINATIONS), list(CHAINS), ["C", "F", "strided"])
+def test_lists_equal_numpy(chain: str, case: str, layout: str, tmp_path: Path) -> None:
+    thing = Object(CHAINS[chain])
+    (tmp_path / "object").write_bytes(thing.bytes)
+    for source in ("bytes", str(tmp_path / "object")):
+        check_lists(thing, source, case, layout)
+
+
+def check_lists(thing: Object, source: str, case: str, layout: str) -> None:
     selection = COMBINATIONS[case]
     parts, shape = lists(selection)
     expected = thing.values[grid(selection)]
@@ -297,10 +304,9 @@ def updated(thing: Object, parts: Any, value: Any, axes: Any) -> Any:
     return shardcodec.decode(bytes(result), thing.spec)
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided"])
-@pytest.mark.parametrize("case", COMBINATIONS)
-def test_written_lists_equal_numpy(thing: Object, case: str, layout: str) -> None:
-    selection = COMBINATIONS[case]
+@pairs("case, chain, layout", list(COMBINATIONS), list(CHAINS), ["C", "F", "strided"])
+def test_written_lists_equal_numpy(chain: str, case: str, layout: str) -> None:
+    thing, selection = Object(CHAINS[chain]), COMBINATIONS[case]
     parts, shape = lists(selection)
     numbers = np.arange(np.prod(shape), dtype="int32").reshape(shape)
     value = np.zeros((*shape[:-1], 3 * shape[-1]), "int32")[..., ::3]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import itertools
 import json
 import sys
 import zlib
@@ -132,7 +133,12 @@ def run_stream(made: Json, stream: bytes, *, checked: bool) -> Iterator[str]:
     tail = crc32c(stream).to_bytes(4, "little") if checked else b""
     layout = Layout(shape=(2,), inner=(1,))
     print(name, "checked" if checked else "", flush=True)
-    for what, broken in [("sound", stream), *damaged(stream, thorough=not checked)]:
+    # the checksum refuses all of them before they are decoded
+    step = 8 if checked else 1
+    for what, broken in [
+        ("sound", stream),
+        *itertools.islice(damaged(stream, thorough=not checked), 0, None, step),
+    ]:
         n, behind = len(broken) + len(tail), len(stream) + len(tail)
         blob = layout.shard(broken + tail + stream + tail, [(0, n), (n, behind)])
         where = f"{name}{', crc32c' if checked else ''}, {what}"
