@@ -275,7 +275,8 @@ class _SourceElements:
 
     def __getitem__(self, box: Box) -> Any:
         if self._source.bytes is not None:
-            return np.asarray(self._source.elements()[box])
+            elements = self._source.elements()[box]
+            return elements if isinstance(elements, str | bytes) else np.asarray(elements)
         out = np.empty([axis.stop - axis.start for axis in box], self.dtype)
         self._source.read(tuple(axis.start for axis in box), out)
         return out

@@ -32,6 +32,18 @@ def stored(new: Path, path: str) -> Any:
         return shardcodec.attach(zarr.open_array(new / path, mode="r"))[...]
 
 
+@pytest.mark.parametrize("text", ["hello", "", "é"])
+def test_single_text_equals_its_copy(text: str, tmp_path: Path) -> None:
+    """`verify --against` compared 16 bytes of the text with the element, and called every single text different."""
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file.create_dataset("text", data=text, dtype=h5py.string_dtype())
+    convert(tmp_path / "old.h5", tmp_path / "new")
+    assert verify(tmp_path / "new", against=tmp_path / "old.h5").n_findings == 0
+    with quiet():
+        zarr.open_array(tmp_path / "new/text", mode="r+")[...] = "other"
+    assert verify(tmp_path / "new", against=tmp_path / "old.h5").kinds == {"different": 1}
+
+
 # ---- datasets without a data type of Zarr v3
 
 
