@@ -242,18 +242,24 @@ def test_links_of_an_hdf5_file_lead_to_arrays(tmp_path: Path) -> None:
 
 
 def test_links_that_lead_in_a_circle_or_to_nothing(tmp_path: Path) -> None:
+    """One external link to a file that was not copied too refused the whole file."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "old.h5", "w") as file:
         file["group/x"] = VALUES
         file["group/top"] = h5py.SoftLink("/")
         file["group/again"] = file["group"]
         file["lost"] = h5py.ExternalLink("missing.h5", "/y")
+        file["group/gone"] = h5py.SoftLink("/nothing")
     with pytest.raises(FileNotFoundError, match=r"old.h5/lost: .*the link leads to nothing"):
-        convert(tmp_path / "old.h5", tmp_path / "new")
+        convert(tmp_path / "old.h5", tmp_path / "new", only=["lost", "group/x"])
     assert not (tmp_path / "new").exists()
-    convert(tmp_path / "old.h5", tmp_path / "new", only=["group/*"])
-    found = zarr.open_group(tmp_path / "new", mode="r")
-    assert sorted(name for name, _ in found.members(max_depth=None)) == ["group", "group/x"]
+    for name, only, lost in (("new", (), ["group/gone", "lost"]), ("part", "group/*", ["group/gone"])):
+        report = convert(tmp_path / "old.h5", tmp_path / name, only=only)
+        assert report.is_complete
+        assert [part.name for part in report.left_arrays] == lost
+        found = zarr.open_group(tmp_path / name, mode="r")
+        assert sorted(name for name, _ in found.members(max_depth=None)) == ["group", "group/x"]
+    assert run(["convert", str(tmp_path / "old.h5"), str(tmp_path / "cli")]) == 1
 
 
 def test_named_type_in_an_hdf5_file(tmp_path: Path) -> None:

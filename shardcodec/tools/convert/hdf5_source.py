@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -169,7 +169,7 @@ def _is_hdf5(path: str) -> bool:
 def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
     """Open a dataset, or the chosen datasets of a group. Each link to a dataset becomes an array.
 
-    A link to a group that leads to the link again is left out; one that leads to nothing is an error.
+    A link to a group that leads to the link again is left out; one that leads to nothing too, unless the user has named it.
     """
     try:
         import h5py
@@ -189,8 +189,10 @@ def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
     datasets: dict[str, Any] = {}
     groups = {}
     left: list[LeftPart] = []
-    for name, node in _nodes(root, "", (), selection.matches):
-        if isinstance(node, h5py.Group):
+    for name, node in _nodes(root, "", ()):
+        if isinstance(node, KeyError | OSError):
+            left += _lost_link(f"{place}/{name}", name, node, selection)
+        elif isinstance(node, h5py.Group):
             given, lost = _attributes_of_hdf5(node)
             groups[name], more = as_json_attributes(given)
             left += LeftPart.notes(name, group_notes(name, [*lost, *more]))
@@ -228,34 +230,37 @@ def _facts(values: Any, axes: _Axes) -> ArrayFacts:
     return ArrayFacts(axes.names(values) or (), as_json_attributes(_attributes_of_hdf5(values)[0])[0])
 
 
-def _nodes(
-    group: Any, name: str, above: tuple[Any, ...], is_chosen: Callable[[str], bool]
-) -> Iterator[tuple[str, Any]]:
-    """Yield a group and all nodes in it with their paths, also those to which soft and external links lead."""
+def _nodes(group: Any, name: str, above: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield a group and all nodes in it with their paths, also those to which soft and external links lead.
+
+    For a link that leads to nothing it is the error of h5py.
+    """
     if group in above:  # a link to a group above it
         return
     yield name, group
     for key in group:
         own = key.removeprefix(_NOT_COORDINATE)
         path = f"{name}/{own}" if name else own
-        node = _linked(group, key, path, is_chosen)
+        try:
+            node = group[key]
+        except (KeyError, OSError) as error:
+            node = error
         if hasattr(node, "keys"):
-            yield from _nodes(node, path, (*above, group), is_chosen)
-        elif node is not None:
+            yield from _nodes(node, path, (*above, group))
+        else:
             yield path, node
 
 
-def _linked(group: Any, key: str, path: str, is_chosen: Callable[[str], bool]) -> Any:
-    """Return the node of a link; None if the link leads to nothing and its array is not chosen."""
-    try:
-        return group[key]
-    except (KeyError, OSError) as error:
-        if not is_chosen(path):
-            return None
+def _lost_link(place: str, name: str, error: Exception, selection: Selection) -> list[LeftPart]:
+    """Return the part for a link that leads to nothing; FileNotFoundError: the user has named it."""
+    if not selection.matches(name):
+        return []
+    reason = f"the link leads to nothing: {error.args[0] if error.args else error}"
+    if selection.names(name):
         raise FileNotFoundError(
-            f"{group.file.filename}{group.name.rstrip('/')}/{key}: expected a dataset or a group, but the link leads to "
-            f"nothing: {error.args[0] if error.args else error}; choose other arrays with --only"
+            f"{place}: expected a dataset or a group, but {reason}; choose other arrays with --only"
         ) from error
+    return [LeftPart(LeftKind.ARRAY, name, reason)]
 
 
 def _is_dimension_only(values: Any) -> bool:
