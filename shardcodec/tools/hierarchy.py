@@ -25,7 +25,11 @@ from .documents import (
 )
 from .targets import ArrayTarget, array_target, lone_shard
 
-__all__ = ["Hierarchy", "find_arrays"]
+__all__ = ["ArrayNotFoundError", "Hierarchy", "find_arrays"]
+
+
+class ArrayNotFoundError(FileNotFoundError):
+    """A group has no array of this name."""
 
 
 class Hierarchy:
@@ -140,7 +144,7 @@ class Hierarchy:
         found = list(self._targets(name))
         yield from found
         if not found:
-            raise FileNotFoundError(f"the group {self.folder!r} has no array {name!r}")
+            raise ArrayNotFoundError(f"the group {self.folder!r} has no array {name!r}")
 
 
 def find_arrays(

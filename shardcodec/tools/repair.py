@@ -26,9 +26,10 @@ from ..storage.kinds import is_url, placed_options
 from .documents import DOCUMENTS, add_documents_of_copy, inner_path
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTool
+from .left_parts import LeftPart
 from .monitor import Monitor, RunOptions
 from .nodes import is_below
-from .other_objects import OtherObjects
+from .other_objects import ObjectCounts, OtherObjects
 from .repair_report import RepairedShard, RepairReport
 from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
 from .shard_repairer import RepairTask, ShardRepairer
@@ -84,7 +85,8 @@ def repair(
         over: after a crash, the same call goes on with shards that are still as their backup. One of `to` and `backup` is
         required.
     copy : path-like, URL or zarr store, optional
-        A copy of the array, or an array with the same elements in any layout.
+        A copy of the array, or an array with the same elements in any layout. An array of a group that the copy does not have is
+        repaired without it, and named; in place, or if it is `array`, it is an error.
     order : {"morton", "lexicographic", "colexicographic"}, optional
         For shards whose index is lost completely: the order in which their writer laid out the inner chunks. A wrong order
         exchanges inner chunks.
@@ -125,7 +127,7 @@ def repair(
         There is something at `to` already, other than an empty folder. Or the folder `backup` is a hierarchy, or has other bytes of a damaged shard, or the
         shard itself; then it is not changed.
     FileNotFoundError
-        There is no array, group or shard.
+        There is no array, group or shard; or the copy has no such array.
     OSError
         A new object or a backup cannot be written. Or the scheduler of dask was lost.
     ValueError, TypeError, ImportError
@@ -215,6 +217,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         super().__init__(request, pool, on_shard)
         self._task = task
         self._n_damaged = self._n_restored = self._n_lost = 0
+        self._without_copy: list[LeftPart] = []
 
     def _report(self, *, is_complete: bool) -> RepairReport:
         return RepairReport(
@@ -224,6 +227,11 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
             n_restored=self._n_restored,
             n_lost_chunks=self._n_lost,
         )
+
+    def _facts(self) -> dict[str, Any]:
+        facts = super()._facts()
+        others: ObjectCounts = facts["others"]
+        return {**facts, "others": replace(others, parts=others.parts + self._without_copy)}
 
     def _works_on(self, array: ArrayTarget) -> bool:
         return array.is_readable
@@ -268,6 +276,9 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
             _check_is_no_hierarchy(self._task.backup, array)
         task = self._task if self._to is None else replace(self._task, to=self._to.place)
         work = ShardRepairer(array, task, self._pool.options, self._pool.budget)
+        if work.lacks_copy:
+            sentence = f"{array.name!r}: the copy has no such array; nothing was taken from it"
+            self._without_copy += LeftPart.notes("", [sentence])
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)

@@ -23,6 +23,7 @@ from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
 from .documents import inner_path
+from .hierarchy import ArrayNotFoundError
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_work import ArrayTask
 from .memory import MemoryBudget
@@ -48,7 +49,7 @@ class RepairTask(ArrayTask[ShardOutcome[RepairedShard]]):
     to : CopyPlace or None
         Where new shards are written.
     named : str or None
-        The array that the user has named; the copy need not have those that come along with it.
+        The array that the user has named, which the copy must have.
     """
 
     backup: str | None
@@ -71,7 +72,7 @@ class RepairTask(ArrayTask[ShardOutcome[RepairedShard]]):
 
 
 class ShardRepairer:
-    """Repairs shards of one array; see `ShardTool`."""
+    """Repairs shards of one array; see `ShardTool`. lacks_copy: there is a copy, and it does not have the array."""
 
     def __init__(self, array: ArrayTarget, task: RepairTask, options: Options, budget: MemoryBudget) -> None:
         if task.copy is not None and budget.nbytes is not None:
@@ -85,6 +86,7 @@ class ShardRepairer:
         share = budget.share(array.object_spec, array.place, wanted, holds_whole=holds_whole)
         checks = ChunkCheck.of_array(array, self._options, share)
         self._source = source
+        self.lacks_copy: bool = task.copy is not None and source is None
         self._repair = ShardRepair(checks, self._options, source, task.order, budget)
         self.n_threads: int = share.n_threads
 
@@ -94,8 +96,11 @@ class ShardRepairer:
             return None
         try:
             return CopySource(array, task.copy, options, task.storage_options, budget)
-        except FileNotFoundError:
-            if task.named is None or array.name == inner_path(task.named, "array"):
+        except ArrayNotFoundError:
+            named = None if task.named is None else inner_path(task.named, "array")
+            if (
+                array.name == named or task.backup is not None
+            ):  # in place, nothing may be given up for want of the copy
                 raise
             return None
 

@@ -445,7 +445,7 @@ def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_pa
     repair(tmp_path / "old", to=tmp_path / "new", copy=tmp_path / "copy", array="x")
     assert array_names(tmp_path / "new") == ["t", "x"]
     with pytest.raises(FileNotFoundError, match="no array 't'"):
-        repair(tmp_path / "old", to=tmp_path / "all", copy=tmp_path / "copy")
+        repair(tmp_path / "old", to=tmp_path / "alone", copy=tmp_path / "copy", array="t")
 
 
 @pytest.mark.parametrize("tool", [repair, compact])

@@ -170,6 +170,27 @@ def test_repair_restores_an_array_of_which_nothing_is_left(tmp_path: Path) -> No
     check_whole(tmp_path / "new")
 
 
+def test_array_that_the_copy_lacks_is_repaired_without_it(tmp_path: Path) -> None:
+    """An array that is newer than the copy ended the repair of all others, and left half of a new hierarchy."""
+    hierarchy(tmp_path / "old", consolidated=False)
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy/a")
+    for name in ("a", "b"):
+        (tmp_path / "old" / name / "c/1").write_bytes(b"torn")
+    report = repair(tmp_path / "old", to=tmp_path / "new", copy=tmp_path / "copy")
+    assert report.notes == ("'a': the copy has no such array; nothing was taken from it",)
+    assert (report.n_damaged, report.n_restored, report.n_lost_chunks) == (2, 1, 1)
+    new = zarr.open_group(tmp_path / "new", mode="r")
+    assert (new["b"][...] == VALUES).all() and new["a"][...].tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
+    for place in ({"to": tmp_path / "alone", "array": "a"}, {"backup": tmp_path / "backup"}):
+        with pytest.raises(FileNotFoundError, match="no array 'a'"):
+            repair(tmp_path / "old", copy=tmp_path / "copy", **place)
+    assert (tmp_path / "old/a/c/1").read_bytes() == b"torn"
+    (tmp_path / "copy/zarr.json").unlink()
+    with pytest.raises(FileNotFoundError, match="copy: expected a zarr group"):
+        repair(tmp_path / "old", to=tmp_path / "none", copy=tmp_path / "copy")
+
+
 def test_document_of_a_copy_in_another_format_is_not_taken(tmp_path: Path) -> None:
     """The chunks of the source have the keys of Zarr v2."""
     hierarchy(tmp_path / "old", 2, consolidated=False)
