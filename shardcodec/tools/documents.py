@@ -149,7 +149,9 @@ _OF_V2 = frozenset(
 
 
 def further_members(document: Document) -> dict[str, Any]:
-    """Return the members of the document of a node that the format does not define."""
+    """Return the members of the document of a node that the format does not define; none if it cannot be read."""
+    if isinstance(document.get("damage"), SpecError):
+        return {}
     of_v3 = _OF_GROUP_V3 if is_group(document) else _OF_ARRAY_V3
     defined = of_v3 if document.get("zarr_format") == 3 else _OF_V2
     return {name: value for name, value in document.items() if name not in defined}

@@ -170,7 +170,10 @@ def test_errors_of_clients_of_stores_become_os_errors() -> None:
 def test_damaged_document_of_a_group_hides_no_array(
     text: str, group: str, zarr_format: int, tmp_path: Path
 ) -> None:
-    """That of the root ended each tool; that of another group hid its arrays, and a damaged shard in it was not found."""
+    """That of the root ended each tool; that of another group hid its arrays, and a damaged shard in it was not found.
+
+    Later `convert` named two members that stood for it in memory, as if the document had them.
+    """
     path = hierarchy(tmp_path / "old", zarr_format=zarr_format)
     (path / group / ("zarr.json" if zarr_format == 3 else ".zgroup")).write_text(text)
     shard = path / ("inner/b/c/1" if zarr_format == 3 else "inner/b/1")
@@ -188,8 +191,33 @@ def test_damaged_document_of_a_group_hides_no_array(
     ):
         assert done.is_complete
         assert [one.name for one in done.left_arrays if one.is_unreadable] == [group]
+        assert not done.notes
     for new in ("repaired", "packed", "converted"):
         assert (zarr.open_array(tmp_path / new / "inner/b", mode="r")[...] == np.arange(1, 33)).all()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("group", ["", "inner"])
+def test_document_of_a_group_without_permission_ends_no_copy(
+    group: str, zarr_format: int, tmp_path: Path
+) -> None:
+    """`convert` opened that of the root once more, for the format of 2022, and raised the error of the system."""
+    path = hierarchy(tmp_path / "old", zarr_format=zarr_format)
+    document = path / group / ("zarr.json" if zarr_format == 3 else ".zgroup")
+    document.chmod(0)
+
+    def work() -> None:
+        for done in (
+            repair(path, to=tmp_path / "repaired"),
+            compact(path, to=tmp_path / "packed"),
+            convert(path, tmp_path / "converted"),
+        ):
+            assert done.is_complete and not done.notes
+            assert [one.name for one in done.left_arrays if one.is_unreadable] == [group]
+        for new in ("repaired", "packed", "converted"):
+            assert (zarr.open_array(tmp_path / new / "inner/b", mode="r")[...] == np.arange(1, 33)).all()
+
+    as_user(work)
 
 
 def test_shard_of_the_copy_that_cannot_be_read_is_lost_and_ends_no_repair(tmp_path: Path) -> None:

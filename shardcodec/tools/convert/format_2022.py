@@ -188,7 +188,7 @@ def _is_2022(document: str) -> bool:
     try:
         with open(document, "rb") as file:
             hierarchy = json.load(file)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, OSError):  # the source of the newer formats says what is wrong
         return False
     return isinstance(hierarchy, dict) and is_2022(hierarchy)
 
