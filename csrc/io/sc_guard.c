@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "io/sc_guard.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -165,7 +164,7 @@ open_file(struct sc_guard *guard, const char *folder)
 /* ---- steps ---- */
 
 static int
-fence(const struct sc_guard *guard, const char *own)
+fence(struct sc_guard *guard, const char *path, const char *own)
 {
     struct stat st;
 
@@ -173,18 +172,18 @@ fence(const struct sc_guard *guard, const char *own)
         return errno == ENOENT ? ESTALE : errno;
     if ((uint64_t)st.st_ino != guard->inode || (uint64_t)st.st_dev != guard->device)
         return ESTALE; /* the folder was removed, and made again by others */
-    return sc_staging_fence(guard->at, guard->shard, own) ? errno : 0;
+    return sc_kept_fence(&guard->kept, guard->at, guard->shard, path, own);
 }
 
 /* Lock the byte, then fence; 0 or an errno. */
 static int
-lock_and_fence(struct sc_guard *guard)
+lock_and_fence(struct sc_guard *guard, const char *path)
 {
     int error;
 
     if (!sc_file_allows("lock", guard->folder, NULL) || sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK))
         return errno;
-    error = fence(guard, NULL);
+    error = fence(guard, path, NULL);
     if (error)
         sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_UNLCK);
     return error;
@@ -201,7 +200,7 @@ sc_guard_take(struct sc_guard *guard, const char *folder, const char *path)
         error = was_idle || open_file(guard, folder) == 0 ? 0 : errno ? errno : ENOMEM;
         guard->shard = sc_file_number(folder, path);
         if (!error)
-            error = lock_and_fence(guard);
+            error = lock_and_fence(guard, path);
         if (!error)
             return 0;
         if (error == EAGAIN) {
@@ -233,7 +232,7 @@ is_as_seen(const struct sc_guard *guard, const char *path)
 }
 
 int
-sc_guard_check(const struct sc_guard *guard, const char *path, const char *own)
+sc_guard_check(struct sc_guard *guard, const char *path, const char *own)
 {
     _Alignas(SC_BLOCK_NBYTES) uint8_t block[SC_BLOCK_NBYTES];
     struct stat st;
@@ -244,18 +243,20 @@ sc_guard_check(const struct sc_guard *guard, const char *path, const char *own)
         return 0;
     if (sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK) || sc_lock_stat_now(guard->fd, "", &st))
         return ESTALE;
-    return guard->forgets && (fence(guard, own) || !is_as_seen(guard, path)) ? ESTALE : 0;
+    return guard->forgets && (fence(guard, path, own) || !is_as_seen(guard, path)) ? ESTALE : 0;
 }
 
 /* Move the shard into the folder `name`; 0 or an errno. */
 static int
-move_into(const struct sc_guard *guard, const char *path, const char *name)
+move_into(struct sc_guard *guard, const char *path, const char *name)
 {
     char to[128];
     struct stat st;
     int error = sc_guard_check(guard, path, name);
 
     snprintf(to, sizeof to, "%s/" SC_STAGING_REMOVED, name);
+    if (!error)
+        error = sc_kept_pass(&guard->kept, guard->at, &(struct sc_kept){ .is_needed = guard->kept.is_needed });
     if (error)
         return error;
     if (sc_file_allows("rename", path, NULL) && renameat(AT_FDCWD, path, guard->at, to) == 0)
@@ -270,9 +271,9 @@ move_into(const struct sc_guard *guard, const char *path, const char *name)
 }
 
 int
-sc_guard_remove(const struct sc_guard *guard, const char *path)
+sc_guard_remove(struct sc_guard *guard, const char *path)
 {
-    char *full = sc_staging_name(guard->folder, guard->shard);
+    char *full = sc_staging_name(guard->folder, guard->shard, 0);
     const char *name = full ? strrchr(full, '/') + 1 : NULL;
     int error = ENOMEM;
 
@@ -284,27 +285,6 @@ sc_guard_remove(const struct sc_guard *guard, const char *path)
     }
     sc_free(full);
     return error;
-}
-
-void
-sc_guard_restore(const char *path, uint64_t inode)
-{
-    char prefix[32], *name = sc_file_folder_of(path);
-    struct stat st;
-    DIR *folder = NULL;
-    const struct dirent *d;
-
-    snprintf(prefix, sizeof prefix, ".nfs%016llx", (unsigned long long)inode);
-    sc_lock_look_at_folder(path);
-    if (name && sc_lock_stat_now(AT_FDCWD, path, &st) && errno == ENOENT)
-        folder = opendir(name);
-    sc_free(name);
-    while (folder && (d = readdir(folder)))
-        if (strncmp(d->d_name, prefix, strlen(prefix)) == 0 && sc_file_allows("link", path, NULL) &&
-            (linkat(dirfd(folder), d->d_name, AT_FDCWD, path, 0) == 0 || errno == EEXIST))
-            break;
-    if (folder)
-        closedir(folder);
 }
 
 void

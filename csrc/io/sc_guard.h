@@ -35,12 +35,9 @@
  * has removed is given to the next file. Success only if they are equal. Otherwise the caller starts again with the lock.
  *
  * If another process of this node has P open, the client turns the rename into two requests: P to .nfs<inode of P>, then T to P. The
- * first one has no source that a fence removes. Sent again after a cut, it moves the shard of a later holder away. So after an error, if
- * P is missing and such a name is there, P is linked to it. Until then, and if this process is killed, readers and writers find
- * neither P nor an empty place: storage/absent.py.
- *
- * Not excluded: the node is cut off between these two requests, a later holder removes T, and the process closes the old file: its
- * client then removes .nfs<inode of P>, which is the only name of the shard, or, if the first request was sent again, of a later one.
+ * first one has no source that a fence removes. Sent again after a cut, it moves the shard of a later holder away: sc_kept.h. After an
+ * error, if P is missing and a second name or such a name is there, P is linked to it. Until then, and if this process is killed, readers
+ * and writers find neither P nor an empty place: storage/absent.py.
  *
  * Removal of P: it is renamed to T/shard, where T is a folder that is made in step 4, and then removed there. The fence removes this
  * folder, so a late rename has no target.
@@ -67,6 +64,7 @@
 
 #include "base/sc_status.h"
 #include "io/sc_file.h"
+#include "io/sc_kept.h"
 
 /* The mark: mode bits of a shard that is updated under a lock file. */
 #define SC_GUARD_MARK S_ISVTX
@@ -79,6 +77,7 @@ struct sc_guard {
     bool is_direct; /* reads of fd pass the cache by */
     bool forgets;   /* no read tells that the lock is lost: NFS 3 */
     struct sc_file_id seen; /* P at step 3; inode 0: there was none */
+    struct sc_kept kept;
     char *folder;
 };
 
@@ -90,14 +89,10 @@ enum sc_status sc_guard_init(void);
 int sc_guard_take(struct sc_guard *guard, const char *folder, const char *path);
 
 /* Step 5. own: the name of T in the folder of the lock file. Return 0, or ESTALE if the lock may be lost. */
-int sc_guard_check(const struct sc_guard *guard, const char *path, const char *own);
+int sc_guard_check(struct sc_guard *guard, const char *path, const char *own);
 
 /* Steps 4, 5 and 7 of a removal. Return 0, also if nothing has the name, or an errno; ESTALE: the lock may be lost. */
-int sc_guard_remove(const struct sc_guard *guard, const char *path);
-
-/* After a rename that failed: give the shard its name again, if a client has moved it away because another process had the file
- * with this inode open. */
-void sc_guard_restore(const char *path, uint64_t inode);
+int sc_guard_remove(struct sc_guard *guard, const char *path);
 
 /* Step 8. Do nothing if the lock is not held. is_sound: false after an error, when the open file may be of no more use. */
 void sc_guard_release(struct sc_guard *guard, bool is_sound);

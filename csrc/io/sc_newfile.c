@@ -411,6 +411,42 @@ has_name(const struct sc_newfile *file, const struct sc_file_id *made)
            found.mtime_ns == made->mtime_ns;
 }
 
+/* After a rename or link under a lock file: find out what it has done if its answer was lost. */
+static enum sc_status
+look_again(struct sc_newfile *file, const struct sc_file_id *made, bool *taken, enum sc_status status,
+           const struct sc_where *where)
+{
+    bool is_open = status == SC_IO ? sc_guard_explains(where->sys_errno) : taken && *taken;
+
+    if (!is_open || !has_name(file, made))
+        return status;
+    file->named = taken && *taken; /* after a link the temporary name is there, too */
+    if (taken)
+        *taken = false;
+    return SC_OK;
+}
+
+/* Step 7 of sc_guard.h, with a second name of the new file if one is needed. */
+static enum sc_status
+give_name_guarded(struct sc_newfile *file, struct sc_guard *guard, const struct sc_file_id *made, bool *taken,
+                  struct sc_where *where)
+{
+    const char *temp = strrchr(file->temp, '/') + 1;
+    enum sc_status status;
+    struct sc_kept next;
+
+    errno = sc_kept_link(&guard->kept, guard->at, temp, &next);
+    status = errno ? sc_file_error(where, "link") : sc_newfile_give_name(file, taken, where);
+    if (status)
+        sc_kept_failed(guard->at, guard->shard, file->path, guard->seen.inode, temp, where->sys_errno);
+    status = look_again(file, made, taken, status, where);
+    if (!status && !(taken && *taken))
+        sc_kept_pass(&guard->kept, guard->at, &next); /* two names are no harm: the new one has the higher number */
+    else
+        sc_kept_pass(&next, guard->at, &guard->kept);
+    return status;
+}
+
 /* Steps 4 to 7 of sc_guard.h. */
 static enum sc_status
 name_guarded(struct sc_newfile *file, struct sc_lock *lock, bool *taken, struct sc_where *where)
@@ -427,22 +463,13 @@ name_guarded(struct sc_newfile *file, struct sc_lock *lock, bool *taken, struct 
     sc_lock_close_shard(lock);
     if (!status && (errno = sc_guard_check(&lock->guard, lock->path, strrchr(file->temp, '/') + 1)))
         status = sc_file_error(where, "pread");
-    if (!status) {
-        status = sc_newfile_give_name(file, taken, where);
-        if ((status == SC_IO ? sc_guard_explains(where->sys_errno) : taken && *taken) && has_name(file, &made)) {
-            file->named = taken && *taken; /* after a link the temporary name is there, too */
-            status = SC_OK;
-            if (taken)
-                *taken = false;
-        }
-    }
+    if (!status)
+        status = give_name_guarded(file, &lock->guard, &made, taken, where);
     if (!status && !(taken && *taken))
         lock->guard.seen = made;
     if (status == SC_IO && sc_guard_explains(where->sys_errno)) {
         lock->has_failed = true;
         where->sys_errno = ESTALE;
-        if (lock->id.inode)
-            sc_guard_restore(file->path, lock->id.inode);
     }
     return status;
 }

@@ -35,7 +35,7 @@ sc_newfile_name_temp(struct sc_newfile *file, const char *folder)
 {
     sc_newfile_leave_staging(file);
     sc_free(file->temp);
-    file->temp = sc_staging_name(folder, sc_lock_shard(folder, file->path));
+    file->temp = sc_staging_name(folder, sc_lock_shard(folder, file->path), 0);
     return file->temp != NULL;
 }
 
@@ -85,7 +85,7 @@ int
 sc_newfile_enter_guard(struct sc_newfile *file, const struct sc_guard *guard)
 {
     int at = fcntl(guard->at, F_DUPFD_CLOEXEC, 0);
-    char *temp = at < 0 ? NULL : sc_staging_name(guard->folder, guard->shard);
+    char *temp = at < 0 ? NULL : sc_staging_name(guard->folder, guard->shard, guard->seen.inode);
 
     if (!temp) {
         errno = at < 0 ? errno : ENOMEM;

@@ -21,7 +21,8 @@
 #include "io/sc_lock.h"
 
 #define PREFIX ".shardcodec-"
-#define FOREIGN_SECONDS ((time_t)7 * 24 * 3600)
+#define LATE "late-"
+#define KEPT "kept-"
 
 /* ---- this process ---- */
 
@@ -198,13 +199,28 @@ sc_staging_writers(const char *folder, gid_t group)
 /* ---- names ---- */
 
 char *
-sc_staging_name(const char *folder, uint64_t shard)
+sc_staging_name(const char *folder, uint64_t shard, uint64_t replaced)
 {
     static atomic_uint counter;
     struct identity own = identity();
+    char suffix[24] = "";
 
-    return sc_format("%s/" PREFIX "%016llx-%016llx-%ld-%llx-%x", folder, (unsigned long long)shard,
-                     (unsigned long long)own.host, own.pid, own.start, atomic_fetch_add(&counter, 1));
+    if (replaced)
+        snprintf(suffix, sizeof suffix, "-%llx", (unsigned long long)replaced);
+    return sc_format("%s/" PREFIX "%016llx-%016llx-%ld-%llx-%x%s", folder, (unsigned long long)shard,
+                     (unsigned long long)own.host, own.pid, own.start, atomic_fetch_add(&counter, 1), suffix);
+}
+
+void
+sc_staging_late_name(char *name, size_t capacity, const char *temp)
+{
+    snprintf(name, capacity, LATE "%s", temp);
+}
+
+void
+sc_staging_kept_name(char *name, size_t capacity, uint64_t number, const char *temp)
+{
+    snprintf(name, capacity, KEPT "%llx-%s", (unsigned long long)number, temp);
 }
 
 /* ---- names of dead writers ---- */
@@ -217,7 +233,8 @@ is_old(int folder, const char *name)
 {
     struct stat st;
 
-    return fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ctim.tv_sec < time(NULL) - FOREIGN_SECONDS;
+    return fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           st.st_ctim.tv_sec < time(NULL) - SC_STAGING_FOREIGN_SECONDS;
 }
 
 void
@@ -288,19 +305,48 @@ sweep_undo(int folder, const char *name)
 
 /* Parse a temporary name; false for any other name. */
 static bool
-parse_name(const char *name, uint64_t *shard, struct identity *writer)
+parse_name(const char *name, uint64_t *shard, struct identity *writer, uint64_t *replaced)
 {
-    unsigned long long number, host;
+    unsigned long long number, host, inode = 0;
     unsigned count;
-    int end = 0;
+    int end = 0, more = 0;
 
-    if (sscanf(name, PREFIX "%16llx-%16llx-%ld-%llx-%x%n", &number, &host, &writer->pid, &writer->start, &count,
-               &end) != 5 ||
-        name[end] || writer->pid <= 0)
+    if (sscanf(name, PREFIX "%16llx-%16llx-%ld-%llx-%x%n-%llx%n", &number, &host, &writer->pid, &writer->start, &count,
+               &end, &inode, &more) < 5 ||
+        name[more ? more : end] || writer->pid <= 0)
         return false;
     *shard = number;
+    *replaced = more ? inode : 0;
     writer->host = host;
     return true;
+}
+
+/* Parse a name in the folder of a lock file; false for any other name. */
+static bool
+parse_entry(const char *name, uint64_t *shard, struct sc_staging_entry *entry)
+{
+    struct identity writer;
+    unsigned long long number = 0;
+    int start = 0;
+
+    *entry = (struct sc_staging_entry){ .kind = SC_STAGING_TEMPORARY, .name = name };
+    if (strncmp(name, LATE, sizeof LATE - 1) == 0) {
+        entry->kind = SC_STAGING_LATE;
+        start = sizeof LATE - 1;
+    } else if (sscanf(name, KEPT "%16llx-%n", &number, &start) == 1 && start) {
+        entry->kind = SC_STAGING_KEPT;
+        entry->number = number;
+    }
+    return parse_name(name + start, shard, &writer, &entry->replaced);
+}
+
+bool
+sc_staging_shard_of(const char *temp, uint64_t *shard)
+{
+    struct identity writer;
+    uint64_t replaced;
+
+    return parse_name(temp, shard, &writer, &replaced);
 }
 
 /* True for a temporary name in the folder `path` that no writer may use any more: its process is dead, or has lost the lock
@@ -309,9 +355,9 @@ static bool
 is_litter(const char *path, int folder, const char *name, const struct identity *own)
 {
     struct identity writer;
-    uint64_t shard;
+    uint64_t shard, replaced;
 
-    if (!parse_name(name, &shard, &writer))
+    if (!parse_name(name, &shard, &writer, &replaced))
         return false;
     if (writer.host == own->host && writer.pid == own->pid && writer.start == own->start)
         return false;
@@ -369,27 +415,23 @@ sweep(const char *path)
 }
 
 int
-sc_staging_fence(int at, uint64_t shard, const char *own)
+sc_staging_list(int at, uint64_t shard, void (*found)(void *, const struct sc_staging_entry *), void *context)
 {
-    int fd = fcntl(at, F_DUPFD_CLOEXEC, 0), error = 0; /* to open the folder again would be a request */
+    int fd = fcntl(at, F_DUPFD_CLOEXEC, 0), error; /* to open the folder again would be a request */
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    struct sc_staging_entry entry;
     const struct dirent *d;
-    struct identity writer;
-    uint64_t found;
+    uint64_t of;
 
     if (!folder) {
         sc_file_close(fd);
         return -1;
     }
     rewinddir(folder); /* the place in the list is that of `at` */
-    while ((errno = 0, d = readdir(folder))) {
-        if (!parse_name(d->d_name, &found, &writer) || found != shard || (own && strcmp(d->d_name, own) == 0))
-            continue;
-        if (sc_staging_remove(at, d->d_name) && errno != ENOENT)
-            error = errno;
-    }
-    if (errno)
-        error = errno; /* the list has an end that was not read */
+    while ((errno = 0, d = readdir(folder)))
+        if (parse_entry(d->d_name, &of, &entry) && of == shard)
+            found(context, &entry);
+    error = errno; /* the list has an end that was not read */
     closedir(folder);
     errno = error;
     return error ? -1 : 0;

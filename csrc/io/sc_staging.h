@@ -6,7 +6,7 @@
  * last name:
  *
  *     data/a.zarr/c/0/0
- *     data/.a.zarr.shardcodec/.shardcodec-<shard>-<host>-<pid>-<start>-<n>       goes with the last name in it
+ *     data/.a.zarr.shardcodec/.shardcodec-<shard>-<host>-<pid>-<start>-<n>[-<inode>]       goes with the last name in it
  *
  * If that folder cannot be made (permissions, another file system, a name that is too long), the temporary name is beside
  * the shard. The same holds if a folder of this name is not safe: in a sticky folder such as /tmp another user may have made it,
@@ -21,8 +21,11 @@
 #ifndef SC_STAGING_H
 #define SC_STAGING_H
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "base/sc_status.h"
 
@@ -39,15 +42,34 @@ int sc_staging_open(const char *folder);
 mode_t sc_staging_writers(const char *folder, gid_t group);
 
 /* Return a name in a folder that no other process uses, malloc'ed; NULL: no memory. shard: the number of the shard if its lock
- * is held as long as the name exists, else 0. */
-char *sc_staging_name(const char *folder, uint64_t shard);
+ * is held as long as the name exists, else 0. replaced: with a lock file, the inode of the shard that the file is to replace, else 0. */
+char *sc_staging_name(const char *folder, uint64_t shard, uint64_t replaced);
+
+/* Parse the number of the shard in a temporary name; false for any other name. */
+bool sc_staging_shard_of(const char *temp, uint64_t *shard);
+
+/* Write the names of sc_kept.h that belong to a temporary name: the mark of late requests, and a second name of the shard. */
+void sc_staging_late_name(char *name, size_t capacity, const char *temp);
+void sc_staging_kept_name(char *name, size_t capacity, uint64_t number, const char *temp);
 
 /* Remove a temporary name from a folder: a file, or a folder for a shard that is removed. 0, or -1 and errno. */
 int sc_staging_remove(int at, const char *name);
 
-/* Remove the temporary names of a shard from a folder, which is open as `at`: those of writers that have lost the lock which the
- * caller holds. own: the name of the caller, which stays; NULL: none. Return 0, or -1 and errno if a name may still be there. */
-int sc_staging_fence(int at, uint64_t shard, const char *own);
+/* A name in the folder of a lock file. */
+struct sc_staging_entry {
+    enum { SC_STAGING_TEMPORARY, SC_STAGING_LATE, SC_STAGING_KEPT } kind;
+    uint64_t replaced; /* as of sc_staging_name() */
+    uint64_t number;   /* of a second name */
+    const char *name;
+};
+
+/* Call `found` for each name of a shard in the folder of its lock file, which is open as `at`. It may remove the name. Return 0, or -1
+ * and errno if there may be more names. */
+int sc_staging_list(int at, uint64_t shard, void (*found)(void *context, const struct sc_staging_entry *entry),
+                    void *context);
+
+/* A name of a process of another host, which may be dead, is used for so long. */
+#define SC_STAGING_FOREIGN_SECONDS ((time_t)7 * 24 * 3600)
 
 /* Remove the temporary names of dead writers from a folder of shards, where names are made if there is no staging
  * folder. The folder may hold many files, so each process does this once. */

@@ -95,6 +95,12 @@ def look_at_folder(str folder):
         sc_lock_look_at_folder(chars)
 
 
+def shard_number(str folder, str path):
+    """Return the number of a shard in the names in the folder of a lock file (csrc/io/sc_staging.h)."""
+    cdef bytes folder_bytes = path_bytes(folder), name = path_bytes(path)
+    return sc_file_number(path_chars(folder_bytes), path_chars(name))
+
+
 def look_at_known(str path, bint follows=True):
     """Return device, inode and, for a link that is not followed, True; None if nothing is there.
 

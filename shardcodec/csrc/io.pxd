@@ -19,6 +19,8 @@ cdef extern from "io/sc_file.h" nogil:
         int64_t ctime_ns
         uint64_t n_links
 
+    uint64_t sc_file_number(const char *folder, const char *path)
+
 
 cdef extern from "io/sc_guard.h" nogil:
     struct sc_guard:

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from .. import native
 from ..errors import ShardFileError
 from . import file_systems
+from .staging import lock_folder
 
-__all__ = ["SECONDS", "check", "doubt", "is_forgotten", "may_lack", "old_names"]
+__all__ = ["SECONDS", "check", "doubt", "is_forgotten", "kept_number", "may_lack", "old_names"]
 
 # Seconds for which a name may be missing while its folder has a `.nfs...`.
 SECONDS = 5.0
 
 PREFIX = ".nfs"
+
+# A second name of a shard, with the number of the shard.
+KEPT = re.compile(r"kept-[0-9a-f]+-\.shardcodec-([0-9a-f]{16})-.*")
 
 
 def may_lack(path: str | None) -> bool:
@@ -36,10 +41,16 @@ def old_names(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(PREFIX))
 
 
+def kept_number(name: str) -> int | None:
+    """Return the number of the shard (`native.shard_number`) of which this is a second name; None for another name."""
+    found = KEPT.fullmatch(name)
+    return None if found is None else int(found[1], 16)
+
+
 def doubt(paths: Iterable[Any]) -> OSError | None:
     """Return an error with ESTALE for the first of several files, which were not found, that may exist; None if none does.
 
-    Each of their folders is listed once, if they are on a file system where a name may be missing. Paths that are not strings are no
+    Each of their folders, and of those of lock files, is listed once, if they are on a file system where a name may be missing. Paths that are not strings are no
     files, and documents are not looked for: that one of them is missing says what kind of node a folder is.
     """
     folders: dict[str, list[str]] = {}
@@ -57,6 +68,21 @@ def doubt(paths: Iterable[Any]) -> OSError | None:
             return OSError(errno.ESTALE, os.strerror(errno.ESTALE), f"{folder}/{min(found)}")
         if old := old_names(there):
             return _missing_name(f"{folder}/{missing[0]}", old)
+    return _second_name(folders)
+
+
+def _second_name(folders: dict[str, list[str]]) -> OSError | None:
+    """Return the error for the first file that has only a second name. folders: names of files that were not found, by folder."""
+    kept: dict[str, dict[int, str]] = {}
+    for folder, missing in folders.items():
+        real = os.path.realpath(folder)
+        locks = lock_folder(f"{real}/{missing[0]}")
+        if locks not in kept:
+            numbers = ((kept_number(name), name) for name in _list(locks))
+            kept[locks] = {number: name for number, name in numbers if number is not None}
+        for name in missing if kept[locks] else ():
+            if (second := kept[locks].get(native.load().shard_number(locks, f"{real}/{name}"))) is not None:
+                return _missing_name(f"{folder}/{name}", [f"{locks}/{second}"])
     return None
 
 
@@ -84,8 +110,8 @@ def _missing_name(path: str, old: list[str]) -> ShardFileError:
     folder = os.path.dirname(path)
     error = ShardFileError(
         f"shard {path!r}: expected the file, or a folder without names that NFS gives to open files, but there is only "
-        f"{', '.join(repr(name) for name in old[:3])}{' and others' if len(old) > 3 else ''}: it is the shard, if a machine has died "
-        f"while it replaced it (`shardcodec repair {folder!r}` gives it its name), or an old state of another one, which a process "
+        f"{', '.join(repr(name) for name in old[:3])}{' and others' if len(old) > 3 else ''}: it is the shard, if a machine has died or was "
+        f"cut off while it replaced it (`shardcodec repair {folder!r}` gives it its name), or an old state of another one, which a process "
         "still has open; nothing was read or written",
         shard=path,
         kind="missing name",

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from .. import native
 from ..access.box_reader import Folder
 from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
@@ -26,6 +27,7 @@ from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
+from ..storage.absent import kept_number
 from ..storage.staging import LOCK_FOLDER
 from ..storage.store import LeftFolder, Store
 from ..storage.undo_journal import is_old_name, is_stray_journal, pending_journal
@@ -348,7 +350,7 @@ class ArrayTarget:
                 yield name
 
     def _is_beside_shards(self, relative: str) -> bool:
-        return relative in DOCUMENTS or relative.startswith(f"{LOCK_FOLDER}/")
+        return relative in DOCUMENTS or (_is_of_locks(relative) and kept_number(_name_of(relative)) is None)
 
     def is_chunk_with(self, keys: KeyEncoding, key: str) -> bool:
         """Return True if another key encoding maps a chunk, or the folder of all chunks, to this key."""
@@ -427,13 +429,23 @@ class ArrayTarget:
             yield from map(self.shard, itertools.product(*map(range, self.shard_grid)))
 
     def unnamed(self, other: ForeignObject) -> list[ShardTarget]:
-        """Return the shards that a file with a name of NFS may be: those of its folder that are not stored."""
-        folder = other.key.rpartition("/")[0]
-        if not is_old_name(other.key) or self.store.path(other.key) is None:
+        """Return the shards that a file may be whose name is not that of a shard, and that are not stored.
+
+        For a name of NFS they are those of its folder, for a second name (csrc/io/sc_kept.h) the one whose number it has.
+        """
+        path = self.store.path(other.key)
+        if path is None:
             return []
         shards = map(self.shard, itertools.product(*map(range, self.shard_grid)))
-        here = (shard for shard in shards if shard.key.rpartition("/")[0] == folder)
-        return [replace(shard, old_key=other.key) for shard in here if not os.path.lexists(shard.name)]
+        if is_old_name(other.key):
+            folder = other.key.rpartition("/")[0]
+            found = (shard for shard in shards if shard.key.rpartition("/")[0] == folder)
+        elif (number := kept_number(_name_of(other.key))) is not None:
+            locks, of = os.path.dirname(os.path.realpath(path)), native.load().shard_number
+            found = (shard for shard in shards if of(locks, os.path.realpath(shard.name)) == number)
+        else:
+            return []
+        return [replace(shard, old_key=other.key) for shard in found if not os.path.lexists(shard.name)]
 
     def _in_left(self, folder: LeftFolder) -> Iterator[ShardTarget | ForeignObject]:
         """Yield a folder that the listing has not entered, and the shards that it may have."""
@@ -455,6 +467,9 @@ class ArrayTarget:
         if key == self.folder.prefix + RECORD_NAME:
             return None
         path = self.store.path(key)
+        if _is_of_locks(key.removeprefix(self.folder.prefix)):
+            second = ForeignObject(path or key, key, "it is a second name of a shard")
+            return second if self.unnamed(second) else None
         if (is_stray := is_stray_journal(key, path)) is not None:
             reason = "it is the undo journal of another file"
             return ForeignObject(path or key, key, reason, is_journal=True) if is_stray else None
@@ -465,6 +480,14 @@ class ArrayTarget:
             else f"it is outside the grid of {name}s {grid}"
         )
         return ForeignObject(path or key, key, reason)
+
+
+def _is_of_locks(relative: str) -> bool:
+    return relative.startswith(f"{LOCK_FOLDER}/")
+
+
+def _name_of(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 def _are_sizes(given: Any, least: int) -> bool:

@@ -436,8 +436,8 @@ class _VerifyRun:
             elif isinstance(one, ForeignObject) and (unnamed := array.unnamed(one)):
                 is_sure = len(unnamed) == 1
                 detail = (
-                    f"a name of NFS for an open file that is replaced, and {unnamed[0].name} is missing"
-                    f"{'' if is_sure else f', with {len(unnamed) - 1} more'}: it is the shard, if a machine has died while it replaced it, "
+                    f"a second name, or one of NFS for an open file that is replaced, and {unnamed[0].name} is missing"
+                    f"{'' if is_sure else f', with {len(unnamed) - 1} more'}: it is the shard, if a machine has died or was cut off while it replaced it, "
                     "or an old state of another one that a process still has open"
                 )
                 self._note(

@@ -10,6 +10,8 @@
 | `kept` | the look at the folder of the shard (step 3) | the update of node a, because node b starts from the file that it knows by name |
 | `gap` | the reader's rule for a missing name (storage/absent.py) | readers get the fill value while a shard has no name |
 | `died` | the same, and the writer's | the same for ever, because the machine has died in between |
+| `resent` | the kept name (csrc/io/sc_kept.h) | the shard, with the update of node b, because the client of node a moves it away and removes it |
+| `closed` | the name that a fence gives back before it removes the new file | the shard, because the client of node a has moved it away and removes it |
 | `stale` | the reader's rule for a file that is gone from the server | readers get an error |
 
 On a mount whose locks stay on the node (`nolock`), `refused` shows that updates are refused, or warned of. A round returns what is
@@ -32,6 +34,7 @@ N_ARRAYS = 6
 SECONDS = 20.0  # for the name of a shard to go
 PATIENCE = 60.0
 LATE_MS = 2500.0  # for the answers to node a, between the two requests of its rename
+REQUEST_MS = 400.0  # for the requests of node a
 RENAME = "renameat"
 OPEN_NEW = "open 4"  # after those of the folder of the lock file, of the lock file and of the shard
 
@@ -222,6 +225,51 @@ def died(round_: Round) -> None:
     round_.revive()
 
 
+def resent(round_: Round) -> None:
+    """The network of node a is cut when its client, because a process has the shards open, has sent the first of its two requests.
+
+    That request arrives when the network is back, and moves a shard of node b away. The second one fails, and the client removes the file
+    that no process has open any more.
+    """
+    a, b = round_.a, round_.b
+    _open_known(round_)
+    a.ask("hold")
+    round_.update_until(a, 0, RENAME)
+    a.delay_requests(REQUEST_MS)
+    a.ask("go")
+    if not a.ask("wait_in", function="nfs_sillyrename", seconds=SECONDS):
+        round_.wrong.append("the client has not moved a shard, so the round says nothing")
+    a.cut()
+    a.delay_requests(0)
+    a.ask("let_go")
+    round_.update(b, 1)
+    _come_back(round_)
+
+
+def closed(round_: Round) -> None:
+    """As `gap`, but the network of node a is cut between its two requests, and node b takes the lock before the second one arrives."""
+    a, b = round_.a, round_.b
+    _into_gap(round_)
+    a.mute()
+    time.sleep(LATE_MS / 1000)  # the answer to the first request arrives
+    a.cut()
+    a.delay_answers(0)
+    a.ask("let_go")
+    round_.update(b, 1)
+    a.unmute()
+    _come_back(round_)
+
+
+def _come_back(round_: Round) -> None:
+    """The network of node a is back, and its updates end. Each node finds the shards, and updates them."""
+    a, b = round_.a, round_.b
+    a.join()
+    round_.outcomes(a)
+    for chunk, node in ((2, b), (3, a), (4, b)):
+        round_.read(node)
+        round_.expect_no_error(node, round_.update(node, chunk))
+
+
 def stale(round_: Round) -> None:
     """Node b knows the names of files that the server has removed."""
     a, b = round_.a, round_.b
@@ -249,5 +297,6 @@ def refused(round_: Round) -> None:
 
 
 ROUNDS: dict[str, Callable[[Round], None]] = {
-    round_.__name__: round_ for round_ in (overtaken, restarted, forgotten, kept, gap, died, stale, refused)
+    round_.__name__: round_
+    for round_ in (overtaken, restarted, forgotten, kept, gap, died, resent, closed, stale, refused)
 }

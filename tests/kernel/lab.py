@@ -145,12 +145,22 @@ class Node:
     def join(self) -> None:
         sh(f"nsenter --net=/run/netns/{self.name} ip link set e0 up")
 
+    def mute(self) -> None:
+        """Drop what the node sends; what is sent to it arrives."""
+        sh(f"nsenter --net=/run/netns/{self.name} tc qdisc replace dev e0 root netem loss 100%")
+
+    def unmute(self) -> None:
+        sh(f"nsenter --net=/run/netns/{self.name} tc qdisc del dev e0 root")
+
     def delay(self, ms: float) -> None:
         """Delay what the node sends, by half of a round trip each way."""
         for enter, device in ((f"nsenter --net=/run/netns/{self.name}", "e0"), ("", f"v{self.name}")):
             sh(f"{enter} tc qdisc del dev {device} root 2>/dev/null", check=False)
             if ms:
                 sh(f"{enter} tc qdisc add dev {device} root netem delay {ms / 2}ms")
+
+    def delay_requests(self, ms: float) -> None:
+        sh(f"nsenter --net=/run/netns/{self.name} tc qdisc replace dev e0 root netem delay {ms}ms")
 
     def delay_answers(self, ms: float) -> None:
         sh(f"tc qdisc replace dev v{self.name} root netem delay {ms}ms")

@@ -214,6 +214,20 @@ class Process:
         for array in self._arrays:
             self._held.append(os.open(array.site.folders[0] / "a/c/0/0", os.O_RDONLY))
 
+    def wait_in(self, function: str, seconds: float) -> bool:
+        """Wait until a thread waits in a function of the kernel, for an answer to a request that this function has made."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if any(function in stack and "delegation" not in stack for stack in waits()):
+                return True
+            time.sleep(0.01)
+        return False
+
+    def let_go(self) -> None:
+        """Close these files, in threads, because a close waits for the network."""
+        while self._held:
+            threading.Thread(target=os.close, args=(self._held.pop(),), daemon=True).start()
+
     def update(self, chunk: int, stops: list[int] | list[str] | None) -> None:
         """Begin to update an inner chunk of each array; answer when each update has stopped or ended.
 
@@ -266,8 +280,7 @@ class Process:
         self._is_closed = True
         if self._reader is not None:
             self._reader.join(30.0)
-        while self._held:
-            os.close(self._held.pop())
+        self.let_go()
         self._arrays = []
 
     def last(self, folder: str) -> None:

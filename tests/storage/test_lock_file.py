@@ -8,9 +8,11 @@ name for a moment at each replacement. `tests/kernel` has the real file system; 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def is_marked(path: str) -> bool:
 
 
 def temporary_names(path: str) -> list[str]:
-    return sorted(name for name in os.listdir(lock_folder(path)) if name != "lock")
+    return sorted(name for name in os.listdir(lock_folder(path)) if name.startswith(".shardcodec-"))
 
 
 def test_lock_file_excludes_and_marks_the_shard(shard: str) -> None:
@@ -140,6 +142,175 @@ def test_shard_that_a_late_request_has_moved_away_gets_its_name_again(shard: str
     assert caught.value.errno == errno.ESTALE
     assert Path(shard).read_bytes() == b"next"
     lock.release()
+
+
+def names_of(path: str, kind: str) -> list[str]:
+    """Return the marks ("late-") or the second names ("kept-") of the shards of an array."""
+    return sorted(name for name in os.listdir(lock_folder(path)) if name.startswith(kind))
+
+
+def replace(path: str, data: bytes) -> None:
+    """Replace a shard whose lock is held."""
+    file = _native.NewFile(path)
+    file.write(data, 0)
+    assert file.commit()
+
+
+@pytest.fixture
+def cut_off(shard: str) -> Any:
+    """A writer that has prepared a new file, and that another one has overtaken."""
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    file.write(b"late", 0)
+    lock.release()
+    return file
+
+
+def move_away(shard: str, inode: int) -> Path:
+    """Do what the first of the two requests of a rename does, by which a client replaces a file that a process has open."""
+    moved = Path(shard).with_name(f".nfs{inode:016x}00000007")
+    os.rename(shard, moved)
+    return moved
+
+
+def test_late_request_removes_a_second_name_only(shard: str, cut_off: Any) -> None:
+    """The client of a cut node sent the first request of its rename again, and removed what it had moved: the shard of the next holder,
+    with an acknowledged update."""
+    inode = os.stat(shard).st_ino
+    lock, _ = guard(shard)
+    assert temporary_names(shard) == [] and len(names_of(shard, "late-")) == 1
+    (kept,) = names_of(shard, "kept-")
+    assert os.path.samefile(f"{lock_folder(shard)}/{kept}", shard)
+    replace(shard, b"next")
+    (newer,) = names_of(shard, "kept-")
+    assert newer != kept and os.path.samefile(f"{lock_folder(shard)}/{newer}", shard)
+    lock.release()
+    move_away(shard, inode).unlink()
+    lock, outcome = guard(shard)
+    assert outcome == "held" and Path(shard).read_bytes() == b"next"
+    lock.release()
+
+
+def test_second_names_end_when_the_late_writer_has_its_answer(shard: str, cut_off: Any) -> None:
+    inode = os.stat(shard).st_ino
+    lock, _ = guard(shard)
+    replace(shard, b"next")
+    lock.release()
+    move_away(shard, inode).unlink()
+    lock, _ = guard(shard)  # again the lock of the late writer, as far as it knows
+    move_away(shard, inode).unlink()
+    with pytest.raises(OSError) as caught:
+        cut_off.commit()
+    lock.release()
+    assert caught.value.errno == errno.ESTALE
+    assert Path(shard).read_bytes() == b"next" and names_of(shard, "late-") == []
+    lock, _ = guard(shard)
+    assert names_of(shard, "kept-") == [] and Path(shard).read_bytes() == b"next"
+    lock.release()
+
+
+def test_mark_of_a_writer_that_never_comes_back_ends_after_a_week(shard: str, cut_off: Any) -> None:
+    for days, n_marks in ((6, 1), (8, 0)):
+        lock, _ = guard(shard)
+        (mark,) = names_of(shard, "late-")
+        then = time.time() - days * 24 * 3600
+        os.utime(f"{lock_folder(shard)}/{mark}", (then, then))
+        lock.release()
+        lock, _ = guard(shard)
+        assert len(names_of(shard, "late-")) == len(names_of(shard, "kept-")) == n_marks
+        lock.release()
+
+
+def test_shard_gets_its_name_before_the_late_file_is_removed(shard: str, cut_off: Any) -> None:
+    """The node was cut between its two requests. The next holder removed the source of the second one, and then the client the shard."""
+    before = Path(shard).read_bytes()
+    moved = move_away(shard, os.stat(shard).st_ino)
+    lock, outcome = guard(shard)
+    moved.unlink()
+    assert outcome == "held" and Path(shard).read_bytes() == before
+    lock.release()
+
+
+def test_second_name_follows_a_rename_that_came_before_the_fence(shard: str, cut_off: Any) -> None:
+    lock, _ = guard(shard)
+    lock.release()
+    Path(f"{shard}.late").write_bytes(b"late")
+    os.replace(f"{shard}.late", shard)
+    lock, _ = guard(shard)
+    (kept,) = names_of(shard, "kept-")
+    assert os.path.samefile(f"{lock_folder(shard)}/{kept}", shard) and Path(shard).read_bytes() == b"late"
+    lock.release()
+
+
+def overtake(folder: Path) -> str:
+    """Make an array whose shard a writer has not replaced yet when its node is cut off; return the path of the shard."""
+    array = create(folder)
+    array[...] = 1
+    shard = str(shard_path(array))
+    lock, _ = guard(shard)
+    file = _native.NewFile(shard)
+    file.leave()
+    lock.release()
+    return shard
+
+
+def next_update(shard: str, step: int, action: str) -> list[str]:
+    """Take the lock and replace the shard, in a child, with a fault at a call; return the calls, if the child has ended."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):
+            _native.set_fault(step, action, errno.EIO if action == "error" else 0)
+            guard(shard)
+            replace(shard, b"next")
+        os.write(write, ",".join(_native.end_fault()).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as told:
+        calls = told.read()
+    os.waitpid(pid, 0)
+    return calls.split(",") if calls else []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("action", ["kill", "error"])
+def test_shard_outlives_a_late_request_after_each_step_of_the_next_holder(
+    tmp_path: Path, action: str
+) -> None:
+    """Either the file of the late writer can be fenced again, or the shard has a second name."""
+    shard = overtake(tmp_path / "count")
+    before = Path(shard).read_bytes()
+    calls = next_update(shard, 0, "count")
+    assert {"link", "unlink", "renameat2"} <= {*calls}
+    for step in range(len(calls)):
+        shard = overtake(tmp_path / str(step))
+        inode = os.stat(shard).st_ino
+        next_update(shard, step, action)
+        if temporary_names(shard):  # the client keeps .nfs... until the second request is answered
+            move_away(shard, inode)
+        else:
+            move_away(shard, inode).unlink()
+        lock, outcome = guard(shard)
+        assert outcome == "held" and Path(shard).read_bytes() in (before, b"next"), (step, calls[step])
+        (kept,) = names_of(shard, "kept-")
+        assert os.path.samefile(f"{lock_folder(shard)}/{kept}", shard), (step, calls[step])
+        lock.release()
+
+
+def test_removed_shard_has_no_second_name(shard: str, cut_off: Any) -> None:
+    """It would come back with the next holder. A new shard of this name is kept, too."""
+    lock, _ = guard(shard)
+    _native.remove_file(shard)
+    lock.release()
+    assert names_of(shard, "kept-") == [] and len(names_of(shard, "late-")) == 1
+    lock, outcome = guard(shard)
+    assert outcome == "no file" and not os.path.exists(shard)
+    file = _native.NewFile(shard)
+    file.write(b"new", 0)
+    assert file.commit(only_new=True)
+    lock.release()
+    (kept,) = names_of(shard, "kept-")
+    assert os.path.samefile(f"{lock_folder(shard)}/{kept}", shard)
 
 
 @pytest.mark.parametrize("is_new", [False, True])

@@ -24,6 +24,7 @@ import shardcodec
 from shardcodec import _native
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import absent, file_systems
+from shardcodec.storage.staging import lock_folder
 
 CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 SILLY = ".nfs00000000000a4c1200000003"
@@ -71,6 +72,24 @@ def test_shard_without_its_name_is_an_error_and_not_the_fill_value(array: Any, r
         READERS[reader](array, path)
     assert str(path) in str(caught.value) and SILLY in str(caught.value)
     path.with_name(SILLY).rename(path)
+    READERS[reader](array, path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_shard_that_has_only_a_second_name_is_an_error_and_not_the_fill_value(
+    array: Any, reader: str
+) -> None:
+    """The client of a node that was cut off has removed the first one. Its writers have kept the second one (csrc/io/sc_kept.h)."""
+    path = shard_path(array)
+    folder = lock_folder(str(path))
+    os.makedirs(folder, exist_ok=True)
+    number = _native.shard_number(folder, str(path))
+    second = Path(folder, f"kept-1-.shardcodec-{number:016x}-{1:016x}-1-1-0")
+    path.rename(second)
+    with pytest.raises(shardcodec.ShardFileError) as caught:
+        READERS[reader](array, path)
+    assert str(path) in str(caught.value) and second.name in str(caught.value)
+    os.link(second, path)
     READERS[reader](array, path)
 
 
@@ -134,7 +153,7 @@ def test_thousands_of_absent_shards_cost_one_list_of_each_folder(
     looked: list[str] = []
     monkeypatch.setattr(absent, "_list", lambda folder: looked.append(folder) or set())
     assert (array[...] != -1).sum() == 1
-    assert sorted(os.path.basename(folder) for folder in looked) == ["0", "1"]
+    assert sorted(os.path.basename(folder) for folder in looked) == [".shardcodec", "0", "1"]
 
 
 def test_absent_shards_of_local_file_systems_are_not_looked_for(

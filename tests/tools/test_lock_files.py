@@ -18,8 +18,9 @@ import pytest
 import zarr
 from helpers import on_pipeline
 
-from shardcodec import tools
+from shardcodec import _native, tools
 from shardcodec.storage import absent, file_systems
+from shardcodec.storage.staging import lock_folder
 from shardcodec.tools.findings import FindingKind
 
 SILLY = ".nfs00000000000a4c1200000003"
@@ -92,6 +93,26 @@ def test_missing_name_is_found_and_given_again(group: Path, tmp_path: Path) -> N
     assert tools.repair(group, backup=tmp_path / "backup").n_restored == 1
     assert shard.read_bytes() == data
     assert [one.kind for one in _findings(group)] == [FindingKind.FOREIGN_FILE]
+
+
+def test_second_name_is_found_and_its_shard_gets_its_name_again(group: Path, tmp_path: Path) -> None:
+    """A node was cut off while it replaced the shard, and its client has removed the name (csrc/io/sc_kept.h)."""
+    shard = _shard(group)
+    data = shard.read_bytes()
+    folder = lock_folder(str(shard))
+    number = _native.shard_number(folder, str(shard))
+    second = Path(folder, f"kept-1-.shardcodec-{number:016x}-{1:016x}-1-1-0")
+    os.link(shard, second)
+    assert _findings(group) == []
+    shard.unlink()
+    shard.with_name(shard.name[:-1] + "0").unlink()  # this one was never stored
+    found = _findings(group)
+    assert [(one.kind, one.recoverable) for one in found] == [(FindingKind.MISSING_NAME, True)]
+    assert second.name in found[0].shard and str(shard) in found[0].detail
+    tools.repair(group, to=tmp_path / "new")
+    assert _shard(tmp_path / "new").read_bytes() == data
+    assert tools.repair(group, backup=tmp_path / "backup").n_restored == 1
+    assert shard.read_bytes() == data and _findings(group) == []
 
 
 def test_name_that_one_of_several_shards_may_have_lost_is_not_guessed(group: Path, tmp_path: Path) -> None:
