@@ -20,6 +20,10 @@
 /* Other processes can undo a step so often before the lock counts as lost. */
 #define MAX_TRIES 16
 
+/* A holder that is cut off in step c may link P late, after the update of the next one. So its K has a lower number than theirs. */
+#define STEP_OF_SHARD 1
+#define STEP_OF_UPDATE 2
+
 /* What a look at the folder of the lock file has found of one shard. */
 struct look {
     int at;
@@ -140,14 +144,14 @@ sc_kept_restore(const struct sc_kept *kept, int at, const char *path, uint64_t i
     return error == ENOENT && inode ? restore_old_name(path, inode) : error;
 }
 
-/* Write the name of a new K: the next number, and a name that no other process makes. */
+/* Choose the name of a new K: a higher number, and a name that no other process makes. */
 static int
-name_next(const struct sc_kept *kept, uint64_t shard, struct sc_kept *next)
+name_next(const struct sc_kept *kept, uint64_t shard, unsigned step, struct sc_kept *next)
 {
     char *name = sc_staging_name("", shard, 0);
 
     *next = *kept;
-    next->number = kept->number + 1;
+    next->number = kept->number + step;
     if (name)
         sc_staging_kept_name(next->name, sizeof next->name, next->number, name + 1);
     sc_free(name);
@@ -186,7 +190,7 @@ keep(struct sc_kept *kept, int at, uint64_t shard, const char *path, uint64_t in
             continue;
         if (is_kept(kept, at, &st))
             return 0;
-        if ((error = name_next(kept, shard, &next)))
+        if ((error = name_next(kept, shard, STEP_OF_SHARD, &next)))
             return error;
         error = link_to(AT_FDCWD, path, at, next.name);
         if (!error)
@@ -272,7 +276,7 @@ sc_kept_link(const struct sc_kept *kept, int at, const char *temp, struct sc_kep
     *next = *kept;
     if (!kept->is_needed || !sc_staging_shard_of(temp, &shard))
         return 0;
-    error = name_next(kept, shard, next);
+    error = name_next(kept, shard, STEP_OF_UPDATE, next);
     if (!error)
         error = link_to(at, temp, at, next->name);
     if (error)
@@ -285,22 +289,39 @@ sc_kept_pass(struct sc_kept *kept, int at, const struct sc_kept *next)
 {
     int error = kept->name[0] && strcmp(kept->name, next->name) != 0 ? remove_name(at, kept->name) : 0;
 
+    if (next->name[0])
+        error = 0; /* two names are no harm: the new one has the higher number */
     if (!error)
         *kept = *next;
     return error;
 }
 
+struct failure {
+    struct sc_kept kept;
+    const char *mark;
+    bool is_marked;
+};
+
+static void
+note_mark(void *context, const struct sc_staging_entry *entry)
+{
+    struct failure *failure = context;
+
+    failure->is_marked |= strcmp(entry->name, failure->mark) == 0;
+    note_newest(&failure->kept, entry);
+}
+
 void
 sc_kept_failed(int at, uint64_t shard, const char *path, uint64_t inode, const char *temp, int error)
 {
-    struct sc_kept kept = { 0 };
     char name[SC_KEPT_CAPACITY];
+    struct failure failure = { .mark = name };
 
-    if (!inode || sc_staging_list(at, shard, note_newest, &kept))
-        return;
-    sc_kept_restore(&kept, at, path, inode);
-    if (error != ENOENT && error != ESTALE)
-        return; /* a request may still be on its way */
     sc_staging_late_name(name, sizeof name, temp);
-    sc_staging_remove(at, name); /* if it stays, it costs calls only */
+    if (!inode || sc_staging_list(at, shard, note_mark, &failure))
+        return;
+    /* with F_T a later holder has done it, and may have removed the shard since then */
+    sc_kept_restore(&failure.kept, at, path, failure.is_marked ? 0 : inode);
+    if (failure.is_marked && (error == ENOENT || error == ESTALE)) /* else a request may still be on its way */
+        sc_staging_remove(at, name); /* if it stays, it costs calls only */
 }

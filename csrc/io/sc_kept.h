@@ -23,7 +23,7 @@
  *
  * A reader that finds no P looks for a K (storage/absent.py). Without an F_T none of this costs a call.
  *
- * Not excluded: A makes T after B's fence and is cut off before its check, B removes the shard, and an older state of it with the inode
+ * Not excluded: the server makes no hard links, or not of a file of another user. And: A makes T after B's fence and is cut off before its check, B removes the shard, and an older state of it with the inode
  * in T's name is still open on a node: the next holder gives that state the name P.
  *
  * SPDX-License-Identifier: MIT */
@@ -48,13 +48,14 @@ int sc_kept_fence(struct sc_kept *kept, int at, uint64_t shard, const char *path
 /* Link T to a new K, if one is needed: `next`. Return 0, or an errno. */
 int sc_kept_link(const struct sc_kept *kept, int at, const char *temp, struct sc_kept *next);
 
-/* The shard is now what `next` is, or, if `next` has no name, about to be removed: remove the old K. Return 0, or an errno. */
+/* The shard is now what `next` is, or, if `next` has no name, about to be removed: remove the old K. Return 0, or an errno if the
+ * shard would come back from it. */
 int sc_kept_pass(struct sc_kept *kept, int at, const struct sc_kept *next);
 
 /* Step b. inode: that of the shard; 0: not known. Return 0 if P is there now, ENOENT if there is no shard, or another errno. */
 int sc_kept_restore(const struct sc_kept *kept, int at, const char *path, uint64_t inode);
 
-/* The rename of T has failed with an errno: do step b, and remove F_T if the server has answered. inode: of the shard that T was to
+/* The rename of T has failed with an errno: give the shard its name again if it is missing, and remove F_T if the server has answered. inode: of the shard that T was to
  * replace; 0: none. The lock may be lost. */
 void sc_kept_failed(int at, uint64_t shard, const char *path, uint64_t inode, const char *temp, int error);
 

@@ -441,7 +441,7 @@ give_name_guarded(struct sc_newfile *file, struct sc_guard *guard, const struct 
         sc_kept_failed(guard->at, guard->shard, file->path, guard->seen.inode, temp, where->sys_errno);
     status = look_again(file, made, taken, status, where);
     if (!status && !(taken && *taken))
-        sc_kept_pass(&guard->kept, guard->at, &next); /* two names are no harm: the new one has the higher number */
+        sc_kept_pass(&guard->kept, guard->at, &next);
     else
         sc_kept_pass(&next, guard->at, &guard->kept);
     return status;

@@ -261,8 +261,9 @@ def next_update(shard: str, step: int, action: str) -> list[str]:
     if pid == 0:
         with contextlib.suppress(OSError):
             _native.set_fault(step, action, errno.EIO if action == "error" else 0)
-            guard(shard)
+            lock, _ = guard(shard)
             replace(shard, b"next")
+            lock.release()
         os.write(write, ",".join(_native.end_fault()).encode())
         os._exit(0)
     os.close(write)
@@ -311,6 +312,19 @@ def test_removed_shard_has_no_second_name(shard: str, cut_off: Any) -> None:
     lock.release()
     (kept,) = names_of(shard, "kept-")
     assert os.path.samefile(f"{lock_folder(shard)}/{kept}", shard)
+
+
+def test_late_writer_does_not_bring_a_removed_shard_back(shard: str, cut_off: Any) -> None:
+    """The next holder has given the shard its name back, and then removed it; a process of the late node has the old file open."""
+    lock, _ = guard(shard)
+    move_away(shard, os.stat(shard).st_ino)
+    lock.release()
+    lock, _ = guard(shard)
+    _native.remove_file(shard)
+    with pytest.raises(OSError):
+        cut_off.commit()
+    lock.release()
+    assert not os.path.exists(shard)
 
 
 @pytest.mark.parametrize("is_new", [False, True])
