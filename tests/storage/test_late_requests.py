@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import random
+import signal
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,7 +171,7 @@ class Program:
         self.late.remove(late)
         is_killed = self.chance.random() < 0.3
         if is_killed:
-            os.kill(late.pid, 9)
+            os.kill(late.pid, signal.SIGKILL)
             status = b"killed"
         else:
             os.write(late.go, b"!")
@@ -223,10 +224,14 @@ def test_late_requests_lose_no_acknowledged_update(tmp_path: Path, seed: int) ->
     array[...] = 1
     shard = str(shard_path(array))
     program = Program(shard, random.Random(seed), {Path(shard).read_bytes()})
-    for _ in range(N_ACTIONS):
-        program.act()
-    while program.late:
-        program.first_request(program.late[0])
-        program.second_request(program.late[0])
-    program.look().release()
-    program.replace()
+    try:
+        for _ in range(N_ACTIONS):
+            program.act()
+        while program.late:
+            program.first_request(program.late[0])
+            program.second_request(program.late[0])
+        program.replace()
+        program.look().release()
+    finally:
+        for late in program.late:
+            os.kill(late.pid, signal.SIGKILL)
