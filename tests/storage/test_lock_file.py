@@ -314,19 +314,6 @@ def test_removed_shard_has_no_second_name(shard: str, cut_off: Any) -> None:
     assert os.path.samefile(f"{lock_folder(shard)}/{kept}", shard)
 
 
-def test_late_writer_does_not_bring_a_removed_shard_back(shard: str, cut_off: Any) -> None:
-    """The next holder has given the shard its name back, and then removed it; a process of the late node has the old file open."""
-    lock, _ = guard(shard)
-    move_away(shard, os.stat(shard).st_ino)
-    lock.release()
-    lock, _ = guard(shard)
-    _native.remove_file(shard)
-    with pytest.raises(OSError):
-        cut_off.commit()
-    lock.release()
-    assert not os.path.exists(shard)
-
-
 @pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize("removes", [False, True])
 def test_lock_that_the_server_has_forgotten_is_noticed_by_a_changed_shard(
