@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from .. import native
 from ..errors import ShardFileError
 from . import file_systems
-from .staging import lock_folder
+from .staging import kept_number, lock_folder
 
-__all__ = ["SECONDS", "check", "doubt", "is_forgotten", "kept_number", "may_lack", "old_names"]
+__all__ = ["SECONDS", "check", "doubt", "is_forgotten", "may_lack", "old_names"]
 
 # Seconds for which a name may be missing while its folder has a `.nfs...`.
 SECONDS = 5.0
 
 PREFIX = ".nfs"
-
-# A second name of a shard, with the number of the shard.
-KEPT = re.compile(r"kept-[0-9a-f]+-\.shardcodec-([0-9a-f]{16})-.*")
 
 
 def may_lack(path: str | None) -> bool:
@@ -39,12 +35,6 @@ def may_lack(path: str | None) -> bool:
 def old_names(names: Iterable[str]) -> list[str]:
     """Return the names that a client of NFS has given to open files."""
     return sorted(name for name in names if name.startswith(PREFIX))
-
-
-def kept_number(name: str) -> int | None:
-    """Return the number of the shard (`native.shard_number`) of which this is a second name; None for another name."""
-    found = KEPT.fullmatch(name)
-    return None if found is None else int(found[1], 16)
 
 
 def doubt(paths: Iterable[Any]) -> OSError | None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 
 __all__ = [
     "LOCK_FOLDER",
+    "kept_number",
     "lock_folder",
     "remove_lock_folders",
     "staging_folder",
@@ -24,6 +26,9 @@ __all__ = [
 DOCUMENTS = ("zarr.json", ".zarray", ".zgroup")
 
 LOCK_FOLDER = ".shardcodec"
+
+# A second name of a shard in this folder, with the number of the shard (csrc/io/sc_kept.h).
+KEPT = re.compile(r"kept-[0-9a-f]+-\.shardcodec-([0-9a-f]{16})-.*")
 
 
 def _is_node(folder: str) -> bool:
@@ -82,6 +87,12 @@ def lock_folder(path: str) -> str:
         _arrays.clear()
     _arrays[folder] = os.path.join(node, LOCK_FOLDER)
     return _arrays[folder]
+
+
+def kept_number(name: str) -> int | None:
+    """Return the number of the shard (`native.shard_number`) of which this is a second name; None for another name."""
+    found = KEPT.fullmatch(name)
+    return None if found is None else int(found[1], 16)
 
 
 def remove_lock_folders(root: str) -> None:

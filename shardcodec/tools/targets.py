@@ -27,8 +27,7 @@ from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
-from ..storage.absent import kept_number
-from ..storage.staging import LOCK_FOLDER
+from ..storage.staging import LOCK_FOLDER, kept_number
 from ..storage.store import LeftFolder, Store
 from ..storage.undo_journal import is_old_name, is_stray_journal, pending_journal
 from .documents import DOCUMENTS, Document, is_2022
@@ -41,6 +40,8 @@ __all__ = [
     "lasting_state",
     "lone_shard",
 ]
+
+_LOCKS = f"{LOCK_FOLDER}/"
 
 
 # ---------------------------------------------------------------- an array that a tool works on, and its shards
@@ -350,7 +351,9 @@ class ArrayTarget:
                 yield name
 
     def _is_beside_shards(self, relative: str) -> bool:
-        return relative in DOCUMENTS or (_is_of_locks(relative) and kept_number(_name_of(relative)) is None)
+        return relative in DOCUMENTS or (
+            relative.startswith(_LOCKS) and kept_number(_name_of(relative)) is None
+        )
 
     def is_chunk_with(self, keys: KeyEncoding, key: str) -> bool:
         """Return True if another key encoding maps a chunk, or the folder of all chunks, to this key."""
@@ -467,7 +470,7 @@ class ArrayTarget:
         if key == self.folder.prefix + RECORD_NAME:
             return None
         path = self.store.path(key)
-        if _is_of_locks(key.removeprefix(self.folder.prefix)):
+        if _LOCKS in key and kept_number(_name_of(key)) is not None:
             second = ForeignObject(path or key, key, "it is a second name of a shard")
             return second if self.unnamed(second) else None
         if (is_stray := is_stray_journal(key, path)) is not None:
@@ -480,10 +483,6 @@ class ArrayTarget:
             else f"it is outside the grid of {name}s {grid}"
         )
         return ForeignObject(path or key, key, reason)
-
-
-def _is_of_locks(relative: str) -> bool:
-    return relative.startswith(f"{LOCK_FOLDER}/")
 
 
 def _name_of(key: str) -> str:
