@@ -58,7 +58,7 @@ def doubt(paths: Iterable[Any]) -> OSError | None:
             return OSError(errno.ESTALE, os.strerror(errno.ESTALE), f"{folder}/{min(found)}")
         if old := old_names(there):
             return _missing_name(f"{folder}/{missing[0]}", old)
-    return _second_name(folders)
+    return _second_name(folders) if folders else None
 
 
 def _second_name(folders: dict[str, list[str]]) -> OSError | None:
