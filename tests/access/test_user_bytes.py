@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pairs import pairs
 from spec_json import LITTLE, named
 
 import shardcodec
@@ -82,13 +83,17 @@ def check(
     assert body.endswith(footer)  # where a program that knows the size of the footer looks
 
 
-@locations
-@updates
-@pytest.mark.parametrize("alignment", ALIGNMENTS)
-@pytest.mark.parametrize("n", range(4))
+@pairs(
+    "name, shape, location",
+    list(UPDATES),
+    list(itertools.product(ALIGNMENTS, range(4))),
+    ["start", "end"],
+)
 def test_every_update_keeps_header_footer_and_alignment(
-    tmp_path: Path, location: str, update: Callable[..., None], alignment: int, n: int
+    tmp_path: Path, location: str, name: str, shape: tuple[int, int]
 ) -> None:
+    """The shard begins with n inner chunks."""
+    update, (alignment, n) = UPDATES[name], shape
     shard = made(tmp_path / "shard", spec_of(location), n, alignment)
     twin = {place: number for number, place in enumerate(PLACES[:n])}
     check(shard, twin, alignment)
