@@ -21,7 +21,7 @@ import sys
 import tempfile
 import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -204,8 +204,10 @@ def count_modules_with_one_importer() -> dict[str, int]:
     return {"all": len(lines), "below 150 lines": sum(n < SHORT_LINES for n in lines)}
 
 
-def records() -> Iterator[tuple[Path, str, set[str]]]:
-    """Yield the named tuples and data classes of the package, with the names of their fields."""
+@cache
+def records() -> list[tuple[Path, str, set[str]]]:
+    """Return the named tuples and data classes of the package, with the names of their fields."""
+    found = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and re.search(
@@ -213,7 +215,8 @@ def records() -> Iterator[tuple[Path, str, set[str]]]:
                 " ".join(map(ast.unparse, [*node.bases, *node.decorator_list])),
             ):
                 fields = {ast.unparse(line.target) for line in node.body if isinstance(line, ast.AnnAssign)}
-                yield path, node.name, fields
+                found.append((path, node.name, fields))
+    return found
 
 
 def count_records() -> dict[str, int]:

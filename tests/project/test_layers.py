@@ -8,6 +8,7 @@ import ast
 import graphlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,6 +139,7 @@ def cython_imports(path: Path) -> Iterator[Import]:
             yield Import(path, line, m[1])
 
 
+@cache
 def package_imports() -> list[Import]:
     found = [i for path in PACKAGE.rglob("*.py") for i in python_imports(path)]
     return found + [i for path in PACKAGE.glob("*.pyx") for i in cython_imports(path)]

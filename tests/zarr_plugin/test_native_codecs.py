@@ -94,7 +94,8 @@ CASES = [case for row in ROWS if row.zarr_has_it for case in cases_of(row)]
 @pytest.mark.parametrize(("row", "configuration", "dtype"), CASES)
 @pytest.mark.parametrize("extra", ["alone", "more"])
 def test_zarr_v3_reads_and_writes_the_same(row: CodecRow, configuration: Any, dtype: str, extra: str) -> None:
-    for sharded in (True, False):
+    turn = row.configurations.index(configuration) + row.dtypes.index(dtype)
+    for sharded in (True, False) if extra == "alone" else (turn % 2 == 0,):
         a, b = (create(row, configuration, dtype, extra, sharded) for _ in range(2))
         values = values_of(dtype)
         mine, theirs = ours(a), own(b)
