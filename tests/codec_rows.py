@@ -7,11 +7,13 @@ A test fails if a codec of `shardcodec.format.codecs.ROWS` has no row here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import pytest
 from helpers import ZARR_IS_31
 
-__all__ = ["ROWS", "CodecRow"]
+__all__ = ["ROWS", "CodecRow", "cases_of"]
 
 
 class CodecRow(NamedTuple):
@@ -27,6 +29,16 @@ class CodecRow(NamedTuple):
     is_exact: bool = True
     in_v2: bool = True
     zarr_has_it: bool = True
+
+
+def cases_of(row: CodecRow) -> Iterator[Any]:
+    """Yield a case for each configuration and type: by day some with each of them, and at night all."""
+    n, m = len(row.configurations), len(row.dtypes)
+    by_day = {(i % n, i % m) for i in range(max(n, m))}
+    for i, configuration in enumerate(row.configurations):
+        for j, dtype in enumerate(row.dtypes):
+            marks = [pytest.mark.nightly] * ((i, j) not in by_day)
+            yield pytest.param(row, configuration, dtype, id=f"{row.name}-{i}-{dtype}", marks=marks)
 
 
 ANY = ("int16", "bool")

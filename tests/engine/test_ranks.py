@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import OtherMemoryStore, bits, files_below, ours, quiet, random_array, zarrs_view
+from helpers import OtherMemoryStore, bits, files_below, ours, quiet, random_array, store_of, zarrs_view
+from pairs import pairs
 from reference import ShardMeta, decode_shard, encode_shard
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.codecs import numcodecs as of_numcodecs
@@ -49,15 +50,9 @@ def long_axes(rank: int, extent: int, n: int = 4) -> tuple[int, ...]:
     )
 
 
-@pytest.fixture(params=["local", "memory", "other"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    stores = {"local": lambda: LocalStore(tmp_path / "a"), "memory": MemoryStore, "other": OtherMemoryStore}
-    return stores[request.param]()
-
-
-@pytest.mark.parametrize("codecs", CHAINS)
-@pytest.mark.parametrize("rank", RANKS)
-def test_every_rank_works_through_zarr(store: Any, rank: int, codecs: str) -> None:
+@pairs("rank, codecs, kind", list(RANKS), list(CHAINS), ["local", "memory", "other"])
+def test_every_rank_works_through_zarr(kind: str, rank: int, codecs: str, tmp_path: Path) -> None:
+    store = store_of(kind, tmp_path / "a")
     shape, shard, inner = (long_axes(rank, n) for n in (5, 4, 2))
     array = make(store, shape, shard, inner, codecs)
     values = random_array(shape, "int16")

@@ -109,10 +109,9 @@ def test_tools_need_no_ml_dtypes_for_packed_types(tmp_path: Path) -> None:
 def rows() -> list[Any]:
     """Return a case for each codec of fixed size and each type in which the tests compare it with zarr; `bytes` and packed types too."""
     every = [
-        pytest.param(row.name, configuration, dtype, id=f"{row.name}-{dtype}-{i}")
+        pytest.param(row.name, *case.values[1:], id=case.id, marks=case.marks)
         for row in codec_rows.ROWS
-        for i, configuration in enumerate(row.configurations)
-        for dtype in row.dtypes
+        for case in codec_rows.cases_of(row)
         if row.name not in COMPRESSORS
     ]
     every += [pytest.param("packbits", {}, name, id=f"packbits-{name}") for name in ML_NBYTES]

@@ -12,7 +12,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from codec_rows import ROWS, CodecRow
+from codec_rows import ROWS, CodecRow, cases_of
 from helpers import ZARR_IS_31, bits, ours, quiet, zarrs_view
 from spec_json import named, typed_metadata
 from zarr.storage import MemoryStore
@@ -75,16 +75,6 @@ def stored(store: MemoryStore) -> dict[str, bytes]:
 def own(store: Any) -> Any:
     with quiet():
         return zarr.open_array(store, mode="r+")
-
-
-def cases_of(row: CodecRow) -> Iterator[Any]:
-    """Yield a case for each configuration and type: by day some with each of them, and at night all."""
-    n, m = len(row.configurations), len(row.dtypes)
-    by_day = {(i % n, i % m) for i in range(max(n, m))}
-    for i, configuration in enumerate(row.configurations):
-        for j, dtype in enumerate(row.dtypes):
-            marks = [pytest.mark.nightly] * ((i, j) not in by_day)
-            yield pytest.param(row, configuration, dtype, id=f"{row.name}-{i}-{dtype}", marks=marks)
 
 
 CASES = [case for row in ROWS if row.zarr_has_it for case in cases_of(row)]
