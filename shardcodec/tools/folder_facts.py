@@ -37,7 +37,10 @@ CLOCK_SECONDS = 2.0
 MOST_FOLDERS = 1000
 
 # Why a strategy is not used on a file system.
-WHY_NOT_APPEND = "appends are used only on {used}, where they were tested with kills and power cuts: a shard is replaced instead"
+WHY_NOT_APPEND = (
+    "appends are used only on {used}, where they were tested with kills and power cuts: a shard is replaced instead (on NFS another node "
+    "sees the size of a file before its last bytes, so it would find no index)"
+)
 WHY_NOT_IN_PLACE = (
     "updates in place need a file system of one machine ({used}), where all processes see the same state: a shard is "
     "replaced instead"

@@ -12,6 +12,7 @@
 | `died` | the same, and the writer's | the same for ever, because the machine has died in between |
 | `resent` | the kept name (csrc/io/sc_kept.h) | the shard, with the update of node b, because the client of node a moves it away and removes it |
 | `closed` | the name that a fence gives back before it removes the new file | the shard, because the client of node a has moved it away and removes it |
+| `appended` | no part of it: it shows why `append` and `in_place` are not used here | |
 | `stale` | the reader's rule for a file that is gone from the server | readers get an error |
 
 On a mount whose locks stay on the node (`nolock`), `refused` shows that updates are refused, or warned of. A round returns what is
@@ -58,7 +59,7 @@ class Round:
         revive: Callable[[], None],
     ) -> None:
         self.a, self.b = nodes
-        self._folders, self._shards, self._records, self._actor = folders, shards, records, 0
+        self.folders, self._shards, self._records, self._actor = folders, shards, records, 0
         self.restart, self.die, self.revive = restart, die, revive
         self.has_lease = has_lease
         self.wrong: list[str] = []
@@ -66,7 +67,7 @@ class Round:
 
     def open(self, node: Node) -> None:
         """Open the arrays on a node."""
-        folder = self._folders[node is self.b]
+        folder = self.folders[node is self.b]
         self._actor += 100
         node.ask("open", folder=folder, n=N_ARRAYS, records=self._records, actor=self._actor, reads=False)
 
@@ -281,6 +282,26 @@ def stale(round_: Round) -> None:
         round_.read(b)
 
 
+def appended(round_: Round) -> None:
+    """Node a appends to a file, each time with one call whose last bytes say where the file ends, as an index does; node b looks at its end.
+
+    A call becomes several requests, and the size of a file comes to another node before its bytes.
+    """
+    a, b = round_.a, round_.b
+    n_torn = 0
+    a.delay_requests(2.0)
+    for nbytes, n in ((6_000, 500), (3 << 20, 12)):
+        ours, theirs = (f"{folder}/appended{nbytes}" for folder in round_.folders)
+        a.ask("append", path=ours, nbytes=nbytes, n=1, waits=True)
+        a.ask("append", path=ours, nbytes=nbytes, n=n, waits=False)
+        whole, torn = b.ask("ends", path=theirs, seconds=6.0)
+        round_.told.append(f"{nbytes} bytes appended: {torn} of {whole + torn} looks found no end")
+        n_torn += torn
+    a.delay_requests(0)
+    if not n_torn:
+        round_.wrong.append("each look found the end, so `append` could be used")
+
+
 def refused(round_: Round) -> None:
     """The locks of the mount do not reach other nodes: `locking="cluster"` writes nothing, and `locking="process"` warns."""
     a = round_.a
@@ -298,5 +319,5 @@ def refused(round_: Round) -> None:
 
 ROUNDS: dict[str, Callable[[Round], None]] = {
     round_.__name__: round_
-    for round_ in (overtaken, restarted, forgotten, kept, gap, died, resent, closed, stale, refused)
+    for round_ in (overtaken, restarted, forgotten, kept, gap, died, resent, closed, appended, stale, refused)
 }

@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import random
+import struct
 import sys
 import threading
 import time
@@ -128,6 +129,19 @@ class Array:
             self._reads.failed(begin)
         else:
             self._reads.read(begin, chunks, elements.reshape(len(chunks), self.site.chunk))
+
+
+MARK = struct.Struct("<8sQ")  # at the end of a file: a word and the size of the file, as an index is there
+
+
+def has_end(path: str) -> bool:
+    """Return True if a file ends with a mark that says where it ends."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        nbytes = os.fstat(fd).st_size
+        return os.pread(fd, MARK.size, nbytes - MARK.size) == MARK.pack(b"the end.", nbytes)
+    finally:
+        os.close(fd)
 
 
 class Process:
@@ -269,6 +283,28 @@ class Process:
         ]
         errors, self._errors = self._errors, Counter()
         return {"outcomes": outcomes, "errors": errors}
+
+    def append(self, path: str, nbytes: int, n: int, *, waits: bool) -> None:
+        """Append to a file n times, each time with one call whose last bytes are a mark."""
+        thread = threading.Thread(target=self._append, args=(path, nbytes, n), daemon=True)
+        thread.start()
+        if waits:
+            thread.join()
+
+    def _append(self, path: str, nbytes: int, n: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        for _ in range(n):
+            end = os.fstat(fd).st_size + nbytes
+            os.pwrite(fd, bytes(nbytes - MARK.size) + MARK.pack(b"the end.", end), end - nbytes)
+            os.fsync(fd)
+
+    def ends(self, path: str, seconds: float) -> list[int]:
+        """Look at the end of a file again and again; return how often it had its mark, and how often not."""
+        until = time.monotonic() + seconds
+        looks = [0, 0]
+        while time.monotonic() < until:
+            looks[not has_end(path)] += 1
+        return looks
 
     def repair(self) -> None:
         """Run `repair` on each array, in place."""
