@@ -1,13 +1,20 @@
-# interrupts.py - Ctrl-C while several threads work
+# interrupts.py - Ctrl-C while several threads work, and a signal handler at each point of a call
 # SPDX-License-Identifier: MIT
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Self
+
+import shardcodec
+
+PACKAGE = os.path.dirname(shardcodec.__file__)
 
 
 class Interrupting:
@@ -65,3 +72,51 @@ class Interrupting:
             assert self._has_ended.wait(60)
         finally:
             signal.signal(signal.SIGINT, self._old)
+
+
+class Points:
+    """Calls a handler at point `number` of the block: at a line or the begin of a function of the package, or behind a call of C."""
+
+    def __init__(self, number: int, handler: Callable[[], object]) -> None:
+        self._left = number
+        self._handler = handler
+        self.is_reached = False
+
+    def _count(self, frame: Any, event: str, _: Any) -> Any:
+        if event in ("call", "line", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            self._left -= 1
+            if not self._left:
+                self.is_reached = True
+                self._stop()
+                self._handler()
+        return self._count
+
+    def _stop(self) -> None:
+        sys.setprofile(self._profile)
+        sys.settrace(self._trace)
+
+    def __enter__(self) -> Self:
+        self._trace, self._profile = sys.gettrace(), sys.getprofile()
+        sys.setprofile(lambda frame, event, _: self._count(frame, event, _) if event == "c_return" else None)
+        sys.settrace(self._count)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop()
+
+
+def ends(work: Callable[[], Any]) -> list[Any]:
+    """Return the result of work, or its error; it must end soon."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert found, "does not end"
+    return found

@@ -71,7 +71,7 @@ cdef class LockTable:
     """
 
     cdef dict queues  # of the waiters, for each lock that is held
-    cdef set waiting  # thread and key of each call of `acquire` that waits
+    cdef set waiting  # thread and key of each call of `acquire` that waits, and of each block of `FreeHold`
     cdef uint64_t[N_COUNTERS] n_taken_of
 
     def __init__(self):
@@ -149,15 +149,16 @@ cdef class LockTable:
     def acquire(self, str key):
         """Wait for the lock and take it. Threads that run an event loop must not call this.
 
-        LockError, at once: a signal handler has interrupted this thread in a wait for the lock, which would get it first.
+        LockError, at once: a signal handler has interrupted this thread in a wait for the lock, which would get it first, or in a
+        block of `FreeHold`.
         """
         if self.enter(key, None):
             return
         cdef tuple mine = (get_ident(), key)
         if mine in self.waiting:
             raise LockError(
-                f"shard {key!r}: expected no write into it from a signal handler, because the write that the handler has interrupted waits "
-                "for its lock; nothing was written. Let the handler set a flag, and write when the interrupted statement has ended",
+                f"shard {key!r}: expected no write into it from a signal handler, because the write that the handler has interrupted needs "
+                "its lock; nothing was written. Let the handler set a flag, and write when the interrupted statement has ended",
                 shard=key,
             )
         waiter = allocate_lock()
@@ -262,6 +263,7 @@ cdef class FreeHold:
 
     cdef LockTable table
     cdef str key
+    cdef tuple mine  # the entry of `waiting`: a signal handler must not wait for the lock
     cdef bint is_held
 
     def __init__(self, LockTable table, str key):
@@ -270,16 +272,23 @@ cdef class FreeHold:
 
     def __enter__(self):
         self.is_held = self.table.enter(self.key, None)
+        if self.is_held:
+            self.mine = (get_ident(), self.key)
+            self.table.waiting.add(self.mine)
         return self.is_held
 
     def __exit__(self, *exception):
+        self.end()
+
+    cdef int end(self) except -1:
         if self.is_held:
             self.is_held = False
+            self.table.waiting.discard(self.mine)
             self.table.release(self.key)
+        return 0
 
     def __dealloc__(self):
-        if self.is_held:  # as in `Hold`
-            self.table.release(self.key)
+        self.end()  # as in `Hold`
 
 
 cdef class Mutex:
@@ -299,8 +308,8 @@ cdef class Mutex:
     cdef int wait(self) except -1:
         if self.owner == PyThread_get_thread_ident():
             raise RuntimeError(
-                "expected no call to a stream from a signal handler that has interrupted another one at this point; let the handler "
-                "set a flag, and call the stream when the interrupted call has returned"
+                "expected no call from a signal handler that has interrupted another one at this point; let the handler set a flag, and "
+                "make the call when the interrupted one has returned"
             )
         self.lock.acquire()
         return 0

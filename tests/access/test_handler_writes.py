@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from interrupts import Points, ends
 from zarr.storage import MemoryStore, ObjectStore
 
 import shardcodec
@@ -117,6 +119,48 @@ def test_wait_in_a_handler_for_a_lock_that_the_interrupted_call_waits_for_is_ref
         thread.join(60)
     assert errors == ["a"]
     table.release("a")
+
+
+@pytest.mark.parametrize("row", [4, 8], ids=["same shard", "another shard"])
+@pytest.mark.parametrize("is_first", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_handler_at_each_point_of_a_buffered_write(tmp_path: Path, is_first: bool, row: int) -> None:
+    """In a block of `group_writes` the handler waited for ever for the lock or a mutex of its own thread, or its write was lost."""
+    path, refused = tmp_path / "a", (shardcodec.LockError, RuntimeError)
+    zarr.create_array(path, shape=(16, 8), chunks=(4, 4), shards=(8, 8), dtype="int32")
+    handle = shardcodec.open_array(path, mode="r+")
+    kinds = set()
+    for number in itertools.count(1):
+        stored = np.zeros((16, 8), "int32")
+        handle[...] = stored
+        done: list[bool] = []
+
+        def handler(done: list[bool] = done) -> None:
+            try:
+                handle[row : row + 2, :3] = 5
+                done.append(True)
+            except refused as error:
+                done.append("signal handler" not in str(error))
+
+        points = Points(number, handler)
+
+        def work(points: Points = points) -> None:
+            with shardcodec.group_writes():
+                if not is_first:
+                    handle[:2, :3] = 1
+                with points:
+                    handle[2:4, :3] = 2
+
+        assert ends(work) == [None]
+        stored[:2, :3], stored[2:4, :3], stored[row : row + 2, :3] = (
+            0 if is_first else 1,
+            2,
+            5 * (True in done),
+        )
+        assert (handle[...] == stored).all(), f"{number}: {done}"
+        kinds |= set(done)
+        if not points.is_reached:
+            break
+    assert kinds == {True, False} and number > 100
 
 
 def test_options_apply_to_open_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

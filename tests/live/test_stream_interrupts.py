@@ -9,25 +9,23 @@ one was copied over it; a position was used up before its frame counted; a frame
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from interrupts import PACKAGE, Points, ends
 
 import shardcodec
 
-PACKAGE = os.path.dirname(shardcodec.__file__)
 ORDER = [3, 1, 0, 2, 5, 4, 8, 7, 6, 11, 10, 9]
 N_FRAMES = 6
 OF_HANDLER = 100  # the value of the frames that a handler appends
@@ -35,37 +33,6 @@ OF_HANDLER = 100  # the value of the frames that a handler appends
 
 class Stop(Exception):
     """Also the handler of a timer raises an `Exception`: `close` raised a StreamError in its place, as if the store had failed."""
-
-
-class Points:
-    """Calls a handler at point `number` of the block: at a line or the begin of a function of the package, or behind a call of C."""
-
-    def __init__(self, number: int, handler: Callable[[], object]) -> None:
-        self._left = number
-        self._handler = handler
-        self.is_reached = False
-
-    def _count(self, frame: Any, event: str, _: Any) -> Any:
-        if event in ("call", "line", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
-            self._left -= 1
-            if not self._left:
-                self.is_reached = True
-                self._stop()
-                self._handler()
-        return self._count
-
-    def _stop(self) -> None:
-        sys.setprofile(self._profile)
-        sys.settrace(self._trace)
-
-    def __enter__(self) -> Self:
-        self._trace, self._profile = sys.gettrace(), sys.getprofile()
-        sys.setprofile(lambda frame, event, _: self._count(frame, event, _) if event == "c_return" else None)
-        sys.settrace(self._count)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop()
 
 
 def stop() -> None:
@@ -77,23 +44,6 @@ def new_stream(folder: Path, **arguments: Any) -> Any:
         folder / "a", shape=(12, 4), chunks=(1, 4), shards=(6, 4), dtype="int64", overwrite=True
     )
     return shardcodec.stream(folder / "a", max_delay="1ms", **arguments)
-
-
-def ends(work: Callable[[], Any]) -> list[Any]:
-    """Return the result of work, or its error; it must end soon."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(work())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert found, "does not end"
-    return found
 
 
 def go_on(frames: Any) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ class Overlay:
             weight *= chain.shape[axis] // extent
         self._n_chunks = weight
         self._all_axes = tuple(range(ndim))
-        self._mutex = threading.Lock()
+        self._mutex = native.load().Mutex()
         self._slots: dict[int, int] = {}  # from the position of an inner chunk to its index in the array
         self._masks: dict[int, Array] = {}  # written elements of inner chunks that were written only in part
         self._array: Array = np.empty((0, *self._extent), dtype=dtype)

@@ -21,7 +21,6 @@ import asyncio
 import contextlib
 import functools
 import itertools
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ... import native
 from ...errors import GroupWriteError
 from ...options import Options
 from ...storage import locks
@@ -83,7 +83,7 @@ class ProcessBuffer:
         self._nbytes = 0
         # Guards `_objects`, `_nbytes` and `_is_closed`. Code under it creates no objects, so it starts no garbage collection,
         # which could close a generator that leaves a block and waits for a flush.
-        self._mutex = threading.Lock()
+        self._mutex = native.load().Mutex()
         self._is_closed = False
         self._names = LockNames()
         self._looks = LayoutLooks()
@@ -281,7 +281,11 @@ class ProcessBuffer:
 
         change: coroutine function, called under the object's lock in the table. It gets the buffered writes of this kind, or
         None, and returns them with the change, or None if the change cannot be buffered.
+
+        LockError: the caller holds the lock, so it is a signal handler that has interrupted a write.
         """
+        if locks.table().holds(name.name):
+            raise locks.interrupted(name.name)
         has_changed: bool | None = False
         while self._takes(name):
             work = functools.partial(self._change, name.name, kind, change)
