@@ -388,10 +388,7 @@ def object_at(
             raise ValueError(f"key: expected the key of the shard in the store, got {key!r}")
         introduce(store)
         target = original(StorePath(store, key))
-        kind = store_of(target.store)
-        if not kind.is_near:  # before zarr 3.2, zip files do not open themselves
-            on_zarrs_loop(target.store._ensure_open())
-        return kind, target.path, key
+        return store_of(target.store), target.path, key
     if isinstance(store, str | os.PathLike):
         path = check_name(os.path.abspath(os.path.join(os.fspath(store), key) if key else os.fspath(store)))
         folder, name = os.path.split(str(path))
@@ -428,11 +425,13 @@ def service_of(base: Any) -> tuple[Any, str] | None:
 
 
 def introduce(base: Any) -> None:
-    """Memoise the name of a zarr store and, for a LocalStore, whether its file system is local.
+    """Memoise the name of a zarr store and, for a LocalStore, whether its file system is local; open a zip file.
 
     Callers open an array or a shard. Later reads and writes then need no system calls for these facts.
     """
     base = unwrap(base)
+    if isinstance(base, compat.ZipStore) and not base._is_open:  # before zarr 3.2, it does not open itself
+        base._sync_open()
     object_names.store_name(base)
     if type(base) is compat.LocalStore:
         introduce_files(base)

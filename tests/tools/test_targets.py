@@ -17,6 +17,7 @@ import zarr
 from helpers import OtherMemoryStore, create, gap_of, letters, letters_spec, memory_object_store, quiet
 from servers.http_objects import serving
 from spec_json import LITTLE
+from zarr.storage import ZipStore
 
 from shardcodec import ShardSpec, SpecError, UnsupportedError, chunk_state, open_array, tools
 from shardcodec.format.metadata import KeyEncoding
@@ -45,6 +46,24 @@ def test_group_has_all_arrays_below_it(tmp_path: Path) -> None:
     assert [keys(one) for one in found] == [["c/0/0", "c/0/1"]] * 2
     assert found[1].place == str(tmp_path / "g.zarr/sub/b")
     assert found[0].shard_grid == (2, 2) and found[0].n_grid_shards == 4
+
+
+def test_zip_store_that_is_not_open_yet(tmp_path: Path) -> None:
+    """Before zarr 3.2 a `ZipStore` does not open itself for a listing: AttributeError, also for the new hierarchy of a conversion."""
+    hierarchy(tmp_path / "g.zarr")
+    new = ZipStore(tmp_path / "new.zip", mode="w")
+    assert tools.convert(tmp_path / "g.zarr", new).is_complete
+    new.close()
+
+    def zipped() -> ZipStore:
+        return ZipStore(tmp_path / "new.zip", mode="r")
+
+    assert tools.verify(tmp_path / "g.zarr", against=zipped()).n_findings == 0
+    assert tools.verify(zipped(), against=tmp_path / "g.zarr").n_findings == 0
+    assert [one.name for one in tools.inspect(zipped()).arrays] == [
+        one.name for one in find_arrays(tmp_path / "g.zarr")
+    ]
+    assert open_array(zipped(), path="sub/b").shape == zarr.open_array(tmp_path / "g.zarr/sub/b").shape
 
 
 @pytest.mark.parametrize("name", ["sub/b", "/sub/b/"])
