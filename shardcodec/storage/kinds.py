@@ -430,7 +430,8 @@ def introduce(base: Any) -> None:
     Callers open an array or a shard. Later reads and writes then need no system calls for these facts.
     """
     base = unwrap(base)
-    if isinstance(base, compat.ZipStore) and not base._is_open:  # before zarr 3.2, it does not open itself
+    # before zarr 3.2, it does not open itself
+    if compat.ZipStore in type(base).__mro__ and not base._is_open:
         base._sync_open()
     object_names.store_name(base)
     if type(base) is compat.LocalStore:
