@@ -104,6 +104,7 @@ def test_dataset_without_a_type_is_left_out_and_named(
 
 
 def test_plan_names_what_is_left_out_and_its_parts_go_on(tmp_path: Path) -> None:
+    """The reports of the parts, and that of a job that was resumed, did not name it."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["X"] = VALUES
         ODD["lists"](file.create_group("uns").file)
@@ -111,7 +112,13 @@ def test_plan_names_what_is_left_out_and_its_parts_go_on(tmp_path: Path) -> None
         str(tmp_path / "a.h5"), str(tmp_path / "new"), str(tmp_path / "job.json"), n_parts=1
     )
     assert [one.name for one in planned.left_arrays] == ["uns/odd"]
-    assert run_part(str(tmp_path / "job.json"), 0).is_complete
+    part = run_part(str(tmp_path / "job.json"), 0)
+    assert part.is_complete and part.left_arrays == planned.left_arrays
+    for resume in (False, True):
+        done = convert(
+            str(tmp_path / "a.h5"), str(tmp_path / "job"), job=str(tmp_path / "kept.json"), resume=resume
+        )
+        assert done.is_complete and done.left_arrays == planned.left_arrays
 
 
 def matlab(file: Any) -> list[str]:

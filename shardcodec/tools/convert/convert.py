@@ -340,7 +340,7 @@ class _Conversion(Execution):
             self._give_up(had_folder=had_folder)
         plan = self.plan
         left = left_of(
-            self.tree, totals.others if is_complete and totals.others.parts.parts else self.counted
+            self.tree, plan, totals.others if is_complete and totals.others.parts.parts else self.counted
         )
         return run_report(plan, self.options, totals, plan.n_shards, is_complete, n_damaged, listed, left)
 
@@ -492,6 +492,6 @@ def _planned(
     tree: SourceTree,
 ) -> ConvertReport:
     """Return the report of a plan of which nothing was carried out."""
-    left = left_of(tree, others)
+    left = left_of(tree, plan, others)
     report = run_report(plan, options, Totals(others=others), plan.n_shards, False, 0, arrays, left)
     return replace(report, dry_run=True)

@@ -309,10 +309,13 @@ def run_report(
     )
 
 
-def left_of(tree: SourceTree, others: ObjectCounts) -> LeftParts:
+def left_of(tree: SourceTree, plan: ConvertPlan, others: ObjectCounts) -> LeftParts:
     """Return all that a conversion does not carry over; `others` are the objects that belong to no array, counted or copied."""
+    # of the arrays of a stored plan, the tree has only those that are converted
+    known = {one.name for one in tree.left_arrays}
     of_arrays = (LeftPart(LeftKind.OF_ARRAY, one.name, note) for one in tree.arrays for note in one.notes)
-    return NOTHING_LEFT + tree.left + of_arrays + others.parts
+    of_plan = (one for one in plan.left_out if one.name not in known)
+    return NOTHING_LEFT + tree.left + of_plan + of_arrays + others.parts
 
 
 def peak_nbytes(plan: ConvertPlan, n_threads: int) -> int:

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
 from ..documents import consolidated, node_path
+from ..left_parts import LeftKind, LeftPart
 from ..new_hierarchy import NewHierarchy
 from ..node_selection import is_match
 from ..targets import ArrayTarget
@@ -164,6 +165,8 @@ class ConvertPlan:
         Which objects that belong to no array are copied, as for `open_source`.
     folders : tuple of str
         The nodes in whose folders these objects are, if not all are copied.
+    left_out : tuple of LeftPart
+        The arrays that are left out. The parts of the plan, and a run that goes on, do not look at them again.
     """
 
     source: str
@@ -177,6 +180,7 @@ class ConvertPlan:
     fingerprint: str
     others: str = "none"
     folders: tuple[str, ...] = ()
+    left_out: tuple[LeftPart, ...] = ()
 
     @property
     def n_units(self) -> int:
@@ -212,7 +216,7 @@ class ConvertPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**facts, "arrays": [array.to_json() for array in self.arrays]}
+        return {**facts, **{name: [one.to_json() for one in facts[name]] for name in ("arrays", "left_out")}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ConvertPlan:
@@ -226,7 +230,8 @@ class ConvertPlan:
             )
             rest = {name: value for name, value in data.items() if name != "arrays"}
             texts = {name: tuple(data.get(name, ())) for name in ("verbatim", "folders")}
-            return cls(**{**rest, **texts, "arrays": arrays})
+            left = tuple(LeftPart(**{**one, "kind": LeftKind.ARRAY}) for one in data.get("left_out", ()))
+            return cls(**{**rest, **texts, "arrays": arrays, "left_out": left})
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected a plan of shardcodec convert: {error}") from error
 
@@ -303,6 +308,7 @@ def make_plan(
         fingerprint(tree, destination, documents, verify),
         tree.scope,
         () if tree.others is None else tuple(tree.others.chosen or ()),
+        tuple(tree.left_arrays),
     )
 
 

@@ -101,7 +101,7 @@ def run_part(
         owner=found.job,
     )
     totals, is_complete, n_damaged = execution.run(units, n_shards=n_shards, finishes=False)
-    left = left_of(tree, totals.others)
+    left = left_of(tree, plan, totals.others)
     return run_report(plan, options, totals, n_shards, is_complete, n_damaged, (), left)
 
 
