@@ -40,7 +40,7 @@ else:
     os._exit(0)
 os.close(answers.fileno())
 for number, path in enumerate((os.devnull, *given["outputs"])):
-    os.dup2(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), number)
+    os.dup2(os.open(path, os.O_RDWR), number)
 sys.argv = ["-c", *given["arguments"]]
 exec(compile(given["code"], "<string>", "exec"), {"__name__": "__main__"})
 """
@@ -95,6 +95,8 @@ class PreparedPython:
         """Start a program."""
         number = next(self._numbers)
         outputs = [self._folder / f"{number}.{name}" for name in ("out", "err")]
+        for path in outputs:  # a program may be killed before it has opened them
+            path.touch()
         given = {
             "code": textwrap.dedent(code),
             "arguments": list(map(str, arguments)),
