@@ -14,6 +14,7 @@
 #include "base/sc_fork.h"
 #include "io/sc_file.h"
 #include "io/sc_lock.h"
+#include "io/sc_mount.h"
 #include "io/sc_staging.h"
 
 #define LOCK_NAME "lock"
@@ -155,8 +156,10 @@ open_file(struct sc_guard *guard, const char *folder)
     guard->fd = openat(guard->at, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (guard->fd < 0 || make_ready(guard->fd, folder))
         return -1;
+    guard->is_smb = sc_mount_is_smb(guard->fd);
 #ifdef O_DIRECT
-    guard->is_direct = fcntl(guard->fd, F_SETFL, O_DIRECT) == 0;
+    guard->is_direct = !guard->is_smb &&
+                       fcntl(guard->fd, F_SETFL, O_DIRECT) == 0; /* a client of SMB takes it, and fails at the read */
 #endif
     return 0;
 }
@@ -241,7 +244,8 @@ sc_guard_check(struct sc_guard *guard, const char *path, const char *own)
         return ESTALE;
     if (guard->is_direct && !guard->forgets)
         return 0;
-    if (sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK) || sc_lock_stat_now(guard->fd, "", &st))
+    if ((!guard->is_smb && sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK)) ||
+        sc_lock_stat_now(guard->fd, "", &st))
         return ESTALE;
     return guard->forgets && (fence(guard, path, own) || !is_as_seen(guard, path)) ? ESTALE : 0;
 }

@@ -42,6 +42,10 @@
  * Removal of P: it is renamed to T/shard, where T is a folder that is made in step 4, and then removed there. The fence removes this
  * folder, so a late rename has no target.
  *
+ * A server of SMB replaces no file that any node has open, and a client of Linux then removes the old one. So there P is renamed to a
+ * second name K (sc_kept.h) before T is renamed to P, and K is removed. A lock that is held cannot be taken again there, so step 5 fences
+ * again and compares, as on NFS 3, without the lock.
+ *
  * L is in the folder `.shardcodec` of the array (or beside a shard that is in no array): each process finds the same one, however
  * it reaches the array, and who may write the array may write there. It is made once and never removed or replaced. It has a block
  * of bytes, because a read of an empty file is answered from the cache. The byte that is locked is chosen by a hash of the shard's
@@ -76,6 +80,7 @@ struct sc_guard {
     uint64_t inode, device; /* of the folder */
     bool is_direct; /* reads of fd pass the cache by */
     bool forgets;   /* no read tells that the lock is lost: NFS 3 */
+    bool is_smb;    /* a lock that is held cannot be taken again */
     struct sc_file_id seen; /* P at step 3; inode 0: there was none */
     struct sc_kept kept;
     char *folder;

@@ -110,6 +110,12 @@ link_to(int from_at, const char *from, int at, const char *to)
     return errno == EEXIST ? 0 : errno;
 }
 
+static bool
+links_unsupported(int error)
+{
+    return error == EMLINK || sc_file_call_refused(error);
+}
+
 /* Find the name that a client has given to the shard with an inode. ENOENT: there is none. */
 static int
 restore_old_name(const char *path, uint64_t inode)
@@ -139,8 +145,12 @@ sc_kept_restore(const struct sc_kept *kept, int at, const char *path, uint64_t i
     if (sc_lock_stat_now(AT_FDCWD, path, &st) == 0)
         return 0;
     error = errno;
-    if (error == ENOENT && kept->name[0])
-        return link_to(at, kept->name, AT_FDCWD, path) ? ESTALE : 0;
+    if (error == ENOENT && kept->name[0]) {
+        error = link_to(at, kept->name, AT_FDCWD, path);
+        if (links_unsupported(error) && sc_file_allows("rename", path, NULL))
+            error = renameat(at, kept->name, AT_FDCWD, path) ? errno : 0;
+        return error ? ESTALE : 0;
+    }
     return error == ENOENT && inode ? restore_old_name(path, inode) : error;
 }
 
@@ -166,12 +176,6 @@ is_kept(const struct sc_kept *kept, int at, const struct stat *shard)
 
     return kept->name[0] && sc_lock_stat_now(at, kept->name, &st) == 0 && st.st_ino == shard->st_ino &&
            st.st_dev == shard->st_dev;
-}
-
-static bool
-links_unsupported(int error)
-{
-    return error == EMLINK || sc_file_call_refused(error);
 }
 
 /* Steps b and c: give the shard its name, and a K. inode: that of the shard which a T is to replace; 0: not known. 0, or an errno. */
@@ -260,7 +264,7 @@ sc_kept_fence(struct sc_kept *kept, int at, uint64_t shard, const char *path, co
         return error;
     error = kept->is_needed ? keep(kept, at, shard, path, 0) : sc_kept_restore(kept, at, path, 0);
     if (!error && !kept->is_needed)
-        error = sc_kept_pass(kept, at, &(struct sc_kept){ 0 });
+        sc_kept_pass(kept, at, &(struct sc_kept){ 0 }); /* an older state stays if it is open on a server of SMB */
     look.kept = *kept;
     if (!error && look.n_kept > 1)
         error = sc_staging_list(at, shard, remove_older, &look) ? errno : 0;
@@ -282,6 +286,18 @@ sc_kept_link(const struct sc_kept *kept, int at, const char *temp, struct sc_kep
     if (error)
         *next = links_unsupported(error) ? (struct sc_kept){ .is_needed = true } : *kept;
     return links_unsupported(error) ? 0 : error;
+}
+
+int
+sc_kept_move(const struct sc_kept *kept, int at, uint64_t shard, const char *path, struct sc_kept *next)
+{
+    int error = name_next(kept, shard, STEP_OF_UPDATE, next);
+
+    if (!error && (!sc_file_allows("rename", path, NULL) || renameat(AT_FDCWD, path, at, next->name)))
+        error = errno;
+    if (error)
+        *next = *kept;
+    return error == ENOENT ? 0 : error;
 }
 
 int

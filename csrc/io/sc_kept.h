@@ -48,6 +48,10 @@ int sc_kept_fence(struct sc_kept *kept, int at, uint64_t shard, const char *path
 /* Link T to a new K, if one is needed: `next`. Return 0, or an errno. */
 int sc_kept_link(const struct sc_kept *kept, int at, const char *temp, struct sc_kept *next);
 
+/* Rename the shard to a new K: `next`; for a server that replaces no file which is open (SMB). Return 0, also if there is no shard, or an
+ * errno if nothing has changed. */
+int sc_kept_move(const struct sc_kept *kept, int at, uint64_t shard, const char *path, struct sc_kept *next);
+
 /* The shard is now what `next` is, or, if `next` has no name, about to be removed: remove the old K. Return 0, or an errno if the
  * shard would come back from it. */
 int sc_kept_pass(struct sc_kept *kept, int at, const struct sc_kept *next);

@@ -179,7 +179,7 @@ mark(struct sc_lock *lock, const char *path, mode_t mode, enum sc_lock_outcome *
     if (fstat(lock->fd, &st))
         return sc_file_error(where, "fstat");
     sc_file_id_of(&st, lock->id.seen_ns, &lock->id);
-    lock->is_kept = !(st.st_mode & SC_GUARD_MARK);
+    lock->is_kept = !(st.st_mode & SC_GUARD_MARK) && !sc_mount_is_smb(lock->fd);
     if (!lock->is_kept)
         set_lock(lock->fd, F_UNLCK);
     *outcome = SC_LOCK_HELD;

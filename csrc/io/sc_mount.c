@@ -25,6 +25,14 @@ sc_mount_magic(int fd)
     return 0;
 }
 
+bool
+sc_mount_is_smb(int fd)
+{
+    uint64_t magic = sc_mount_magic(fd);
+
+    return magic == 0xff534d42 || magic == 0xfe534d42; /* the client's numbers for SMB 1 and 2 */
+}
+
 #ifdef __linux__
 /* The file systems of one machine that have no block device. One that is missing here costs a look too many, but no update. */
 static const uint64_t of_one_machine[] = {

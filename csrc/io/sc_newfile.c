@@ -426,23 +426,25 @@ look_again(struct sc_newfile *file, const struct sc_file_id *made, bool *taken, 
     return SC_OK;
 }
 
-/* Step 7 of sc_guard.h, with a second name of the new file if one is needed. */
+/* Step 7 of sc_guard.h, with a second name of the new file if one is needed, or of the old one (SMB). */
 static enum sc_status
 give_name_guarded(struct sc_newfile *file, struct sc_guard *guard, const struct sc_file_id *made, bool *taken,
                   struct sc_where *where)
 {
     const char *temp = strrchr(file->temp, '/') + 1;
+    bool moves = guard->is_smb && !taken;
     enum sc_status status;
     struct sc_kept next;
 
-    errno = sc_kept_link(&guard->kept, guard->at, temp, &next);
-    status = errno ? sc_file_error(where, "link") : sc_newfile_give_name(file, taken, where);
+    errno = moves ? sc_kept_move(&guard->kept, guard->at, guard->shard, file->path, &next)
+                  : sc_kept_link(&guard->kept, guard->at, temp, &next);
+    status = errno ? sc_file_error(where, moves ? "rename" : "link") : sc_newfile_give_name(file, taken, where);
     if (status)
         sc_kept_failed(guard->at, guard->shard, file->path, guard->seen.inode, temp, where->sys_errno);
     status = look_again(file, made, taken, status, where);
-    if (!status && !(taken && *taken))
+    if (!status && !moves && !(taken && *taken))
         sc_kept_pass(&guard->kept, guard->at, &next);
-    else
+    else if (!status || !moves) /* the old shard may have no other name */
         sc_kept_pass(&next, guard->at, &guard->kept);
     return status;
 }

@@ -85,7 +85,7 @@ int
 sc_newfile_enter_guard(struct sc_newfile *file, const struct sc_guard *guard)
 {
     int at = fcntl(guard->at, F_DUPFD_CLOEXEC, 0);
-    char *temp = at < 0 ? NULL : sc_staging_name(guard->folder, guard->shard, guard->seen.inode);
+    char *temp = at < 0 ? NULL : sc_staging_name(guard->folder, guard->shard, guard->is_smb ? 0 : guard->seen.inode);
 
     if (!temp) {
         errno = at < 0 ? errno : ENOMEM;

@@ -32,6 +32,7 @@ __all__ = [
     "NFS_3",
     "NODE",
     "NONE",
+    "SMB_TYPES",
     "UNKNOWN",
     "LockScope",
     "MountScope",
@@ -69,7 +70,8 @@ DISK_TYPES = LOCAL_TYPES | {"apfs", "exfat", "fuseblk", "nilfs2", "ntfs3", "ramf
 # File systems where a lock ends without a word when its node is cut off for longer than its lease, and where a name may be cached: they
 # have a lock file and a fence (csrc/io/sc_guard.h). Others are added when they have been tried.
 NFS_3 = "nfs"  # the kernel's name for versions 2 and 3
-LEASED_TYPES = frozenset({NFS_3, "nfs4"})
+SMB_TYPES = frozenset({"cifs", "smb3"})
+LEASED_TYPES = frozenset({NFS_3, "nfs4"}) | SMB_TYPES
 
 # Cost of a call in seconds that is assumed until calls have been timed: FUSE has an unknown server behind it.
 LOCAL_SECONDS, FUSE_SECONDS, REMOTE_SECONDS = 2e-6, 100e-6, 500e-6
@@ -275,8 +277,8 @@ def is_prompt(path: str) -> bool:
 
 
 def forgets_locks(folder: str) -> bool:
-    """Return True if a lock in a folder can be lost without an error of later reads: that of NFS 3 is forgotten with its server."""
-    return loses_locks(folder) == NFS_3
+    """Return True if a lock in a folder can be lost without an error of later reads, as where a server of NFS 3 starts again, and on SMB."""
+    return loses_locks(folder) not in ("", "nfs4")
 
 
 @functools.lru_cache(maxsize=1024)

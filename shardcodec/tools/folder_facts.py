@@ -18,6 +18,7 @@ from ..storage.file_systems import (
     NFS_3,
     NODE,
     NONE,
+    SMB_TYPES,
     MountScope,
     is_on_this_machine,
     lease_seconds,
@@ -151,6 +152,8 @@ def _locks(known: MountScope) -> Check:
 
 
 def _lost_locks(file_system: str, lease: int | None) -> str:
+    if file_system in SMB_TYPES:
+        return "SMB has no lease: an update fences and compares before it renames, and begins again if another node has changed the shard"
     if file_system == NFS_3:
         return (
             "NFS 3 has no lease: a node that is cut off from the server, or dies, keeps its locks until it is back, and writers on other "

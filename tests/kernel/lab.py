@@ -94,6 +94,15 @@ class Node:
 
     def mount(self, version: str, options: str, folder: str) -> None:
         """Mount the folder of the server anew."""
+        if version == "cifs":
+            given = f"username=root,password=p,vers=3.1.1,nosharesock{',' + options if options else ''}"
+            sh(f"umount -f -l /host{folder} 2>/dev/null; mkdir -p /host{folder}", check=False)
+            sh(
+                self._here(
+                    f"mount -i -t cifs -o {given},ip=10.0.{self._number}.1 //10.0.{self._number}.1/x /host{folder}"
+                )
+            )
+            return
         served = "/host/run/srv/x" if version == "3" else "/x"
         given = f"vers={version},nosharecache{',' + options if options else ''}"
         sh(f"umount -f -l /host{folder} 2>/dev/null; mkdir -p /host{folder}", check=False)
@@ -166,6 +175,31 @@ class Node:
         sh(f"tc qdisc replace dev v{self.name} root netem delay {ms}ms")
 
 
+# A server of SMB, whose only share is that of the server of NFS.
+SAMBA = """
+modprobe cifs
+mkdir -p /run/samba/private
+cat >/run/samba/smb.conf <<'END'
+[global]
+server role = standalone server
+disable netbios = yes
+smb ports = 445
+private dir = /run/samba/private
+lock directory = /run/samba
+state directory = /run/samba
+cache directory = /run/samba
+pid directory = /run/samba
+ncalrpc dir = /run/samba/ncalrpc
+log file = /run/samba/log
+[x]
+path = /host/run/srv/x
+read only = no
+END
+printf 'p\np\n' | smbpasswd -c /run/samba/smb.conf -s -a root
+smbd -D -s /run/samba/smb.conf
+"""
+
+
 def restart_server(*, notifies: bool = True) -> None:
     """Restart the server. notifies: tell the clients of NFS 3, which then lock again what they had locked; NFS 4 needs no notice."""
     # the lock daemon does not restart, because the nodes use it too; so the server is told to forget the locks of NFS 3
@@ -229,6 +263,8 @@ class Lab:
         at_server = f"{SERVED}/{name}"
         sh(f"mkdir -p /host{at_server} && chmod 777 /host{at_server} && mkdir -p /run/records/{name}")
         folders = {node: f"/run/{node.name}{number}" for node in (self.a, self.b)}
+        if mount["version"] == "cifs" and not Path("/run/samba").exists():
+            sh(SAMBA)
         for node, folder in folders.items():
             node.mount(mount["version"], mount["options"], folder)
             node.delay(0)

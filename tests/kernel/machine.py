@@ -34,13 +34,19 @@ def compiled(folder: Path, name: str) -> Path:
     return library
 
 
-def run_in_kernel(program: list[str], folder: Path, seconds: float, told: Callable[[str], None]) -> None:
+def run_in_kernel(
+    program: list[str],
+    folder: Path,
+    seconds: float,
+    told: Callable[[str], None],
+    packages: tuple[str, ...] = (),
+) -> None:
     """Boot the kernel, run a program of this machine in it as on this machine, and stop it.
 
     folder: the only one that the program can change, below /run/out. told: called with each line of its output. seconds: then the
-    kernel is killed, and `TimeoutError` is raised. `Missing` is raised if it does not even begin the program.
+    kernel is killed, and `TimeoutError` is raised. packages: further ones that its system needs. `Missing` is raised if it does not even begin the program.
     """
-    system = root()
+    system = root(packages)
     state = compiled(folder, "extended_state")
     (folder / "command").write_text("\n".join(program))
     environment = os.environ | {"LD_PRELOAD": str(state), "TMPDIR": str(folder)}

@@ -38,8 +38,8 @@ class Missing(Exception):
     """This machine cannot boot the kernel."""
 
 
-def root() -> Path:
-    """Return the folder; make it if it is not there, which takes a minute or two."""
+def root(more: tuple[str, ...] = ()) -> Path:
+    """Return the folder; make it if it is not there, which takes a minute or two. more: further packages of Debian."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise Missing("User Mode Linux is for x86-64")
     if os.geteuid() != 0:
@@ -47,11 +47,11 @@ def root() -> Path:
     cache = os.environ.get("SHARDCODEC_TEST_KERNELS")
     folder = Path(cache) if cache else _user_cache() / "shardcodec-kernels"
     folder.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(repr((RELEASE, PACKAGES, INIT)).encode()).hexdigest()[:12]
+    name = hashlib.sha256(repr((RELEASE, PACKAGES + more, INIT)).encode()).hexdigest()[:12]
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / name).is_dir():
-            _make(folder / f"{name}.new")
+            _make(folder / f"{name}.new", PACKAGES + more)
             (folder / f"{name}.new").rename(folder / name)
     return folder / name
 
@@ -60,7 +60,7 @@ def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def _make(new: Path) -> None:
+def _make(new: Path, packages: tuple[str, ...]) -> None:
     program = shutil.which("debootstrap")
     if program is None:
         raise Missing("debootstrap is not installed")
@@ -68,7 +68,7 @@ def _make(new: Path) -> None:
     settings = new / "etc/dpkg/dpkg.cfg.d"
     settings.mkdir(parents=True)
     (settings / "quick").write_text("force-unsafe-io\n")  # a root that a power cut has damaged is made again
-    command = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(new), MIRROR]
+    command = [program, "--variant=minbase", f"--include={','.join(packages)}", RELEASE, str(new), MIRROR]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Missing(f"debootstrap: {(done.stdout + done.stderr).strip().splitlines()[-1:]}")

@@ -30,7 +30,8 @@ BUILD = TESTS.parent / "build"
 KINDS = ("none", "after", "within", "held", "answer", "restart", "dies")
 DIRECTED = tuple(kind for kind in ROUNDS if kind != "refused")
 # A mount whose locks do not reach other nodes promises nothing to them: no other round says anything there.
-KINDS_OF = {"3-nolock": ["refused"]}
+# On SMB the locks of a node that is cut off stay for minutes.
+KINDS_OF = {"3-nolock": ["refused"], "cifs": ["none"]}
 START_SECONDS = 300.0  # to boot, to import, and to end the last round
 
 # The client of a default mount may know a name for a minute (acdirmax), and the state of a file.
@@ -48,6 +49,7 @@ MOUNTS: dict[str, tuple[str, str, str]] = {
     "4.2-noac": ("4.2", "noac", "no_root_squash"),
     "4.2-soft": ("4.2", "soft,timeo=50,retrans=2", "no_root_squash"),
     "4.2-squash": ("4.2", "", "root_squash"),
+    "cifs": ("cifs", "", "no_root_squash"),
 }
 DELAYS = (0, 20, 60)
 
@@ -122,7 +124,11 @@ def main() -> int:
             (folder / "plan.json").write_text(json.dumps(program | {"mounts": plan(given)}))
             command = [sys.executable, str(TESTS / "kernel/lab.py")]
             run_in_kernel(
-                command, folder, given.seconds + START_SECONDS, lambda line: print("  " + line, flush=True)
+                command,
+                folder,
+                given.seconds + START_SECONDS,
+                lambda line: print("  " + line, flush=True),
+                ("samba",) if "cifs" in (given.only or MOUNTS) else (),
             )
         except Missing as reason:
             print(f"not run: {reason}")

@@ -241,7 +241,7 @@ def test_folders_are_looked_at_only_where_a_mount_may_lose_locks(
     table = tmp_path / "mountinfo"
     monkeypatch.setattr(mounts, "MOUNTINFO", str(table))
     monkeypatch.setattr(file_systems, "Descriptor", pytest.fail)
-    table.write_text("\n".join(REAL[name] for name in ("ext4", "cifs", "tmpfs")))
+    table.write_text("\n".join(REAL[name] for name in ("ext4", "ceph", "tmpfs")))
     assert not file_systems.loses_locks(f"{tmp_path}/local")
     local = "\n".join(REAL[name] for name in ("ext4", "tmpfs"))
     of_systemd = (
