@@ -14,7 +14,6 @@
 #include "base/sc_fork.h"
 #include "io/sc_file.h"
 #include "io/sc_lock.h"
-#include "io/sc_mount.h"
 #include "io/sc_staging.h"
 
 #define LOCK_NAME "lock"
@@ -142,11 +141,11 @@ make_ready(int fd, const char *folder)
 
 /* Open the lock file; it is made if it is missing. On failure the caller forgets the guard. */
 static int
-open_file(struct sc_guard *guard, const char *folder)
+open_file(struct sc_guard *guard, const char *folder, enum sc_guard_kind kind)
 {
     struct stat st;
 
-    *guard = (struct sc_guard){ .fd = -1, .at = sc_staging_open(folder), .folder = sc_strdup(folder) };
+    *guard = (struct sc_guard){ .fd = -1, .at = sc_staging_open(folder), .kind = kind, .folder = sc_strdup(folder) };
     if (guard->at < 0 || !guard->folder || fstat(guard->at, &st) || admit(guard->at, &st, folder))
         return -1;
     guard->device = (uint64_t)st.st_dev;
@@ -156,10 +155,9 @@ open_file(struct sc_guard *guard, const char *folder)
     guard->fd = openat(guard->at, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (guard->fd < 0 || make_ready(guard->fd, folder))
         return -1;
-    guard->is_smb = sc_mount_is_smb(guard->fd);
 #ifdef O_DIRECT
-    guard->is_direct = !guard->is_smb &&
-                       fcntl(guard->fd, F_SETFL, O_DIRECT) == 0; /* a client of SMB takes it, and fails at the read */
+    if (kind != SC_GUARD_SMB) /* its client takes it, and fails at the read */
+        guard->is_direct = fcntl(guard->fd, F_SETFL, O_DIRECT) == 0;
 #endif
     return 0;
 }
@@ -193,14 +191,14 @@ lock_and_fence(struct sc_guard *guard, const char *path)
 }
 
 int
-sc_guard_take(struct sc_guard *guard, const char *folder, const char *path)
+sc_guard_take(struct sc_guard *guard, const char *folder, const char *path, enum sc_guard_kind kind)
 {
     int error = ESTALE;
 
     for (int i = 0; i < MAX_TRIES; i++) {
         bool was_idle = take_idle(guard, folder);
 
-        error = was_idle || open_file(guard, folder) == 0 ? 0 : errno ? errno : ENOMEM;
+        error = was_idle || open_file(guard, folder, kind) == 0 ? 0 : errno ? errno : ENOMEM;
         guard->shard = sc_file_number(folder, path);
         if (!error)
             error = lock_and_fence(guard, path);
@@ -242,12 +240,13 @@ sc_guard_check(struct sc_guard *guard, const char *path, const char *own)
 
     if (pread(guard->fd, block, sizeof block, 0) != (ssize_t)sizeof block)
         return ESTALE;
-    if (guard->is_direct && !guard->forgets)
+    if (guard->is_direct && guard->kind == SC_GUARD_LEASED)
         return 0;
-    if ((!guard->is_smb && sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK)) ||
-        sc_lock_stat_now(guard->fd, "", &st))
+    if (guard->kind != SC_GUARD_SMB && sc_lock_set(guard->fd, PLACE_OF(guard->shard), F_WRLCK))
         return ESTALE;
-    return guard->forgets && (fence(guard, path, own) || !is_as_seen(guard, path)) ? ESTALE : 0;
+    if (sc_lock_stat_now(guard->fd, "", &st))
+        return ESTALE;
+    return guard->kind != SC_GUARD_LEASED && (fence(guard, path, own) || !is_as_seen(guard, path)) ? ESTALE : 0;
 }
 
 /* Move the shard into the folder `name`; 0 or an errno. */

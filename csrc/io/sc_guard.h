@@ -73,14 +73,20 @@
 /* The mark: mode bits of a shard that is updated under a lock file. */
 #define SC_GUARD_MARK S_ISVTX
 
+/* How a lock can be lost. */
+enum sc_guard_kind {
+    SC_GUARD_LEASED = 0, /* NFS 4: a read of the lock file tells it */
+    SC_GUARD_FORGOTTEN = 1, /* NFS 3: no read tells it */
+    SC_GUARD_SMB = 2, /* nor here; and a lock that is held cannot be taken again, and no file replaced that is open */
+};
+
 struct sc_guard {
     int fd;         /* the lock file; -1: the lock is not held */
     int at;         /* its folder */
     uint64_t shard; /* number of the shard (sc_file_number()) */
     uint64_t inode, device; /* of the folder */
     bool is_direct; /* reads of fd pass the cache by */
-    bool forgets;   /* no read tells that the lock is lost: NFS 3 */
-    bool is_smb;    /* a lock that is held cannot be taken again */
+    enum sc_guard_kind kind;
     struct sc_file_id seen; /* P at step 3; inode 0: there was none */
     struct sc_kept kept;
     char *folder;
@@ -91,7 +97,7 @@ enum sc_status sc_guard_init(void);
 
 /* Steps 1 and 2 for the shard at `path`. folder: that of the lock file; it is made if it is missing. Return 0, or an errno: EAGAIN:
  * another process holds the lock; ESTALE: the folder was removed meanwhile. The guard is held only after 0. */
-int sc_guard_take(struct sc_guard *guard, const char *folder, const char *path);
+int sc_guard_take(struct sc_guard *guard, const char *folder, const char *path, enum sc_guard_kind kind);
 
 /* Step 5. own: the name of T in the folder of the lock file. Return 0, or ESTALE if the lock may be lost. */
 int sc_guard_check(struct sc_guard *guard, const char *path, const char *own);

@@ -179,7 +179,7 @@ mark(struct sc_lock *lock, const char *path, mode_t mode, enum sc_lock_outcome *
     if (fstat(lock->fd, &st))
         return sc_file_error(where, "fstat");
     sc_file_id_of(&st, lock->id.seen_ns, &lock->id);
-    lock->is_kept = !(st.st_mode & SC_GUARD_MARK) && !sc_mount_is_smb(lock->fd);
+    lock->is_kept = !(st.st_mode & SC_GUARD_MARK) && lock->guard.kind != SC_GUARD_SMB;
     if (!lock->is_kept)
         set_lock(lock->fd, F_UNLCK);
     *outcome = SC_LOCK_HELD;
@@ -222,10 +222,10 @@ means_no_guard(int error)
 
 /* Lock a byte of the lock file, and open the shard. *outcome is SC_LOCK_DENIED only if the lock file may not be used. */
 static enum sc_status
-try_guarded(struct sc_lock *lock, const char *path, const char *folder, enum sc_lock_outcome *outcome,
-            struct sc_where *where)
+try_guarded(struct sc_lock *lock, const char *path, const char *folder, enum sc_guard_kind kind,
+            enum sc_lock_outcome *outcome, struct sc_where *where)
 {
-    int error = sc_guard_take(&lock->guard, folder, path);
+    int error = sc_guard_take(&lock->guard, folder, path, kind);
     enum sc_status status = SC_OK;
     bool again = true;
 
@@ -254,7 +254,7 @@ try_guarded(struct sc_lock *lock, const char *path, const char *folder, enum sc_
 }
 
 enum sc_status
-sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder, bool forgets,
+sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder, enum sc_guard_kind kind,
             enum sc_lock_outcome *outcome, struct sc_where *where)
 {
     enum sc_status status;
@@ -265,8 +265,7 @@ sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char
         (struct sc_lock){ .fd = -1, .guard = { .fd = -1, .at = -1 }, .path = sc_strdup(path), .name = sc_strdup(name) };
     status = lock->path && lock->name ? SC_OK : SC_NO_MEMORY;
     if (!status && folder)
-        status = try_guarded(lock, path, folder, outcome, where);
-    lock->guard.forgets = forgets;
+        status = try_guarded(lock, path, folder, kind, outcome, where);
     lock->guard.seen = lock->fd < 0 ? (struct sc_file_id){ 0 } : lock->id;
     if (!status && *outcome == SC_LOCK_DENIED)
         status = try_shard(lock, path, outcome, where);

@@ -56,11 +56,10 @@ enum sc_status sc_lock_init(void);
 /* Try to take the lock of the file at `path`, which is not a symbolic link. It never waits for another holder. name: another path
  * of the file, by which the caller replaces or removes it.
  *
- * folder: NULL, or that of the lock file. Then the lock is held after SC_LOCK_NO_FILE, too. forgets: the server may forget the lock, and
- * a read does not show it (NFS 3). If the lock file may not be used (permissions), the shard is locked itself; SC_LOCK_GUARDED if
+ * folder: NULL, or that of the lock file. Then the lock is held after SC_LOCK_NO_FILE, too. kind: how the lock can be lost. If the lock file may not be used (permissions), the shard is locked itself; SC_LOCK_GUARDED if
  * others do not respect that. */
-enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder, bool forgets,
-                           enum sc_lock_outcome *outcome, struct sc_where *where);
+enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder,
+                           enum sc_guard_kind kind, enum sc_lock_outcome *outcome, struct sc_where *where);
 
 /* Lock or unlock a byte of an open file; 0, or -1 and errno (EAGAIN: another description holds it). */
 int sc_lock_set(int fd, off_t at, short type);

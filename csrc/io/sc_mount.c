@@ -26,11 +26,16 @@ sc_mount_magic(int fd)
 }
 
 bool
-sc_mount_is_smb(int fd)
+sc_mount_is_smb(const char *path)
 {
-    uint64_t magic = sc_mount_magic(fd);
+#ifdef __linux__
+    struct statfs st;
 
-    return magic == 0xff534d42 || magic == 0xfe534d42; /* the client's numbers for SMB 1 and 2 */
+    if (statfs(path, &st) == 0) /* the client's numbers for SMB 1 and 2 */
+        return (uint32_t)st.f_type == 0xff534d42 || (uint32_t)st.f_type == 0xfe534d42;
+#endif
+    (void)path;
+    return false;
 }
 
 #ifdef __linux__

@@ -8,8 +8,8 @@
 /* Return the number of statfs() for the file system of an open file; 0: unknown. ext2, ext3 and ext4 share one. */
 uint64_t sc_mount_magic(int fd);
 
-/* Return true for a server of SMB, where a file that is open cannot be replaced, and where no mode bit can be set. */
-bool sc_mount_is_smb(int fd);
+/* Return true for a path on a server of SMB, where a file that is open cannot be replaced. */
+bool sc_mount_is_smb(const char *path);
 
 /* Return true if the kernel may know names of this file system that another machine has changed since.
  *

@@ -432,7 +432,7 @@ give_name_guarded(struct sc_newfile *file, struct sc_guard *guard, const struct 
                   struct sc_where *where)
 {
     const char *temp = strrchr(file->temp, '/') + 1;
-    bool moves = guard->is_smb && !taken;
+    bool moves = guard->kind == SC_GUARD_SMB && !taken;
     enum sc_status status;
     struct sc_kept next;
 

@@ -17,6 +17,7 @@
 
 #include "base/sc_alloc.h"
 #include "io/sc_lock.h"
+#include "io/sc_mount.h"
 #include "io/sc_staging.h"
 
 static atomic_bool was_unguarded;
@@ -85,7 +86,9 @@ int
 sc_newfile_enter_guard(struct sc_newfile *file, const struct sc_guard *guard)
 {
     int at = fcntl(guard->at, F_DUPFD_CLOEXEC, 0);
-    char *temp = at < 0 ? NULL : sc_staging_name(guard->folder, guard->shard, guard->is_smb ? 0 : guard->seen.inode);
+    char *temp =
+        at < 0 ? NULL
+               : sc_staging_name(guard->folder, guard->shard, guard->kind == SC_GUARD_SMB ? 0 : guard->seen.inode);
 
     if (!temp) {
         errno = at < 0 ? errno : ENOMEM;
@@ -224,6 +227,29 @@ remove_displaced(struct sc_newfile *file, struct sc_where *where)
     return rename_with(file, EXCHANGE) == 0 ? SC_IO : SC_OK;
 }
 
+/* Rename the old file away, rename the new one to its name, and remove the old one. A client of SMB that renames a file over one that any
+ * node has open fails, and removes the old one. If this process is killed in between, the old file stays under a name that no sweep
+ * removes. */
+static enum sc_status
+take_place_in_turn(struct sc_newfile *file, struct sc_where *where)
+{
+    char *old = sc_format("%s.old", sc_newfile_temp(file));
+    enum sc_status status = old ? SC_OK : SC_NO_MEMORY;
+
+    if (old &&
+        (!sc_file_allows("rename", file->path, NULL) || renameat(AT_FDCWD, file->path, sc_newfile_at(file), old)))
+        status = errno == ENOENT ? SC_OK : sc_file_error(where, "rename");
+    if (!status && (!sc_file_allows("rename", file->path, NULL) ||
+                    renameat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path))) {
+        status = sc_file_error(where, "rename");
+        renameat(sc_newfile_at(file), old, AT_FDCWD, file->path);
+    }
+    if (!status && sc_file_allows("unlink", file->path, NULL))
+        unlinkat(sc_newfile_at(file), old, 0);
+    sc_free(old);
+    return status;
+}
+
 /* Replace the final name, whatever it names, by the temporary one. */
 static enum sc_status
 take_place(struct sc_newfile *file, struct sc_where *where)
@@ -232,6 +258,8 @@ take_place(struct sc_newfile *file, struct sc_where *where)
         return remove_displaced(file, where);
     if (errno != ENOENT && !sc_file_call_refused(errno))
         return sc_file_error(where, "renameat2");
+    if (!file->guarded && sc_mount_is_smb(file->path))
+        return take_place_in_turn(file, where);
     if (!sc_file_allows("rename", file->path, NULL) ||
         renameat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path))
         return sc_file_error(where, "rename");

@@ -17,13 +17,13 @@ cdef class FileLock:
         with nogil:
             sc_lock_release(&self.lock, False)
 
-    def try_acquire(self, str path, str name=None, str folder=None, bint forgets=False):
+    def try_acquire(self, str path, str name=None, str folder=None, int kind=0):
         """Take the lock if it is free; return "held", "no file", "busy", "unsupported", "denied" or "guarded".
 
         name: another path of the file, by which the caller writes it. folder: that of the lock file (csrc/io/sc_guard.h), which
         holds the lock in place of the shard; after "no file", too. "guarded": other processes use the lock file; without
-        `folder`, call again with it, otherwise this process may not open it. forgets: the server may forget the lock, and reads do
-        not tell.
+        `folder`, call again with it, otherwise this process may not open it. kind: how the lock
+        can be lost, a number of `sc_guard_kind`.
         """
         cdef bytes path_text = path_bytes(path)
         cdef bytes name_text = path_text if name is None else path_bytes(name)
@@ -40,7 +40,7 @@ cdef class FileLock:
             folder_text = path_bytes(folder)
             folder_c = path_chars(folder_text)
         with nogil:
-            status = sc_lock_try(&self.lock, path_c, name_c, folder_c, forgets, &outcome, &where)
+            status = sc_lock_try(&self.lock, path_c, name_c, folder_c, <sc_guard_kind>kind, &outcome, &where)
         where.shard = 0
         raise_status(status, &where, [path_text])
         return LOCK_OUTCOMES[outcome]

@@ -23,6 +23,9 @@ cdef extern from "io/sc_file.h" nogil:
 
 
 cdef extern from "io/sc_guard.h" nogil:
+    enum sc_guard_kind:
+        pass
+
     struct sc_guard:
         int fd
 
@@ -46,7 +49,7 @@ cdef extern from "io/sc_lock.h" nogil:
         uint64_t mount_id
 
     sc_status sc_lock_init()
-    sc_status sc_lock_try(sc_lock *lock, const char *path, const char *name, const char *folder, bint forgets,
+    sc_status sc_lock_try(sc_lock *lock, const char *path, const char *name, const char *folder, sc_guard_kind kind,
                           sc_lock_outcome *outcome, sc_where *where)
     void sc_lock_release(sc_lock *lock, bint keeps)
     c_bool sc_lock_looks_anew()

@@ -42,13 +42,13 @@ __all__ = [
     "check_absent",
     "check_held",
     "check_not_lockable",
-    "forgets_locks",
     "is_local",
     "is_on_this_machine",
     "is_prompt",
     "lease_seconds",
     "lock_scope",
     "loses_locks",
+    "loss_of_locks",
     "name_of",
     "refuse_store",
     "report_unguarded",
@@ -276,9 +276,10 @@ def is_prompt(path: str) -> bool:
                 return seed_latency(fd) in LOCAL_TYPES
 
 
-def forgets_locks(folder: str) -> bool:
-    """Return True if a lock in a folder can be lost without an error of later reads, as where a server of NFS 3 starts again, and on SMB."""
-    return loses_locks(folder) not in ("", "nfs4")
+def loss_of_locks(folder: str) -> int:
+    """Return how a lock in a folder where one can be lost is lost (`sc_guard_kind` of csrc/io/sc_guard.h)."""
+    name = loses_locks(folder)
+    return 2 if name in SMB_TYPES else int(name == NFS_3)
 
 
 @functools.lru_cache(maxsize=1024)

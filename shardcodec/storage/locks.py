@@ -333,7 +333,7 @@ class FileLocks:
         """Try to take a lock, that of the lock file where locks can be lost; return the outcome and the seconds."""
         begin = time.perf_counter()
         is_leased = not self._prompt and file_systems.loses_locks(os.path.dirname(path))
-        place = (lock_folder(path), file_systems.forgets_locks(os.path.dirname(path))) if is_leased else ()
+        place = (lock_folder(path), file_systems.loss_of_locks(os.path.dirname(path))) if is_leased else ()
         outcome: str = lock.try_acquire(path, name, *place)
         if outcome == "guarded" and not is_leased:
             outcome = lock.try_acquire(path, name, lock_folder(path))

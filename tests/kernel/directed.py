@@ -13,6 +13,7 @@
 | `resent` | the kept name (csrc/io/sc_kept.h) | the shard, with the update of node b, because the client of node a moves it away and removes it |
 | `closed` | the name that a fence gives back before it removes the new file | the shard, because the client of node a has moved it away and removes it |
 | `appended` | no part of it: it shows why `append` and `in_place` are not used here | |
+| `documents` | the old file is renamed away before the new one gets its name, on SMB | the file |
 | `stale` | the reader's rule for a file that is gone from the server | readers get an error |
 
 On a mount whose locks stay on the node (`nolock`), `refused` shows that updates are refused, or warned of. A round returns what is
@@ -60,6 +61,7 @@ class Round:
     ) -> None:
         self.a, self.b = nodes
         self.folders, self._shards, self._records, self._actor = folders, shards, records, 0
+        self.served = Path(shards[0]).parents[4]
         self.restart, self.die, self.revive = restart, die, revive
         self.has_lease = has_lease
         self.wrong: list[str] = []
@@ -302,6 +304,24 @@ def appended(round_: Round) -> None:
         round_.wrong.append("each look found the end, so `append` could be used")
 
 
+def documents(round_: Round) -> None:
+    """Node a replaces a file that a process of node b, or of its own, has open. On SMB the file was gone when the process closed it."""
+    a, b = round_.a, round_.b
+    ours, theirs = (f"{folder}/document" for folder in round_.folders)
+    a.ask("put", path=ours, text="0")
+    for text, (node, path) in (("1", (a, ours)), ("2", (b, theirs))):
+        node.ask("hold_file", path=path)
+        a.ask("put", path=ours, text=text)
+        node.ask("let_go")
+        time.sleep(1.0)
+        stored = Path(round_.served, "document")
+        if not stored.exists() or stored.read_text() != text:
+            round_.wrong.append(
+                f"the file that node {node.name} had open is {'not the new one' if stored.exists() else 'gone'}"
+            )
+    round_.told.append("replaced twice while it was open")
+
+
 def refused(round_: Round) -> None:
     """The locks of the mount do not reach other nodes: `locking="cluster"` writes nothing, and `locking="process"` warns."""
     a = round_.a
@@ -319,5 +339,18 @@ def refused(round_: Round) -> None:
 
 ROUNDS: dict[str, Callable[[Round], None]] = {
     round_.__name__: round_
-    for round_ in (overtaken, restarted, forgotten, kept, gap, died, resent, closed, appended, stale, refused)
+    for round_ in (
+        overtaken,
+        restarted,
+        forgotten,
+        kept,
+        gap,
+        died,
+        resent,
+        closed,
+        appended,
+        documents,
+        stale,
+        refused,
+    )
 }

@@ -27,6 +27,7 @@ from faults.history_actors import Site, make_array  # noqa: E402
 
 import shardcodec  # noqa: E402
 import shardcodec.tools  # noqa: E402
+from shardcodec.storage.whole_file import put_file  # noqa: E402
 
 N_MORE_CALLS = 4  # of the first update of a process
 OPTIONS: dict[str, Any] = {"threads": 1, "lock_timeout": 40.0, "locking": "cluster"}
@@ -236,6 +237,14 @@ class Process:
                 return True
             time.sleep(0.01)
         return False
+
+    def hold_file(self, path: str) -> None:
+        """Open a file until `let_go`."""
+        self._held.append(os.open(path, os.O_RDONLY))
+
+    def put(self, path: str, text: str) -> None:
+        """Store a whole file, as a metadata document is stored."""
+        put_file(path, [text.encode()])
 
     def let_go(self) -> None:
         """Close these files, in threads, because a close waits for the network."""
