@@ -197,6 +197,7 @@ read only = no
 END
 printf 'p\np\n' | smbpasswd -c /run/samba/smb.conf -s -a root
 smbd -D -s /run/samba/smb.conf
+until ss -ltn | grep -q :445; do sleep 0.1; done
 """
 
 

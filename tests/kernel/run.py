@@ -31,7 +31,7 @@ KINDS = ("none", "after", "within", "held", "answer", "restart", "dies")
 DIRECTED = tuple(kind for kind in ROUNDS if kind != "refused")
 # A mount whose locks do not reach other nodes promises nothing to them: no other round says anything there.
 # On SMB the locks of a node that is cut off stay for minutes.
-KINDS_OF = {"3-nolock": ["refused"], "cifs": ["none", "documents"]}
+KINDS_OF = {"3-nolock": ["refused"], "cifs": ["documents", "none"]}
 START_SECONDS = 300.0  # to boot, to import, and to end the last round
 
 # The client of a default mount may know a name for a minute (acdirmax), and the state of a file.
