@@ -252,7 +252,6 @@ class Lab:
         self._end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
         self._calls: list[int] = []  # of an update, before which it is stopped
-        self._is_held = False  # by a process of a node, in this round
 
     @property
     def is_over(self) -> bool:
@@ -287,7 +286,7 @@ class Lab:
             told = self._round(kind, name, folders, number * 100 + round_)
             n_missing = watch.end()
             self.b.ask("last", folder=at_server)
-            self.counts["names missing while held open" if self._is_held else "names missing"] += n_missing
+            self.counts["names missing while a process has the shard open"] += n_missing
             print(
                 f"{mount['name']}, {mount['delay']} ms, {kind}: {told}; {n_missing} names missing", flush=True
             )
@@ -328,8 +327,9 @@ class Lab:
             node.ask(
                 "open", folder=folder, n=n, records=f"/run/records/{name}", actor=(2 * number + i) * 1000
             )
-        self._is_held = kind in ("none", "held") or self._chance.random() < 0.7
-        if self._is_held:  # then a node that replaces the shard gives the old one another name first
+        if (
+            kind in ("none", "held") or self._chance.random() < 0.7
+        ):  # then a node that replaces the shard gives the old one another name first
             (a if kind in ("none", "held") else self._chance.choice((a, b))).ask("hold")
         if kind == "none":
             return "; ".join(

@@ -140,14 +140,13 @@ def main() -> int:
     ]
     wrong += [f"{what}, {n} times" for what, n in told.items() if what.startswith("wrong in ")]
     print(*wrong[:10], sep="\n")
-    n_missing = counts["missing"] + told["names missing"]  # not those for which a reader waits
     n_errors = sum(n for what, n in told.items() if what.startswith("error"))
     print(dict(told))
     print(
         f"{counts['updates']} updates, {counts['reads']} reads, {told['cuts']} cuts, {counts['lost']} lost, "
-        f"{n_missing} missing, {n_errors} errors, {told['hangs']} hung; seed {given.seed}"
+        f"{counts['missing']} missing, {n_errors} errors, {told['hangs']} hung; seed {given.seed}"
     )
-    return int(bool(wrong or n_missing or told["hangs"]))
+    return int(bool(wrong or counts["missing"] or told["hangs"]))
 
 
 if __name__ == "__main__":
