@@ -34,6 +34,7 @@ from .event_loop import in_thread
 from .file_systems import OpenFile
 from .retry import Patience
 from .staging import lock_folder
+from .worker_threads import caller
 
 if TYPE_CHECKING:
     from .._native import Hold
@@ -304,7 +305,8 @@ class FileLocks:
     def _try_next(self, engine: Any) -> bool:
         """Take the next lock, or the next ones at the same time where each attempt waits; return False if one is busy.
 
-        LockError, at once: this thread holds it in a write that a signal handler has interrupted, and that cannot go on meanwhile.
+        LockError, at once: this thread, or the one that waits for it, holds it in a write that a signal handler has interrupted, and that
+        cannot go on meanwhile.
         """
         paths = self._next_paths(engine)
         names = self._names[len(self.held) : len(self.held) + len(paths)]
@@ -317,7 +319,9 @@ class FileLocks:
         self._note_duration(min(seconds for _, seconds in tried))
         taken = outcomes.index("busy") if "busy" in outcomes else len(outcomes)
         self._is_busy = taken < len(outcomes)
-        if self._is_busy and (get_ident(), paths[taken]) in _writing:
+        if self._is_busy and not _writing.isdisjoint(
+            (ident, paths[taken]) for ident in (get_ident(), caller())
+        ):
             raise interrupted(paths[taken])
         if self._is_busy:  # a writer that waits for a lock holds none of a later path
             self._release_from(len(self.held) + taken)

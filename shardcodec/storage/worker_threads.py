@@ -20,7 +20,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from .. import native
 
-__all__ = ["ThreadCall", "WorkerThreads"]
+__all__ = ["ThreadCall", "WorkerThreads", "caller"]
 
 R = TypeVar("R")
 
@@ -67,6 +67,15 @@ class ThreadCall(Generic[R]):
         return True
 
 
+# The thread that waits for this one.
+_callers = threading.local()
+
+
+def caller() -> int:
+    """Return the number of the thread that waits for this one in a `with` block of `WorkerThreads`, or else of this one."""
+    return getattr(_callers, "ident", None) or threading.get_ident()
+
+
 class WorkerThreads(Generic[R]):
     """At most `n_threads` threads that make calls, for a with block; their names begin with `name`.
 
@@ -81,10 +90,12 @@ class WorkerThreads(Generic[R]):
         self._finished: queue.SimpleQueue[ThreadCall[R]] = queue.SimpleQueue()
         self._is_closed = False
         self._working: set[int] = set()
+        self._caller: int | None = None  # the thread of the `with` block, which waits for the calls
         self._one_ended = _thread.allocate_lock()  # locked, until a thread has left `_working`
         self._one_ended.acquire()
 
     def __enter__(self) -> Self:
+        self._caller = caller()
         return self
 
     def __exit__(
@@ -129,6 +140,7 @@ class WorkerThreads(Generic[R]):
 
     def _run(self) -> None:
         me = threading.get_ident()
+        _callers.ident = self._caller
         self._working.add(
             me
         )  # before the look at `_is_closed`, so that `_end` sees it if there is any work to do

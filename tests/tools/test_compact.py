@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.cli.app import run
+from shardcodec.options import resolve
+from shardcodec.storage import locks
 from shardcodec.tools import compact, inspect, verify
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
@@ -196,6 +199,18 @@ def test_writer_between_read_and_replacement_is_not_lost(
     report = compact(tmp_path / "a.zarr/c/0/0", order="colexicographic")
     assert report.n_failed == 1 and "another writer has changed it" in report.shards[0].detail
     assert (elements(tmp_path / "a.zarr") == 5).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_signal_handler_that_compacts_a_shard_gets_its_error_at_once(tmp_path: Path, threads: int) -> None:
+    """It had interrupted a write into the shard, and its threads waited until `lock_timeout` for the lock of this write."""
+    loose(tmp_path / "a.zarr")
+    path = str(shard_path_of(tmp_path / "a.zarr"))
+    begin = time.monotonic()
+    with locks.hold([path], resolve()):
+        report = compact(tmp_path / "a.zarr", threads=threads, order="colexicographic")
+    assert time.monotonic() - begin < resolve().lock_timeout / 2
+    assert report.n_failed == 1 and "from a signal handler" in report.shards[0].detail
 
 
 @pytest.mark.parametrize(
