@@ -68,8 +68,7 @@ def _second_name(folders: dict[str, list[str]]) -> OSError | None:
         real = os.path.realpath(folder)
         locks = lock_folder(f"{real}/{missing[0]}")
         if locks not in kept:
-            numbers = ((kept_number(name), name) for name in _list(locks))
-            kept[locks] = {number: name for number, name in numbers if number is not None}
+            kept[locks] = {number: name for name in _list(locks) if (number := kept_number(name)) is not None}
         for name in missing if kept[locks] else ():
             if (second := kept[locks].get(native.load().shard_number(locks, f"{real}/{name}"))) is not None:
                 return _missing_name(f"{folder}/{name}", [f"{locks}/{second}"])

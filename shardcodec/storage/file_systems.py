@@ -278,8 +278,7 @@ def is_prompt(path: str) -> bool:
 
 def loss_of_locks(folder: str) -> int:
     """Return how a lock in a folder where one can be lost is lost (`sc_guard_kind` of csrc/io/sc_guard.h)."""
-    name = loses_locks(folder)
-    return 2 if name in SMB_TYPES else int(name == NFS_3)
+    return 2 if (name := loses_locks(folder)) in SMB_TYPES else int(name == NFS_3)
 
 
 @functools.lru_cache(maxsize=1024)

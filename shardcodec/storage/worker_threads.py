@@ -95,7 +95,9 @@ class WorkerThreads(Generic[R]):
         self._one_ended.acquire()
 
     def __enter__(self) -> Self:
-        self._caller = caller()
+        self._caller = (
+            getattr(_callers, "ident", None) or threading.get_ident()
+        )  # as `caller`, without its call
         return self
 
     def __exit__(
@@ -141,9 +143,8 @@ class WorkerThreads(Generic[R]):
     def _run(self) -> None:
         me = threading.get_ident()
         _callers.ident = self._caller
-        self._working.add(
-            me
-        )  # before the look at `_is_closed`, so that `_end` sees it if there is any work to do
+        # before the look at `_is_closed`, so that `_end` sees it if there is any work to do
+        self._working.add(me)
         try:
             while not self._is_closed:
                 with contextlib.suppress(queue.Empty):
