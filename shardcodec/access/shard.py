@@ -296,7 +296,8 @@ class Shard(ShardReader):
         def with_user_bytes(_stored: StoredShard) -> Change:
             self.refresh()
             user = UserBytes(footer, alignment, dead_share) if keep_user_bytes else None
-            return new._replace(keep_empty=new.keep_empty or bool(footer), user=user)
+            # a shard that another writer has deleted since `compact` looked stays deleted
+            return new._replace(keep_empty=(new.keep_empty and self.exists) or bool(footer), user=user)
 
         flush_buffered(self._object)
         try:

@@ -201,6 +201,20 @@ def test_writer_between_read_and_replacement_is_not_lost(
     assert (elements(tmp_path / "a.zarr") == 5).all()
 
 
+def test_shard_that_is_deleted_meanwhile_stays_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`compact` had seen the shard, and stored one without inner chunks after another writer had deleted it."""
+    loose(tmp_path / "a.zarr")
+    path = shard_path_of(tmp_path / "a.zarr")
+    module = importlib.import_module("shardcodec.access.shard")
+    monkeypatch.setattr(
+        module, "flush_buffered", lambda place: path.unlink(missing_ok=True)
+    )  # before the lock is taken
+    compact(tmp_path / "a.zarr", min_dead=0.0)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_signal_handler_that_compacts_a_shard_gets_its_error_at_once(tmp_path: Path, threads: int) -> None:
     """It had interrupted a write into the shard, and its threads waited until `lock_timeout` for the lock of this write."""
