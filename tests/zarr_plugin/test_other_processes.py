@@ -51,7 +51,8 @@ def linked_environment(folder: Path, *, without: str = "-") -> str:
     """Make an environment with what this one has installed, without the packages whose names begin so; return its Python."""
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    for installed in map(Path, importlib.import_module("site").getsitepackages()):
+    # Debian names folders that are not there
+    for installed in filter(Path.is_dir, map(Path, importlib.import_module("site").getsitepackages())):
         for entry in installed.iterdir():
             if not entry.name.startswith(without) and not (site / entry.name).exists():
                 (site / entry.name).symlink_to(entry)
