@@ -135,8 +135,10 @@ restore_old_name(const char *path, uint64_t inode)
     return error;
 }
 
-int
-sc_kept_restore(const struct sc_kept *kept, int at, const char *path, uint64_t inode)
+/* Step b. inode: that of the shard, if it is known. Return 0 if P is there now, ENOENT if nothing is known of a shard, ESTALE if it has
+ * only a second name, or another errno. */
+static int
+restore(const struct sc_kept *kept, int at, const char *path, uint64_t inode)
 {
     struct stat st;
     int error;
@@ -145,12 +147,8 @@ sc_kept_restore(const struct sc_kept *kept, int at, const char *path, uint64_t i
     if (sc_lock_stat_now(AT_FDCWD, path, &st) == 0)
         return 0;
     error = errno;
-    if (error == ENOENT && kept->name[0]) {
-        error = link_to(at, kept->name, AT_FDCWD, path);
-        if (links_unsupported(error) && sc_file_allows("rename", path, NULL))
-            error = renameat(at, kept->name, AT_FDCWD, path) ? errno : 0;
-        return error ? ESTALE : 0;
-    }
+    if (error == ENOENT && kept->name[0])
+        return link_to(at, kept->name, AT_FDCWD, path) ? ESTALE : 0;
     return error == ENOENT && inode ? restore_old_name(path, inode) : error;
 }
 
@@ -178,7 +176,8 @@ is_kept(const struct sc_kept *kept, int at, const struct stat *shard)
            st.st_dev == shard->st_dev;
 }
 
-/* Steps b and c: give the shard its name, and a K. inode: that of the shard which a T is to replace; 0: not known. 0, or an errno. */
+/* Steps b and c: give the shard its name, and a K. inode: that of the shard which a T is to replace, if it is known. 0, or an
+ * errno. */
 static int
 keep(struct sc_kept *kept, int at, uint64_t shard, const char *path, uint64_t inode)
 {
@@ -186,10 +185,10 @@ keep(struct sc_kept *kept, int at, uint64_t shard, const char *path, uint64_t in
     struct stat st;
 
     for (int i = 0; i < MAX_TRIES; i++) {
-        int error = sc_kept_restore(kept, at, path, inode);
+        int error = restore(kept, at, path, inode);
 
         if (error)
-            return sc_file_means_missing(error) ? 0 : error; /* 0: there is no shard */
+            return sc_file_means_missing(error) ? 0 : error; /* a shard that is not there needs no second name */
         if (sc_lock_stat_now(AT_FDCWD, path, &st))
             continue;
         if (is_kept(kept, at, &st))
@@ -262,7 +261,10 @@ sc_kept_fence(struct sc_kept *kept, int at, uint64_t shard, const char *path, co
     *kept = look.kept;
     if (error || (!kept->is_needed && !look.n_kept))
         return error;
-    error = kept->is_needed ? keep(kept, at, shard, path, 0) : sc_kept_restore(kept, at, path, 0);
+    error = kept->is_needed ? keep(kept, at, shard, path, 0) : restore(kept, at, path, 0);
+    if (error == ESTALE && !kept->is_needed &&
+        sc_file_allows("rename", path, NULL)) /* no hard links, and the lock is held */
+        error = renameat(at, kept->name, AT_FDCWD, path) ? errno : 0;
     if (!error && !kept->is_needed)
         sc_kept_pass(kept, at, &(struct sc_kept){ 0 }); /* an older state stays if it is open on a server of SMB */
     look.kept = *kept;
@@ -337,7 +339,7 @@ sc_kept_failed(int at, uint64_t shard, const char *path, uint64_t inode, const c
     if (!inode || sc_staging_list(at, shard, note_mark, &failure))
         return;
     /* with F_T a later holder has done it, and may have removed the shard since then */
-    sc_kept_restore(&failure.kept, at, path, failure.is_marked ? 0 : inode);
+    restore(&failure.kept, at, path, failure.is_marked ? 0 : inode);
     if (failure.is_marked && (error == ENOENT || error == ESTALE)) /* else a request may still be on its way */
         sc_staging_remove(at, name); /* if it stays, it costs calls only */
 }

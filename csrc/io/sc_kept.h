@@ -23,8 +23,11 @@
  *
  * A reader that finds no P looks for a K (storage/absent.py). Without an F_T none of this costs a call.
  *
- * Not excluded: the server makes no hard links, or not of a file of another user. And: A makes T after B's fence and is cut off before its check, B removes the shard, and an older state of it with the inode
- * in T's name is still open on a node: the next holder gives that state the name P.
+ * Not excluded:
+ * - The server makes no hard links, or not of a file of another user.
+ * - A makes T after B's fence and is cut off before its check, B removes the shard, and an older state of it with the inode in T's name is
+ *   still open on a node: the next holder gives that state the name P.
+ * - The folder is exported by NFS and by SMB, and a holder on SMB updates the shard while there is an F_T: K is the older state then.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef SC_KEPT_H
@@ -48,16 +51,13 @@ int sc_kept_fence(struct sc_kept *kept, int at, uint64_t shard, const char *path
 /* Link T to a new K, if one is needed: `next`. Return 0, or an errno. */
 int sc_kept_link(const struct sc_kept *kept, int at, const char *temp, struct sc_kept *next);
 
-/* Rename the shard to a new K: `next`; for a server that replaces no file which is open (SMB). Return 0, also if there is no shard, or an
- * errno if nothing has changed. */
+/* Rename the shard to a new K, `next`, for a server that replaces no open file (SMB). A missing shard is no error. Return 0, or an errno;
+ * then nothing has changed. */
 int sc_kept_move(const struct sc_kept *kept, int at, uint64_t shard, const char *path, struct sc_kept *next);
 
 /* The shard is now what `next` is, or, if `next` has no name, about to be removed: remove the old K. Return 0, or an errno if the
  * shard would come back from it. */
 int sc_kept_pass(struct sc_kept *kept, int at, const struct sc_kept *next);
-
-/* Step b. inode: that of the shard; 0: not known. Return 0 if P is there now, ENOENT if there is no shard, or another errno. */
-int sc_kept_restore(const struct sc_kept *kept, int at, const char *path, uint64_t inode);
 
 /* The rename of T has failed with an errno: give the shard its name again if it is missing, and remove F_T if the server has answered. inode: of the shard that T was to
  * replace; 0: none. The lock may be lost. */

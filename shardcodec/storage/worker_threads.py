@@ -95,9 +95,8 @@ class WorkerThreads(Generic[R]):
         self._one_ended.acquire()
 
     def __enter__(self) -> Self:
-        self._caller = (
-            getattr(_callers, "ident", None) or threading.get_ident()
-        )  # as `caller`, without its call
+        # as `caller`, which would be one more call for each array
+        self._caller = getattr(_callers, "ident", None) or threading.get_ident()
         return self
 
     def __exit__(

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """A client of NFS whose node is cut off sends its requests again when the network is back (csrc/io/sc_kept.h).
 
-The writers are children on a local file system. One that is cut off has lost its lock without a word. Of its rename the test makes the
-first request, and what the client does after the second one; the child makes all others. Whoever takes the lock next must find the last
-acknowledged state, or one that a writer without an answer has tried to store.
+The writers are children on a local file system. One that is cut off has lost its lock without a word. The test takes the place of its
+client: it makes the first request of the rename, and removes the old file at the end. The child makes all other calls. The next holder of
+the lock must find the last acknowledged state, or one that a writer without an answer has begun to store.
 """
 
 from __future__ import annotations
