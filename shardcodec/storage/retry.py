@@ -136,7 +136,7 @@ class Patience:
             return None
         if path is not None:
             before, self._seen = self._seen, _state_of(path)
-            is_certain = is_certain or (_is_recent(self._seen) and (n == 0 or self._seen != before))
+            is_certain = is_certain or (_is_changing(self._seen) and (n == 0 or self._seen != before))
         if not is_certain:
             return None
         self._n_changes += 1
@@ -181,8 +181,9 @@ def _state_of(path: str) -> tuple[int, ...] | None:
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def _is_recent(state: tuple[int, ...] | None) -> bool:
-    return state is not None and abs(time.time() - state[0] / 1e9) < CHANGING_SECONDS
+def _is_changing(state: tuple[int, ...] | None) -> bool:
+    """Return True for a file that was changed a moment ago, or deleted since its bytes were read."""
+    return state is None or abs(time.time() - state[0] / 1e9) < CHANGING_SECONDS
 
 
 def retry(

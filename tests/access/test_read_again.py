@@ -67,7 +67,7 @@ def value(path: Path, spec: ShardSpec) -> Any:
 
 
 def values(path: Path, spec: ShardSpec) -> Any:
-    return kv(path, spec).read_many_sync([key(0, 0), key(0, 1)])
+    return [(one.state, one.value) for one in kv(path, spec).read_many_sync([key(0, 0), key(0, 1)])]
 
 
 def transformer(path: Path, spec: ShardSpec) -> ShardingStorageTransformer:
@@ -111,6 +111,14 @@ def check_by_inspect(path: Path, spec: ShardSpec) -> None:
 
 def check_by_compact(path: Path, spec: ShardSpec) -> None:
     assert compact(path, spec=spec, dry_run=True).n_failed == 0
+
+
+def findings_of_verify(path: Path, spec: ShardSpec) -> int:
+    return verify(path.parents[2]).n_findings
+
+
+def findings_of_inspect(path: Path, spec: ShardSpec) -> int:
+    return inspect(path.parents[2]).n_findings
 
 
 TOOLS = [check_by_verify, check_by_inspect, check_by_compact]
@@ -203,6 +211,36 @@ def test_a_shard_that_is_being_changed_is_read_again(
     if isinstance(expected, np.ndarray):
         assert np.array_equal(found, expected)
     assert not pauses
+
+
+def outcome(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except (ShardError, KeyError, OSError) as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("reader", [*READERS, findings_of_verify, findings_of_inspect])
+def test_a_torn_shard_that_is_deleted_before_the_look_at_its_state_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
+) -> None:
+    """Beside an append and a deletion, `verify` reported entries out of bounds of a shard that was not there any more."""
+    path, spec = make(tmp_path)
+    torn = damaged(path.read_bytes())
+    path.unlink()
+    with shardcodec.options(index_cache=0):
+        expected = outcome(lambda: reader(path, spec))
+        path.write_bytes(torn)
+        look = retry_module._state_of
+
+        def deleting(name: str) -> Any:
+            path.unlink(missing_ok=True)
+            return look(name)
+
+        monkeypatch.setattr(retry_module, "_state_of", deleting)
+        found = outcome(lambda: reader(path, spec))
+    assert not path.exists()
+    assert np.array_equal(found, expected) if isinstance(expected, np.ndarray) else found == expected
 
 
 def test_a_kept_handle_opens_a_file_again_that_was_changed_long_ago(tmp_path: Path) -> None:
