@@ -16,6 +16,7 @@ import io
 import itertools
 import re
 import runpy
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -87,20 +88,19 @@ def run_all(begin, end, times=1):
                 end(name, n)
 """
 COUNT_CALLS = """
+import itertools
 import sys
 import threading
 
-n_calls = 0
-
 
 def count(frame, event, _):
-    global n_calls
-    n_calls += event == "call"
+    if event == "call":
+        next(calls)  # in one step: other threads count, too
 
 
 def begin(name, n):
-    global n_calls
-    n_calls = 0
+    global calls
+    calls = itertools.count()
     threading.setprofile(count)
     sys.setprofile(count)
 
@@ -108,10 +108,10 @@ def begin(name, n):
 def end(name, n):
     sys.setprofile(None)
     threading.setprofile(None)
-    print(name, n, n_calls)
+    print(name, n, next(calls))
 
 
-run_all(begin, end, 3)
+run_all(begin, end, 6)
 """
 MARK_LOOKS = """
 import contextlib
@@ -287,11 +287,12 @@ def count_calls(tmp_path: Path) -> dict[str, int]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    least: dict[tuple[str, int], int] = {}  # a thread that waits on a busy machine makes more calls
+    counts: dict[tuple[str, int], list[int]] = defaultdict(list)
     for line in done.stdout.splitlines():
         name, n, count = line.split()
-        least[name, int(n)] = min(int(count), least.get((name, int(n)), sys.maxsize))
-    return per_array(least)
+        counts[name, int(n)].append(int(count))
+    # On a busy machine threads wait more often, or another one of them does the work: in one run of many.
+    return per_array({run: statistics.mode(all_counts) for run, all_counts in counts.items()})
 
 
 def count_looks(tmp_path: Path) -> dict[str, int]:
