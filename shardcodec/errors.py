@@ -9,9 +9,11 @@ unchanged; a failed allocation is a `MemoryError`.
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 __all__ = [
     "ChecksumError",
@@ -30,8 +32,16 @@ __all__ = [
     "StreamFullError",
     "UnsupportedError",
     "as_os_error",
+    "name_array",
+    "name_shard",
+    "names_array",
     "os_error_of",
+    "target_name",
 ]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ShardError(Exception):
@@ -261,3 +271,57 @@ def os_error_of(error: Exception, place: str = "") -> Exception:
         return error
     text = str(error).partition("\n\nDebug source:")[0] or "no message"
     return OSError(f"{place and f'{place}: '}{type(error).__name__}: {text}")
+
+
+def name_shard(error: ShardError, describe: Callable[[str], str]) -> None:
+    """Add the whole name of a shard to an error that has its key, which does not say in which of many arrays it is.
+
+    describe: it makes the name of a key.
+    """
+    if isinstance(error.shard, str):
+        name = describe(error.shard)
+        if name not in "\n".join([str(error), *getattr(error, "__notes__", ())]):
+            error.add_note(f"shard {name!r}")
+
+
+def name_array(error: Exception, name: str) -> None:
+    """Put the name of an array in front of the message of an error, or in a note, unless the error has it."""
+    known = [str(error), *getattr(error, "__notes__", ())]
+    if isinstance(error, ShardError):
+        error.array = error.array or name
+    if any(
+        text.startswith("array ") or repr(name) in text or ("/" in name and name in text) for text in known
+    ):
+        return
+    text = f"array {name!r}"
+    is_plain = type(error) in (IndexError, TypeError, ValueError, OverflowError) and len(error.args) == 1
+    if is_plain or isinstance(error, ShardError):
+        error.args = (f"{text}: {known[0]}",)
+    else:  # other classes keep more than a message in `args`
+        error.add_note(text)
+
+
+def names_array(name_of: Callable[..., str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for functions whose errors name the array; `name_of` makes its name of the same arguments."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                name_array(error, name_of(*args, **kwargs))
+                raise
+
+        return call
+
+    return decorated
+
+
+def target_name(target: Any = None, path: Any = "", *_: Any, name: Any = None, **__: Any) -> str:
+    """Return the name of an array that a caller gives as a path, a URL, a store or a zarr array, and a path in it."""
+    place = (
+        os.fspath(target) if isinstance(target, str | os.PathLike) else getattr(target, "store_path", target)
+    )
+    below = path if name is None else name
+    return "/".join([str(place), *([below] if isinstance(below, str) and below else [])])

@@ -39,6 +39,7 @@ CALLS: dict[str, tuple[tuple[int | None, int | None], tuple[int, int, int] | Non
     "readlink": ((89, None), None),
     "sched_getaffinity": ((204, 123), None),
     "getrandom": ((318, 278), None),
+    "prlimit64": ((302, 261), None),
     "OFD locks": ((72, 25), (1, 0xFFFFFFFF, OFD_SETLK)),
     "FICLONERANGE": ((16, 29), (1, 0xFFFFFFFF, FICLONERANGE)),
     "FS_IOC_GETFLAGS": ((16, 29), (1, 0xFFFFFFFF, GETFLAGS)),

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..compat import default_spec, spec_with
-from ..errors import ShardError
+from ..errors import ShardError, names_array, target_name
 from ..format.checks import as_int_tuple
 from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
@@ -22,7 +22,7 @@ from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
 from .array_io import Request
 from .array_reader import ArrayReader, Kind
-from .box_reader import ArrayObjects, BoxReader, Folder, folder_at
+from .box_reader import ArrayObjects, BoxReader, Folder, folder_at, name_of_handle
 from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, StoredDocument, delete_objects, type_for_zarr
 from .read import ObjectSelection
@@ -69,6 +69,7 @@ class ArrayKeywords(TypedDict, total=False):
     write_data: bool
 
 
+@names_array(target_name)
 @checked
 def open_array(
     path_or_store: Any,
@@ -145,6 +146,7 @@ def open_array(
         raise
 
 
+@names_array(target_name)
 @checked
 def create_array(
     store: Any,
@@ -357,6 +359,7 @@ class Array(ArrayReader):
             work = store_elements(request, self._options, self._layout_guard, ON_LOOP)
             await (work if self._folder.store.is_near else from_zarrs_loop(work))
 
+    @names_array(name_of_handle)
     @checked
     def write_boxes(self, starts: Any, values: Any) -> None:
         """Store boxes of one shape at any positions in the array, in one native call.
@@ -396,6 +399,7 @@ class Array(ArrayReader):
         )
         store_elements_blocking(request, self._options, self._layout_guard)
 
+    @names_array(name_of_handle)
     def resize(self, shape: Sequence[int]) -> None:
         """Change the shape of the array. Objects outside of the new shape are deleted.
 
@@ -427,6 +431,7 @@ class Array(ArrayReader):
             delete_objects(self._folder, self._names_outside(new), self._options)
         self._change_shape(lambda old: new)
 
+    @names_array(name_of_handle)
     def append(self, values: Any, axis: int = 0) -> Ints:
         """Make the array longer along an axis and store values there.
 
@@ -473,6 +478,7 @@ class Array(ArrayReader):
         if self.mode != "r+":
             raise ValueError(f"array {self._folder!r}: expected mode='r+' for a write, got mode='r'")
 
+    @names_array(name_of_handle)
     def _request(self, kind: str, selection: Any, value: Any) -> Request | None:
         """Return the request of a write; None if nothing is selected."""
         self._check_writable()

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..compat import refusal_of
-from ..errors import ShardError, SpecError, UnsupportedError
+from ..errors import ShardError, SpecError, UnsupportedError, name_array, names_array
 from ..format.metadata import ArrayLayout, key_encoding, parse_document
 from ..format.ml_types import COMPLEX_NBYTES, ML_NBYTES
 from ..format.spec import ChainSpec
@@ -34,7 +34,7 @@ from ..storage import locks
 from ..storage.event_loop import in_thread
 from ..storage.indexes import IndexCache
 from ..storage.retry import Patience
-from .box_reader import ArrayObjects, BoxReader, Folder
+from .box_reader import ArrayObjects, BoxReader, Folder, name_of_handle
 from .buffer import flush_names, is_any_buffered
 from .index_scan import map_of_array
 from .inner_chunks import compiled, output_array
@@ -98,7 +98,6 @@ class ArrayReader:
 
     def _open(self, document: Mapping[str, Any] | None) -> None:
         """Take over the metadata of the array, by default the stored ones; errors name the array."""
-        name = repr(self._folder)
         try:
             if document is None:
                 document = self._folder.metadata()
@@ -106,10 +105,8 @@ class ArrayReader:
                     text = f"expected an array, got a group; {self._folder.members_of_group(document)}"
                     raise SpecError(text, path="node_type", expected="array", actual="group")
             self._prepare(document)
-        except ShardError as error:
-            raise error.with_context(array=name) from error
-        except (TypeError, ValueError) as error:
-            error.add_note(f"array {name!r}")
+        except (ShardError, TypeError, ValueError) as error:
+            name_array(error, repr(self._folder))
             raise
 
     def _prepare(self, document: Mapping[str, Any]) -> None:
@@ -226,6 +223,9 @@ class ArrayReader:
                 pass  # the read below raises a complete error, if the object is still damaged
             except OSError as error:
                 patience = Patience.after(error)
+            except (TypeError, ValueError) as error:
+                name_array(error, repr(self._folder))
+                raise
         return self._get("brackets", selection, None, patience)
 
     def get_selection(
@@ -339,6 +339,7 @@ class ArrayReader:
             tuple(range(1, self.ndim + 1)),
         )
 
+    @names_array(name_of_handle)
     def _check_text(self) -> None:
         if self._text is None:
             raise UnsupportedError(f"expected text or bytes of any length, got elements of type {self.dtype}")
@@ -388,6 +389,7 @@ class ArrayReader:
             await self._boxes.read_awaited(items, target, chosen.axes)
         return out if target.shape == out.shape else _filled(out, target, chosen)
 
+    @names_array(name_of_handle)
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Read the whole array."""
         if copy is False:
@@ -405,11 +407,13 @@ class ArrayReader:
         replace = _outline if function in _OF_OUTLINES else ArrayReader.__array__
         return function(*_in_memory(args, replace), **_in_memory(kwargs, replace))
 
+    @names_array(name_of_handle)
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("expected an array with at least one axis: an array of rank 0 has no length")
         return self.shape[0]
 
+    @names_array(name_of_handle)
     @checked
     def read_boxes(
         self, starts: Any, shape: Sequence[int], out: np.ndarray[Any, Any] | None = None
@@ -443,6 +447,7 @@ class ArrayReader:
         """
         return self._read_boxes(*self._checked_boxes(starts, shape), out)
 
+    @names_array(name_of_handle)
     def read_chunks(self, coords: Any, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Read whole chunks (inner chunks of a sharded array), in one native call.
 
@@ -484,6 +489,7 @@ class ArrayReader:
             )
         return self._read_boxes(at * count, count, out)
 
+    @names_array(name_of_handle)
     def _locate(self, kind: str, selection: Any) -> ArraySelection:
         """Return what a selection takes of each object; `kind` is one of `KINDS`."""
         if kind not in KINDS:
@@ -506,6 +512,7 @@ class ArrayReader:
             self._read(self._objects.items_of(chosen.parts), target, chosen.axes, patience)
         return out if target.shape == out.shape else _filled(out, target, chosen)
 
+    @names_array(name_of_handle)
     def _destination(
         self, chosen: ArraySelection, out: Destination | None
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -523,6 +530,7 @@ class ArrayReader:
     def _is_v2(self) -> bool:
         return self._document.get("zarr_format") == 2
 
+    @names_array(name_of_handle)
     def _checked_boxes(
         self, starts: Any, shape: Sequence[int]
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -572,6 +580,7 @@ class ArrayReader:
     def _flush(self, items: Sequence[ObjectSelection]) -> None:
         flush_names(self._folder.store.lock_names([item.key for item in items]))
 
+    @names_array(name_of_handle)
     @checked
     def plot(self, file: str | os.PathLike[str] | None = None) -> Any:
         """Draw which inner chunks exist and how large they are, over the elements of the array.

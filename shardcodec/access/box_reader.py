@@ -38,7 +38,7 @@ from .regions import Box, Boxes, Selection, as_void, box_rows, covers, object_bo
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["ArrayObjects", "BoxReader", "Folder", "SpareDocuments", "folder_at"]
+__all__ = ["ArrayObjects", "BoxReader", "Folder", "SpareDocuments", "folder_at", "name_of_handle"]
 
 Ints = tuple[int, ...]
 
@@ -208,6 +208,11 @@ class Folder:
 
     def __repr__(self) -> str:
         return self.store.describe(self.prefix.rstrip("/")).rstrip("/")
+
+
+def name_of_handle(handle: Any, *_: Any, **__: Any) -> str:
+    """Return the name of the array of a handle, for `names_array`."""
+    return repr(handle._folder)
 
 
 def folder_at(path_or_store: Any, path: str) -> Folder:

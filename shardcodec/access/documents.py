@@ -171,14 +171,17 @@ class Attributes(MutableMapping[str, Any]):
         self._values = self._of(folder.document(self._name))
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        try:
+            return self._values[name]
+        except KeyError as error:
+            error.add_note(f"array {self._folder!r}")
+            raise
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.update({name: value})
 
     def __delitem__(self, name: str) -> None:
-        if name not in self._values:
-            raise KeyError(name)
+        self[name]  # KeyError
         self._change(lambda values: {key: value for key, value in values.items() if key != name})
 
     def __iter__(self) -> Iterator[str]:

@@ -15,9 +15,10 @@ from typing import Any, Self, overload
 import numpy as np
 
 from .. import native
-from ..access.array import document_of
+from ..access.array import Array, document_of
+from ..access.box_reader import name_of_handle
 from ..arguments import checked
-from ..errors import StreamError
+from ..errors import StreamError, names_array
 from ..options import Durability
 from ..readable import format_nbytes, format_ranges, parse_nbytes
 from .frame_queue import FrameMemory, StreamLimits, StreamQueue
@@ -210,7 +211,7 @@ def stream(
         "threads": threads,
     }
     handles = [handle_on(each, storage_options, writes=True, **options) for each in chosen]
-    targets = [FrameTarget(each, axes_of(axis, each.ndim, document_of(each))) for each in handles]
+    targets = [_target_of(each, axis) for each in handles]
     _check_different(targets)
     memory = FrameMemory(nbytes, max(target.frame_nbytes for target in targets))
     queues = []
@@ -226,6 +227,11 @@ def stream(
     return StreamGroup(streams, writers) if is_group else streams[0]
 
 
+@names_array(name_of_handle)
+def _target_of(array: Array, axis: Any) -> FrameTarget:
+    return FrameTarget(array, axes_of(axis, array.ndim, document_of(array)))
+
+
 def _check_different(targets: Sequence[FrameTarget]) -> None:
     """Raise ValueError if an array is given twice: its second stream would take it over from the first one."""
     seen: set[str] = set()
@@ -236,6 +242,7 @@ def _check_different(targets: Sequence[FrameTarget]) -> None:
         seen.add(name)
 
 
+@names_array(lambda target, *_: repr(target.folder))
 def _limits(
     target: FrameTarget, memory: FrameMemory, delay: float, max_frames: int | None, grow_every: int | None
 ) -> StreamLimits:
@@ -254,11 +261,12 @@ def _limits(
             f"each shard ({format_nbytes(in_shard * target.frame_nbytes)}) are in memory alone, and cannot be read, until the shard is "
             "full, or until `flush` or `close`",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return StreamLimits(delay, max(1, min(n, memory.n_slots)), by_shard, grow_every)
 
 
+@names_array(lambda target, *_, **__: repr(target.folder))
 def _queue_of(
     target: FrameTarget,
     positions: Positions | None,
@@ -290,6 +298,10 @@ def _queue_of(
         )
     record = StreamRecord(target.folder, target.options, facts)
     return StreamQueue(target, FrameOrder(extents, positions, number, grows=grows), record, limits)
+
+
+def _name_of_stream(stream: Stream, *_: Any, **__: Any) -> str:
+    return repr(stream._queue.target.folder)
 
 
 class Stream:
@@ -365,6 +377,7 @@ class Stream:
             slowest,
         )
 
+    @names_array(_name_of_stream)
     def append(self, frames: Any) -> int:
         """Take a frame, or several with one more axis in front.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..access.array import Array, objects_of
 from ..arguments import checked
+from ..errors import names_array, target_name
 from ..storage.retry import retry
 from .order import FrameOrder, Positions
 from .record import read_record
@@ -22,6 +23,7 @@ __all__ = ["tail"]
 Ints = tuple[int, ...]
 
 
+@names_array(target_name)
 @checked
 def tail(
     array: Any,

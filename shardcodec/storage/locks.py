@@ -595,7 +595,10 @@ def check_deadline(deadline: float, path: str, options: Options) -> None:
 
 
 def _most_locks() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except OSError:  # a sandbox may refuse the call
+        soft = 1024
     return 4 * MAX_LOCKS if soft == resource.RLIM_INFINITY else min(4 * MAX_LOCKS, soft // 4)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..access.box_reader import Folder, SpareDocuments, folder_at
 from ..compat import StorePath
-from ..errors import SpecError, UnsupportedError
+from ..errors import SpecError, UnsupportedError, name_array
 from ..format.metadata import encoded_document
 from ..storage.kinds import RenamedStore, at_url, is_url, is_zarr_store, is_zip, zip_at
 from ..storage.store import LeftFolder
@@ -78,7 +78,13 @@ def root_document(folder: Folder) -> Document | None:
     node = node_of(folder)
     if isinstance(node, DamagedGroup):
         return node.document
-    return document_of(folder) if isinstance(node, SpecError) else node  # it raises the error
+    if not isinstance(node, SpecError):
+        return node
+    try:
+        return document_of(folder)  # it raises the error
+    except SpecError as error:
+        name_array(error, repr(folder))
+        raise
 
 
 def node_of(folder: Folder) -> Document | SpecError | None:

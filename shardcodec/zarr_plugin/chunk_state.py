@@ -22,7 +22,7 @@ from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
 from ..access.placement import ABSENT
 from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, on_zarrs_loop
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, names_array, target_name
 from ..format.byte_document import byte_document
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
@@ -42,6 +42,7 @@ LISTED_PER_SHARD = 100
 Progress = Callable[[int, int], Any]
 
 
+@names_array(target_name)
 @checked
 def chunk_state(
     array: Any,
@@ -112,6 +113,7 @@ def chunk_state(
     return state
 
 
+@names_array(target_name)
 @checked
 def iter_existing(
     array: Any,

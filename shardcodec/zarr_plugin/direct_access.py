@@ -34,7 +34,7 @@ from ..compat import (
     settings_of_zarr,
     spec_with,
 )
-from ..errors import ShardError
+from ..errors import ShardError, name_shard
 from ..format.metadata import key_encoding
 from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
@@ -214,7 +214,11 @@ class DirectAccess:
         if not values.ndim:
             axes = (-1,) * len(axes)
         request = Request(store, items, range(len(items)), axes, values, self._spec)
-        store_elements_blocking(request, self._options, self._layout_guard)
+        try:
+            store_elements_blocking(request, self._options, self._layout_guard)
+        except ShardError as error:
+            name_shard(error, store.describe)
+            raise
         return True
 
     def _layout_guard(self) -> ArrayGuard:

@@ -34,7 +34,7 @@ from ..compat import (
     own_pipeline_class,
     write_order,
 )
-from ..errors import ShardError, UnsupportedError
+from ..errors import ShardError, UnsupportedError, name_shard
 from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
@@ -387,7 +387,11 @@ class ShardCodecPipeline(CodecPipeline):
             await self._flush(batch)
             return await self._own.read(forks.own_batch(batch), out, drop_axes)
         reads = read_request(request, options, patience) if buffer is None else buffer.read(request, options)
-        missing = await reads
+        try:
+            missing = await reads
+        except ShardError as error:
+            _name_shard(error, batch[0][0])
+            raise
         return tuple(get_result(position in missing) for position in range(len(batch)))
 
     async def write(self, batch_info: Iterable[Any], value: Any, drop_axes: tuple[int, ...] = ()) -> None:
@@ -434,7 +438,13 @@ class ShardCodecPipeline(CodecPipeline):
                 forks.own_batch(batch), lambda part: self._own.write(part, value, drop_axes), options
             )
             return
-        await (write_request(request, options) if buffer is None else buffer.write(request, options, guard))
+        try:
+            await (
+                write_request(request, options) if buffer is None else buffer.write(request, options, guard)
+            )
+        except ShardError as error:
+            _name_shard(error, batch[0][0])
+            raise
 
     @staticmethod
     async def _flush(batch: list[Any]) -> None:
@@ -489,6 +499,11 @@ class ShardCodecPipeline(CodecPipeline):
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
+
+
+def _name_shard(error: ShardError, target: Any) -> None:
+    if isinstance(target, StorePath):
+        name_shard(error, store_of(target.store).describe)
 
 
 # zarr's registry and configuration identify a class by module and name; users write "shardcodec.ShardCodecPipeline"

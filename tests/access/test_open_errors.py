@@ -1,10 +1,16 @@
 # test_open_errors.py - errors of open_array and create_array name the array and say what to do
 # SPDX-License-Identifier: MIT
-"""None of the errors of `open_array` named the array; the commonest was that of an xarray data set, whose path is that of a group."""
+"""None of the errors of `open_array` named the array; the commonest was that of an xarray data set, whose path is that of a group.
+
+Later: with 200 arrays open, "axis 0: expected -16 <= index < 16, got 99" did not say which of them, nor did the other errors of
+selections, values, destinations and frames, nor a wrong `mode=`; a damaged shard that zarr read through the pipeline was "shard 'c/0/0'".
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +20,7 @@ import zarr
 from helpers import quiet, run_checked
 
 import shardcodec
-from shardcodec import ShardError, SpecError, UnsupportedError
+from shardcodec import ShardError, SpecError, UnsupportedError, tools
 
 DAMAGES: dict[str, Any] = {
     "no JSON": "{",
@@ -113,3 +119,109 @@ def test_enable_names_arrays_that_were_opened_before(tmp_path: Path) -> None:
     """
     said = run_checked(code).stdout
     assert said.count("early") == 1 and "attach" in said and "late" not in said
+
+
+# ---- errors of handles, and of what else opens arrays
+
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "outside": lambda reader, _: reader[99],
+    "not an index": lambda reader, _: reader["a"],
+    "not a slice": lambda reader, _: reader["a":"b"],
+    "ragged list": lambda reader, _: reader[[[1], [1, 2]]],
+    "kind": lambda reader, _: reader.get_selection(0, kind="x"),
+    "oindex": lambda reader, _: reader.oindex[[99]],
+    "vindex": lambda reader, _: reader.vindex[[0], [99]],
+    "blocks": lambda reader, _: reader.blocks[99],
+    "read": lambda reader, _: asyncio.run(reader.read(99)),
+    "out": lambda reader, _: reader.get_selection(..., out=np.zeros(3)),
+    "read_boxes": lambda reader, _: reader.read_boxes([(99, 0)], (1, 1)),
+    "starts": lambda reader, _: reader.read_boxes("abc", (1, 1)),
+    "boxes": lambda reader, _: reader.read_boxes([(0, 0)], None),
+    "read_chunks": lambda reader, _: reader.read_chunks([(99, 0)]),
+    "read_arrow": lambda reader, _: reader.read_arrow(),
+    "copy": lambda reader, _: reader.__array__(copy=False),
+    "read-only": lambda reader, _: reader.set_selection(0, 1),
+    "attribute": lambda reader, _: reader.attrs["scale"],
+    "removed attribute": lambda _, writer: writer.attrs.__delitem__("scale"),
+    "set outside": lambda _, writer: writer.set_selection(99, 0),
+    "write": lambda _, writer: asyncio.run(writer.write(99, 0)),
+    "shape": lambda _, writer: writer.set_selection(..., np.zeros(5)),
+    "text": lambda _, writer: writer.set_selection(..., "abc"),
+    "complex": lambda _, writer: writer.set_selection(0, 1j),
+    "overflow": lambda _, writer: writer.set_selection(0, 1 << 2000),
+    "write_boxes": lambda _, writer: writer.write_boxes([(99, 0)], np.zeros((1, 1, 1))),
+    "resize": lambda _, writer: writer.resize((1, 1, 1)),
+    "resize to none": lambda _, writer: writer.resize(None),
+    "append": lambda _, writer: writer.append(np.zeros(3)),
+    "axis": lambda _, writer: writer.append(np.zeros((1, 8)), axis="t"),
+    "frame": lambda reader, _: add_frame(reader, np.zeros(3)),
+    "type of a frame": lambda reader, _: add_frame(reader, np.zeros(8, complex)),
+    "stream along": lambda reader, _: shardcodec.stream(repr(reader).split()[1], axis="t"),
+}
+
+
+def add_frame(reader: Any, frame: Any) -> None:
+    with shardcodec.stream(repr(reader).split()[1], start=0) as frames:
+        frames.append(frame)
+
+
+def told(error: BaseException) -> str:
+    """Return the message and the notes of an error, as a traceback shows them."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_errors_of_a_handle_name_the_array_once(tmp_path: Path, call: str) -> None:
+    place = str(tmp_path / "needle")
+    zarr.create_array(place, shape=(16, 8), chunks=(4, 4), shards=(8, 8), dtype="f4")[...] = 1
+    reader, writer = shardcodec.open_array(place), shardcodec.open_array(place, mode="r+")
+    with pytest.raises(
+        (IndexError, KeyError, TypeError, ValueError, OverflowError, UnsupportedError)
+    ) as caught:
+        CALLS[call](reader, writer)
+    assert told(caught.value).count(place) == 1
+    assert (writer[...] == 1).all()
+
+
+@pytest.mark.parametrize("mode", ["w", "a", 0, None])
+def test_wrong_mode_names_the_array(tmp_path: Path, mode: Any) -> None:
+    hierarchy(tmp_path / "needle.zarr")
+    with pytest.raises((TypeError, ValueError), match="mode: expected one of 'r', 'r\\+'") as caught:
+        shardcodec.open_array(tmp_path / "needle.zarr", "heat0", mode=mode)
+    assert str(caught.value).startswith(f"array {str(tmp_path / 'needle.zarr/heat0')!r}: ")
+
+
+@pytest.mark.parametrize(
+    "opens", [shardcodec.chunk_state, shardcodec.iter_existing, tools.verify, tools.inspect]
+)
+def test_other_functions_name_the_array_with_a_damaged_document(
+    tmp_path: Path, opens: Callable[[Any], Any]
+) -> None:
+    hierarchy(tmp_path / "needle.zarr")
+    (tmp_path / "needle.zarr/heat0/zarr.json").write_text("{")
+    with pytest.raises(Exception) as caught:
+        opens(tmp_path / "needle.zarr/heat0")
+    assert str(tmp_path / "needle.zarr/heat0") in told(caught.value)
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_error_of_a_damaged_shard_of_a_zarr_array_has_its_place(tmp_path: Path, attached: bool) -> None:
+    group = zarr.create_group(tmp_path / "needle.zarr")
+    group.create_array("heat", shape=(8,), shards=(8,), chunks=(4,), dtype="i4")[...] = 1
+    shard = tmp_path / "needle.zarr/heat/c/0"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with shardcodec.enable():
+        array = zarr.open_array(tmp_path / "needle.zarr", path="heat", mode="r+")
+        array = shardcodec.attach(array) if attached else array
+        for call in (lambda: array[...], lambda: array.__setitem__(0, 5)):
+            with pytest.raises(ShardError) as caught:
+                call()
+            assert caught.value.shard == "heat/c/0" and told(caught.value).count(str(shard)) == 1
+    with pytest.raises(ShardError) as caught:
+        shardcodec.chunk_state(tmp_path / "needle.zarr", "heat")
+    assert str(tmp_path / "needle.zarr/heat") in told(caught.value)
+
+
+def test_attribute_that_is_missing_is_not_an_error_of_get(tmp_path: Path) -> None:
+    attrs = shardcodec.create_array(tmp_path / "a", shape=(4,), dtype="i4").attrs
+    assert attrs.get("scale") is None and "scale" not in attrs and attrs.pop("scale", 3) == 3

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Kernels before a call was made answer ENOSYS; profiles of seccomp that do not know it answer EPERM (older container runtimes)
 or ENOSYS. Where statx is missing every overwrite failed with EINVAL, which glibc's substitute answers to a flag; renameat2 and
-fallocate were an error with EPERM. zarr's own pipeline works there.
+fallocate were an error with EPERM. zarr's own pipeline works there. Later: where prlimit64 is refused, each write of several shards
+was an error, because it asks how many files may be open.
 
 Each case refuses one call in a forked child, which then does all kinds of writes.
 """
