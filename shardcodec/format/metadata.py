@@ -539,7 +539,7 @@ def _endian(stored: DType) -> Any:
 def _v2_fill(value: object, stored: DType, dtype: DType) -> bytes:
     """Return the bytes of one element in native byte order."""
     if value is None:
-        return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
+        return _v2_default(dtype)
     if dtype.names is None:
         if element_kind(dtype) == "V" and isinstance(value, str):
             value = loose_base64(value, dtype.itemsize)
@@ -548,6 +548,16 @@ def _v2_fill(value: object, stored: DType, dtype: DType) -> bytes:
         wrong("", f"expected base64, got {show(value)}", actual=value)
     element = fill_from_json(np.dtype(f"V{stored.itemsize}"), value)  # in the byte order of the array
     return np.frombuffer(element, stored).astype(dtype).tobytes()
+
+
+def _v2_default(dtype: DType) -> bytes:
+    """Return the bytes of one element of an array without a fill value, as zarr reads it."""
+    if dtype.names is None:
+        return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
+    try:
+        return np.array([0], dtype).tobytes()  # a field of text has the digit 0
+    except TypeError:  # a field of bytes without a type; zarr cannot read it
+        return bytes(dtype.itemsize)
 
 
 def _with_bytes(codecs: Iterable[Codec], endian: Any) -> list[Codec]:

@@ -17,6 +17,7 @@ import zarr
 from data_sets import DAYS, LATS, LONS, add, climate, image
 from helpers import bits, quiet
 
+import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.tools import advise, convert, parse_access, plan_convert, run_part
 from shardcodec.tools.convert.choices import parse_rules
@@ -361,3 +362,21 @@ def test_plan_has_rules_and_selection(tmp_path: Path) -> None:
     check_elements(tmp_path / "year", tmp_path / "parts", report)
     again = convert(tmp_path / "year", tmp_path / "new", job=tmp_path / "job.json", resume=True, **how)
     assert again.is_complete and again.n_written == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [[("a", "<i4"), ("s", "S3")], [("u", "<U2"), ("b", "?")], [("f", ">f8"), ("s", "S1")]]
+)
+def test_struct_without_a_fill_value_has_zarrs_default(fields: Any, tmp_path: Path) -> None:
+    """zarr reads the digit 0 in a field of text where Zarr v2 has the fill value null; the copy had an empty text."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old", zarr_format=2)
+        group.create_array("a", shape=(4,), chunks=(2,), dtype=np.dtype(fields))
+        document = tmp_path / "old/a/.zarray"
+        document.write_text(json.dumps({**json.loads(document.read_text()), "fill_value": None}))
+        expected = zarr.open_array(tmp_path / "old/a", mode="r")[...]
+        assert b"0" in expected.tobytes()
+        convert(tmp_path / "old", tmp_path / "new")
+        actual = zarr.open_array(tmp_path / "new/a", mode="r")[...]
+    assert (actual == expected).all()
+    assert (shardcodec.open_array(tmp_path / "old/a")[:] == expected).all()
