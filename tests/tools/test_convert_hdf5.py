@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -384,3 +385,48 @@ def test_chunks_that_do_not_exist_cost_nothing(tmp_path: Path, monkeypatch: pyte
             np.testing.assert_array_equal(new[...], opened[name][...])
         opened["a"][2000:2004] = 5
     assert verify(tmp_path / "new", against=file).kinds == {"missing shard": 1}
+
+
+def tagged_bytes(file: Any) -> None:
+    kind = h5py.h5t.create(h5py.h5t.OPAQUE, 4)
+    kind.set_tag(b"of another program")
+    h5py.h5d.create(file.id, b"odd", kind, h5py.h5s.create_simple((2,)))
+
+
+def links_to_one_another(file: Any) -> None:
+    file["odd"], file["other"] = h5py.SoftLink("/other"), h5py.SoftLink("/odd")
+
+
+def link_to_itself(file: Any) -> None:
+    file["odd"] = h5py.SoftLink("/odd")
+
+
+def link_to_the_root(file: Any) -> None:
+    file["odd"] = file["/"]
+
+
+@pytest.mark.parametrize("write", [tagged_bytes, links_to_one_another, link_to_itself, link_to_the_root])
+def test_what_h5py_cannot_open_is_left_out_and_named(write: Callable[[Any], None], tmp_path: Path) -> None:
+    """Links that lead to one another refused the whole file, and a group in itself was left out without a word."""
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["data"] = VALUES
+        write(file)
+    report = convert(tmp_path / "old.h5", tmp_path / "new")
+    assert report.is_complete
+    assert "odd" in [one.name.rstrip("/") for one in (*report.left_arrays, *report.others.left)]
+    assert (stored(tmp_path / "new", "data") == VALUES).all()
+    assert convert(tmp_path / "old.h5", tmp_path / "part", exclude=["odd", "other"]).is_complete
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    """Such a name refused the whole file, and that of an attribute became the text "b'...'"."""
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["data"] = VALUES
+        space = h5py.h5s.create_simple((3,))
+        dataset = h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.NATIVE_INT32, space)
+        h5py.h5a.create(dataset, b"\xe9", h5py.h5t.NATIVE_INT32, h5py.h5s.create(h5py.h5s.SCALAR))
+    convert(tmp_path / "old.h5", tmp_path / "new")
+    with quiet():
+        array = zarr.open_array(tmp_path / "new" / os.fsdecode(b"caf\xe9"), mode="r")
+    assert array.shape == (3,) and dict(array.attrs) == {"é": 0}
+    assert verify(tmp_path / "new", against=tmp_path / "old.h5").n_findings == 0

@@ -169,7 +169,7 @@ def _is_hdf5(path: str) -> bool:
 def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
     """Open a dataset, or the chosen datasets of a group. Each link to a dataset becomes an array.
 
-    A link to a group that leads to the link again is left out; one that leads to nothing too, unless the user has named it.
+    A link to a group above it is left out; one that leads to nothing too, unless the user has named it.
     """
     try:
         import h5py
@@ -190,7 +190,10 @@ def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
     groups = {}
     left: list[LeftPart] = []
     for name, node in _nodes(root, "", ()):
-        if isinstance(node, KeyError | OSError):
+        if isinstance(node, _LinkAbove):
+            if selection.matches(name):
+                left.append(LeftPart.object(f"{name}/", str(node)))
+        elif isinstance(node, Exception):
             left += _lost_link(f"{place}/{name}", name, node, selection)
         elif isinstance(node, h5py.Group):
             given, lost = _attributes_of_hdf5(node)
@@ -233,22 +236,31 @@ def _facts(values: Any, axes: _Axes) -> ArrayFacts:
 def _nodes(group: Any, name: str, above: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     """Yield a group and all nodes in it with their paths, also those to which soft and external links lead.
 
-    For a link that leads to nothing it is the error of h5py.
+    For a link that leads to nothing it is the error of h5py, and for one that leads to a group above it `_LinkAbove`.
     """
-    if group in above:  # a link to a group above it
-        return
     yield name, group
     for key in group:
-        own = key.removeprefix(_NOT_COORDINATE)
+        own = _as_text(key).removeprefix(_NOT_COORDINATE)
         path = f"{name}/{own}" if name else own
         try:
             node = group[key]
-        except (KeyError, OSError) as error:
+        except (KeyError, OSError, RuntimeError) as error:  # the last one: links that lead to one another
             node = error
-        if hasattr(node, "keys"):
-            yield from _nodes(node, path, (*above, group))
-        else:
+        if not hasattr(node, "keys"):
             yield path, node
+        elif (loop := next((one for one in (*above, group) if one == node), None)) is not None:
+            yield path, _LinkAbove(f"a link to the group {loop.name!r}, which it is in")
+        else:
+            yield from _nodes(node, path, (*above, group))
+
+
+def _as_text(name: str | bytes) -> str:
+    """Return a name; one that is not UTF-8, which h5py returns as bytes, is that of a file with these bytes."""
+    return name if isinstance(name, str) else os.fsdecode(name)
+
+
+class _LinkAbove(Exception):
+    """A link leads to a group that it is in."""
 
 
 def _lost_link(place: str, name: str, error: Exception, selection: Selection) -> list[LeftPart]:
@@ -301,6 +313,10 @@ def _type_of(values: Any) -> DType | None:
     """Return the data type of a dataset; None for strings of any length. Raise an error if Zarr v3 has none for it."""
     if values.shape is None:
         raise UnsupportedError("expected elements, got an empty dataspace")
+    if values.dtype.kind == "V" and (tag := _opaque_tag(values)):
+        raise UnsupportedError(
+            f"expected a type that h5py can read, got opaque elements with the tag {tag!r}"
+        )
     reason = _has_any_length(values.dtype)
     if reason == _TEXT_OF_ANY_LENGTH:
         return None
@@ -309,6 +325,12 @@ def _type_of(values: Any) -> DType | None:
     dtype = packed(as_dtype(np.dtype(values.dtype)))
     dtype_to_json(dtype)  # raises the error of a type that only shards can hold
     return dtype
+
+
+def _opaque_tag(values: Any) -> bytes:
+    """Return the tag of opaque elements; empty for other types."""
+    kind = values.id.get_type()
+    return bytes(kind.get_tag()) if hasattr(kind, "get_tag") else b""
 
 
 _TEXT_OF_ANY_LENGTH = "text of any length"
@@ -453,13 +475,14 @@ def _attributes_of_hdf5(node: Any) -> tuple[dict[str, Any], list[str]]:
         if name in hidden:
             continue
         changes: dict[str, None] = {}
+        text = _as_text(name)
         try:
             value = node.attrs[name]
             single = isinstance(value, np.ndarray) and value.shape == (1,)
-            attributes[name] = _plain(value[0] if single else value, node, changes)
+            attributes[text] = _plain(value[0] if single else value, node, changes)
         except Exception as error:  # noqa: BLE001 - h5py raises errors of many kinds for types that it does not have
             changes = {f"left out: h5py cannot read it: {type(error).__name__}: {error}": None}
-        notes += [f"attribute {name!r}: {change}" for change in changes]
+        notes += [f"attribute {text!r}: {change}" for change in changes]
     return attributes, notes
 
 
