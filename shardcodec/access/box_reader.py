@@ -90,14 +90,14 @@ class SpareDocuments:
         return used if self.taken else None
 
     def instead_of(self, stored: bytes | None, key: str) -> bytes | None:
-        """Return a stored document, or the spare one if it is lost, or no JSON."""
+        """Return a stored document, or the spare one if it is lost, or no JSON object."""
         known = self.known.get(key)
         if known is None:
             return stored
         own = None if stored is None else _json(stored)
         if isinstance(own, dict) and own.get("node_type") in _KINDS - {known[0].get("node_type")}:
             self.of_other_kind[key] = known[1]
-        if own is not None:
+        if isinstance(own, dict):
             return stored
         document, self.taken[key], _ = known
         return encoded_document(document)
@@ -178,9 +178,17 @@ class Folder:
         return None if stored is None else json_object(stored, name)
 
     def get(self, key: str) -> bytes | None:
-        """Return all of an object in the store, or the spare one of a document that is lost; None if it does not exist."""
-        stored = self.stored(key)
-        return stored if self.spare is None else self.spare.instead_of(stored, self.store.describe(key))
+        """Return all of an object in the store, or the spare one of a document that is lost or unreadable; None if it does not exist."""
+        if self.spare is None:
+            return self.stored(key)
+        place = self.store.describe(key)
+        try:
+            stored = self.stored(key)
+        except OSError:
+            if place not in self.spare.known:
+                raise
+            stored = None
+        return self.spare.instead_of(stored, place)
 
     def stored(self, key: str) -> bytes | None:
         """Return all of an object in the store; None if it does not exist."""

@@ -17,7 +17,7 @@ import numpy as np
 from ..access.box_reader import Folder
 from ..access.opened_shard import OpenedShard
 from ..access.shard_object import open_object
-from ..errors import ShardError, UnsupportedError
+from ..errors import ShardError, SpecError, UnsupportedError
 from ..option_sources import current_options
 from .backup import same_bytes
 from .conventions.all_conventions import mended
@@ -470,6 +470,18 @@ def group_differences(
     """Yield how attributes and members of extensions of a group differ from those of the other group; they may name only nodes that are `known`."""
     if reference.root is None:
         return
+    try:
+        yield from _group_differences(name, folder, document, reference, known)
+    except (
+        SpecError,
+        OSError,
+    ) as error:  # a document without permission, which the checks of its own hierarchy find
+        reference.notes.append(f"{folder!r}: attributes were not compared: {error}")
+
+
+def _group_differences(
+    name: str, folder: Folder, document: Document, reference: Reference, known: set[str]
+) -> Iterator[str]:
     actual = _attributes(folder, document)
     if name not in reference.groups:
         if actual and name not in reference.names and name in known:

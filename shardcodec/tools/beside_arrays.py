@@ -238,7 +238,8 @@ class BesideArrays:
         with closing(in_order(self._others, self._hashed, n_threads, monitor)) as results:
             for entry, sha256 in results:
                 name = entry.name
-                reason = entry.reason if isinstance(entry, LeftPart) else "it belongs to no array"
+                reason = entry.reason if isinstance(entry, LeftPart) else self._others.unreached(name)
+                reason = "it belongs to no array" if reason is None else reason
                 if isinstance(sha256, Exception):
                     if name in compared:  # the comparison has read it, too
                         continue

@@ -92,9 +92,17 @@ def node_of(folder: Folder) -> Document | SpecError | None:
     error: SpecError
     try:
         document = document_of(folder)
-        if document is None or is_group(document) or "shape" in document:
+        if document is not None and (is_group(document) or "shape" in document):
             return document
-        error = SpecError("expected the metadata of a group or an array, got neither a group nor a shape")
+        name = _folder_in_place(folder) if document is None else None
+        if document is None and name is None:
+            return None
+        expected = "expected the metadata of a group or an array"
+        error = SpecError(
+            f"{expected}, got neither a group nor a shape"
+            if name is None
+            else f"{name}: {expected}, got a folder"
+        )
     except SpecError as damage:
         document, error = None, damage
     except OSError as failure:
@@ -105,6 +113,12 @@ def node_of(folder: Folder) -> Document | SpecError | None:
     except OSError:
         has_nodes = False
     return DamagedGroup(str(error)) if has_nodes else document or error
+
+
+def _folder_in_place(folder: Folder) -> str | None:
+    """Return the name of a folder that is in the place of a document; None if there is none, or if the store has no files."""
+    paths = {name: folder.store.path(folder.prefix + name) for name in NODE_DOCUMENTS}
+    return next((name for name, path in paths.items() if path is not None and os.path.isdir(path)), None)
 
 
 def document_of(folder: Folder) -> Document | None:
@@ -264,7 +278,7 @@ def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options
             continue  # chunks of another format have other keys
         own = replace(folder, prefix=f"{folder.prefix}{path}/" if path else folder.prefix)
         try:
-            here = document_of(own)
+            here = _sound_document(own)
             missing = [".zattrs"] if here is not None and own.stored(f"{own.prefix}.zattrs") is None else []
             if here is None or (missing and here.get("zarr_format") == node.get("zarr_format") == 2):
                 names = missing or sorted(DOCUMENTS - {".zmetadata"})
@@ -273,8 +287,16 @@ def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options
                     f"{path}/{name}" if path else name: one for name, one in stored.items() if one is not None
                 }
                 spare.add(repr(folder), found, "the copy", is_copy=True)
-        except (SpecError, OSError):  # it is here, but cannot be read
+        except OSError:  # the copy has it, but it cannot be read
             continue
+
+
+def _sound_document(folder: Folder) -> Document | None:
+    """Return the document of a node; None if it is lost or damaged, or cannot be read."""
+    try:
+        return document_of(folder)
+    except (SpecError, OSError):
+        return None
 
 
 def notes_on_spare(spare: SpareDocuments | None, root: str) -> list[str]:
@@ -434,25 +456,44 @@ def consolidated(node: str, documents: Mapping[str, Mapping[str, Any]]) -> dict[
     return {"kind": "inline", "must_understand": False, "metadata": _below_v3(node, documents)}
 
 
-def with_consolidated(node: str, nodes: Mapping[str, StoredDocuments]) -> dict[str, bytes]:
+def with_consolidated(
+    node: str, nodes: Mapping[str, StoredDocuments], stand_ins: Mapping[str, StoredDocuments]
+) -> dict[str, bytes]:
     """Return the documents of a node; those with consolidated metadata have the ones of the given nodes.
 
     Zarr v3 has them in the ``zarr.json`` of a group, Zarr v2 in ``.zmetadata``. A document without consolidated metadata, or that
-    is not JSON, stays as it is.
+    is not JSON, stays as it is. `stand_ins` has the documents that consolidated metadata get for nodes whose own ones are of
+    another format. zarr opens no group whose list has such a node, or a node without the groups above it: they are left out of it.
     """
     documents = dict(nodes[node])
     own = parsed(documents.get("zarr.json"))
     if own is not None and isinstance(own.get("consolidated_metadata"), Mapping):
-        of_nodes = {path: parsed(nodes[path].get("zarr.json")) for path in nodes}
-        below = _below_v3(
-            node, {path: document for path, document in of_nodes.items() if document is not None}
-        )
+        below = _below_v3(node, _of_format({**nodes, **stand_ins}, node, 3))
         new = {**own["consolidated_metadata"], "metadata": below}
         documents["zarr.json"] = encoded_document({**own, "consolidated_metadata": new})
     stored = parsed(documents.get(".zmetadata"))
     if stored is not None:
-        documents[".zmetadata"] = encoded_document({**stored, "metadata": _below_v2(node, nodes)})
+        listed = {**nodes, **stand_ins}
+        known = _of_format(listed, node, 2)
+        below = _below_v2(node, {path: listed[path] for path in listed if path in known})
+        documents[".zmetadata"] = encoded_document({**stored, "metadata": below})
     return documents
+
+
+def _of_format(
+    nodes: Mapping[str, StoredDocuments], group: str, zarr_format: int
+) -> dict[str, dict[str, Any]]:
+    """Return the documents of a group and the nodes in it that are of a format, without nodes in what is no such group."""
+    names = ("zarr.json",) if zarr_format == 3 else (".zarray", ".zgroup")
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(nodes):  # a group comes before what is in it
+        stored = (parsed(nodes[path].get(name)) for name in names)
+        document = next((one for one in stored if one is not None), None)
+        above = path.rpartition("/")[0]
+        is_reached = path == group or above == group or (above in found and is_group(found[above]))
+        if document is not None and document.get("zarr_format") == zarr_format and is_reached:
+            found[path] = document
+    return found
 
 
 def _below_v3(node: str, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ..storage.kinds import is_url, object_at, put_object
 from ..storage.store import Store
 from .backup import copy_stored, holds_whole, same_bytes
 from .conventions.all_conventions import mended_documents
-from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, node_path, with_consolidated
+from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, node_path, parsed, with_consolidated
 from .job_mark import claim, guard, release
 from .left_parts import LeftPart
 from .memory import MemoryBudget
@@ -203,6 +203,7 @@ class HierarchyCopy:
         check_new_place(to, storage_options, source, is_one_shard=is_one_shard)
         self.place: CopyPlace = CopyPlace(to, storage_options, job)
         self._documents: dict[str, dict[str, bytes]] = {}
+        self._stand_ins: dict[str, dict[str, bytes]] = {}
         self.left: list[LeftPart] = []  # what the copy does not have, in the order in which it was found
         self._found = {} if found is None else found
         self._budget, self._options = budget, options
@@ -238,11 +239,23 @@ class HierarchyCopy:
             else encoded_document(edit(json.loads(stored)))
             for name, stored in self._stored(array.name, array.folder, is_named=array.is_malformed)
         }
+        self._add_stand_in(array.name, array.folder)
 
     def add_group(self, name: str, folder: Folder) -> None:
         """Note a group whose documents are to be written."""
         if node_path(name) not in self._documents:
             self._documents[name] = dict(self._stored(name, folder))
+            self._add_stand_in(name, folder)
+
+    def _add_stand_in(self, node: str, folder: Folder) -> None:
+        """Note the document that the old consolidated metadata have for a node, if its own one is of another format."""
+        for name in NODE_DOCUMENTS:
+            own = parsed(self._documents[node].get(name))
+            spare = None if folder.spare is None else folder.spare.known.get(f"{folder!r}/{name}")
+            if own is None or spare is None or spare[2]:
+                continue
+            if own.get("zarr_format") != spare[0].get("zarr_format"):
+                self._stand_ins[node] = {**self._documents[node], name: encoded_document(spare[0])}
 
     def _stored(self, node: str, folder: Folder, *, is_named: bool = False) -> Iterator[tuple[str, bytes]]:
         """Yield the documents of a node by their names; those that cannot be read are noted, unless the report names the node."""
@@ -275,7 +288,7 @@ class HierarchyCopy:
         for name, folder, _ in groups:
             self.add_group(name, folder)
         nodes, notes = mended_documents(self._documents) if is_part else (self._documents, [])
-        documents = {node: with_consolidated(node, nodes) for node in nodes}
+        documents = {node: with_consolidated(node, nodes, self._stand_ins) for node in nodes}
         if documents:
             self.place.hierarchy.write_documents(documents, may_replace=False)
         if self.place.job is not None:

@@ -25,6 +25,7 @@ from .conventions.all_conventions import OBJECT_NAMES, mended_object
 from .conventions.convention import MendedObject
 from .documents import (
     DOCUMENTS,
+    NODE_DOCUMENTS,
     is_own_name,
     node_path,
     object_name,
@@ -280,6 +281,9 @@ class OtherObjects:
                 return LeftPart.object(name, "metadata of Zarr v2 beside a zarr.json, which hides them")
         if self.is_no_object(key, name):
             return None
+        if (place := self._taken_above(name, array)) is not None:
+            reason = f"it is in a folder {place!r}, where the new hierarchy has a document or a chunk"
+            return LeftPart.object(name, reason)
         if array is not None and (grid := array.grid_without(key)) is not None:
             return LeftPart.object(name, f"a chunk outside of the array, whose grid is {grid}")
         if array is not None and self.new_keys is not None and array.is_chunk_with(self.new_keys, key):
@@ -288,6 +292,35 @@ class OtherObjects:
                 "rename it, or leave out what is not of an array (--only-arrays, in Python only_arrays)"
             )
         return OtherObject(key, object_name(name) if self.checks_names else name)
+
+    def unreached(self, name: str) -> str | None:
+        """Return a sentence on a document of a node that no group leads to; None for any other object."""
+        folder, _, last = name.rpartition("/")
+        if last not in NODE_DOCUMENTS or folder in self.documents:
+            return None
+        taken = "its objects are taken for those of no array"
+        if (array := self.array_of(name)) is not None:
+            return (
+                f"{folder!r}: no group leads to this node, because it is in the array {array.name!r}; {taken}"
+            )
+        above = min(
+            (path for path in groups_of([folder]) if path and path not in self.documents), default=None
+        )
+        if above is None:
+            return None
+        return f"{folder!r}: no group leads to this node, because {above!r} has no document; {taken}"
+
+    def _taken_above(self, name: str, array: ArrayTarget | None) -> str | None:
+        """Return a folder around an object that has the name of a document of a node, or of a chunk that may be stored; None without one."""
+        steps = name.split("/")
+        for n, step in enumerate(steps[:-1]):
+            place = "/".join(steps[: n + 1])
+            is_document = step in DOCUMENTS and step in self.documents.get("/".join(steps[:n]), ())
+            if is_document or (
+                array is not None and self.new_keys is None and array.is_chunk(self.root.prefix + place)
+            ):
+                return place
+        return None
 
     def is_left(self, name: str) -> bool:
         """Return True for an object in the folder of a node that is left out."""
@@ -431,8 +464,9 @@ class _Counts:
         """Yield the objects, and count those that are left out."""
         for entry in entries:
             if isinstance(entry, OtherObject):
-                mended = self._others.mended(entry)
+                mended, unreached = self._others.mended(entry), self._others.unreached(entry.name)
                 self._leave([] if mended is None else LeftPart.notes(entry.name, mended.notes))
+                self._leave([] if unreached is None else LeftPart.notes(entry.name, [unreached]))
                 yield entry
             else:
                 self._leave([entry])

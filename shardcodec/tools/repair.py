@@ -14,15 +14,18 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..access.box_reader import Folder
 from ..access.documents import replace_object
 from ..arguments import checked
+from ..errors import ShardError
 from ..format.spec import ShardSpec
-from ..options import Order
+from ..options import Options, Order
 from ..storage.file_systems import is_inside
 from ..storage.kinds import is_url, placed_options
+from ..storage.whole_file import put_file
 from .documents import DOCUMENTS, add_documents_of_copy, inner_path
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTool
@@ -217,7 +220,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         super().__init__(request, pool, on_shard)
         self._task = task
         self._n_damaged = self._n_restored = self._n_lost = 0
-        self._without_copy: list[LeftPart] = []
+        self._failed_parts: list[LeftPart] = []
 
     def _report(self, *, is_complete: bool) -> RepairReport:
         return RepairReport(
@@ -231,7 +234,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
     def _facts(self) -> dict[str, Any]:
         facts = super()._facts()
         others: ObjectCounts = facts["others"]
-        return {**facts, "others": replace(others, parts=others.parts + self._without_copy)}
+        return {**facts, "others": replace(others, parts=others.parts + self._failed_parts)}
 
     def _works_on(self, array: ArrayTarget) -> bool:
         return array.is_readable
@@ -247,10 +250,30 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         durable = replace(self._pool.options, durability="fsync")
         for folder in self._folders() if self._task.backup is not None and self._request.spec is None else ():
             for name in sorted(DOCUMENTS):
-                key = folder.prefix + name
-                document = folder.get(key)
-                if folder.store.describe(key) in self._spare.taken and folder.stored(key) is None:
-                    replace_object(folder.store, key, document, _nothing, durable)
+                self._restore(folder, name, durable)
+
+    def _restore(self, folder: Folder, name: str, durable: Options) -> None:
+        """Store a document that is lost or damaged, the latter after a backup; note it if something else is in its place."""
+        key = folder.prefix + name
+        place = folder.store.describe(key)
+        inside = place.removeprefix(f"{self._hierarchy.folder!r}/")
+        try:
+            document = folder.get(key)
+            if place not in self._spare.taken:
+                return
+            if (stored := folder.stored(key)) is not None:
+                self._back_up(inside, stored)
+            replace_object(folder.store, key, document, _nothing, durable)
+        except (ShardError, OSError) as error:
+            self._spare.taken.pop(place, None)
+            reason = f"the document is lost or damaged, and cannot be stored: {error}"
+            self._failed_parts.append(LeftPart.object(inside, reason, is_unreadable=True))
+
+    def _back_up(self, name: str, stored: bytes) -> None:
+        """Store the bytes of a damaged document in the folder of backups, which would be a hierarchy if the name were the same."""
+        old = os.path.join(str(self._task.backup), f"{name}.old")
+        if not put_file(old, [stored], sync=True, may_replace=False) and Path(old).read_bytes() != stored:
+            raise FileExistsError(f"{old}: expected no file, or one with the bytes of the damaged document")
 
     def _folders(self) -> Iterator[Folder]:
         """Yield the folders of the nodes; with an array those of the array and the groups above it, without which no program finds it."""
@@ -278,7 +301,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         work = ShardRepairer(array, task, self._pool.options, self._pool.budget)
         if work.lacks_copy:
             sentence = f"{array.name!r}: the copy has no such array; nothing was taken from it"
-            self._without_copy += LeftPart.notes("", [sentence])
+            self._failed_parts += LeftPart.notes("", [sentence])
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)

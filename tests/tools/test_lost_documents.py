@@ -9,6 +9,7 @@ without it: the last copy of its metadata was gone. `verify` advised one of thes
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,42 @@ def test_document_that_is_no_json_counts_as_lost(stored: bytes, tmp_path: Path) 
         if name != "repair from a copy":
             work(tmp_path / "old", tmp_path / name, None)
             check_whole(tmp_path / name)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("stored", [b"", b"{", b"[1]"])
+@pytest.mark.parametrize(("zarr_format", "lost"), [*CASES, (3, "zarr.json"), (2, ".zgroup")])
+def test_repair_takes_the_copy_of_a_damaged_document(
+    zarr_format: Any, lost: str, stored: bytes, in_place: bool, tmp_path: Path
+) -> None:
+    """Only lost documents were taken from the copy. An empty one, as a power failure leaves it, left out the array, or the hierarchy."""
+    hierarchy(tmp_path / "old", zarr_format, consolidated=False)
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    (tmp_path / "old" / lost).write_bytes(stored)
+    place = {"backup": tmp_path / "backup"} if in_place else {"to": tmp_path / "new"}
+    report = repair(tmp_path / "old", copy=tmp_path / "copy", **place)
+    (note,) = report.notes
+    assert "that of the copy is taken" in note
+    new = tmp_path / ("old" if in_place else "new")
+    check_whole(new)
+    assert verify(new, against=tmp_path / "copy").n_findings == 0
+    if in_place:
+        assert (tmp_path / "backup" / f"{lost}.old").read_bytes() == stored
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_copy_of_a_group_of_another_format_is_still_read(zarr_format: Any, tmp_path: Path) -> None:
+    """zarr reads the arrays by the consolidated metadata; the copy had the group in them as it was, and zarr opened none of its nodes."""
+    hierarchy(tmp_path / "old", zarr_format)
+    document = tmp_path / "old/g" / ("zarr.json" if zarr_format == 3 else ".zgroup")
+    document.write_text(json.dumps({**json.loads(document.read_text()), "zarr_format": 7}))
+    for work in ("convert", "repair", "compact"):
+        report = WORK[work](tmp_path / "old", tmp_path / work, None)
+        assert "g" in [one.name for one in report.left_arrays]
+        with quiet():
+            group = zarr.open_group(tmp_path / work, mode="r")
+        for name in ("a", "b", "g/a"):
+            assert (group[name][...] == VALUES).all()
 
 
 @pytest.mark.parametrize("inside", ["g", "g/a"])
@@ -255,3 +292,74 @@ def test_lost_group_of_a_hierarchy_without_arrays_is_named(zarr_format: Any, tmp
     for tool in (repair, compact):
         (note,) = tool(tmp_path / "old", to=tmp_path / tool.__name__).notes
         assert note.startswith("'deep/empty': ")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_nodes_below_a_lost_group_are_named(zarr_format: Any, tmp_path: Path) -> None:
+    """Their files were copied without a word; in a copy of Zarr v3 no program finds an array of Zarr v2."""
+    hierarchy(tmp_path / "old", zarr_format, consolidated=False)
+    (tmp_path / "old" / ("g/zarr.json" if zarr_format == 3 else "g/.zgroup")).unlink()
+    for work in ("convert", "repair", "compact"):
+        report = WORK[work](tmp_path / "old", tmp_path / work, None)
+        (note,) = report.notes
+        assert "'g/a'" in note and "'g' has no document" in note
+    named = [part for part in verify(tmp_path / "old").unchecked if "'g' has no document" in part.reason]
+    assert [part.name.rpartition("/")[0] for part in named] == ["g/a"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    "kind", ["folder", "folder with a file", "link to a folder", "link to nothing", "FIFO"]
+)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_document_that_cannot_be_stored_is_named(
+    zarr_format: Any, kind: str, in_place: bool, tmp_path: Path
+) -> None:
+    """A folder named zarr.json ended `repair --from` with a bare error of the operating system, and `verify` did not find it.
+
+    Documents after it were not restored, and a new hierarchy was left without any.
+    """
+    hierarchy(tmp_path / "old", zarr_format, consolidated=False)
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    document, later = LOST[zarr_format][0], LOST[zarr_format][2]
+    (tmp_path / "old" / later).unlink()
+    path = tmp_path / "old" / document
+    path.unlink()
+    if kind.startswith("folder"):
+        path.mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    else:
+        (tmp_path / "folder").mkdir()
+        path.symlink_to(tmp_path / ("folder" if kind == "link to a folder" else "nothing"))
+    if kind == "folder with a file":
+        (path / "file").write_text("text")
+    (found,) = (one for shard in verify(tmp_path / "old").shards for one in shard.findings)
+    assert found.kind == "unreadable" and found.array == "a"
+    place = {"backup": tmp_path / "backup"} if in_place else {"to": tmp_path / "new"}
+    report = repair(tmp_path / "old", copy=tmp_path / "copy", **place)
+    new = tmp_path / ("old" if in_place else "new")
+    assert (zarr.open_array(new / "g/a", mode="r")[...] == VALUES).all()
+    told = str(report.left_arrays) + str(report.others.left)
+    if in_place:
+        assert report.n_unreadable and "a" in told
+        assert not any("'a'" in note for note in report.notes)
+    else:
+        check_whole(new)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tmp_path / "copy", damaged)
+    (damaged / document).unlink()
+    (damaged / document).mkdir()
+    for work in ("convert", "repair", "compact"):
+        done = WORK[work](damaged, tmp_path / work, None)
+        assert done.is_complete and any(one.is_unreadable for one in done.left_arrays)
+        assert [one.name for one in done.left_arrays] == ["a", *(["b", "g/a"] if work == "compact" else [])]
+
+
+def test_nodes_in_the_folder_of_an_array_are_named(tmp_path: Path) -> None:
+    """The document of an array in place of that of a group hides all nodes in it; a copy had their files, and its report no word."""
+    hierarchy(tmp_path / "old", 3, consolidated=False)
+    shutil.copy(tmp_path / "old/a/zarr.json", tmp_path / "old/g/zarr.json")
+    for work in ("convert", "repair"):
+        (note,) = WORK[work](tmp_path / "old", tmp_path / work, None).notes
+        assert note.startswith("'g/a': no group leads to this node, because it is in the array 'g'")

@@ -258,7 +258,9 @@ def test_documents_of_both_formats_are_copied(
     for name in names:
         put(old, name, b"{}")
     report = work(old, new, only_arrays=only_arrays)
-    assert not report.left.parts
+    # an array in a folder that is no group is one of the other objects
+    named = [] if only_arrays else ["plain folder/array/zarr.json"]
+    assert [part.name for part in report.left.parts] == named
     found = stored(new)
     assert [found.get(name) for name in names] == [b"{}"] * len(names)
 

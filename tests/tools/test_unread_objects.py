@@ -289,3 +289,17 @@ def test_compact_goes_on_after_a_read_that_fails_at_any_step(to: bool, tmp_path:
         )
         assert np.array_equal(zarr.open_array(store, path="a", mode="r")[...], elements)
     assert 3 <= n_failed < n
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_folder_in_place_of_a_shard_comes_from_the_copy(zarr_format: int, tmp_path: Path) -> None:
+    """The file in the folder was in the way of the shard in the new hierarchy, and ended the repair of all arrays."""
+    path, copy = (hierarchy(tmp_path / name, zarr_format=zarr_format) for name in ("old", "copy"))
+    shard = "a/c/1" if zarr_format == 3 else "a/1"
+    (path / shard).unlink()
+    (path / shard).mkdir()
+    (path / shard / "file").write_text("text")
+    report = repair(path, to=tmp_path / "new", copy=copy)
+    assert report.is_complete and report.n_restored == 1
+    assert [one.name for one in report.others.left] == [f"{shard}/file"]
+    assert verify(tmp_path / "new", against=copy).n_findings == 0

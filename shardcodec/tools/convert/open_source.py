@@ -243,7 +243,7 @@ def _zarr_tree(
         else:
             members[name] = further_members(group)
         groups[name] = attributes
-        if _is_consolidated(folder, group):
+        if _is_consolidated(folder, group, None if fail_fast else left, name):
             consolidated.append(name)
     arrays = _with_ome_05(arrays, groups, old_groups, left)
     not_others = [
@@ -475,11 +475,21 @@ def _attributes(folder: Folder, document: Mapping[str, Any]) -> dict[str, Any]:
     return dict(folder.document(".zattrs") or {})
 
 
-def _is_consolidated(folder: Folder, document: Mapping[str, Any]) -> bool:
+def _is_consolidated(
+    folder: Folder, document: Mapping[str, Any], left: list[LeftPart] | None, name: str
+) -> bool:
+    """Return True if a group has consolidated metadata; False, with a note in `left` if it is given, if this cannot be read."""
     if document.get("zarr_format") == 3:
         if (
             not folder.store.supports_listing
         ):  # the document is one of a list, which has empty consolidated metadata
             document = document_of(folder) or {}
         return isinstance(document.get("consolidated_metadata"), Mapping)
-    return folder.get(f"{folder.prefix}.zmetadata") is not None
+    try:
+        return folder.get(f"{folder.prefix}.zmetadata") is not None
+    except OSError as error:
+        if left is None:
+            raise
+        sentence = f"group {folder!r}: the new group has no consolidated metadata: {error}"
+        left += LeftPart.notes(name, [sentence])
+        return False

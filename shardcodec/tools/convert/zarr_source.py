@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...access.inner_chunks import compiled, position_array
 from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
 from ...access.shard_object import StoreObject
-from ...errors import ShardError, ShardFormatError
+from ...errors import ShardError, ShardFormatError, as_os_error
 from ...format.metadata import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
@@ -131,10 +131,12 @@ class ZarrSource(SourceArray):
         for number in range(0, total, step):
             at = listed[number] if listed is not None else np.unravel_index(number, grid) if grid else ()
             coords = tuple(int(i) for i in at)
-            try:
-                nbytes += self.folder.store.wait(self.folder.store.size(self.key(coords)))
-            except FileNotFoundError:
-                pass
+            store, key = self.folder.store, self.key(coords)
+            with (
+                suppress(OSError),
+                as_os_error(store.describe, key),
+            ):  # the read names an object that is refused
+                nbytes += store.wait(store.size(key))
             n += 1
         return n, nbytes, total
 
