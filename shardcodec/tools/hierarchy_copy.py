@@ -239,13 +239,15 @@ class HierarchyCopy:
             else encoded_document(edit(json.loads(stored)))
             for name, stored in self._stored(array.name, array.folder, is_named=array.is_malformed)
         }
-        self._add_stand_in(array.name, array.folder)
+        if array.folder.spare is not None and array.folder.spare.known:
+            self._add_stand_in(array.name, array.folder)
 
     def add_group(self, name: str, folder: Folder) -> None:
         """Note a group whose documents are to be written."""
         if node_path(name) not in self._documents:
             self._documents[name] = dict(self._stored(name, folder))
-            self._add_stand_in(name, folder)
+            if folder.spare is not None and folder.spare.known:
+                self._add_stand_in(name, folder)
 
     def _add_stand_in(self, node: str, folder: Folder) -> None:
         """Note the document that the old consolidated metadata have for a node, if its own one is of another format."""

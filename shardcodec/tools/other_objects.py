@@ -172,7 +172,9 @@ class OtherObjects:
     chosen : collection of str or None
         Only objects in the folders of these nodes; None for all.
     whole : collection of str
-        Arrays all of whose objects the tool copies.
+        Arrays all of whose objects the tool copies, or leaves out.
+    unconverted : collection of str
+        Those of `whole` that are left out; what is not theirs in their folders is named.
     new_keys : KeyEncoding or None
         Of the chunks of all new arrays; None if they stay as they are.
     checks_names : bool
@@ -190,6 +192,7 @@ class OtherObjects:
     documents: Mapping[str, Collection[str]] = field(default_factory=dict)
     chosen: Collection[str] | None = None
     whole: Collection[str] = ()
+    unconverted: Collection[str] = ()
     new_keys: KeyEncoding | None = None
     checks_names: bool = True
     left: Collection[str] = ()
@@ -271,7 +274,7 @@ class OtherObjects:
         if is_document:
             self.found.setdefault(folder, set()).add(last)
         if array is not None and not is_document and (array.name in self.whole or array.is_chunk(key)):
-            return None
+            return self._beside_left(array, key, name) if self.unconverted else None
         if self.is_left(name):
             return None
         if folder in self.documents:
@@ -292,6 +295,13 @@ class OtherObjects:
                 "rename it, or leave out what is not of an array (--only-arrays, in Python only_arrays)"
             )
         return OtherObject(key, object_name(name) if self.checks_names else name)
+
+    def _beside_left(self, array: ArrayTarget, key: str, name: str) -> LeftPart | None:
+        """Return the part for an object in the folder of an array that is left out; None for its chunks, and in any other array."""
+        is_left = array.name in self.unconverted and not array.is_malformed
+        if not is_left or array.is_chunk(key) or self.is_no_object(key, name):
+            return None
+        return LeftPart.object(name, f"it is in the folder of the array {array.name!r}, which is left out")
 
     def unreached(self, name: str) -> str | None:
         """Return a sentence on a document of a node that no group leads to; None for any other object."""

@@ -322,7 +322,10 @@ class ArrayTarget:
     def counted_shape(self) -> Ints:
         """The shape, and along the axis of a killed stream its stored frames beyond it, which belong to the array too."""
         shape = () if self.layout is None else self.layout.shape
-        return shape if self.only is not None else counted_shape(self.folder, shape)
+        try:
+            return shape if self.only is not None else counted_shape(self.folder, shape)
+        except OSError:  # the record of a stream that is refused; `verify` finds it
+            return shape
 
     def counted(self, document: Document) -> Document:
         """Return a document of the array with `counted_shape`."""

@@ -406,3 +406,19 @@ def test_nothing_is_copied_in_place(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="only_arrays: expected `to`"):
         compact(tmp_path / "a.zarr", only_arrays=True)
     assert compact(tmp_path / "a.zarr").others.n_objects == 0
+
+
+def test_file_beside_the_chunks_of_an_array_that_is_left_out_is_named(tmp_path: Path) -> None:
+    """The report named the array, whose codecs only zarr has and no Zarr v3, and not the notes of a user in its folder."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old", zarr_format=2)
+        group.create_array("b", shape=(4,), chunks=(2,), dtype="int32")[...] = 1
+        group.create_array("a", shape=(4,), chunks=(2,), dtype="int32")[...] = 1
+    document = tmp_path / "old/a/.zarray"
+    document.write_text(
+        json.dumps({**json.loads(document.read_text()), "filters": [{"id": "of-another-program"}]})
+    )
+    (tmp_path / "old/a/notes.txt").write_text("text")
+    report = convert(tmp_path / "old", tmp_path / "new")
+    assert [one.name for one in report.left_arrays] == ["a"]
+    assert [one.name for one in report.others.left] == ["a/notes.txt"]

@@ -303,3 +303,28 @@ def test_folder_in_place_of_a_shard_comes_from_the_copy(zarr_format: int, tmp_pa
     assert report.is_complete and report.n_restored == 1
     assert [one.name for one in report.others.left] == [f"{shard}/file"]
     assert verify(tmp_path / "new", against=copy).n_findings == 0
+
+
+class Refusing(WrapperStore[Any]):
+    """A store that refuses all objects of a group, as a bucket with a policy of its own for a prefix."""
+
+    async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        if key.startswith("inner/"):
+            raise PermissionError(f"403: {key}")
+        return await super().get(key, *args, **kwargs)
+
+
+def test_refused_group_ends_no_tool(tmp_path: Path) -> None:
+    """The consolidated metadata have its arrays; the record of a stream, for which a tool looks in each, was one more refused object."""
+    store = MemoryStore()
+    with quiet():
+        group = zarr.create_group(store)
+        for name in ("a", "inner/b"):
+            group.create_array(name, shape=(32,), chunks=(2,), shards=(8,), dtype="int32")[...] = 1
+        zarr.consolidate_metadata(store)
+    refusing = Refusing(store)
+    assert {shard.array for shard in verify(refusing).shards} >= {"inner", "inner/b"}
+    assert inspect(refusing).n_findings
+    assert repair(refusing, to=tmp_path / "new").n_damaged == 4
+    assert compact(refusing, to=tmp_path / "packed").n_failed == 4
+    assert {one.array for one in convert(refusing, tmp_path / "converted").failures} == {"inner/b"}

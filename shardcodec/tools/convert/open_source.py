@@ -246,11 +246,9 @@ def _zarr_tree(
         if _is_consolidated(folder, group, None if fail_fast else left, name):
             consolidated.append(name)
     arrays = _with_ome_05(arrays, groups, old_groups, left)
-    not_others = [
-        *verbatim,
-        *(one.name for one in left if one.kind in (LeftKind.ARRAY, LeftKind.GROUP)),
-    ]  # copied as arrays, or left out
-    others = _others(root, targets, documents, not_others)
+    not_converted = [one.name for one in left if one.kind in (LeftKind.ARRAY, LeftKind.GROUP)]
+    others = _others(root, targets, documents, [*verbatim, *not_converted])  # copied as arrays, or left out
+    others = replace(others, unconverted=frozenset(not_converted))
     return SourceTree(
         repr(root),
         tuple(arrays),
