@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import as_user, quiet
+from spec_json import array_2022, hierarchy_2022
 from zarr.storage import MemoryStore, WrapperStore
 
 from shardcodec.cli.app import run
@@ -27,6 +28,7 @@ from shardcodec.tools import compact, convert, inspect, plan_convert, repair, ru
 from shardcodec.tools.left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from shardcodec.tools.monitor import Monitor
 from shardcodec.tools.other_objects import copy_objects
+from shardcodec.transformer.legacy_2022.open import open_2022
 
 VALUES = np.arange(16, dtype=np.int32) + 1
 NAMES = "a", "g/b", "h/c"
@@ -216,3 +218,40 @@ def test_group_in_the_place_of_an_array_is_found(tmp_path: Path) -> None:
     for name, copy in COPIES.items():
         assert [note.partition(":")[0] for note in copy(old, tmp_path / name).notes] == ["'g/b'"]
         assert (tmp_path / name / "g/b/c/1").read_bytes() == (old / "g/b/c/1").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("place", "left", "arrays"),
+    [
+        ("data/root/g/a", "data/root/g/a/", ["g/a"]),
+        ("meta/root/g", "g", []),
+        ("meta/root/g/a.array.json", "g/a", []),
+        ("meta/root/g.group.json", "g", []),
+    ],
+)
+def test_closed_place_of_a_hierarchy_of_2022_is_named(
+    place: str, left: str, arrays: list[str], tmp_path: Path
+) -> None:
+    """One folder whose listing is refused, or one document without permission, ended the conversion with a bare error."""
+    old = tmp_path / "old"
+    (old / "meta/root/g").mkdir(parents=True)
+    (old / "data/root/g").mkdir(parents=True)
+    (old / "zarr.json").write_text(json.dumps(hierarchy_2022()))
+    (old / "meta/root.group.json").write_text('{"attributes": {}}')
+    (old / "meta/root/g.group.json").write_text('{"attributes": {}}')
+    (old / "meta/root/g/a.array.json").write_text(json.dumps(array_2022()))
+    with quiet():
+        open_2022(old, "g/a", mode="r+")[...] = 1
+    (old / place).chmod(0o311 if (old / place).is_dir() else 0)
+    for folder in (tmp_path, old):
+        folder.chmod(0o777)
+
+    def work() -> None:
+        report = convert(old, tmp_path / "new")
+        assert report.is_complete and report.left.n_unreadable
+        assert left in {part.name for part in report.left.parts}
+        assert [one.name for one in report.arrays] == arrays
+        for name in arrays:
+            assert (zarr.open_array(tmp_path / "new" / name, mode="r")[...] == 1).all()
+
+    as_user(work)

@@ -10,6 +10,7 @@ Source: requirement ST-18.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from ...access.shard import Shard
 from ...access.shard_object import shard_object
 from ...arguments import checked
 from ...compat import Store, StorePath, on_zarrs_loop
-from ...errors import ShardFormatError, UnsupportedError
+from ...errors import ShardError, ShardFormatError, UnsupportedError, as_os_error
 from ...format.attributes import as_json_attributes
 from ...format.metadata import KeyEncoding, encoded_document, json_object, key_encoding
 from ...format.spec import ShardSpec
@@ -35,16 +36,17 @@ from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...readable import format_count
 from ...storage.kinds import is_url, object_at
+from ...storage.store import LeftFolder
 from ...transformer.legacy_2022.open import legacy_store, open_2022, open_converted
 from ..documents import DOCUMENTS, is_2022, is_own_name, node_path, object_name
 from ..job_mark import has_claim
-from ..left_parts import LeftPart, group_notes
+from ..left_parts import LeftKind, LeftPart, group_notes
 from ..memory import MemoryBudget, MemoryShare
 from ..monitor import Monitor
 from ..new_hierarchy import NewHierarchy, check_apart
 from ..node_selection import Selection
 from ..nodes import ArrayFacts, KnownNodes
-from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects
+from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects, left_folder
 from ..rewrite import copy_chunks, stored_runs
 from ..shard_threads import in_order
 from .decoded_source import decoded_source
@@ -91,6 +93,7 @@ class Source2022:
 
     def __init__(self, src: Any, path: str) -> None:
         self._view, self._path = legacy_store(src, path, read_only=not isinstance(src, Store | StorePath))
+        self.left: dict[str, LeftPart] = {}  # nodes that cannot be read
 
     @property
     def base(self) -> Any:
@@ -118,14 +121,32 @@ class Source2022:
 
     def _below(self, node: str) -> Iterator[tuple[str, bool]]:
         yield node, False
-        for name in sorted(on_zarrs_loop(_collected(self._view.list_dir(self._at(node))))):
+        for name in self._names(node):
             child = f"{node}/{name}".lstrip("/")
-            if name == "zarr.json":
+            try:
+                is_array = bool(self._view.array_at(self._at(child)))
+                is_group = not is_array and on_zarrs_loop(self._view.group(self._at(child))) is not None
+            except (ShardError, OSError) as error:
+                reason = f"its metadata cannot be read: {error}"
+                self.left[child] = LeftPart(LeftKind.ARRAY, child, reason, is_unreadable=True)
                 continue
-            if self._view.array_at(self._at(child)):
+            if is_array:
                 yield child, True
-            elif on_zarrs_loop(self._view.group(self._at(child))) is not None:
+            elif is_group:
                 yield from self._below(child)
+
+    def _names(self, node: str) -> list[str]:
+        """Return the names of the nodes in a group; a folder that cannot be listed is noted in `left`."""
+        folder = f"meta/root/{self._at(node)}".rstrip("/")
+        try:
+            with as_os_error(str, folder):
+                found = on_zarrs_loop(_collected(self._view.base.list_dir(folder)))
+        except OSError as error:
+            reason = f"its folder cannot be listed: {error}"
+            self.left[node] = LeftPart(LeftKind.GROUP, node, reason, is_unreadable=True)
+            return []
+        ends = [f".{kind}{self._view.suffix}" for kind in ("array", "group")]
+        return sorted({functools.reduce(str.removesuffix, ends, name).rstrip("/") for name in found})
 
     def attributes(self, node: str) -> Mapping[str, Any]:
         """Return the attributes of a group; empty if it has none."""
@@ -207,6 +228,7 @@ def legacy_tree(root: Any, path: str, options: Options, selection: Selection) ->
             continue
         groups[node], more = as_json_attributes(source.attributes(node))
         left += LeftPart.notes(node, group_notes(node, more))
+    left += source.left.values()
     chosen = selection.arrays(facts, KnownNodes(facts, groups))
     for node in (node for node in facts if not node or node in chosen):
         at = "/".join(filter(None, (path, node)))
@@ -250,7 +272,8 @@ class _LegacyObjects(OtherObjects):
             yield LeftPart.object(repr(self.root), "the store cannot list its objects")
             return
         chunks = {node: self.legacy.keys_of(node) for node, is_array in self.legacy.nodes() if is_array}
-        for key in self.store.keys(self.root.prefix):
+        not_entered: list[LeftFolder] = []
+        for key in self.store.keys(self.root.prefix, left=not_entered):
             name = self._name(key)
             if (
                 name is None
@@ -262,6 +285,9 @@ class _LegacyObjects(OtherObjects):
             entry = self._below(key, name, chunks)
             if entry is not None:
                 yield entry
+        yield from (
+            left_folder(f"{folder.key}/".removeprefix(self.root.prefix), folder) for folder in not_entered
+        )
 
     def _below(
         self, key: str, name: str, chunks: Mapping[str, tuple[KeyEncoding, int]]
@@ -395,6 +421,8 @@ def convert_2022(
     else:
         new.check_free("after an interrupted conversion repeat it with overwrite=True")
     nodes = list(source.nodes())
+    for part in source.left.values():
+        raise OSError(f"group {part.name!r}: {part.reason}")
     plans = {node: source.plan(node, index_checksum) for node, is_array in nodes if is_array}
     documents = {
         node: plans[node].document if is_array else _group(source.attributes(node))
