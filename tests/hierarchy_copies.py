@@ -226,6 +226,7 @@ def copies_of(one: Hierarchy) -> Iterator[Copy]:
     yield Copy("repair --to", lambda to: repair(whole, to=to))
     torn, of_torn = damaged(one, "torn", chunks=True)
     yield Copy("repair --from", lambda to: repair(torn, to=to, copy=whole), lost=of_torn)
+    yield Copy("repair --backup", lambda to: repaired_in_place(torn, to, whole), lost=of_torn)
     if one.is_consolidated and not one.is_stale:
         old, lost = damaged(one, "old", chunks=False)
         yield Copy("convert of lost documents", lambda to: convert(old, to), lost=lost)
@@ -253,6 +254,18 @@ def copies_of(one: Hierarchy) -> Iterator[Copy]:
                 only,
                 lambda it: is_in(it, path),
             )
+
+
+def repaired_in_place(torn: Path, to: Path, whole: Path) -> Any:
+    """Repair a copy of a damaged hierarchy in place, from the whole one."""
+    shutil.copytree(torn, to, symlinks=True)
+    return repair(to, backup=f"{to}.backup", copy=whole)
+
+
+def links_of(root: Path) -> set[str]:
+    """Return the names of all links, also as those of folders."""
+    names = [str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink()]
+    return {*names, *(f"{name}/" for name in names)}
 
 
 def damaged(one: Hierarchy, name: str, *, chunks: bool) -> tuple[Path, list[str]]:
@@ -306,7 +319,8 @@ def check_copy(one: Hierarchy, copy: Copy, new: Path) -> Iterator[str]:
     yield from (f"the lost document of {path!r} is not named" for path in copy.lost if repr(path) not in told)
     left = {each.name for each in report.left_arrays} | {each.name for each in report.others.left}
     found = list(differences(one.whole, new, copy.takes))
-    if copy.name == "repair --from":  # the report says that it looks for no chunks of these
+    is_in_place = copy.name == "repair --backup"
+    if copy.name == "repair --from" or is_in_place:  # the report says that it looks for no chunks of these
         found = [
             each
             for each in found
@@ -315,6 +329,8 @@ def check_copy(one: Hierarchy, copy: Copy, new: Path) -> Iterator[str]:
     for path, what in found:
         if what == "elements" or not (path in told if path else what.split(":")[0].split()[-1] in told):
             yield f"{path}: {what}; said: {told[:300]}"
+    if is_in_place:  # it keeps the links, and consolidated metadata as they are
+        left |= links_of(one.whole)
     compared = verify(new, against=one.whole, **copy.chosen)
     more = [each for each in findings(compared) if each[0] not in ("foreign file", "of zarr", "unsupported")]
     more = [
@@ -322,6 +338,8 @@ def check_copy(one: Hierarchy, copy: Copy, new: Path) -> Iterator[str]:
         for each in more
         if not (each[0] == "unreadable" and any(each[2].split(":")[0].endswith(name) for name in left))
     ]
+    if is_in_place and "stale metadata" in verify(one.whole).kinds:
+        more = [each for each in more if each[0] != "stale metadata"]
     if more and not found:
         yield f"verify finds {more}"
     if not found and (unchecked := [each for each in compared.unchecked if each.name not in left]):
