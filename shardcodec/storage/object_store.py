@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -386,6 +387,12 @@ class ObjectStore(ZarrStore):
         if state is None and conditions.was_beyond_end(error):
             return await self._get(key, options)
         raise error
+
+    async def size(self, key: str) -> int:
+        """Return the size of an object in bytes, also from a server that refuses HEAD."""
+        if (size := await self._size(key)) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.describe(key))
+        return size
 
     async def _size(self, key: str) -> int | None:
         errors = self._obstore.exceptions

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import errno
 import math
+import operator
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from zarr.abc.codec import Codec, CodecPipeline
@@ -494,11 +495,36 @@ class ShardCodecPipeline(CodecPipeline):
     def __repr__(self) -> str:
         return f"ShardCodecPipeline({self._own!r})"
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return (self._metadata, self._store, self._attached)
+    def __reduce__(self) -> tuple[Any, ...]:
+        # an environment without shardcodec, where an array is sent to, gets zarr's own pipeline
+        return _restorer(), ((self._own, self._metadata, self._store, self._attached),)
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
+
+def restored(state: tuple[Any, ...]) -> ShardCodecPipeline:
+    """Return the pipeline that was pickled; `state` begins with zarr's own pipeline of its array."""
+    return ShardCodecPipeline(*state[1:])
+
+
+class _Deferred:
+    """A call that is made when it is unpickled, so that the pickled bytes name only what every environment has."""
+
+    def __init__(self, *call: Any) -> None:
+        self._call = call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call[0], self._call[1:]
+
+    def __call__(self, state: tuple[Any, ...]) -> ShardCodecPipeline:
+        return restored(state)  # for a copy, which needs no pickle
+
+
+@cache
+def _restorer() -> _Deferred:
+    """Return `restored` for where it can be imported, else the function that takes zarr's own pipeline."""
+    import pydoc  # few programs pickle arrays
+
+    found = _Deferred(pydoc.locate, f"{__name__}.restored")
+    return _Deferred(next, _Deferred(filter, None, [found, operator.itemgetter(0)]))
 
 
 def _name_shard(error: ShardError, target: Any) -> None:

@@ -35,7 +35,7 @@ class Objects:
         self.has_ranges = True
         self.status_of_suffixes = 206  # of ranges from the end of an object; 200: all of it
         self.status_of_conditions = 200  # of writes with a condition
-        self.has_head = True
+        self.status_of_head = 200
         self.url = ""
 
     def chunk_requests(self) -> list[tuple[str, str | None]]:
@@ -85,8 +85,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404)
         elif not self.holds(blob):
             self.answer(412)
-        elif self.command == "HEAD" and not self.objects.has_head:
-            self.answer(405)
+        elif self.command == "HEAD" and self.objects.status_of_head != 200:
+            self.answer(self.objects.status_of_head)
         elif (self.headers["Range"] or "").startswith("bytes=-") and self.objects.status_of_suffixes not in (
             200,
             206,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -273,6 +274,29 @@ def test_environment_without_shardcodec_notices_nothing(tmp_path: Path) -> None:
     for entry in (tmp_path / "env").glob("lib/python*/site-packages/shardcodec*"):
         entry.unlink()  # as pip uninstall does it
     assert run_foreign(python, tmp_path, **home) == plain
+
+
+def test_array_is_sent_to_an_environment_without_shardcodec(tmp_path: Path) -> None:
+    """As dask sends it to a worker. The pickled pipeline named a class of shardcodec: the worker ended, and the result never came."""
+    zarr.create_array(tmp_path / "a", data=np.array([1, 2, 3], dtype="u1"))
+    with shardcodec.enable(children=False):
+        array = zarr.open_array(tmp_path / "a", mode="r")
+    (tmp_path / "pickled").write_bytes(pickle.dumps(array))
+    assert pickle.loads(pickle.dumps(array)) == array
+    code = (
+        "import pickle, sys; array = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(array[...].tolist(), type(array.async_array.codec_pipeline).__name__)"
+    )
+    said = []
+    for python in (linked_environment(tmp_path / "foreign", without="shardcodec"), sys.executable):
+        command = [python, "-I", "-W", "error", "-c", code, str(tmp_path / "pickled")]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, env=python_environment()
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split("] ")[1].strip())
+        assert done.stdout.startswith("[1, 2, 3]")
+    assert said[0] != "ShardCodecPipeline" == said[1]
 
 
 @pytest.mark.parametrize(
