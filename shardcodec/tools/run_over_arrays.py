@@ -162,7 +162,7 @@ class RunOverArrays(ABC, Generic[R, S]):
             The monitor stopped the work; the error has the report of what was done.
         """
         arrays, others = self._find()
-        self._root = "" if others is None else repr(others.root)  # there may be no array
+        self._root = repr(self._hierarchy.folder)  # there may be no array
         with self._pool:
             self._begin()
             try:

@@ -292,6 +292,8 @@ def test_lost_group_of_a_hierarchy_without_arrays_is_named(zarr_format: Any, tmp
     for tool in (repair, compact):
         (note,) = tool(tmp_path / "old", to=tmp_path / tool.__name__).notes
         assert note.startswith("'deep/empty': ")
+    (note,) = repair(tmp_path / "old", backup=tmp_path / "backup").notes
+    assert note.startswith("'deep/empty': ")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
