@@ -14,6 +14,7 @@ import math
 import operator
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace as replaced
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -23,7 +24,7 @@ from zarr.registry import register_pipeline
 from .. import native
 from ..access.array_io import Request, read_request, write_request
 from ..access.buffer import active_buffer
-from ..access.read import slice_reader
+from ..access.read import is_damage, is_staged, slice_reader
 from ..compat import (
     ArrayMetadata,
     StorePath,
@@ -440,12 +441,42 @@ class ShardCodecPipeline(CodecPipeline):
             )
             return
         try:
-            await (
-                write_request(request, options) if buffer is None else buffer.write(request, options, guard)
-            )
+            if buffer is None:
+                await self._store_request(request, options, items[0][0])
+            else:
+                await buffer.write(request, options, guard)
         except ShardError as error:
             _name_shard(error, batch[0][0])
             raise
+
+    async def _store_request(self, request: Request, options: Options, target: Any) -> None:
+        """Store a request. A damaged object does not matter if all its elements within the array are new."""
+        try:
+            await write_request(request, options)
+        except (ShardError, OSError) as error:
+            # bz2 raises OSError for malformed bytes
+            may_be_damage = is_damage(error) or (isinstance(error, OSError) and is_staged(request.items))
+            within = await self._within_the_array(request, target) if may_be_damage else None
+            if within is None:
+                raise
+            await write_request(within, options)
+
+    async def _within_the_array(self, request: Request, target: Any) -> Request | None:
+        """Return a request whose items know the edge of the array; None if they know it already, or none is at the edge.
+
+        zarr tells the edge for slices only. It is read from the store, because the array may have grown since it was opened.
+        """
+        guard = self._guard_of(target)
+        if guard is None or any(item.inside is not None for item in request.items):
+            return None
+        layout = await guard.look()
+        items = []
+        for item in request.items:
+            inside = layout.inside(item.key)
+            is_edge = inside is not None and all(n > 0 for n in inside) and inside != tuple(item.chain.shape)
+            items.append(item._replace(inside=inside) if is_edge else item)
+        has_edge = any(item.inside is not None for item in items)
+        return replaced(request, items=items) if has_edge else None
 
     @staticmethod
     async def _flush(batch: list[Any]) -> None:
