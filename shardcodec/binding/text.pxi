@@ -385,6 +385,7 @@ cdef enum Loaded:
     LOADED
     NO_MEMORY
     IS_MISSING
+    NOT_UTF8
     DIFFERS
 
 
@@ -420,6 +421,8 @@ cdef Loaded load_strings(const Strings *of, int axis, const uint8_t *element) no
         if text.nbytes != of.nbytes or (text.nbytes and memcmp(text.start, of.start, text.nbytes)):
             return DIFFERS
         return LOADED
+    if sc_utf8_span(<const uint8_t *>text.start, text.nbytes) != text.nbytes:  # numpy casts bytes without a check
+        return NOT_UTF8
     return LOADED if sc_vlen_add(of.buffer, of.used, <const uint8_t *>text.start, text.nbytes) == SC_OK else NO_MEMORY
 
 
@@ -497,6 +500,8 @@ def encode_texts(Chain chain, array, *, bint is_text):
             outcome = load_all(of, &buffer, &used, NULL, 0)
             if outcome == IS_MISSING:
                 raise ValueError("expected strings, got a missing value")
+            if outcome == NOT_UTF8:
+                raise ValueError("expected texts, got bytes that are not UTF-8")
             if outcome != LOADED:
                 raise MemoryError
         else:

@@ -105,3 +105,4 @@ cdef extern from "kernels/sc_strided.h" nogil:
 cdef extern from "kernels/sc_vlen.h" nogil:
     void sc_vlen_begin(sc_buffer *buffer, size_t *used, uint32_t n)
     sc_status sc_vlen_add(sc_buffer *buffer, size_t *used, const uint8_t *bytes, size_t nbytes)
+    size_t sc_utf8_span(const uint8_t *bytes, size_t nbytes)

@@ -1,4 +1,4 @@
-# test_missing_texts.py - missing texts in writes of a handle
+# test_missing_texts.py - missing texts, and bytes that are no text, in writes
 # SPDX-License-Identifier: MIT
 """A handle stores missing texts as zarr does, or refuses them.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 import zarr
 
-from shardcodec import open_array
+import shardcodec
+from shardcodec import CodecError, open_array
 
 if not hasattr(np.dtypes, "StringDType"):
     pytest.skip("needs NumPy 2", allow_module_level=True)
@@ -99,3 +101,18 @@ def test_missing_texts_of_pandas_are_refused(way: str, missing: Any, kind: str, 
     assert stored(tmp_path / "missing", kind, values, by_assignment) == ("refused", True)
     texts = stored(tmp_path / "whole", kind, made(["a", "c", "b"]), by_assignment)
     assert np.array(texts).astype("U").tolist() == ["a", "c", "b"]
+
+
+@pytest.mark.filterwarnings("ignore")  # data types without a specification
+@pytest.mark.parametrize("kind", ["text", "shards", "Zarr v2"])
+@pytest.mark.parametrize("way", ["attached", "handle", "group_writes"])
+def test_bytes_that_are_not_utf8_are_refused(way: str, kind: str, tmp_path: Path) -> None:
+    """numpy casts bytes to StringDType without a check: they were stored, and no program could read the array any more."""
+    array: Any = zarr.create_array(tmp_path, **{"shape": (3,), "chunks": (3,), **KINDS[kind]})
+    array = shardcodec.attach(array) if way == "attached" else open_array(tmp_path, mode="r+")
+    block = shardcodec.group_writes() if way == "group_writes" else nullcontext()
+    with pytest.raises(CodecError, match="not UTF-8"), block:
+        array[:] = np.array([b"d", b"\xff", b"\xed\xa0\x80"])
+    assert array[:].tolist() == ["old", "old", "old"]
+    array[1:2] = np.array(["é".encode()])
+    assert array[:].tolist() == ["old", "é", "old"]
