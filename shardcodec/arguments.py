@@ -22,10 +22,24 @@ from typing import Any, Literal, NamedTuple, ParamSpec, SupportsIndex, TypeVar, 
 
 import numpy as np
 
-__all__ = ["as_buffer", "check_argument", "check_fields", "checked", "shortened", "show"]
+__all__ = [
+    "LONG_DOCUMENT",
+    "as_buffer",
+    "check_argument",
+    "check_fields",
+    "checked",
+    "has_long_list",
+    "shortened",
+    "show",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# zarr's work on a list of codecs grows with the square of their number.
+MAX_LIST = 5000
+# A document with fewer characters has no such list: the shortest codec is {"name": "crc32c"}.
+LONG_DOCUMENT = 18 * MAX_LIST
 
 # Values may be large or hostile, so messages quote only a short part of them.
 _repr = reprlib.Repr()
@@ -37,6 +51,16 @@ _repr.maxlist = _repr.maxtuple = _repr.maxdict = 8
 def show(value: object) -> str:
     """Return a short `repr` for an error message."""
     return _repr.repr(value)
+
+
+def has_long_list(document: object) -> bool:
+    """Return True if a JSON document has a list of more than `MAX_LIST` objects, without those of attributes."""
+    if isinstance(document, Mapping):
+        return any(has_long_list(part) for name, part in document.items() if name != "attributes")
+    if not isinstance(document, list) or not document:
+        return False
+    is_long = len(document) > MAX_LIST and isinstance(document[0], Mapping)
+    return is_long or any(map(has_long_list, document))
 
 
 def shortened(text: str, most: int = 300) -> str:

@@ -46,7 +46,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Stor
 from zarr.storage._common import make_store_path
 
 from . import native
-from .arguments import shortened
+from .arguments import LONG_DOCUMENT, has_long_list, shortened
 from .errors import ShardError, SpecError
 
 __all__ = [
@@ -159,8 +159,10 @@ def data_type_of(dtype: np.dtype[Any], fill: Any) -> tuple[Any, Any]:
 
 
 def refusal_of(document: Mapping[str, Any], *, is_group: bool = False) -> str | None:
-    """Return why this version of zarr cannot open an array, or a group, with such metadata; None if it can. Nothing is read."""
+    """Return why this version of zarr cannot open an array, or a group, with such metadata; None if it can, or has too many codecs. Nothing is read."""
     try:
+        if len(str(document)) > LONG_DOCUMENT and has_long_list(document):
+            return None
         with quiet(), zarr.config.set({"array.rectilinear_chunks": True}):
             place, data = StorePath(MemoryStore()), copy.deepcopy(dict(document))
             (zarr.AsyncGroup if is_group else AsyncArray).from_dict(place, data)
