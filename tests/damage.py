@@ -117,7 +117,7 @@ def appended(one: Original) -> Original:
 
 
 def _chain(spec: ShardSpec) -> Any:
-    from shardcodec.access.inner_chunks import compiled
+    from shardcodec.access.compiled_chains import compiled
 
     return compiled(spec.chain)
 

@@ -20,13 +20,13 @@ from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
 from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
-from .array_io import Request
 from .array_reader import ArrayReader, Kind
+from .array_request import Request
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at, name_of_handle
 from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, StoredDocument, delete_objects, type_for_zarr
+from .object_boxes import as_coordinates
 from .read import ObjectSelection
-from .regions import as_coordinates
 from .text_chunks import as_texts
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from ..storage.indexes import IndexCache
 from ..storage.retry import Patience
 from .box_reader import ArrayObjects, BoxReader, Folder, name_of_handle
 from .buffer import flush_names, is_any_buffered
-from .index_scan import map_of_array
-from .inner_chunks import compiled, output_array
+from .chunk_map import map_of_array
+from .compiled_chains import compiled, output_array
+from .object_boxes import as_coordinates
 from .read import ObjectSelection
-from .regions import as_coordinates
 from .selection import KINDS, ArraySelection
 from .text_chunks import PLACE, TextCodecs, text_chain
 

@@ -32,8 +32,16 @@ from ..storage.indexes import IndexCache
 from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, original
 from ..storage.retry import Patience
 from ..storage.store import Store
+from .object_boxes import box_rows, object_boxes
 from .read import ObjectSelection, read, slice_reader
-from .regions import Box, Boxes, Selection, as_void, box_rows, covers, object_boxes, whole
+from .regions import (
+    Box,
+    Boxes,
+    Selection,
+    as_void,
+    covers,
+    whole,
+)
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -315,7 +323,7 @@ class ArrayObjects:
     @property
     def held_nbytes(self) -> int:
         """Memory of a new object while the store takes it, in bytes."""
-        from .array_io import STREAMED_NBYTES
+        from .array_write import STREAMED_NBYTES
 
         store, chain = self.folder.store, self.chain
         if store.is_near:
@@ -332,7 +340,8 @@ class ArrayObjects:
         `values` has the elements of a box of whole objects from the grid position `first` on; cells outside of the array have the
         fill value. Of these objects, those at the positions `chosen` are written, unless all elements have the fill value.
         """
-        from .array_io import Request, write_request_blocking  # here, because most of its users only read
+        from .array_request import Request
+        from .array_write import write_request_blocking
 
         start = tuple(at * n for at, n in zip(first, self.chain.shape, strict=True))
         box = Box(start, values.shape, None, (0,) * values.ndim)

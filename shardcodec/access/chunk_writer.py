@@ -18,22 +18,22 @@ from .. import native
 from ..arguments import as_buffer
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage import file_systems, locks
+from ..storage import file_locks, locks, mount_scopes
 from ..storage.file_systems import OpenFile
 from ..storage.synced_documents import sync_documents
+from .compiled_chains import compiled
+from .encoded_chunks import check_size
 from .inner_chunks import (
     as_array,
     as_chunks,
     as_coords,
     batches,
-    compiled,
     coordinates,
     encode_chunks,
     positions,
 )
 from .placement import ABSENT
 from .user_bytes import marked_footer
-from .write import check_size
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -265,11 +265,11 @@ class ChunkWriter:
         def commit(file: OpenFile | None) -> bool:
             if confirm is not None:
                 confirm()
-            return bool(sink.commit(sync=sync, only_new=file is locks.NO_FILE))
+            return bool(sink.commit(sync=sync, only_new=file is file_locks.NO_FILE))
 
         with locks.table().hold([path]):
-            locks.update(path, self._options, commit, sink.place[0])
-        file_systems.report_unguarded(path)
+            file_locks.update(path, self._options, commit, sink.place[0])
+        mount_scopes.report_unguarded(path)
         if sync:
             sync_documents([path])
 

@@ -14,7 +14,8 @@ from ..format.fill_values import fill_bytes, fill_scalar
 from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import Order, check
-from .inner_chunks import as_elements, compiled, output_array
+from .compiled_chains import compiled, output_array
+from .inner_chunks import as_elements
 from .read import ObjectSelection, read
 from .regions import whole
 from .selection import parse_selection

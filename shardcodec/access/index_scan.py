@@ -1,9 +1,6 @@
-# index_scan.py - the indexes of many shards: which inner chunks exist, how large they are, and where
+# index_scan.py - the sizes of the inner chunks of many shards
 # SPDX-License-Identifier: MIT
-"""The indexes of many shards.
-
-`sizes_of` reads the sizes of inner chunks, and a damaged index is an error. `read_indexes` reads offsets, too, and a damaged
-index is a result.
+"""`sizes_of`: which inner chunks of many shards exist, and how large they are; a damaged index is an error.
 
 Coordinates here are along the axes of the array. The index of a shard has the axes after the transposes that come before
 the sharding codec; `ShardGrid.block` reorders them.
@@ -14,49 +11,32 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import native
 from ..arguments import checked
 from ..compat import on_zarrs_loop
-from ..drawing.figures import ChunkMap
-from ..errors import ShardError, UnsupportedError, as_os_error
-from ..format.spec import ChainSpec, ShardSpec
+from ..errors import ShardError
+from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.event_loop import all_of
 from ..storage.retry import Patience, retry
 from ..storage.store import Store
-from ..storage.worker_threads import WorkerThreads
-from .buffer import flush_names, is_any_buffered
-from .inner_chunks import compiled
+from .compiled_chains import compiled
+from .limited_remote import LimitedRemote
 from .placement import ABSENT
-from .read import explain, path_of, with_key
-from .remote_index import IndexLoader, LimitedRemote, check_entries
+from .read import explain, path_of
+from .remote_index import IndexLoader
 from .selection import parse_selection
 
 if TYPE_CHECKING:
     from .._native import Chain
-    from .box_reader import ArrayObjects
-    from .opened_shard import OpenedShard
-    from .shard_object import ShardObject
 
-
-__all__ = [
-    "BATCH_NBYTES",
-    "ENTRIES_NBYTES",
-    "REQUEST_THREADS",
-    "ChunkState",
-    "ShardGrid",
-    "ShardIndex",
-    "map_of_array",
-    "read_indexes",
-    "scan_files",
-    "sizes_of",
-]
+__all__ = ["BATCH_NBYTES", "ChunkState", "ShardGrid", "Sizes", "scan_files", "sizes_of"]
 
 # Bounds of one batch of indexes in memory: bytes of the sizes, and number of shards.
 BATCH_NBYTES = 32 << 20
@@ -310,153 +290,3 @@ def scan_requests(
         return store.lasting_state(index.nbytes, index.state)
 
     return on_zarrs_loop(all_of(fill(key, out) for key, out in work))  # type: ignore[no-any-return]
-
-
-# ---------------------------------------------------------------- indexes with offsets, where a damaged shard is a result
-
-# Memory of the indexes of one batch, unless the caller names another bound, and its number of shards.
-ENTRIES_NBYTES = 64 << 20
-ENTRIES_SHARDS = 256
-# Threads that wait for answers of a store of requests.
-REQUEST_THREADS = 16
-
-Entries = np.ndarray[Any, np.dtype[np.uint64]]
-Examine = Callable[["OpenedShard", Entries], Any]
-
-
-class ScanTarget(Protocol):
-    """A shard of an array, with a name for errors."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def place(self) -> ShardObject: ...
-
-
-P = TypeVar("P", bound=ScanTarget)
-
-
-class Progress(Protocol):
-    """Is asked before each batch whether to stop, which it does by an exception, and told the number of shards after it."""
-
-    def check(self) -> None: ...
-
-    def advance(self, n_shards: int) -> None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class ShardIndex(Generic[P]):
-    """The index of one shard.
-
-    nbytes: size of the object; None if it is missing, or could not be opened. entries: uint64, shape (n_chunks, 2), offset and
-    size, both 2^64-1 for an absent inner chunk; they may be wrong if there is an error, None if the index could not be read.
-    error: what is wrong with the shard or its index. result: what the caller's function returned.
-    """
-
-    shard: P
-    nbytes: int | None = None
-    entries: Entries | None = None
-    error: ShardError | OSError | None = None
-    result: Any = None
-
-    @property
-    def is_missing(self) -> bool:
-        """True if the object does not exist."""
-        return self.nbytes is None and self.error is None
-
-
-def read_indexes(
-    spec: ShardSpec,
-    shards: Iterable[P],
-    options: Options,
-    progress: Progress,
-    *,
-    are_near: bool,
-    memory: int = ENTRIES_NBYTES,
-    examine: Examine | None = None,
-) -> Iterator[ShardIndex[P]]:
-    """Read the indexes of shards of one array, and check their entries; yield them in the order of `shards`.
-
-    shards: consumed batch by batch. are_near: False for a store of requests, where more threads wait for answers. memory: bytes
-    of indexes to hold, at least one index. examine: called in a thread with each sound shard, while it is open, and its
-    entries; its result is ``result``. UnsupportedError: the shards of the array cannot be read.
-    """
-    # an index, its sorted copy, and what `examine` makes of it
-    n = max(1, min(ENTRIES_SHARDS, memory // (64 * spec.n_chunks)))
-    n_threads = options.threads if are_near else max(options.threads, REQUEST_THREADS)
-    chain = compiled(spec.chain)
-
-    def look(group: Sequence[P]) -> list[ShardIndex[P]]:
-        return [_look(shard, chain, options, examine) for shard in group]
-
-    rest = iter(shards)
-    with WorkerThreads[list[ShardIndex[P]]](n_threads, "shardcodec-index") as threads:
-        while batch := list(itertools.islice(rest, n)):
-            progress.check()
-            size = -(-len(batch) // n_threads)
-            groups = [batch[i : i + size] for i in range(0, len(batch), size)]
-            # one group alone needs no change of threads
-            if len(groups) == 1:
-                yield from look(groups[0])
-            else:
-                for call in [threads.submit(look, group) for group in groups]:
-                    yield from threads.wait(call).result()
-            progress.advance(len(batch))
-
-
-def _look(shard: P, chain: Chain, options: Options, examine: Examine | None) -> ShardIndex[P]:
-    nbytes, entries = None, None
-
-    def look() -> ShardIndex[P]:
-        nonlocal nbytes, entries
-        nbytes, entries = None, None
-        view = shard.place.open(chain, options)
-        try:
-            if view.missing:
-                return ShardIndex(shard)
-            nbytes = view.nbytes
-            entries = view.entries(check=False)
-            check_entries(chain, entries, nbytes, options)
-            return ShardIndex(
-                shard, nbytes, entries, result=None if examine is None else examine(view, entries)
-            )
-        finally:
-            view.close()
-
-    try:
-        with as_os_error(str, shard.name):
-            return retry(look, shard.place.path)
-    except ShardError as error:
-        return ShardIndex(shard, nbytes, entries, with_key(error, chain, shard.name))
-    except OSError as error:
-        return ShardIndex(shard, nbytes, entries, error)
-
-
-# ---------------------------------------------------------------- the map of the inner chunks of a whole array, for a picture
-
-
-def map_of_array(objects: ArrayObjects, spec: ChainSpec, options: Options) -> ChunkMap:
-    """Return the map of the inner chunks of an array; `UnsupportedError` if it is not sharded, or its shards hide their inner chunks."""
-    if spec.sharding is None:
-        raise UnsupportedError(f"array {objects.folder!r}: expected shards, but it is not sharded")
-    shard = ShardSpec.from_chain(spec)
-    if not shard.supports_partial_access:
-        raise UnsupportedError(
-            f"array {objects.folder!r}: codecs after sharding_indexed hide the inner chunks"
-        )
-    grid = ShardGrid(shard, objects.shape, None)
-    chunk_map = ChunkMap(objects.shape, grid.chunk_shape, grid.first, grid.shape, shard.shard_shape)
-    for shards in grid.batches():
-        keys = objects.folder.keys([objects.keys.key(coords) for coords in shards])
-        for coords, sizes in zip(shards, _sizes(objects, keys, options), strict=True):
-            place, block = grid.block(coords, sizes)
-            chunk_map.add(tuple(axis.start for axis in place), block)
-    return chunk_map
-
-
-def _sizes(objects: ArrayObjects, keys: list[str], options: Options) -> Sizes:
-    store, chain = objects.folder.store, objects.chain
-    if is_any_buffered():
-        flush_names(store.lock_names(keys))
-    return sizes_of(store, chain, keys, options)[0]

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..drawing.figures import MAX_CELLS, ChunkMap, check_file, layout_figure, map_figure, save
+from ..drawing.figures import check_file, save
 from ..drawing.html import MAX_SVG_CELLS, map_svg
+from ..drawing.layout_figure import layout_figure
+from ..drawing.map_figure import MAX_CELLS, ChunkMap, map_figure
 from ..errors import ShardError
 from ..readable import facts_table
 from .placement import ABSENT

@@ -35,17 +35,17 @@ from ..storage.event_loop import all_of, in_thread
 from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.store import Remote
-from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read, with_key
-from .regions import n_touched, outline, touched
-from .remote_index import (
-    IndexLoader,
-    LimitedRemote,
+from .consistent_read import (
     checked_data,
     confirm,
     consistent_read,
     minimum_nbytes,
     with_proof,
 )
+from .limited_remote import LimitedRemote
+from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read, with_key
+from .regions import n_touched, outline, touched
+from .remote_index import IndexLoader
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -16,7 +16,14 @@ import numpy as np
 
 from ..storage.file_systems import OpenFile
 from .placement import Entries, Facts, Gone, NewSizes, Placement, new_sizes
-from .regions import Positions, Selection, covered, covers, is_filled, touched
+from .regions import (
+    Positions,
+    Selection,
+    covered,
+    covers,
+    is_filled,
+    touched,
+)
 from .user_bytes import HeaderFooter, UserBytes
 
 if TYPE_CHECKING:
@@ -71,7 +78,7 @@ class WriteItem(NamedTuple):
 
     path: a local file; None: the new object is returned as bytes. old: the old object if it is not in a file. box: if several
     elements of the array go to the same element of the object, the last one is stored. key: name in errors. old_file: the old
-    file, opened, locked and looked at by the caller; `locks.NO_FILE`: the caller has seen no file, and a file that exists by
+    file, opened, locked and looked at by the caller; `file_locks.NO_FILE`: the caller has seen no file, and a file that exists by
     now must not be replaced; None: the write opens the file. chunks: positions of whole inner chunks of which `box` consists,
     each as a box. complete: all other elements get the fill value, and the old object is not looked at. inside: as in
     `ObjectSelection`.
@@ -168,7 +175,7 @@ Item: TypeAlias = WriteItem | EncodedItem
 
 # The records of which a plan consists.
 #
-# The engine reads their attributes by name (shardcodec/binding/write.pxi). `write.place_item` fills them in.
+# The engine reads their attributes by name (shardcodec/binding/write.pxi). `item_placement.place_item` fills them in.
 
 # The way in which the engine makes a new object in the memory of the old one: only the rest needs new memory.
 ONTO = "onto"

@@ -1,8 +1,6 @@
-# regions.py - selections of one object as plain data, and boxes split along objects
+# regions.py - selections of one object as plain data
 # SPDX-License-Identifier: MIT
-"""Selections of one object as plain data, and boxes split along objects.
-
-Selections of one object, in the form that the engine takes.
+"""Selections of one object, in the form that the engine takes.
 
 A selection (`Selection`) says which elements of an object are read or written, and where they are in the array of the
 caller. It is a `Box`, several `Boxes`, `Lists` of positions along axes, or `Points`. Positions are arrays of uint64. The
@@ -11,9 +9,8 @@ engine does not copy them, so they must not change while it works.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,26 +20,22 @@ from .. import native
 if TYPE_CHECKING:
     from .._native import Chain
 
-
 __all__ = [
     "Box",
     "Boxes",
+    "Ints",
     "Lists",
     "Points",
     "Positions",
     "Selection",
-    "along_objects",
-    "as_coordinates",
     "as_range",
     "as_void",
-    "box_rows",
     "covered",
     "covers",
     "has_buffer_format",
     "is_empty",
     "is_filled",
     "n_touched",
-    "object_boxes",
     "outline",
     "pack_boxes",
     "sorted_list",
@@ -377,84 +370,3 @@ def covered(
             return mask.reshape(-1)
     mask[tuple(ranges)] = True
     return mask.reshape(-1)
-
-
-# ---------------------------------------------------------------- boxes of an array, split along its objects
-#
-# Translate elements of an array to objects and elements of these objects: arithmetic on one grid.
-
-
-def as_coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the argument `name` as coordinates, int64, shape (n, ndim); TypeError if the values are not integers."""
-    numbers = np.asarray(values)
-    if numbers.size == 0 and numbers.dtype.kind == "f":  # an empty list
-        numbers = numbers.astype(np.int64)
-    if numbers.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, got {numbers.dtype}")
-    if numbers.shape != (len(numbers) if numbers.ndim else -1, ndim):
-        if numbers.size or numbers.ndim > 2:
-            raise ValueError(f"{name}: expected shape (n, {ndim}), got {numbers.shape}")
-        numbers = numbers.reshape(0, ndim)
-    return numbers.astype(np.int64)
-
-
-def along_objects(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
-    """Split a slice of one axis of an array along its objects, which have `extent` elements.
-
-    Returns for each object its grid coordinate, the first selected element in it, the number of selected elements, and the
-    number of the first one in the slice.
-    """
-    parts = []
-    done = 0
-    while done < count:
-        first = start + done * step
-        position = first // extent
-        within = first - position * extent
-        n = min(count - done, (extent - 1 - within) // step + 1)
-        parts.append((position, within, n, done))
-        done += n
-    return parts
-
-
-def object_boxes(box: Box, extents: Sequence[int]) -> Iterator[tuple[Ints, Box]]:
-    """Yield (grid position, box inside of the object) for each object of shape `extents` that a box touches; its `at` is not used."""
-    steps = box.step or (1,) * len(extents)
-    along = [along_objects(*of_axis) for of_axis in zip(box.start, box.count, steps, extents, strict=True)]
-    for parts in itertools.product(*along):
-        if not parts:
-            yield (), whole(())
-            continue
-        coords, start, count, at = zip(*parts, strict=True)
-        yield coords, Box(start, count, box.step, at)
-
-
-def box_rows(
-    begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], extents: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Split boxes of an array, all of shape `count`, along its objects of shape `extents`.
-
-    Returns the grid position of the object of each piece, shape (m, ndim), and the pieces as rows of `Boxes`, shape (m, 4 *
-    ndim + 1). The first axis of the array counts the boxes.
-    """
-    ndim = begin.shape[1]
-    end = begin + count
-    first, last = begin // extents, (end - 1) // extents
-    coords, rows = [], []
-    for more in itertools.product(*(range(k) for k in ((last - first).max(axis=0) + 1).tolist())):
-        at = first + np.array(more, dtype=np.int64)
-        touched = (at <= last).all(axis=1)
-        if not touched.any():
-            continue
-        number = np.flatnonzero(touched)
-        at = at[touched]
-        low = np.maximum(begin[touched], at * extents)
-        high = np.minimum(end[touched], (at + 1) * extents)
-        row = np.empty((len(number), 4 * ndim + 1), dtype=np.uint64)
-        row[:, :ndim] = low - at * extents
-        row[:, ndim : 2 * ndim] = high - low
-        row[:, 2 * ndim : 3 * ndim] = 1
-        row[:, 3 * ndim] = number
-        row[:, 3 * ndim + 1 :] = low - begin[touched]
-        coords.append(at)
-        rows.append(row)
-    return np.concatenate(coords), np.concatenate(rows)

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .object_boxes import along_objects, object_boxes
 from .regions import (
     Box,
     Lists,
     Points,
     Positions,
     Selection,
-    along_objects,
     as_range,
-    object_boxes,
     whole,
 )
 

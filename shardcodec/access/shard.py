@@ -20,13 +20,20 @@ from ..storage.runner import BLOCKING, run_blocking
 from .buffer import active_buffer, flush_buffered
 from .buffer.buffered import Target
 from .buffer.overlay import Overlay
-from .inner_chunks import as_chunks, compiled, encode_chunks, position_array, positions, sort_unique
+from .compiled_chains import compiled
+from .encoded_chunks import check_size
+from .inner_chunks import (
+    as_chunks,
+    encode_chunks,
+    position_array,
+    positions,
+    sort_unique,
+)
 from .placement import DEAD_SHARE
 from .shard_change import Change, RollBack, StoredShard, change
 from .shard_object import StoreObject, shard_object
 from .shard_reader import ShardReader
 from .user_bytes import UserBytes, check_alignment
-from .write import check_size
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -17,15 +17,16 @@ import numpy as np
 
 from ..errors import ShardError
 from ..options import Options
-from ..storage.locks import NO_FILE, roll_back
+from ..storage.file_locks import NO_FILE, roll_back
 from ..storage.runner import Runner
 from ..storage.store import UNCHANGED, Outcome, StoredObject
+from .encoded_chunks import ordered
 from .opened_shard import NO_OBJECT, NativeShard, content_generation
 from .placement import Gone
 from .read import with_key
 from .shard_object import ShardObject
 from .user_bytes import UserBytes
-from .write import NOTHING, EncodedItem, ordered, write_objects
+from .write import NOTHING, EncodedItem, write_objects
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -27,18 +27,16 @@ from ..storage.ranges import coalesced, cut_out
 from ..storage.replace import replace
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import NO_OBJECT, Answer, Maker, ObjectChanged, Store, state_bytes
-from .opened_shard import Entries, NativeShard, OpenedShard, Sums, changed_error
-from .placement import ABSENT
-from .remote_index import (
-    IndexLoader,
-    LimitedRemote,
+from .consistent_read import (
     WriterWatch,
-    check_entries,
     checked_data,
-    checked_entries,
     minimum_nbytes,
     with_proof,
 )
+from .limited_remote import LimitedRemote
+from .opened_shard import Entries, NativeShard, OpenedShard, Sums, changed_error
+from .placement import ABSENT
+from .remote_index import IndexLoader, check_entries, checked_entries
 
 if TYPE_CHECKING:
     from .._native import Chain

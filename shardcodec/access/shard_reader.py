@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,13 +20,11 @@ from ..errors import UnsupportedError
 from ..format.spec import ShardSpec
 from ..option_sources import Resolver, current_options
 from ..options import Options, check
-from .inner_chunks import compiled, coordinates, output_array, positions
+from .compiled_chains import compiled, output_array
+from .inner_chunks import coordinates, positions
 from .placement import ABSENT
 from .selection import parse_selection
 from .shard_object import ShardObject
-
-if TYPE_CHECKING:
-    pass
 from .snapshot import Snapshot
 
 __all__ = ["ShardReader"]

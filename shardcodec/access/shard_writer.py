@@ -28,13 +28,14 @@ from ..storage.kinds import at_url, is_zarr_store, object_at
 from ..storage.store import Store
 from ..storage.upload import Upload
 from .chunk_writer import ChunkWriter
-from .inner_chunks import compiled, positions
+from .compiled_chains import compiled
+from .encoded_chunks import check_size, ordered
+from .inner_chunks import positions
 from .placement import ABSENT, aligned
 from .shard_change import Change, change
 from .shard_object import ShardObject
 from .slot_writer import SlotHow, SlotWriter, create
 from .user_bytes import check_alignment
-from .write import check_size, ordered
 
 __all__ = ["ShardWriter", "replace_chunks"]
 

@@ -34,14 +34,11 @@ from ..option_sources import current_options
 from ..options import Durability, Order, check
 from ..storage.files import check_name
 from ..storage.staging import staging_for
-from .inner_chunks import (
-    compiled,
-    coordinates,
-    positions,
-)
+from .compiled_chains import compiled
+from .encoded_chunks import ordered
+from .inner_chunks import coordinates, positions
 from .placement import ABSENT, aligned
 from .user_bytes import check_alignment
-from .write import ordered
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import native
 from ..errors import ShardError
-from .inner_chunks import staged_shard, staged_whole
+from .compiled_chains import staged_shard, staged_whole
 from .staged.read import Piece, codec_error
 
 if TYPE_CHECKING:

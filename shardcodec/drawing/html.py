@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .figures import COLORS, ChunkMap
+from .figures import COLORS
+from .map_figure import ChunkMap
 
 __all__ = ["MAX_SVG_CELLS", "map_svg"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from ..access.inner_chunks import staged_shard
+from ..access.compiled_chains import staged_shard
 from ..format.checks import as_int, as_items, as_mapping, bounded_depth, show, unsupported, within, wrong
 from ..format.spec import ShardSpec
 

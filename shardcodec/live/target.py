@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..access.array import Array, grow, objects_of, open_array, reopened
-from ..access.array_io import NewChunks, Request, encode_ahead, write_request_blocking
+from ..access.array_request import Request
+from ..access.array_write import NewChunks, encode_ahead, write_request_blocking
 from ..access.box_reader import ArrayObjects, Folder
 from ..access.buffer import flush_names, is_any_buffered
 from ..access.placement import Facts, way_to_append

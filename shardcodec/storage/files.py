@@ -19,7 +19,7 @@ import numpy as np
 from .. import native
 from ..compat import LocalStore
 from ..options import Options
-from . import absent, file_systems, locks, object_names
+from . import absent, file_locks, file_systems, mount_scopes, object_names
 from .concurrent_calls import call_each
 from .file_systems import OpenFile
 from .object_names import ByIdentity
@@ -212,9 +212,9 @@ class FileStore(Store):
         )
         try:
             async with runner.hold_files(paths, options, files, prompt=self.is_prompt) as held:
-                if locks.MOVED in held:
+                if file_locks.MOVED in held:
                     # a link was erased or changed while the lock of its target was waited for
-                    contest.check_file(paths[held.index(locks.MOVED)])
+                    contest.check_file(paths[held.index(file_locks.MOVED)])
                     return Outcome(remaining=replacements, has_moved=True)
                 locked, rest = group[: len(held)], replacements[len(held) :]
                 stored = [
@@ -228,7 +228,7 @@ class FileStore(Store):
                     work = list(zip(files, outcome.objects, held, strict=False))
                     inline = self.is_prompt and _is_quick(work, options)
                     appeared = await runner.call(_put_all, work, options, inline=inline)
-                file_systems.report_unguarded(locked[0].name)
+                mount_scopes.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
                     await runner.call(self.sync, [replacement.key for replacement in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more
@@ -242,7 +242,7 @@ class FileStore(Store):
 
 def _is_quick(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options) -> bool:
     """Return True if files are stored in less time than a change of threads takes: few bytes, which need not reach the disk now."""
-    if len(work) > locks.INLINE_LOCKS or options.durability != "rename":
+    if len(work) > file_locks.INLINE_LOCKS or options.durability != "rename":
         return False
     datas = [data for _, data, _ in work if data is not None and data is not UNCHANGED]
     return sum(memoryview(data).nbytes for data in datas) <= INLINE_NBYTES
@@ -256,7 +256,7 @@ def _put_all(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options)
     """
     changed = [i for i, (_, data, _) in enumerate(work) if data is not UNCHANGED]
     sync = options.durability == "fsync"
-    waits = len(changed) > 1 and locks.calls_wait(work[changed[0]][0], options)
+    waits = len(changed) > 1 and file_locks.calls_wait(work[changed[0]][0], options)
     are_stored = call_each(lambda i: _put(*work[i], sync), changed, waits=waits)
     return [i for i, is_stored in zip(changed, are_stored, strict=True) if not is_stored]
 
@@ -264,10 +264,10 @@ def _put_all(work: Sequence[tuple[str, Any, OpenFile | None]], options: Options)
 def _put(path: str, data: Any, file: OpenFile | None, sync: bool) -> bool:
     """Store or delete a file; return False if it is new here, but another process has created it."""
     if data is None:
-        if file is not locks.NO_FILE:
+        if file is not file_locks.NO_FILE:
             native.load().remove_file(path, sync=sync)
         return True
-    return put_file(path, [data], sync=sync, may_replace=file is not locks.NO_FILE)
+    return put_file(path, [data], sync=sync, may_replace=file is not file_locks.NO_FILE)
 
 
 # True if the files of a LocalStore are reached without round trips.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 
 from ..options import Options
-from . import locks
+from . import file_locks, locks
 from .runner import ON_LOOP, Runner
 from .store import Contest, Maker, Replacement, Store
 
@@ -41,7 +41,7 @@ async def replace(
                 if name in names and locks.table().holds(
                     name
                 ):  # what one of the two writes changes would be lost
-                    raise locks.interrupted(name)
+                    raise file_locks.interrupted(name)
             await runner.under_locks(names, exchange.exchange)
     finally:
         store.forget(keys)

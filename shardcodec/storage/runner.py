@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..compat import on_zarrs_loop
 from ..options import Options
-from . import budget, locks
+from . import budget, file_locks, locks
 from .event_loop import in_thread
 from .file_systems import OpenFile
 
@@ -55,7 +55,7 @@ class Runner(Protocol):
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
-        """Hold locks of files between processes; see `locks.hold`."""
+        """Hold locks of files between processes; see `file_locks.hold`."""
 
 
 class _OnLoop:
@@ -82,7 +82,7 @@ class _OnLoop:
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
-        return locks.hold_async(paths, options, names, prompt=prompt)
+        return file_locks.hold_async(paths, options, names, prompt=prompt)
 
 
 class _Blocking:
@@ -110,7 +110,7 @@ class _Blocking:
     def hold_files(
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
-        return _AsyncForm(locks.hold(paths, options, names, prompt=prompt))
+        return _AsyncForm(file_locks.hold(paths, options, names, prompt=prompt))
 
 
 class _AsyncForm(AbstractAsyncContextManager[T]):

@@ -37,7 +37,7 @@ import numpy as np
 from ..compat import IN_MEMORY, buffer_from, on_zarrs_loop
 from ..errors import LockError
 from ..options import Options
-from . import locks, object_names
+from . import file_locks, object_names
 from .budget import Limits, limits_of_zarr
 from .file_systems import OpenFile
 from .object_names import LeftFolder
@@ -149,7 +149,7 @@ class Replacement(NamedTuple):
 class StoredObject(NamedTuple):
     """The stored object that a write replaces.
 
-    position: that among the objects of the write. file: for a file, its entry in `locks.FileLocks.held`; the engine reads and
+    position: that among the objects of the write. file: for a file, its entry in `file_locks.FileLocks.held`; the engine reads and
     replaces the file itself. data: its bytes, if it is not a file; None if it does not exist or the new object does not depend
     on it. state: None if the bytes or the file identify the state. keeps_empty: the store cannot delete the object safely: an
     object without inner chunks must be stored in its place.
@@ -228,7 +228,7 @@ class Contest:
         self._options = options
         self._begun = time.monotonic()  # this attempt
         self._deadline = self._begun + options.lock_timeout
-        self.patience: Patience = locks.patience_of(options)
+        self.patience: Patience = file_locks.patience_of(options)
         self.n_lost: int = 0  # attempts in which another writer was faster
 
     def postpone(self, seconds: float) -> None:
@@ -238,7 +238,7 @@ class Contest:
 
     def check_file(self, path: str) -> None:
         """Raise `LockError` when other processes have created and removed a file for too long."""
-        locks.check_deadline(self._deadline, path, self._options)
+        file_locks.check_deadline(self._deadline, path, self._options)
 
     def lose(self, key: str) -> float:
         """Note that another writer was faster to change an object; return the seconds to wait, or raise LockError after the deadline."""

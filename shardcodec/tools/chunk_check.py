@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from .. import native
-from ..access.inner_chunks import compiled, coordinates, decode_chunks
+from ..access.compiled_chains import compiled
+from ..access.inner_chunks import coordinates, decode_chunks
 from ..access.opened_shard import OpenedShard, read_runs
 from ..errors import ChecksumError, ShardError
 from ..format.byte_document import ByteDocument

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..access.inner_chunks import compiled, coordinates, encode_chunks
+from ..access.compiled_chains import compiled
+from ..access.inner_chunks import coordinates, encode_chunks
 from ..access.opened_shard import OpenedShard
 from ..access.shard_object import open_object
 from ..errors import ShardError, ShardFileError, ShardFormatError, as_os_error

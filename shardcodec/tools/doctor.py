@@ -11,9 +11,7 @@ from typing import Any
 from ..access.box_reader import Folder, folder_at
 from ..arguments import checked
 from ..errors import LockScopeError, ShardError, as_os_error
-from ..storage.file_systems import (
-    CLUSTER,
-)
+from ..storage.file_systems import CLUSTER
 from ..storage.kinds import at_url, is_url
 from ..storage.store import Store
 from .doctor_report import Check, DoctorReport, Status

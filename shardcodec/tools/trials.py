@@ -17,7 +17,7 @@ import numpy as np
 
 from ..access.array_reader import ArrayReader
 from ..access.box_reader import ArrayObjects, folder_at
-from ..access.inner_chunks import compiled
+from ..access.compiled_chains import compiled
 from ..errors import UnsupportedError
 from ..format.codecs import Transpose
 from ..format.metadata import key_encoding

@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..access.opened_shard import Entries, NativeShard, OpenedShard, read_opened
-from ..access.placement import ABSENT
-from ..access.read import with_key
-from ..access.remote_index import (
-    IndexLoader,
+from ..access.consistent_read import (
     WriterWatch,
     checked_data,
-    checked_entries,
     confirm,
     consistent_read,
     minimum_nbytes,
     with_proof,
 )
+from ..access.opened_shard import Entries, NativeShard, OpenedShard, read_opened
+from ..access.placement import ABSENT
+from ..access.read import with_key
+from ..access.remote_index import IndexLoader, checked_entries
 from ..compat import Store
 from ..errors import ShardError
 from ..options import Options

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..access.buffer import active_buffer
 from ..access.buffer.buffered import resolve
+from ..access.compiled_chains import byte_map
 from ..access.index_scan import scan_files
-from ..access.inner_chunks import byte_map
 from ..access.opened_shard import NativeShard, NestedShard, OpenedShard
 from ..access.placement import ABSENT
 from ..compat import Store, buffer_from, default_buffer_prototype
@@ -26,10 +26,17 @@ from ..storage.replace import replace
 from ..storage.runner import ON_LOOP
 from ..storage.store import Store as AnyStore
 from ..storage.store import check_store_writable
+from .buffered_edits import BufferedEdits, applier
+from .edits import Edit, erase, put
 from .keys import ArrayKeys, as_request, cut, request_to_send
 from .read import ChunkRequest, at_a_time, look_native, read, read_native, read_sizes, sizes_native, with_keys
 from .store_requests import StoreRequests
-from .write import Batch, BufferedEdits, Edit, Place, Writer, applier, erase, put, within
+from .write import (
+    Batch,
+    Place,
+    Writer,
+    within,
+)
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -22,10 +22,11 @@ from ..options import OptionChoices, check
 from ..storage.event_loop import all_of
 from ..storage.kinds import introduce
 from ..storage.store import Store as AnyStore
+from .edits import put, put_if_absent
 from .keys import ArrayKeys, KeyLayout, as_path
+from .range_edits import as_bytes, overwrite_ranges, put_ranges
 from .reader import TransformerReader
 from .shard_map import Shards, as_folder
-from .write import as_bytes, overwrite_ranges, put, put_if_absent, put_ranges
 
 __all__ = ["INDEX_2022", "ShardingStorageTransformer"]
 

@@ -11,9 +11,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
-from ..access.remote_index import (
-    LimitedRemote,
-)
+from ..access.limited_remote import LimitedRemote
 from ..compat import RangeByteRequest, Store, SuffixByteRequest
 from ..storage import budget
 from ..storage.event_loop import all_of

@@ -15,8 +15,10 @@ import numpy as np
 from zarr.codecs import ShardingCodec as ZarrShardingCodec
 from zarr.registry import register_codec
 
-from ..access.array_io import Request, read_request, write_request, write_request_blocking
-from ..access.inner_chunks import compiled, memory_order
+from ..access.array_read import read_request
+from ..access.array_request import Request
+from ..access.array_write import write_request, write_request_blocking
+from ..access.compiled_chains import compiled, memory_order
 from ..access.read import ObjectSelection, read
 from ..access.regions import Box, whole
 from ..access.selection import parse_selection

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..access.array_io import Request
+from ..access.array_request import Request
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import active_buffer, store_elements_blocking
-from ..access.inner_chunks import memory_order
+from ..access.compiled_chains import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import Box, has_buffer_format
 from ..access.selection import parse_selection

@@ -1,4 +1,4 @@
-# pipeline.py - the codec pipeline that zarr calls, with its fast paths
+# pipeline.py - the codec pipeline that zarr calls
 # SPDX-License-Identifier: MIT
 """`ShardCodecPipeline`: the entry for every array, of Zarr format 2 or 3, sharded or not.
 
@@ -9,11 +9,8 @@ results; under the option ``strict`` it is an error.
 
 from __future__ import annotations
 
-import errno
-import math
 import operator
-import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace as replaced
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -22,14 +19,14 @@ from zarr.abc.codec import Codec, CodecPipeline
 from zarr.registry import register_pipeline
 
 from .. import native
-from ..access.array_io import Request, read_request, write_request
+from ..access.array_read import read_request
+from ..access.array_request import Request
+from ..access.array_write import write_request
 from ..access.buffer import active_buffer
-from ..access.read import is_damage, is_staged, slice_reader
+from ..access.read import is_damage, is_staged
 from ..compat import (
     ArrayMetadata,
     StorePath,
-    WrapperStore,
-    as_numpy,
     codecs_of,
     get_result,
     own_pipeline,
@@ -40,14 +37,9 @@ from ..errors import ShardError, UnsupportedError, name_shard
 from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
-from ..storage import absent, forks, locks, turns
-from ..storage.file_systems import refuse_store
-from ..storage.kinds import introduce, is_zarr_store, originals, store_of
-from ..storage.locks import NO_FILE
-from ..storage.replace import replace
+from ..storage import forks, turns
+from ..storage.kinds import introduce, originals, store_of
 from ..storage.retry import Patience
-from ..storage.runner import ON_LOOP, Runner
-from ..storage.store import UNCHANGED, Outcome, Store, StoredObject
 from .array_codecs import Kind, kind_of
 from .request import Refusal, prepare
 
@@ -55,70 +47,10 @@ if TYPE_CHECKING:
     from ..access.buffer.buffered import LayoutGuard
     from .buffered_write import SmallWriter
     from .direct_access import MemoisedAccess
+from .own_writes import write_own
+from .small_reader import SmallReader
 
-
-__all__ = [
-    "ShardCodecPipeline",
-    "SmallReader",
-]
-
-
-# ---------------------------------------------------------------- the fast path for small reads of one local file
-#
-# `SmallReader`: one native call for a small read through zarr.
-
-# Number of memoised readers of one array, by chunk shape. A rectilinear grid may have any number of shapes.
-MAX_READERS = 64
-
-
-class SmallReader:
-    """Fast path for a small read from a single local file: one native call.
-
-    `read` returns None for selections that are not slices, for large reads and for damaged shards. The caller then uses
-    `access.array_io.read_request`, which names the inner chunk in an error, and reads again if a writer has changed the file.
-    `base` is the zarr store of the array, `store` ours, whose objects are files.
-    """
-
-    def __init__(self, kind: Kind, base: Any, store: Store) -> None:
-        self._kind = kind
-        self._base = base
-        self._store = store
-        self._known: tuple[Options | None, dict[Any, Any]] = None, {}
-
-    def read(self, item: Any, buffer: Any, options: Options) -> bool | None:
-        """Read the only item of a batch: True if the object exists, False if not; None if nothing was read.
-
-        ``options.threads`` is ignored. OSError: the file could not be read, or a writer has changed it.
-        """
-        target, spec, chunk_selection, array_selection, _ = item
-        array = as_numpy(buffer)
-        if array is None or type(target) is not StorePath or target.store is not self._base:
-            return None
-        known, readers = self._known
-        if known is not options:
-            self._known = options, (readers := {})
-        key = spec.shape, array.dtype
-        reader = readers.get(key, self)
-        if reader is self:
-            if len(readers) == MAX_READERS:
-                readers.clear()
-            reader = readers[key] = self._reader(*key, options)
-        if reader is None:
-            return None
-        path = self._store.path(target.path)
-        try:
-            exists: bool | None = reader.read(path, chunk_selection, array_selection, array)
-        except ShardError:
-            return None
-        return exists if exists or self._store.is_prompt or not absent.may_lack(path) else None
-
-    def _reader(self, shape: tuple[int, ...], dtype: Any, options: Options) -> Any:
-        """Return the native reader of chunks of this shape; None if they are not read here."""
-        chain = self._kind.chain_for(shape, dtype)
-        return None if chain is None else slice_reader(chain, dtype, options)
-
-
-# ---------------------------------------------------------------- the codec pipeline that zarr calls
+__all__ = ["ShardCodecPipeline"]
 
 
 class ShardCodecPipeline(CodecPipeline):
@@ -436,7 +368,7 @@ class ShardCodecPipeline(CodecPipeline):
         except Refusal as why:
             self._left_to_zarr(why, options)
             await self._flush(batch)
-            await _write_own(
+            await write_own(
                 forks.own_batch(batch), lambda part: self._own.write(part, value, drop_axes), options
             )
             return
@@ -564,109 +496,5 @@ def _name_shard(error: ShardError, target: Any) -> None:
 
 
 # zarr's registry and configuration identify a class by module and name; users write "shardcodec.ShardCodecPipeline"
-
 ShardCodecPipeline.__module__ = "shardcodec"
 register_pipeline(ShardCodecPipeline)
-
-
-# ---------------------------------------------------------------- writes by zarr's own pipeline, stored by `storage.replace`
-#
-# zarr reads the old object, makes the new one and stores it, without a check whether another writer has stored the object
-# meanwhile. So one of two updates that both find no object would be lost. Here zarr gets a store that captures the new
-# objects. `storage.replace` then stores them by the rules of all our writes, and lets zarr repeat the work if another
-# writer was faster.
-
-_Write = Callable[[Sequence[Any]], Awaitable[None]]
-
-
-class CaptureStore(WrapperStore[Any]):
-    """A store that reads from another store and captures writes and deletions.
-
-    there: from the keys of files that exist, as their locks show, to their paths: LocalStore takes the ENOENT of a stale
-    directory entry for a missing object. kept: from keys to the captured buffers; None for a deletion.
-    """
-
-    def __init__(self, store: Any, there: Mapping[str, str] = NOTHING) -> None:
-        super().__init__(store)
-        self._there = there
-        self.kept: dict[str, Any] = {}
-
-    async def get(self, key: str, *arguments: Any, **named: Any) -> Any:
-        return self._checked(key, await super().get(key, *arguments, **named))
-
-    def get_sync(self, key: str, **named: Any) -> Any:
-        return self._checked(key, super().get_sync(key, **named))  # type: ignore[misc]
-
-    def _checked(self, key: str, answer: Any) -> Any:
-        if answer is None and key in self._there:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self._there[key])
-        return answer
-
-    async def set(self, key: str, value: Any) -> None:
-        self.kept[key] = value
-
-    def set_sync(self, key: str, value: Any) -> None:
-        self.kept[key] = value
-
-    async def delete(self, key: str) -> None:
-        self.kept[key] = None
-
-    def delete_sync(self, key: str) -> None:
-        self.kept[key] = None
-
-
-async def _write_own(batch: Sequence[Any], write: _Write, options: Options) -> None:
-    """Write a batch of `CodecPipeline.write` with zarr's own pipeline; `write` is its coroutine function for a part of the batch.
-
-    LockScopeError: ``locking`` is "cluster", and the store is reached by requests: this work sets no conditions.
-    """
-    targets = [item[0] for item in batch if isinstance(item[0], StorePath)]
-    if len(targets) < len(batch) or not all(is_zarr_store(target.store) for target in targets):
-        async with locks.table().hold_async(await ON_LOOP.call(_lock_names, targets, inline=False)):
-            await write(batch)
-        return
-    by_store: dict[int, list[Any]] = {}
-    for item in batch:
-        by_store.setdefault(id(item[0].store), []).append(item)
-    for own in by_store.values():
-        store = store_of(own[0][0].store).with_prototype(own[0][1].prototype)
-        if options.locking == "cluster" and not store.is_near:
-            raise refuse_store(own[0][0].path, "zarr's own pipeline writes without conditions")
-        await replace(store, [target.path for target, *_ in own], _ZarrsObjects(store, own, write), options)
-
-
-def _lock_names(targets: Sequence[StorePath]) -> list[str]:
-    return [name for target in targets for name in store_of(target.store).lock_names([target.path])]
-
-
-class _ZarrsObjects:
-    """A `Maker` of objects that zarr's own pipeline writes into a `CaptureStore`."""
-
-    keeps_emptied = False
-
-    def __init__(self, store: Store, batch: Sequence[Any], write: _Write) -> None:
-        self._store = store
-        self._batch = batch
-        self._write = write
-
-    def begin(self) -> None:
-        """Do nothing: the batch is known."""
-
-    def needs_old(self, position: int) -> bool:
-        """Return False: zarr reads the stored object itself."""
-        return False
-
-    def nbytes(self, position: int) -> int:
-        return 8 * math.prod(map(int, self._batch[position][1].shape))
-
-    async def make(self, stored: Sequence[StoredObject], runner: Runner) -> Outcome:
-        items = [self._batch[old.position] for old in stored]
-        there = {
-            item[0].path: self._store.source(item[0].path)
-            for item, old in zip(items, stored, strict=True)
-            if old.file is not None and old.file is not NO_FILE
-        }
-        captured = CaptureStore(items[0][0].store, there)
-        await self._write([(StorePath(captured, target.path), *rest) for target, *rest in items])
-        kept = [captured.kept.get(target.path, UNCHANGED) for target, *_ in items]
-        return Outcome([new if new is None or new is UNCHANGED else new.as_numpy_array() for new in kept])

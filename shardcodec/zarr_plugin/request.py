@@ -1,6 +1,6 @@
 # request.py - from a batch of zarr's pipeline to a request of the engine
 # SPDX-License-Identifier: MIT
-"""`prepare`: from a batch of zarr's pipeline to an `access.array_io.Request`, with zarr's selections as those of the engine."""
+"""`prepare`: from a batch of zarr's pipeline to an `access.array_request.Request`, with zarr's selections as those of the engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..access.array_io import Request
-from ..access.inner_chunks import memory_order
+from ..access.array_request import Request
+from ..access.compiled_chains import memory_order
 from ..access.read import ObjectSelection
-from ..access.regions import Box, Lists, Points, Positions, Selection, as_range, is_empty, sorted_list
+from ..access.regions import (
+    Box,
+    Lists,
+    Points,
+    Positions,
+    Selection,
+    as_range,
+    is_empty,
+    sorted_list,
+)
 from ..access.selection import selected
 from ..compat import StorePath, as_numpy
 from ..storage.kinds import is_zarr_store, store_of

@@ -25,7 +25,7 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ChainSpec, ShardSpec, ShardWriter, open_array, open_shard
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.regions import Box
 from shardcodec.access.selection import parse_selection
 from shardcodec.access.write import Elements, WriteItem, write_objects

@@ -20,8 +20,9 @@ import zarr
 from helpers import bits, checked, create, letters, letters_spec, random_array, zarrs_view
 
 import shardcodec
-from shardcodec.access.array_io import Request, write_request
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.array_request import Request
+from shardcodec.access.array_write import write_request
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.read import ObjectSelection
 from shardcodec.access.regions import Box
 from shardcodec.compat import default_spec

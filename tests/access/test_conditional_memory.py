@@ -22,7 +22,7 @@ from zarr.codecs import ZstdCodec
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.placement import Placement
 from shardcodec.access.records import ONTO, OldObject, PlanItem
 from shardcodec.access.regions import Box

@@ -15,7 +15,7 @@ import pytest
 from helpers import LETTERS, letters, letters_spec, text_of
 
 from shardcodec.access import read_remote
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.read import ObjectSelection
 from shardcodec.access.read import read as read_now
 from shardcodec.access.read_remote import DecodeQueue

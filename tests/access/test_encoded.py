@@ -27,10 +27,11 @@ from hypothesis import strategies as st
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
+from shardcodec.access.encoded_chunks import check_size, ordered
 from shardcodec.access.records import ChunkBytes, PlanItem
 from shardcodec.access.shard_change import Change
-from shardcodec.access.write import EncodedItem, check_size, ordered, write_objects
+from shardcodec.access.write import EncodedItem, write_objects
 from shardcodec.options import resolve
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["end", "start"])

@@ -19,7 +19,7 @@ from interrupts import Points, ends
 from zarr.storage import MemoryStore, ObjectStore
 
 import shardcodec
-from shardcodec.access import array_io
+from shardcodec.access import array_write
 from shardcodec.storage import locks
 
 
@@ -38,7 +38,7 @@ def new_handle(kind: str, folder: Path) -> Any:
 
 def interrupt_write(monkeypatch: pytest.MonkeyPatch, handler: Callable[[], object]) -> None:
     """Call a handler once, when a write holds its locks and knows the old object, in the thread of the write."""
-    write_objects, is_over = array_io.write_objects, False
+    write_objects, is_over = array_write.write_objects, False
 
     def interrupted(*arguments: Any, **keywords: Any) -> Any:
         nonlocal is_over
@@ -47,7 +47,7 @@ def interrupt_write(monkeypatch: pytest.MonkeyPatch, handler: Callable[[], objec
             handler()
         return write_objects(*arguments, **keywords)
 
-    monkeypatch.setattr(array_io, "write_objects", interrupted)
+    monkeypatch.setattr(array_write, "write_objects", interrupted)
 
 
 @pytest.mark.parametrize("locking", [None, "thread"])
@@ -165,13 +165,13 @@ def test_handler_at_each_point_of_a_buffered_write(tmp_path: Path, is_first: boo
 
 def test_options_apply_to_open_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle kept the options of its opening, so that a block with fsync stored without it."""
-    handle, used, write_objects = new_handle("files", tmp_path), [], array_io.write_objects
+    handle, used, write_objects = new_handle("files", tmp_path), [], array_write.write_objects
 
     def spy(items: Any, options: Any, *arguments: Any, **keywords: Any) -> Any:
         used.append((options.durability, options.write_strategy))
         return write_objects(items, options, *arguments, **keywords)
 
-    monkeypatch.setattr(array_io, "write_objects", spy)
+    monkeypatch.setattr(array_write, "write_objects", spy)
     handle[0, 0] = 1
     with shardcodec.options(durability="fsync", write_strategy="replace"):
         handle[0, 0] = 2

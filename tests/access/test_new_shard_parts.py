@@ -14,7 +14,7 @@ from helpers import bits, random_array
 from zarr.codecs import TransposeCodec, ZstdCodec
 
 import shardcodec
-from shardcodec.access import array_io as parts
+from shardcodec.access import streamed_shard
 from shardcodec.storage import object_store
 from shardcodec.storage.object_store import ObjectStore
 
@@ -40,9 +40,9 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return await put_parts(self, key, type(new)(count, new.nbytes))
 
     monkeypatch.setattr(ObjectStore, "put_parts", counted)
-    monkeypatch.setattr(parts, "LEAST_NBYTES", 1)
-    monkeypatch.setattr(parts, "PIECE_NBYTES", 500)
-    monkeypatch.setattr(parts, "INDEXES_PER_PIECE", 0)
+    monkeypatch.setattr(streamed_shard, "LEAST_NBYTES", 1)
+    monkeypatch.setattr(streamed_shard, "PIECE_NBYTES", 500)
+    monkeypatch.setattr(streamed_shard, "INDEXES_PER_PIECE", 0)
     monkeypatch.setattr(object_store, "PART_NBYTES", 300)
     return counts
 
@@ -138,14 +138,14 @@ def test_error_of_a_codec_keeps_the_old_shard(pieces: list[int], monkeypatch: py
     streamed[...] = 3
     before = shards_of(store)
     steps = itertools.count()
-    encode = parts._NewShard._encode
+    encode = streamed_shard._NewShard._encode
 
     def failing(self: Any, *arguments: Any) -> Any:
         if next(steps) == 1:
             raise shardcodec.CodecError("no", codec="test")
         return encode(self, *arguments)
 
-    monkeypatch.setattr(parts._NewShard, "_encode", failing)
+    monkeypatch.setattr(streamed_shard._NewShard, "_encode", failing)
     with pytest.raises(shardcodec.CodecError, match="no"):
         streamed[:20, :12] = 4
     assert shards_of(store) == before

@@ -13,7 +13,7 @@ from spec_json import LITTLE, sharding, transpose
 
 import shardcodec
 from shardcodec.access.buffer.overlay import Overlay
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.regions import Box
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [

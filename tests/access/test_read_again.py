@@ -21,8 +21,8 @@ from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ShardSpec, native
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.index_scan import scan_files
-from shardcodec.access.inner_chunks import compiled
 from shardcodec.access.read import ObjectSelection, read
 from shardcodec.access.regions import whole
 from shardcodec.errors import ChecksumError, ShardError, ShardFormatError

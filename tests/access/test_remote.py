@@ -15,7 +15,7 @@ from helpers import LETTERS, WORDS, assemble, letters, letters_spec, text_of
 from spec_json import LITTLE
 
 import shardcodec
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.read import ObjectSelection
 from shardcodec.access.read_remote import fetch, wants_whole
 from shardcodec.access.regions import Box

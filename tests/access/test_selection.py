@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcodec import ChainSpec, native
-from shardcodec.access.inner_chunks import compiled
-from shardcodec.access.regions import Box, object_boxes
+from shardcodec.access.compiled_chains import compiled
+from shardcodec.access.object_boxes import object_boxes
+from shardcodec.access.regions import Box
 from shardcodec.access.selection import parse_selection, selected
 
 Ints = tuple[int, ...]

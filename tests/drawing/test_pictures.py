@@ -26,7 +26,10 @@ from helpers import (
 
 import shardcodec
 from shardcodec.access.shard_layout import KINDS
-from shardcodec.drawing.figures import ChunkMap, _covered, array_figure, byte_scale, layout_figure, map_figure
+from shardcodec.drawing.array_figure import array_figure
+from shardcodec.drawing.figures import byte_scale
+from shardcodec.drawing.layout_figure import _covered, layout_figure
+from shardcodec.drawing.map_figure import ChunkMap, map_figure
 from shardcodec.readable import facts_table
 from shardcodec.tools import inspect
 from shardcodec.tools.array_picture import ArrayPicture

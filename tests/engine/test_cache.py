@@ -29,7 +29,7 @@ from workers import in_threads
 
 import shardcodec
 from shardcodec import IndexCache, native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.regions import whole
 from shardcodec.errors import ShardFormatError
 from shardcodec.storage import indexes

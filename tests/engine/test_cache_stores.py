@@ -13,7 +13,7 @@ from helpers import create, letters_spec, ours, shard_path
 
 import shardcodec
 from shardcodec import IndexCache
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.storage import indexes
 
 # ---- objects of other stores

@@ -19,7 +19,7 @@ from workers import in_threads
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.indexes import IndexCache
 
@@ -362,7 +362,7 @@ LARGE = """
 import json, os
 import numpy as np
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.indexes import IndexCache
 

@@ -18,7 +18,7 @@ from zarr.codecs import Crc32cCodec
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.format.spec import ChainSpec
 from shardcodec.storage.indexes import IndexCache
 

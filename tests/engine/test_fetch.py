@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcodec import ChecksumError, ShardFormatError, _native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.records import PlanItem
 from shardcodec.access.regions import Box
 

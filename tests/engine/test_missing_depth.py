@@ -103,7 +103,7 @@ def test_objects_in_memory_are_never_deep(source: str) -> None:
         f"""
         import numpy as np, shardcodec
         from shardcodec import native
-        from shardcodec.access.inner_chunks import compiled
+        from shardcodec.access.compiled_chains import compiled
         shard = shardcodec.ShardSpec((4, 4), (2, 2), "u1", 0, [{{"name": "bytes"}}])
         chain, engine = compiled(shard.chain), native.load()
         blob = bytes(shardcodec.encode(np.ones((4, 4), "u1"), shard))

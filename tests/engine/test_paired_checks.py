@@ -25,7 +25,7 @@ PROGRAM = """
 import sys
 import numpy as np
 from shardcodec import ShardSpec, native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.placement import Placement
 from shardcodec.access.records import ChunkBytes, OldObject, PlanItem
 

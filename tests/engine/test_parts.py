@@ -14,7 +14,7 @@ from spec_json import BIG, LITTLE, blosc, named, sharding, transpose, zstd
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.regions import (
     Box,
     Lists,

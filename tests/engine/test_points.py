@@ -11,7 +11,7 @@ import pytest
 from spec_json import sharding
 
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.regions import Lists, Points
 from shardcodec.format.spec import ChainSpec
 

@@ -15,7 +15,7 @@ from spec_json import LITTLE, sharding, transpose, zstd
 
 import shardcodec
 from shardcodec import native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.read import decoded_nbytes, read_nbytes
 from shardcodec.access.regions import Box
 from shardcodec.format.spec import ChainSpec

@@ -13,7 +13,7 @@ import pytest
 from helpers import letters_spec
 
 from shardcodec import ShardFormatError, _native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.checksum import crc32c
 
 MOST = 1 << 20

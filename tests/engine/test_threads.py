@@ -16,7 +16,7 @@ import pytest
 from helpers import WORDS, letters, letters_spec
 
 from shardcodec import _native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.storage.locks import LockTable
 
 N_THREADS = 16

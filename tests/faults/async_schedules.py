@@ -46,7 +46,7 @@ from faults.virtual_objects import virtual_obstore  # noqa: E402
 from zarr.core.buffer import default_buffer_prototype  # noqa: E402
 
 import shardcodec  # noqa: E402
-from shardcodec.access import array_io  # noqa: E402
+from shardcodec.access import array_write, streamed_shard  # noqa: E402
 from shardcodec.storage import budget, conditions, object_store  # noqa: E402
 
 COLLECT = 200  # schedules between two collections of garbage
@@ -60,10 +60,9 @@ def small_parts(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.multiple(conditions, _checked=set(), _told=set()))
         if world.streams:
             stack.enter_context(
-                mock.patch.multiple(
-                    array_io, LEAST_NBYTES=0, PIECE_NBYTES=32, INDEXES_PER_PIECE=0, STREAMED_NBYTES=64
-                )
+                mock.patch.multiple(streamed_shard, LEAST_NBYTES=0, PIECE_NBYTES=32, INDEXES_PER_PIECE=0)
             )
+            stack.enter_context(mock.patch.object(array_write, "STREAMED_NBYTES", 64))
             stack.enter_context(mock.patch.multiple(object_store, PART_NBYTES=40, IN_FLIGHT_NBYTES=80))
         yield
 

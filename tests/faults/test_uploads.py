@@ -23,7 +23,7 @@ from servers.s3 import SIGNED, S3Bucket, S3Server, missing_for_s3, s3_bucket, s3
 from spec_json import LITTLE
 
 import shardcodec
-from shardcodec.access import array_io
+from shardcodec.access import streamed_shard
 from shardcodec.storage.kinds import store_of
 from shardcodec.storage.store import StreamedObject
 
@@ -45,7 +45,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Bucket]:
-    monkeypatch.setattr(array_io, "LEAST_NBYTES", 16 << 20)
+    monkeypatch.setattr(streamed_shard, "LEAST_NBYTES", 16 << 20)
     with s3_bucket(server) as bucket:
         yield bucket
 

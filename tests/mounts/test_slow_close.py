@@ -18,7 +18,7 @@ from helpers import letters, letters_spec
 from mounts.fuse import Mount, mount
 
 from shardcodec import _native
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,7 @@ from lock_holders import holder, take
 
 from shardcodec import _native
 from shardcodec.options import resolve
-from shardcodec.storage import concurrent_calls, file_systems, files, object_names
-from shardcodec.storage import locks as file_locks
+from shardcodec.storage import concurrent_calls, file_locks, file_systems, files, object_names
 from shardcodec.storage.store import UNCHANGED
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")

@@ -24,7 +24,7 @@ from helpers import create, files_below, ours, shard_path, zarrs_view
 import shardcodec
 from shardcodec import _native
 from shardcodec.options import resolve
-from shardcodec.storage import file_systems, locks
+from shardcodec.storage import file_locks, file_systems, mount_scopes
 from shardcodec.storage.staging import lock_folder
 
 LOCK = ".shardcodec/lock"
@@ -516,7 +516,7 @@ def test_lock_file_that_may_not_be_opened_is_an_error_for_marked_shards(
     monkeypatch.setattr(_native, "FileLock", Denied)
     with (
         pytest.raises(shardcodec.LockError) as raised,
-        locks.hold([shard], resolve()),
+        file_locks.hold([shard], resolve()),
     ):
         pass
     assert raised.value.shard == shard
@@ -531,7 +531,7 @@ def test_update_without_the_lock_file_is_an_error_or_a_warning(
     """
     create(tmp_path / "a")
     (tmp_path / "a/.shardcodec").write_text("no folder")
-    monkeypatch.setattr(file_systems, "_told", set())
+    monkeypatch.setattr(mount_scopes, "_told", set())
     array = ours(tmp_path / "a")
     array[...] = 1
     with pytest.warns(shardcodec.LockScopeWarning, match="may not use the lock file"):

@@ -99,7 +99,7 @@ sys.path.insert(0, sys.argv[2])
 from helpers import letters_spec, text_of
 from shardcodec import IndexCache
 from shardcodec.access.regions import whole
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.native import load
 
 out = np.zeros((4, 4), np.uint8)
@@ -117,7 +117,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from helpers import letters_spec
 from shardcodec.access.index_scan import scan_files
-from shardcodec.access.inner_chunks import compiled
+from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.regions import whole
 from shardcodec.native import load
 from shardcodec.option_sources import current_options

@@ -25,10 +25,10 @@ from helpers import OtherMemoryStore, checked, create, on_pipeline, ours, quiet
 from spec_json import CRC, LITTLE
 
 import shardcodec
-from shardcodec.access import array_io
+from shardcodec.access import array_read, array_write
 from shardcodec.compat import array_spec, default_buffer_prototype, pipeline_of
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import file_systems, files, locks, object_names, turns
+from shardcodec.storage import file_locks, file_systems, files, object_names, turns
 from shardcodec.storage.kinds import store_of
 from shardcodec.transformer import ShardingStorageTransformer
 from shardcodec.zarr_plugin import codec
@@ -245,15 +245,15 @@ def slow_files(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(file_systems, "is_prompt", lambda _: False)
     for where, name in (
-        (array_io, "read"),
-        (array_io, "write_objects"),
+        (array_read, "read"),
+        (array_write, "write_objects"),
         (codec, "read"),
         (codec, "write_objects"),
         (files, "_put"),
         (object_names, "real_paths"),
         (files, "staging_folder"),
-        (locks.FileLocks, "advance"),
-        (locks.FileLocks, "release"),
+        (file_locks.FileLocks, "advance"),
+        (file_locks.FileLocks, "release"),
         (os, "fstat"),
     ):
         guard(where, name)
@@ -350,13 +350,13 @@ def test_many_small_objects_are_read_in_a_thread(tmp_path: Path, monkeypatch: py
     array = create(tmp_path, shape=(80, 12), shards=(4, 12), chunks=(4, 3))
     array[...] = 1
     loops: list[Any] = []
-    read = array_io.read
+    read = array_read.read
 
     def noted(*arguments: Any) -> Any:
         loops.append(asyncio._get_running_loop())
         return read(*arguments)
 
-    monkeypatch.setattr(array_io, "read", noted)
+    monkeypatch.setattr(array_read, "read", noted)
     assert asyncio.run(array.async_array.getitem(slice(0, 80))).sum() == array.size
     assert loops == [None]
 

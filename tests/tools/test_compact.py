@@ -20,7 +20,7 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.cli.app import run
 from shardcodec.options import resolve
-from shardcodec.storage import locks
+from shardcodec.storage import file_locks
 from shardcodec.tools import compact, inspect, verify
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
@@ -221,7 +221,7 @@ def test_signal_handler_that_compacts_a_shard_gets_its_error_at_once(tmp_path: P
     loose(tmp_path / "a.zarr")
     path = str(shard_path_of(tmp_path / "a.zarr"))
     begin = time.monotonic()
-    with locks.hold([path], resolve()):
+    with file_locks.hold([path], resolve()):
         report = compact(tmp_path / "a.zarr", threads=threads, order="colexicographic")
     assert time.monotonic() - begin < resolve().lock_timeout / 2
     assert report.n_failed == 1 and "from a signal handler" in report.shards[0].detail

@@ -18,8 +18,14 @@ from servers.http_objects import serving
 
 import shardcodec
 from shardcodec.mounts import Mount
-from shardcodec.storage import file_systems
-from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN, FileTime, MountScope
+from shardcodec.storage import mount_scopes
+from shardcodec.storage.file_systems import (
+    CLUSTER,
+    NODE,
+    NONE,
+    UNKNOWN,
+)
+from shardcodec.storage.mount_scopes import FileTime, MountScope
 from shardcodec.tools import doctor
 from shardcodec.tools import folder_facts as facts
 from shardcodec.tools.doctor_report import Check, DoctorReport, Status
@@ -89,7 +95,7 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(folder: str) -> MountScope:
         raise AssertionError("a file was made")
 
-    monkeypatch.setattr("shardcodec.storage.file_systems._probe", refuse)
+    monkeypatch.setattr("shardcodec.storage.mount_scopes._probe", refuse)
     found = by_name(doctor(tmp_path, probe=False))
     assert found["clock"].status is Status.NOTE and "no file was made" in found["clock"].text
     assert found["locks"].details["scope"] in (NODE, UNKNOWN)
@@ -116,7 +122,7 @@ def test_locks(known: MountScope, status: Status, text: str) -> None:
 def test_files_that_have_only_a_name_of_nfs_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_systems, "scope_at", lambda folder, probe: MountScope(NFS, CLUSTER, ""))
+    monkeypatch.setattr(mount_scopes, "scope_at", lambda folder, probe: MountScope(NFS, CLUSTER, ""))
     shards = tmp_path / "a/c/0"
     shards.mkdir(parents=True)
     (shards / "0").touch()
@@ -270,14 +276,14 @@ def test_versions() -> None:
 
 
 def test_probe_that_fails_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = file_systems.scope_at(str(tmp_path), probe=False)
+    known = mount_scopes.scope_at(str(tmp_path), probe=False)
 
     def scope_at(folder: str, *, probe: bool) -> MountScope:
         if probe:
             raise FileNotFoundError(2, "No such file or directory", f"{folder}/lock")
         return known
 
-    monkeypatch.setattr(file_systems, "scope_at", scope_at)
+    monkeypatch.setattr(mount_scopes, "scope_at", scope_at)
     checks = by_name(doctor(tmp_path))
     assert checks["probe"].status is Status.PROBLEM and "/lock" in checks["probe"].text
     assert {"locks", "clock", "versions"} <= set(checks)

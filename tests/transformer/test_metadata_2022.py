@@ -17,7 +17,8 @@ from spec_json import array_2022, hierarchy_2022
 
 from shardcodec.errors import ShardError, SpecError, UnsupportedError
 from shardcodec.transformer import open_2022
-from shardcodec.transformer.legacy_2022.metadata import parse_array, parse_hierarchy, to_v3
+from shardcodec.transformer.legacy_2022.parse import parse_array, parse_hierarchy
+from shardcodec.transformer.legacy_2022.to_v3 import to_v3
 
 ARRAY = array_2022()
 HIERARCHY = hierarchy_2022()

@@ -36,7 +36,7 @@ import shardcodec
 from shardcodec.storage import object_store
 from shardcodec.storage.locks import LockTable
 from shardcodec.storage.replace import _replaced
-from shardcodec.transformer.legacy_2022.open import LegacyStore
+from shardcodec.transformer.legacy_2022.legacy_store import LegacyStore
 
 BATCHED = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"

@@ -15,14 +15,14 @@ from helpers import create, ours
 from zarr.core.sync import sync
 
 from shardcodec import compat
-from shardcodec.access import array_io
+from shardcodec.access import array_read
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record for each engine call whether it runs on the event loop ("loop") or in another thread ("other")."""
     found: list[str] = []
-    read = array_io.read
+    read = array_read.read
 
     def noted(*arguments: Any) -> list[int]:
         try:
@@ -32,7 +32,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append("other")
         return read(*arguments)
 
-    monkeypatch.setattr(array_io, "read", noted)
+    monkeypatch.setattr(array_read, "read", noted)
     monkeypatch.setattr(compat, "_crowded_until", 0.0)
     return found
 
@@ -76,7 +76,7 @@ def test_users_event_loop_is_left_free(array: Any, threads: list[str]) -> None:
 def test_long_read_runs_in_another_thread(
     array: Any, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(array_io, "MAX_ALONE_NBYTES", array.nbytes - 1)
+    monkeypatch.setattr(array_read, "MAX_ALONE_NBYTES", array.nbytes - 1)
     assert array[:].shape == array.shape
     assert threads == ["other"]
 

@@ -19,7 +19,7 @@ import shardcodec
 from shardcodec import _native, group_writes
 from shardcodec.access.buffer.process_buffer import ProcessBuffer
 from shardcodec.storage import files
-from shardcodec.storage.locks import FileLocks
+from shardcodec.storage.file_locks import FileLocks
 from shardcodec.zarr_plugin.request import Refusal
 
 

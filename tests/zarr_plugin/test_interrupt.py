@@ -128,7 +128,7 @@ def assert_stopped(latency: float, told: dict[str, Any]) -> None:
 def test_interrupt_stops_a_native_read(tmp_path: Path, threads: int) -> None:
     code = f"""
     from shardcodec.access.regions import whole
-    from shardcodec.access.inner_chunks import compiled
+    from shardcodec.access.compiled_chains import compiled
     from shardcodec.native import load
 
     spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{{"name": "bytes"}}, {{"name": "gzip", "configuration": {{"level": 1}}}}])
@@ -206,7 +206,7 @@ def test_interrupt_stops_a_write_of_one_shard_in_pieces(tmp_path: Path) -> None:
 def test_cancelled_task_stops_its_plan(tmp_path: Path) -> None:
     """The loop continues at once, and the plan's thread has ended when CancelledError is raised."""
     spec = shardcodec.ShardSpec((512, 512), (64, 64), "u1", 0, [{"name": "bytes"}, {"name": "gzip"}])
-    from shardcodec.access.inner_chunks import compiled
+    from shardcodec.access.compiled_chains import compiled
     from shardcodec.access.regions import whole
     from shardcodec.native import current
 

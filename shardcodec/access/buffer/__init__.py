@@ -18,7 +18,7 @@ from ...storage.runner import BLOCKING, Runner, run_blocking
 from ...storage.store import Store
 
 if TYPE_CHECKING:
-    from ..array_io import Request
+    from ..array_request import Request
     from ..shard_object import ShardObject
     from .buffered import LayoutGuard
     from .process_buffer import ProcessBuffer
@@ -53,7 +53,7 @@ async def store_elements(
     request: Request, options: Options, guard: Callable[[], LayoutGuard], runner: Runner
 ) -> None:
     """Store the elements of a request, or buffer them in a block of `group_writes`; `guard` returns the layout of their array."""
-    from ..array_io import write_request  # here, because most users of this module only read
+    from ..array_write import write_request
 
     buffer = active_buffer()
     if buffer is None:

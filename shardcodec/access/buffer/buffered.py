@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import ShardError
 from ...options import Options
 from ...storage.event_loop import all_of
-from ...storage.locks import NO_FILE
+from ...storage.file_locks import NO_FILE
 from ...storage.replace import replace
 from ...storage.runner import ON_LOOP, Runner
 from ...storage.store import Outcome, Store, StoredObject

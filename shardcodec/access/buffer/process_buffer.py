@@ -31,13 +31,15 @@ import numpy as np
 from ... import native
 from ...errors import GroupWriteError
 from ...options import Options
-from ...storage import locks
+from ...storage import file_locks, locks
 from ...storage.event_loop import all_of, in_thread
 from ...storage.kinds import store_of
 from ...storage.object_names import holders_of, lies_below, lies_in
 from ...storage.runner import BLOCKING, ON_LOOP, Runner, run_blocking
 from ...storage.store import Store
-from ..array_io import Request, read_request, write_request
+from ..array_read import read_request
+from ..array_request import Request
+from ..array_write import write_request
 from ..read import INLINE_NBYTES, ObjectSelection, decoded_nbytes
 from ..regions import Box
 from ..shard_object import ShardObject
@@ -285,7 +287,7 @@ class ProcessBuffer:
         LockError: the caller holds the lock, so it is a signal handler that has interrupted a write.
         """
         if locks.table().holds(name.name):
-            raise locks.interrupted(name.name)
+            raise file_locks.interrupted(name.name)
         has_changed: bool | None = False
         while self._takes(name):
             work = functools.partial(self._change, name.name, kind, change)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ... import native
 from ...access.box_reader import ArrayObjects, Folder
-from ...access.inner_chunks import compiled
+from ...access.compiled_chains import compiled
 from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter
 from ...format.byte_document import ByteDocument, byte_document

@@ -12,7 +12,7 @@ import contextlib
 import os
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...format.codecs import Blosc, Bytes
 from ...format.dtypes import swap_fields
@@ -20,6 +20,7 @@ from ...format.metadata import key_encoding
 from ...format.spec import ShardSpec
 from ..jobs.job_files import ledger_folder
 from ..new_hierarchy import NewHierarchy
+from .execute import Execution
 from .grouping import Geometry, encode_grouping
 from .layout import NewLayout
 from .plan import ConvertPlan, PlannedArray
@@ -27,10 +28,6 @@ from .source import SourceArray, SourceTree
 from .units import (
     Totals,
 )
-
-if TYPE_CHECKING:
-    pass
-from .execute import Execution
 from .zarr_source import zarr_source
 
 __all__ = ["Intermediate"]

@@ -20,7 +20,8 @@ import numpy as np
 from ... import native
 from ...access.array_reader import ArrayReader
 from ...access.box_reader import Folder
-from ...access.inner_chunks import compiled, position_array
+from ...access.compiled_chains import compiled
+from ...access.inner_chunks import position_array
 from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
 from ...access.shard_object import StoreObject

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import native
-from ...access.inner_chunks import byte_map
+from ...access.compiled_chains import byte_map
 from ...access.placement import ABSENT
 from ...errors import ShardError
 from ...format.spec import ShardSpec
