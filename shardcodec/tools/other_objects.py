@@ -325,9 +325,13 @@ class OtherObjects:
         steps = name.split("/")
         for n, step in enumerate(steps[:-1]):
             place = "/".join(steps[: n + 1])
+            key = self.root.prefix + place
             is_document = step in DOCUMENTS and step in self.documents.get("/".join(steps[:n]), ())
             if is_document or (
-                array is not None and self.new_keys is None and array.is_chunk(self.root.prefix + place)
+                array is not None
+                and self.new_keys is None
+                and key.startswith(array.folder.prefix)
+                and array.is_chunk(key)
             ):
                 return place
         return None

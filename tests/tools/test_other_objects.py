@@ -422,3 +422,16 @@ def test_file_beside_the_chunks_of_an_array_that_is_left_out_is_named(tmp_path: 
     report = convert(tmp_path / "old", tmp_path / "new")
     assert [one.name for one in report.left_arrays] == ["a"]
     assert [one.name for one in report.others.left] == ["a/notes.txt"]
+
+
+def test_folder_of_an_array_with_the_name_of_a_chunk_is_kept(tmp_path: Path) -> None:
+    """A file in the folder of the array "0" was taken for one in the place of its chunk 0, and left out."""
+    with quiet():
+        group = zarr.create_group(tmp_path / "old", zarr_format=2)
+        for name in ("0", "1/0"):
+            group.create_array(name, shape=(4,), chunks=(2,), dtype="int32")[...] = 1
+            (tmp_path / "old" / name / "notes").mkdir()
+            (tmp_path / "old" / name / "notes/text.txt").write_text("text")
+    report = repair(tmp_path / "old", to=tmp_path / "new")
+    assert report.others.n_objects == 2 and not report.others.left
+    assert (tmp_path / "new/1/0/notes/text.txt").read_text() == "text"
