@@ -439,7 +439,11 @@ def _affinity() -> int | None:
     """Return the number of processors that the affinity of this process permits; None where the system has none."""
     try:
         return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):  # a sandbox may refuse the call
+    except (
+        AttributeError,
+        OSError,
+        OverflowError,
+    ):  # a sandbox may refuse the call, Python then tries larger sets
         return None
 
 

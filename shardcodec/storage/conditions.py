@@ -17,6 +17,7 @@ import weakref
 from typing import Any
 
 __all__ = [
+    "advise",
     "check",
     "has_suffixes",
     "is_known",
@@ -46,6 +47,8 @@ REFUSES = (
     "conditional_put='disabled' of the store says so from the start"
 )
 NOT_IMPLEMENTED = re.compile(r"status code: 501|<Code>NotImplemented</Code>")
+# HTTP statuses that may be about the condition, and may be about the request.
+PERHAPS_REFUSED = re.compile(r"status code: (?:400|403|405)")
 # HTTP statuses by which a server says that it does not take a range from the end.
 REFUSED_SUFFIX = re.compile(r"status code: (?:400|405|416|501)|HTTP error: 416|Range Not Satisfiable")
 
@@ -78,7 +81,11 @@ async def check(store: Any, key: str) -> None:
     async with _probing.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         if place in _checked:
             return
-        reason = await _reason_against(store, key)
+        try:
+            reason = await _reason_against(store, key)
+        except Exception as error:
+            advise(error)
+            raise
         _checked.add(place)
     if reason is not None:
         warn(store, reason)
@@ -109,6 +116,15 @@ def note_refusal(store: Any) -> None:
 def says_not_implemented(error: Exception) -> bool:
     """Return True if a service has answered 501: it does not have what the request asks for, and never will."""
     return NOT_IMPLEMENTED.search(str(error)) is not None
+
+
+def advise(error: Exception) -> None:
+    """Add to an error of a write with a condition what to do if the service refuses only the condition."""
+    if PERHAPS_REFUSED.search(str(error)):
+        error.add_note(
+            "this write has a condition (If-Match); if the service takes writes without one, open the store with "
+            "conditional_put='disabled': then updates of other processes may be lost"
+        )
 
 
 def says_not_allowed(error: Exception) -> bool:

@@ -244,6 +244,13 @@ class ObjectStore(ZarrStore):
         If the store has no conditions, or does not name the old state, warn once and store the object without a condition.
         FileNotFoundError: the bucket or container does not exist.
         """
+        try:
+            return await self._put_if(key, data, expected)
+        except self._obstore.exceptions.BaseError as error:
+            conditions.advise(error)
+            raise
+
+    async def _put_if(self, key: str, data: Any, expected: Answer | None) -> Any:
         await conditions.check(self._store, key)
         if expected is not None and expected.state is None:
             conditions.warn(self._store, conditions.NO_TAGS)

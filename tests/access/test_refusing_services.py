@@ -165,3 +165,14 @@ def test_answer_405_is_no_missing_object() -> None:
         answer = store_of(store).wait(store_of(store).get_suffix("x", 3))
         assert answer is not None and bytes(answer.data) == b"tes"
         assert store_of(store).wait(store_of(store).get_suffix("y", 3)) is None
+
+
+@pytest.mark.parametrize("status", [400, 403, 405])
+def test_error_of_a_refused_condition_names_the_option(status: int) -> None:
+    """Other services answer 400, 403 or 405 in place of 501: the write failed, and nothing said that a store without conditions works."""
+    with serving() as objects:
+        array = shardcodec.create_array(s3(objects), **LAYOUT)
+        objects.status_of_conditions = status
+        with pytest.raises(Exception, match=f"status code: {status}") as caught:
+            array[3] = 5
+        assert any("conditional_put='disabled'" in note for note in caught.value.__notes__)

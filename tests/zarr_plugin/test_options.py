@@ -283,9 +283,14 @@ def test_default_without_affinity_is_the_number_of_processors(monkeypatch: pytes
     assert options_module.available_cpus() == 1
 
 
-def test_default_where_a_sandbox_refuses_to_tell_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [PermissionError(1, "Operation not permitted"), OverflowError()])
+def test_default_where_a_sandbox_refuses_to_tell_the_affinity(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Where the call is answered with EINVAL, Python asks with larger sets until it raises OverflowError."""
+
     def refused(_: int) -> set[int]:
-        raise PermissionError(1, "Operation not permitted")
+        raise error
 
     monkeypatch.setattr(os, "sched_getaffinity", refused, raising=False)
     monkeypatch.setattr(options_module, "_cgroup_quota", lambda: None)
