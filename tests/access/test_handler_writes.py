@@ -163,6 +163,31 @@ def test_handler_at_each_point_of_a_buffered_write(tmp_path: Path, is_first: boo
     assert kinds == {True, False} and number > 100
 
 
+def test_handler_with_a_block_at_each_point_of_a_block(tmp_path: Path) -> None:
+    """Between the lines that begin or end a block, the end of the block of a handler waited for ever on zarr's event loop."""
+    handle, done = new_handle("memory", tmp_path), set()
+
+    def handler() -> None:
+        try:
+            with shardcodec.group_writes():
+                handle[8:16, :8] = 5
+            done.add("stored")
+        except (shardcodec.LockError, RuntimeError) as error:
+            done.add("refused" if "signal handler" in str(error) else repr(error))
+
+    for number in itertools.count(1, 3):
+        points = Points(number, handler)
+
+        def work(points: Points = points) -> None:
+            with points, shardcodec.group_writes():
+                handle[:8, :8] = 2
+
+        assert ends(work) == [None]
+        if not points.is_reached:
+            break
+    assert done == {"stored", "refused"} and handle[0, 0] == 2
+
+
 def test_options_apply_to_open_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle kept the options of its opening, so that a block with fsync stored without it."""
     handle, used, write_objects = new_handle("files", tmp_path), [], array_write.write_objects

@@ -143,7 +143,17 @@ class _Blocks:
         set_active_buffer(buffer)
 
     def enter(self, block: group_writes) -> None:
-        """Open a block; RuntimeError if a block that may drop buffered writes would not be alone."""
+        """Open a block; RuntimeError if a block that may drop buffered writes would not be alone, or in a signal handler.
+
+        The end of the block waits for zarr's event loop. It would wait for ever if this thread has a mutex of the buffer.
+        """
+        if self._mutex._is_owned():  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "a signal handler has interrupted the begin or the end of a block of group_writes: let the handler set a flag, and "
+                "write when the interrupted statement has returned"
+            )
+        if self.buffer is not None:
+            self.buffer.check_not_interrupted()
         with self._mutex:
             if self._open and not (block.flush_on_error and self._all_flush_on_error()):
                 raise RuntimeError(

@@ -93,6 +93,10 @@ class ProcessBuffer:
         # is removed, so that no lock is needed.
         self._holders: dict[str, None] = {}
 
+    def check_not_interrupted(self) -> None:
+        """Raise RuntimeError if the caller is a signal handler that has interrupted this thread under the mutex."""
+        _ = self._mutex.version
+
     @property
     def nbytes(self) -> int:
         """Memory of the buffered writes, in bytes."""
