@@ -12,9 +12,7 @@ import numpy as np
 
 from ..storage.store import Store
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, read_nbytes
-from .write import (
-    Elements,
-)
+from .write import Elements
 
 __all__ = ["Request"]
 

@@ -21,16 +21,9 @@ from .array_request import Request
 from .encoded_chunks import ordered
 from .read import INLINE_NBYTES, INLINE_OBJECTS, ObjectSelection, with_key
 from .records import EncodedItem, PlanItem
-from .regions import (
-    Box,
-    as_void,
-)
+from .regions import Box, as_void
 from .streamed_shard import streamed_shard
-from .write import (
-    WriteItem,
-    work_nbytes,
-    write_objects,
-)
+from .write import WriteItem, work_nbytes, write_objects
 
 __all__ = ["STREAMED_NBYTES", "NewChunks", "encode_ahead", "write_request", "write_request_blocking"]
 

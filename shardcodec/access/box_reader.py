@@ -34,14 +34,7 @@ from ..storage.retry import Patience
 from ..storage.store import Store
 from .object_boxes import box_rows, object_boxes
 from .read import ObjectSelection, read, slice_reader
-from .regions import (
-    Box,
-    Boxes,
-    Selection,
-    as_void,
-    covers,
-    whole,
-)
+from .regions import Box, Boxes, Selection, as_void, covers, whole
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import native
-from .regions import (
-    Box,
-    Boxes,
-    Lists,
-    Points,
-    Selection,
-)
+from .regions import Box, Boxes, Lists, Points, Selection
 
 if TYPE_CHECKING:
     from .._native import Chain

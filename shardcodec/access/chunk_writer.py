@@ -23,15 +23,7 @@ from ..storage.file_systems import OpenFile
 from ..storage.synced_documents import sync_documents
 from .compiled_chains import compiled
 from .encoded_chunks import check_size
-from .inner_chunks import (
-    as_array,
-    as_chunks,
-    as_coords,
-    batches,
-    coordinates,
-    encode_chunks,
-    positions,
-)
+from .inner_chunks import as_array, as_chunks, as_coords, batches, coordinates, encode_chunks, positions
 from .placement import ABSENT
 from .user_bytes import marked_footer
 

@@ -27,16 +27,7 @@ from .placement import (
     place_in_slots,
     way_to_append,
 )
-from .records import (
-    ONTO,
-    ChunkBytes,
-    Elements,
-    EncodedItem,
-    Item,
-    OldObject,
-    PlanItem,
-    WriteItem,
-)
+from .records import ONTO, ChunkBytes, Elements, EncodedItem, Item, OldObject, PlanItem, WriteItem
 from .regions import Box
 from .user_bytes import Extents, HeaderFooter, UserBytes, lay_out, place_between
 

@@ -27,25 +27,10 @@ from ..statistics import stats
 from ..storage import absent
 from ..storage.concurrent_calls import call_each
 from ..storage.file_locks import NO_FILE
-from ..storage.file_systems import (
-    OpenFile,
-    appends,
-    appends_directly,
-    is_local,
-    name_of,
-)
-from .placement import (
-    Facts,
-    may_overwrite,
-    way_to_append,
-)
+from ..storage.file_systems import OpenFile, appends, appends_directly, is_local, name_of
+from .placement import Facts, may_overwrite, way_to_append
 from .read import explain, index_too_short, is_damage
-from .records import (
-    MISSING,
-    EncodedItem,
-    Item,
-    OldObject,
-)
+from .records import MISSING, EncodedItem, Item, OldObject
 from .user_bytes import find
 
 __all__ = ["copied_nbytes", "explain_error", "look"]

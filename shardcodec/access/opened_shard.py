@@ -26,12 +26,7 @@ from ..storage.retry import DAMAGE
 from ..storage.store import NO_OBJECT, UNKNOWN
 from .placement import ABSENT
 from .read import index_too_short
-from .remote_index import (
-    check_entries,
-    checked_entries,
-    decode_index,
-    must_be_sound,
-)
+from .remote_index import check_entries, checked_entries, decode_index, must_be_sound
 
 if TYPE_CHECKING:
     from .._native import Chain

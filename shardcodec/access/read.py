@@ -20,15 +20,7 @@ from ..storage import indexes
 from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.retry import Patience, retry
 from .inner_chunks import coordinates, element_coordinates
-from .regions import (
-    Box,
-    Points,
-    Selection,
-    as_void,
-    covers,
-    has_buffer_format,
-    n_touched,
-)
+from .regions import Box, Points, Selection, as_void, covers, has_buffer_format, n_touched
 
 if TYPE_CHECKING:
     from .._native import Chain

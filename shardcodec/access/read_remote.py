@@ -35,13 +35,7 @@ from ..storage.event_loop import all_of, in_thread
 from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.store import Remote
-from .consistent_read import (
-    checked_data,
-    confirm,
-    consistent_read,
-    minimum_nbytes,
-    with_proof,
-)
+from .consistent_read import checked_data, confirm, consistent_read, minimum_nbytes, with_proof
 from .limited_remote import LimitedRemote
 from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read, with_key
 from .regions import n_touched, outline, touched

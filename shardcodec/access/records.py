@@ -16,14 +16,7 @@ import numpy as np
 
 from ..storage.file_systems import OpenFile
 from .placement import Entries, Facts, Gone, NewSizes, Placement, new_sizes
-from .regions import (
-    Positions,
-    Selection,
-    covered,
-    covers,
-    is_filled,
-    touched,
-)
+from .regions import Positions, Selection, covered, covers, is_filled, touched
 from .user_bytes import HeaderFooter, UserBytes
 
 if TYPE_CHECKING:

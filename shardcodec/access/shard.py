@@ -22,13 +22,7 @@ from .buffer.buffered import Target
 from .buffer.overlay import Overlay
 from .compiled_chains import compiled
 from .encoded_chunks import check_size
-from .inner_chunks import (
-    as_chunks,
-    encode_chunks,
-    position_array,
-    positions,
-    sort_unique,
-)
+from .inner_chunks import as_chunks, encode_chunks, position_array, positions, sort_unique
 from .placement import DEAD_SHARE
 from .shard_change import Change, RollBack, StoredShard, change
 from .shard_object import StoreObject, shard_object

@@ -27,12 +27,7 @@ from ..storage.ranges import coalesced, cut_out
 from ..storage.replace import replace
 from ..storage.runner import BLOCKING, run_blocking
 from ..storage.store import NO_OBJECT, Answer, Maker, ObjectChanged, Store, state_bytes
-from .consistent_read import (
-    WriterWatch,
-    checked_data,
-    minimum_nbytes,
-    with_proof,
-)
+from .consistent_read import WriterWatch, checked_data, minimum_nbytes, with_proof
 from .limited_remote import LimitedRemote
 from .opened_shard import Entries, NativeShard, OpenedShard, Sums, changed_error
 from .placement import ABSENT

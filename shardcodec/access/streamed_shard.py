@@ -23,15 +23,8 @@ from .array_request import Request
 from .placement import ABSENT
 from .read import ObjectSelection
 from .records import Flags
-from .regions import (
-    Box,
-    Boxes,
-    pack_boxes,
-)
-from .write import (
-    WriteItem,
-    write_objects,
-)
+from .regions import Box, Boxes, pack_boxes
+from .write import WriteItem, write_objects
 
 __all__ = ["streamed_shard"]
 

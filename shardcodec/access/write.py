@@ -32,14 +32,7 @@ from ..options import Options
 from ..storage import indexes
 from ..storage.store import Outcome
 from .read import decoded_nbytes, is_staged
-from .records import (
-    NOTHING,
-    Elements,
-    EncodedItem,
-    Item,
-    PlanItem,
-    WriteItem,
-)
+from .records import NOTHING, Elements, EncodedItem, Item, PlanItem, WriteItem
 from .regions import as_void
 
 if TYPE_CHECKING:

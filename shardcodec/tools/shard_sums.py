@@ -12,12 +12,7 @@ from typing import Any
 
 from ..access.opened_shard import OpenedShard
 from ..access.placement import ABSENT
-from ..access.read_indexes import (
-    ENTRIES_NBYTES,
-    REQUEST_THREADS,
-    ShardIndex,
-    read_indexes,
-)
+from ..access.read_indexes import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
 from ..access.shard_layout import ShardLayout, shard_layout
 from ..format.spec import ShardSpec
 from ..options import Options

@@ -31,12 +31,7 @@ from .edits import Edit, erase, put
 from .keys import ArrayKeys, as_request, cut, request_to_send
 from .read import ChunkRequest, at_a_time, look_native, read, read_native, read_sizes, sizes_native, with_keys
 from .store_requests import StoreRequests
-from .write import (
-    Batch,
-    Place,
-    Writer,
-    within,
-)
+from .write import Batch, Place, Writer, within
 
 if TYPE_CHECKING:
     from .._native import Chain

@@ -26,12 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import native
-from ..access.compiled_chains import (
-    compiled,
-    memory_order,
-    staged_shard,
-    staged_whole,
-)
+from ..access.compiled_chains import compiled, memory_order, staged_shard, staged_whole
 from ..access.regions import as_void
 from ..compat import (
     ArrayMetadata,

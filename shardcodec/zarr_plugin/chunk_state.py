@@ -18,12 +18,7 @@ import zarr
 
 from .. import native
 from ..access.buffer import active_buffer
-from ..access.index_scan import (
-    ChunkState,
-    ShardGrid,
-    Sizes,
-    sizes_of,
-)
+from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
 from ..access.placement import ABSENT
 from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, on_zarrs_loop

@@ -16,10 +16,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ..compat import (
-    StorePath,
-    WrapperStore,
-)
+from ..compat import StorePath, WrapperStore
 from ..options import NOTHING, Options
 from ..storage import locks
 from ..storage.file_locks import NO_FILE

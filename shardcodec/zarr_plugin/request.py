@@ -12,16 +12,7 @@ import numpy as np
 from ..access.array_request import Request
 from ..access.compiled_chains import memory_order
 from ..access.read import ObjectSelection
-from ..access.regions import (
-    Box,
-    Lists,
-    Points,
-    Positions,
-    Selection,
-    as_range,
-    is_empty,
-    sorted_list,
-)
+from ..access.regions import Box, Lists, Points, Positions, Selection, as_range, is_empty, sorted_list
 from ..access.selection import selected
 from ..compat import StorePath, as_numpy
 from ..storage.kinds import is_zarr_store, store_of

@@ -7,10 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..access.read import slice_reader
-from ..compat import (
-    StorePath,
-    as_numpy,
-)
+from ..compat import StorePath, as_numpy
 from ..errors import ShardError
 from ..options import Options
 from ..storage import absent

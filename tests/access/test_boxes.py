@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from shardcodec.access.regions import (
-    Box,
-    Boxes,
-    as_void,
-    pack_boxes,
-    sorted_list,
-    touched,
-    whole,
-)
+from shardcodec.access.regions import Box, Boxes, as_void, pack_boxes, sorted_list, touched, whole
 
 
 def brute_force(box: Box, perm: tuple[int, ...], chunk_shape: list[int], grid: list[int]) -> list[bool]:

@@ -13,17 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    CRC,
-    LETTERS,
-    LITTLE,
-    RAW,
-    assemble,
-    in_child,
-    letters,
-    letters_spec,
-    text_of,
-)
+from helpers import CRC, LETTERS, LITTLE, RAW, assemble, in_child, letters, letters_spec, text_of
 from spec_json import BIG, transpose
 from workers import in_threads
 

@@ -15,16 +15,7 @@ from spec_json import BIG, LITTLE, blosc, named, sharding, transpose, zstd
 import shardcodec
 from shardcodec import native
 from shardcodec.access.compiled_chains import compiled
-from shardcodec.access.regions import (
-    Box,
-    Lists,
-    Points,
-    as_void,
-    n_touched,
-    pack_boxes,
-    sorted_list,
-    touched,
-)
+from shardcodec.access.regions import Box, Lists, Points, as_void, n_touched, pack_boxes, sorted_list, touched
 from shardcodec.access.write import Elements, WriteItem, write_objects
 from shardcodec.options import resolve
 

@@ -19,12 +19,7 @@ from servers.http_objects import serving
 import shardcodec
 from shardcodec.mounts import Mount
 from shardcodec.storage import mount_scopes
-from shardcodec.storage.file_systems import (
-    CLUSTER,
-    NODE,
-    NONE,
-    UNKNOWN,
-)
+from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN
 from shardcodec.storage.mount_scopes import FileTime, MountScope
 from shardcodec.tools import doctor
 from shardcodec.tools import folder_facts as facts

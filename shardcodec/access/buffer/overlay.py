@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import native
-from ..regions import (
-    Box,
-    Boxes,
-    Positions,
-    has_buffer_format,
-    pack_boxes,
-)
+from ..regions import Box, Boxes, Positions, has_buffer_format, pack_boxes
 
 if TYPE_CHECKING:
     from ..._native import Chain

@@ -25,9 +25,7 @@ from .grouping import Geometry, encode_grouping
 from .layout import NewLayout
 from .plan import ConvertPlan, PlannedArray
 from .source import SourceArray, SourceTree
-from .units import (
-    Totals,
-)
+from .units import Totals
 from .zarr_source import zarr_source
 
 __all__ = ["Intermediate"]

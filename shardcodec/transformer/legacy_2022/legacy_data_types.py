@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SpecError
-from ...format.checks import (
-    as_items,
-    check_keys,
-    show,
-    unsupported,
-    within,
-    wrong,
-)
+from ...format.checks import as_items, check_keys, show, unsupported, within, wrong
 from ...format.fill_values import fill_from_json
 from .metadata import DType
 

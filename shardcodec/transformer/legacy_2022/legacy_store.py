@@ -34,11 +34,7 @@ from ...errors import ShardError, UnsupportedError
 from ...format.checks import unsupported
 from ...format.metadata import json_object
 from ...storage.kinds import RenamedStore, introduce
-from .legacy_keys import (
-    array_key,
-    data_prefix,
-    group_key,
-)
+from .legacy_keys import array_key, data_prefix, group_key
 from .metadata import LegacyArray
 from .parse import parse_array, parse_group
 from .to_v3 import to_v3

@@ -23,10 +23,7 @@ from ...format.metadata import json_object
 from ...options import OptionChoices
 from ...storage.files import check_name
 from ...zarr_plugin.attach import attach
-from .legacy_keys import (
-    array_key,
-    normalized,
-)
+from .legacy_keys import array_key, normalized
 from .legacy_store import LegacyStore, check_understood, naming
 from .parse import parse_hierarchy
 from .to_v3 import has_certain_fill, to_v3
