@@ -106,6 +106,7 @@ __all__ = [
     "options_of_zarr",
     "own_pipeline",
     "own_pipeline_class",
+    "parse_dtype",
     "pipeline_of",
     "pipelines_of_arrays",
     "quiet",

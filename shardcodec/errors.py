@@ -10,7 +10,6 @@ unchanged; a failed allocation is a `MemoryError`.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, Self, TypeVar
@@ -36,7 +35,6 @@ __all__ = [
     "name_shard",
     "names_array",
     "os_error_of",
-    "target_name",
 ]
 
 
@@ -289,7 +287,7 @@ def name_array(error: Exception, name: str) -> None:
     known = [str(error), *getattr(error, "__notes__", ())]
     if isinstance(error, ShardError):
         error.array = error.array or name
-    if any(
+    if not name or any(
         text.startswith("array ") or repr(name) in text or ("/" in name and name in text) for text in known
     ):
         return
@@ -316,12 +314,3 @@ def names_array(name_of: Callable[..., str]) -> Callable[[Callable[P, R]], Calla
         return call
 
     return decorated
-
-
-def target_name(target: Any = None, path: Any = "", *_: Any, name: Any = None, **__: Any) -> str:
-    """Return the name of an array that a caller gives as a path, a URL, a store or a zarr array, and a path in it."""
-    place = (
-        os.fspath(target) if isinstance(target, str | os.PathLike) else getattr(target, "store_path", target)
-    )
-    below = path if name is None else name
-    return "/".join([str(place), *([below] if isinstance(below, str) and below else [])])

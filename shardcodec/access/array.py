@@ -14,11 +14,11 @@ import numpy as np
 
 from ..arguments import checked
 from ..compat import default_spec, spec_with
-from ..errors import ShardError, names_array, target_name
+from ..errors import ShardError, names_array
 from ..format.checks import as_int_tuple
 from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
-from ..storage.kinds import at_url, readable_at
+from ..storage.kinds import at_url, readable_at, target_name
 from ..storage.runner import ON_LOOP
 from .array_reader import ArrayReader, Kind
 from .array_request import Request

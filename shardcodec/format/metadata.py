@@ -554,9 +554,12 @@ def _v2_default(dtype: DType) -> bytes:
     """Return the bytes of one element of an array without a fill value, as zarr reads it."""
     if dtype.names is None:
         return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
+    from ..compat import parse_dtype, quiet  # here, because it imports zarr
+
     try:
-        return np.array([0], dtype).tobytes()  # a field of text has the digit 0
-    except TypeError:  # a field of bytes without a type; zarr cannot read it
+        with quiet():  # zarr 3.1 has the digit 0 in a field of text
+            return np.asarray(parse_dtype(dtype, zarr_format=2).default_scalar(), dtype).tobytes()
+    except (TypeError, ValueError):  # a field of bytes without a type; zarr cannot read it
         return bytes(dtype.itemsize)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..access.array import Array, objects_of
 from ..arguments import checked
-from ..errors import names_array, target_name
+from ..errors import names_array
+from ..storage.kinds import target_name
 from ..storage.retry import retry
 from .order import FrameOrder, Positions
 from .record import read_record

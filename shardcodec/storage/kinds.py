@@ -47,6 +47,7 @@ __all__ = [
     "split_url",
     "store_at",
     "store_of",
+    "target_name",
     "zip_at",
 ]
 
@@ -208,6 +209,16 @@ def _shown(url: str) -> str:
     if scheme.lower() in ("http", "https"):
         place = place.rpartition("@")[2]  # az: the container is before the "@"
     return f"{scheme}://{place}{slash}{path}"
+
+
+def target_name(*target: Any, path: Any = "", name: Any = None, **keywords: Any) -> str:
+    """Return the name of an array that a caller gives as a path, a URL, a store or a zarr array, and a path in it, for `names_array`."""
+    keys = "path_or_store", "array", "store"
+    first, *rest = target or [next((keywords[key] for key in keys if key in keywords), "")]
+    place = os.fspath(first) if isinstance(first, str | os.PathLike) else getattr(first, "store_path", first)
+    shown = _shown(place) if isinstance(place, str) and is_url(place) else str(place)
+    below = name if name is not None else rest[0] if rest else path
+    return "/".join([shown, *([below] if isinstance(below, str) and below else [])])
 
 
 def _first_line(error: BaseException) -> str:

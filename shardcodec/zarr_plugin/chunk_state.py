@@ -22,13 +22,13 @@ from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
 from ..access.placement import ABSENT
 from ..arguments import checked
 from ..compat import Store, StorePath, array_at, is_regular, on_zarrs_loop
-from ..errors import UnsupportedError, names_array, target_name
+from ..errors import UnsupportedError, names_array
 from ..format.byte_document import byte_document
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
 from ..storage.files import check_name
-from ..storage.kinds import RenamedStore, introduce, locate, original, readable_at, store_of
+from ..storage.kinds import RenamedStore, introduce, locate, original, readable_at, store_of, target_name
 from ..storage.sidecar import Sidecar
 
 __all__ = ["chunk_state", "iter_existing"]

