@@ -443,7 +443,7 @@ def _affinity() -> int | None:
         AttributeError,
         OSError,
         OverflowError,
-    ):  # a sandbox may refuse the call, Python then tries larger sets
+    ):  # a sandbox may refuse the call; Python tries larger sets
         return None
 
 

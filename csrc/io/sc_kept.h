@@ -51,16 +51,16 @@ int sc_kept_fence(struct sc_kept *kept, int at, uint64_t shard, const char *path
 /* Link T to a new K, if one is needed: `next`. Return 0, or an errno. */
 int sc_kept_link(const struct sc_kept *kept, int at, const char *temp, struct sc_kept *next);
 
-/* Rename the shard to a new K, `next`, for a server that replaces no open file (SMB). A missing shard is no error. Return 0, or an errno;
- * then nothing has changed. */
+/* Rename the shard to a new K, `next`. A server of SMB needs it, because it does not replace a file that is open. Return 0, also if the
+ * shard is missing, or an errno; after an errno the shard has its old name. */
 int sc_kept_move(const struct sc_kept *kept, int at, uint64_t shard, const char *path, struct sc_kept *next);
 
 /* The shard is now what `next` is, or, if `next` has no name, about to be removed: remove the old K. Return 0, or an errno if the
  * shard would come back from it. */
 int sc_kept_pass(struct sc_kept *kept, int at, const struct sc_kept *next);
 
-/* The rename of T has failed with an errno: give the shard its name again if it is missing, and remove F_T if the server has answered. inode: of the shard that T was to
- * replace; 0: none. The lock may be lost. */
+/* The rename of T has failed with an errno: give the shard its name again if it is missing, and remove F_T if the server has answered.
+ * inode: of the shard that T was to replace; 0 for a new shard. The lock may be lost. */
 void sc_kept_failed(int at, uint64_t shard, const char *path, uint64_t inode, const char *temp, int error);
 
 #endif

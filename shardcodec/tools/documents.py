@@ -483,7 +483,7 @@ def with_consolidated(
 def _of_format(
     nodes: Mapping[str, StoredDocuments], group: str, zarr_format: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the documents of a group and the nodes in it that are of a format, without nodes in what is no such group."""
+    """Return the documents of a group and of the nodes below it, without nodes of another format and what is below these."""
     names = ("zarr.json",) if zarr_format == 3 else (".zarray", ".zgroup")
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(nodes):  # a group comes before what is in it

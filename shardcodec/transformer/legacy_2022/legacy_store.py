@@ -113,7 +113,7 @@ class LegacyStore(RenamedStore):
         return data_prefix(path)
 
     async def group(self, path: str) -> Mapping[str, Any] | None:
-        """Return the attributes of a group, {} for a folder without a document; None if there is no group."""
+        """Return the attributes of a group; None if no group has this path. A folder without a document is a group without attributes."""
         document = await self._read(group_key(path, self.suffix))
         if document is not None:
             return parse_group(document)
