@@ -91,21 +91,18 @@ def test_findings_have_exit_code_1(array: Any, capsys: pytest.CaptureFixture[str
     assert "\n1 finding\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["inspect"], "PATH"),
-        (["inspect", "{}", "--no-such-option"], "--no-such-option"),
-        (["inspect", "{}", "--memory", "much"], "expected a size such as 512MiB"),
-        (["inspect", "{}", "--threads", "0"], "--threads"),
-        (["inspect", "{}", "--json", "--jsonl"], "expected one of --json and --jsonl"),
-        (["inspect", "{}", "--progress", "loud"], "--progress"),
-        (["inspect", "{}", "--storage-option", "region"], "expected NAME=VALUE"),
-        (["inspect", "{}", "--storage-option", "region=x"], "expected them only with a URL"),
-        (["inspect", "{}", "--array", "b"], "is an array, got 'b'"),
-        (["no-such-command"], "no-such-command"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["inspect"], "PATH"),
+    (["inspect", "{}", "--no-such-option"], "--no-such-option"),
+    (["inspect", "{}", "--memory", "much"], "expected a size such as 512MiB"),
+    (["inspect", "{}", "--threads", "0"], "--threads"),
+    (["inspect", "{}", "--json", "--jsonl"], "expected one of --json and --jsonl"),
+    (["inspect", "{}", "--progress", "loud"], "--progress"),
+    (["inspect", "{}", "--storage-option", "region"], "expected NAME=VALUE"),
+    (["inspect", "{}", "--storage-option", "region=x"], "expected them only with a URL"),
+    (["inspect", "{}", "--array", "b"], "is an array, got 'b'"),
+    (["no-such-command"], "no-such-command"),
+])  # fmt: skip
 def test_wrong_use_has_exit_code_2(
     array: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
@@ -249,9 +246,6 @@ def test_unexpected_error_is_not_taken_for_findings(capsys: pytest.CaptureFixtur
     assert "Traceback" in capsys.readouterr().err
 
 
-# ---- signals
-
-
 def child(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-P", "-c", textwrap.dedent(code)],
@@ -392,9 +386,6 @@ def test_no_signal_is_no_request() -> None:
     assert not stop.requested
 
 
-# ---- commands in pages
-
-
 def commands_in_pages() -> list[str]:
     lines = (
         line
@@ -415,9 +406,6 @@ def test_command_in_a_page_has_valid_arguments(line: str) -> None:
     name, *arguments = shlex.split(line, comments=True)[1:]
     group: Any = typer.main.get_command(app)
     assert group.commands[name].make_context(name, arguments).params
-
-
-# ---- help
 
 
 def test_list_of_commands_is_that_of_the_program() -> None:

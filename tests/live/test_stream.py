@@ -171,9 +171,6 @@ def test_delay_stores_what_is_there(tmp_path: Path) -> None:
         assert (zarrs_view(array)[:3] == frames_of(3)).all()
 
 
-# ---------------------------------------------------------------- axes, positions, several arrays
-
-
 def test_eight_positions_and_three_channels_in_order_of_acquisition(tmp_path: Path) -> None:
     """Axes in another order than those of the array: t, then p, then c."""
     shape = (8, 5, 3, 12, 8)
@@ -276,9 +273,6 @@ def test_last_frame_of_a_place_wins(tmp_path: Path) -> None:
     assert (array[3] == frame_of(23)).all() and (array[4] == frame_of(22)).all()
 
 
-# ---------------------------------------------------------------- growth
-
-
 def test_growing_array_is_never_longer_than_what_is_stored(tmp_path: Path) -> None:
     image_array(tmp_path / "a", 0, in_chunk=2)
     lengths = []
@@ -368,9 +362,6 @@ def test_growth_keeps_what_other_programs_have_changed(tmp_path: Path) -> None:
     assert dict(stored.attrs) == {"0": [0], "1": [1], "2": [2]}
 
 
-# ---------------------------------------------------------------- one array, one stream
-
-
 def test_resume_goes_on_behind_the_last_update(tmp_path: Path) -> None:
     image_array(tmp_path / "a", in_chunk=5)
     for _ in range(2):  # also after a stream without frames
@@ -444,9 +435,6 @@ def test_verify_finds_a_damaged_record(tmp_path: Path, stored: str) -> None:
         assert report.kinds == {"unreadable": 1} and NAME in report.shards[0].shard
         with pytest.raises(ValueError, match=NAME):
             shardcodec.stream(array, resume=True)
-
-
-# ---------------------------------------------------------------- threads, processes, other features
 
 
 @pytest.mark.threads
@@ -631,19 +619,12 @@ def test_integers_of_which_numpy_makes_floats_are_stored(tmp_path: Path, dtype: 
     assert array[...].tolist() == rows
 
 
-@pytest.mark.parametrize(
-    ("dtype", "wrong"),
-    [
-        ("int8", 128),
-        ("int8", [[1, -129], [3, 4]]),
-        ("int16", np.array([1, 1 << 15], dtype=object)),
-        ("int64", 1 << 63),
-        ("int64", [1, 1 << 70]),
-        ("uint64", [1 << 64]),
-        ("uint8", np.array([3, -1], dtype=object)),
-        ("int16", [np.int64(1 << 20)]),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "wrong"), [
+    ("int8", 128), ("int8", [[1, -129], [3, 4]]),
+    ("int16", np.array([1, 1 << 15], dtype=object)),
+    ("int64", 1 << 63), ("int64", [1, 1 << 70]), ("uint64", [1 << 64]),
+    ("uint8", np.array([3, -1], dtype=object)), ("int16", [np.int64(1 << 20)]),
+])  # fmt: skip
 def test_python_integers_that_do_not_fit_are_refused(tmp_path: Path, dtype: str, wrong: Any) -> None:
     """NumPy's cast took 300 into int8 as 44, without a word."""
     shape = (12, *np.shape(wrong)[1:])

@@ -22,8 +22,6 @@ from shardcodec import tools
 from shardcodec.live.record import NAME, StreamRecord
 from shardcodec.live.target import FrameTarget, seconds_of
 
-# ---------------------------------------------------------------- a full queue
-
 
 class Gate:
     """Stops updates of streams until it is opened."""
@@ -85,9 +83,6 @@ def test_dropped_frames_leave_their_place_empty_and_are_counted(
     expected = frames_of(8)
     expected[4:7] = 0
     assert (array[:8] == expected).all() and sum(1 for _ in shardcodec.tail(array)) == 8
-
-
-# ---------------------------------------------------------------- errors
 
 
 def append_for_ever(stream: Any) -> None:
@@ -278,28 +273,23 @@ def test_frames_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert (array[0] == 1).all() and stream.position == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
-        ({"axis": 3}, ValueError, "3 axes"),
-        ({"axis": (0, 0)}, ValueError, "different axes"),
-        ({"axis": ()}, ValueError, "one or several"),
-        ({"axis": "time"}, ValueError, "dimensions"),
-        ({"axis": 1.5}, TypeError, "numbers or names"),
-        ({"axis": (0, 1, 2), "start": -1}, ValueError, "start"),
-        ({"max_delay": "5 parsecs"}, ValueError, "max_delay"),
-        ({"max_delay": -1}, ValueError, "max_delay"),
-        ({"queue": "100"}, ValueError, "queue"),
-        ({"queue": "many"}, ValueError, "size"),
-        ({"max_frames": 0}, ValueError, "max_frames"),
-        ({"grow_every": 0}, ValueError, "grow_every"),
-        ({"grow_every": 1, "positions": [0]}, ValueError, "grow_every"),
-        ({"full": "wait"}, ValueError, "full"),
-        ({"durability": "hope"}, ValueError, "durability"),
-        ({"threads": 0}, ValueError, "threads"),
-        ({"resume": 1}, TypeError, "resume"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "match"), [
+    ({"axis": 3}, ValueError, "3 axes"),
+    ({"axis": (0, 0)}, ValueError, "different axes"),
+    ({"axis": ()}, ValueError, "one or several"),
+    ({"axis": "time"}, ValueError, "dimensions"),
+    ({"axis": 1.5}, TypeError, "numbers or names"),
+    ({"axis": (0, 1, 2), "start": -1}, ValueError, "start"),
+    ({"max_delay": "5 parsecs"}, ValueError, "max_delay"),
+    ({"max_delay": -1}, ValueError, "max_delay"),
+    ({"queue": "100"}, ValueError, "queue"), ({"queue": "many"}, ValueError, "size"),
+    ({"max_frames": 0}, ValueError, "max_frames"),
+    ({"grow_every": 0}, ValueError, "grow_every"),
+    ({"grow_every": 1, "positions": [0]}, ValueError, "grow_every"),
+    ({"full": "wait"}, ValueError, "full"),
+    ({"durability": "hope"}, ValueError, "durability"),
+    ({"threads": 0}, ValueError, "threads"), ({"resume": 1}, TypeError, "resume"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused(
     tmp_path: Path, arguments: dict[str, Any], error: type[Exception], match: str
 ) -> None:

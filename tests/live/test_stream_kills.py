@@ -51,16 +51,12 @@ def killed_stream(path: Path, seconds: float, **arguments: Any) -> int:
     return n
 
 
-@pytest.mark.parametrize(
-    ("in_chunk", "grow_every", "durability"),
-    [
-        (1, None, None),
-        (8, 5, None),
-        pytest.param(8, None, None, marks=pytest.mark.nightly),
-        pytest.param(1, 1, None, marks=pytest.mark.nightly),
-        pytest.param(8, 1, "fsync", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize(("in_chunk", "grow_every", "durability"), [
+    (1, None, None), (8, 5, None),
+    pytest.param(8, None, None, marks=pytest.mark.nightly),
+    pytest.param(1, 1, None, marks=pytest.mark.nightly),
+    pytest.param(8, 1, "fsync", marks=pytest.mark.nightly),
+])  # fmt: skip
 def test_kill_at_a_random_time_loses_no_stored_frame(
     tmp_path: Path, in_chunk: int, grow_every: int | None, durability: str | None
 ) -> None:

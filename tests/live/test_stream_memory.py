@@ -78,9 +78,6 @@ def store(
     target.store(target.encoded(update) if encodes else update)
 
 
-# ---------------------------------------------------------------- raw frames
-
-
 @pytest.mark.usefixtures("direct")
 def test_raw_frames_are_appended_from_the_memory_of_the_queue(tmp_path: Path) -> None:
     """They were copied three times, each time into new memory."""
@@ -139,9 +136,6 @@ def test_append_from_the_memory_of_the_queue_that_falls_short_is_undone(tmp_path
     assert (tmp_path / "a/c/0/0/0").read_bytes() == after != before
     store(target, slots, 4, 2)
     assert (zarrs_view(array)[:6] == frames).all()
-
-
-# ---------------------------------------------------------------- memory that is used again
 
 
 def take(memory: FrameMemory) -> int | None:
@@ -233,9 +227,6 @@ def test_closed_streams_keep_no_memory(tmp_path: Path) -> None:
     gc.collect()
     _, _, nbytes, _ = engine.end_memory_fault()
     assert nbytes < MIB
-
-
-# ---------------------------------------------------------------- frames that are encoded while others are stored
 
 
 def test_next_update_is_encoded_while_one_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,9 +460,6 @@ def test_error_of_the_encoder_names_shard_and_inner_chunk(
     assert f"shard '{tmp_path / 'a/c/0/0/0'}': inner chunk (2, 0, 0): the encoder says no" in str(
         caught.value
     )
-
-
-# ---------------------------------------------------------------- memory that the engine cannot use as it is
 
 
 def device_memory() -> Values:

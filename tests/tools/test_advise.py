@@ -49,20 +49,12 @@ def test_no_access_touches_more_cells_than_there_are() -> None:
     assert parse_access(":", (10,)).touched((10,), (4,)) == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("1,:", "expected 3 numbers or colons"),
-        ("1,:,:,:", "expected 3 numbers or colons"),
-        ("1,:,0", "expected a number from 1 to 2048 or ':' for axis 2, got '0'"),
-        ("1,:,9999", "axis 2"),
-        ("1,:,-1", "axis 2"),
-        ("1,:,x", "axis 2"),
-        ("1,:,:@", None),
-        ("1,:,:@0", "expected a positive weight"),
-        ("1,:,:@nan", "expected a positive weight"),
-    ],
-)
+@pytest.mark.parametrize(("text", "error"), [
+    ("1,:", "expected 3 numbers or colons"), ("1,:,:,:", "expected 3 numbers or colons"),
+    ("1,:,0", "expected a number from 1 to 2048 or ':' for axis 2, got '0'"),
+    ("1,:,9999", "axis 2"), ("1,:,-1", "axis 2"), ("1,:,x", "axis 2"), ("1,:,:@", None),
+    ("1,:,:@0", "expected a positive weight"), ("1,:,:@nan", "expected a positive weight"),
+])  # fmt: skip
 def test_wrong_patterns_are_told(text: str, error: str | None) -> None:
     if error is None:
         assert parse_access(text, SHAPE).weight == 1
@@ -90,16 +82,11 @@ def test_weights_decide_between_accesses() -> None:
     assert a.chunk_shape[0] < b.chunk_shape[0]
 
 
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        Bounds(),
-        Bounds(chunk_nbytes=1 << 16, shard_nbytes=8 << 20),
-        Bounds(max_files=40, ratio=3.0),
-        Bounds(memory=100 << 20, ratio=2.0),
-        Bounds(writers=64, memory=1 << 30),
-    ],
-)
+@pytest.mark.parametrize("bounds", [
+    Bounds(),
+    Bounds(chunk_nbytes=1 << 16, shard_nbytes=8 << 20),
+    Bounds(max_files=40, ratio=3.0), Bounds(memory=100 << 20, ratio=2.0), Bounds(writers=64, memory=1 << 30),
+])  # fmt: skip
 def test_proposals_respect_the_bounds(bounds: Bounds) -> None:
     accesses = [parse_access("1,:,:", SHAPE), parse_access("16,64,64@5", SHAPE)]
     report = advise(SHAPE, "float32", accesses, bounds)
@@ -133,19 +120,10 @@ def test_costs_of_an_access() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("bounds", "error"),
-    [
-        (
-            Bounds(max_files=2, shard_nbytes=1 << 20),
-            r"max_files: expected at least 8000 shards of at most 1 MiB .* got 2; allow more shards",
-        ),
-        (
-            Bounds(max_files=2, writers=3, shard_nbytes=1 << 40),
-            "expected at least one shard for each of 3 writers",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("bounds", "error"), [
+    (Bounds(max_files=2, shard_nbytes=1 << 20), r"max_files: expected at least 8000 shards of at most 1 MiB .* got 2; allow more shards"),
+    (Bounds(max_files=2, writers=3, shard_nbytes=1 << 40), "expected at least one shard for each of 3 writers"),
+])  # fmt: skip
 def test_bounds_that_exclude_everything_are_told(bounds: Bounds, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         advise(SHAPE, "uint16", [parse_access("1,:,:", SHAPE)], bounds)
@@ -179,9 +157,6 @@ def test_array_of_many_axes_takes_few_candidates() -> None:
     assert report.proposals
 
 
-# ---- the trial
-
-
 def test_sample_is_small_and_has_whole_inner_chunks() -> None:
     assert sample_shape((1000, 100), (10, 10), 1, 5000) == (62, 50)
     assert sample_shape((1000, 100), (64, 64), 1, 10) == (64, 64)
@@ -195,16 +170,11 @@ def source(folder: Path, **how: Any) -> Any:
     return array
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"chunks": (8, 8), "shards": (32, 32)},
-        {"chunks": (8, 8)},
-        {"chunks": (8, 8), "zarr_format": 2, "compressors": None},
-        {"chunks": (8, 8), "filters": [zarr.codecs.TransposeCodec(order=(1, 0))]},
-    ],
-    ids=["sharded", "plain", "v2", "transposed"],
-)
+@pytest.mark.parametrize("how", [
+    {"chunks": (8, 8), "shards": (32, 32)}, {"chunks": (8, 8)},
+    {"chunks": (8, 8), "zarr_format": 2, "compressors": None},
+    {"chunks": (8, 8), "filters": [zarr.codecs.TransposeCodec(order=(1, 0))]},
+], ids=["sharded", "plain", "v2", "transposed"])  # fmt: skip
 def test_trial_measures_a_proposal(tmp_path: Path, how: Any) -> None:
     source(tmp_path / "a.zarr", **how)
     accesses = [parse_access("1,:", (64, 96)), parse_access("16,16", (64, 96))]
@@ -241,9 +211,6 @@ def test_codec_without_native_code_cannot_be_tried(tmp_path: Path) -> None:
         try_proposal(array, proposal, accesses)
 
 
-# ---- the command
-
-
 def test_command_for_a_new_array(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["advise", "--access", "1,:,:", "--shape", "1000,2048,2048", "--dtype", "float32"]
     assert run([*arguments, "--json"]) == 0
@@ -262,25 +229,16 @@ def test_command_for_an_array_with_a_trial(tmp_path: Path, capsys: pytest.Captur
     assert "measured 1" in out and "measured 2" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--shape", "10,10"], "--access"),
-        (["--access", "1,:"], "expected PATH or --shape"),
-        (["--access", "1,:", "--shape", "10,x"], "expected positive numbers, such as 1000,2048,2048"),
-        (
-            ["--access", "1,:", "--shape", "0,10"],
-            "expected positive numbers, such as 1000,2048,2048, got '0,10'",
-        ),
-        (
-            ["--access", "1,:", "--shape=-5,10"],
-            "expected positive numbers, such as 1000,2048,2048, got '-5,10'",
-        ),
-        (["--access", "1,:", "--shape", "10,10", "--try"], "expected PATH, an array with the data"),
-        (["--access", "1", "--shape", "10,10"], "expected 2 numbers or colons"),
-        (["--access", "1,:", "--shape", "10,10", "--dtype", "no"], "--dtype: expected a data type"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "text"), [
+    (["--shape", "10,10"], "--access"),
+    (["--access", "1,:"], "expected PATH or --shape"),
+    (["--access", "1,:", "--shape", "10,x"], "expected positive numbers, such as 1000,2048,2048"),
+    (["--access", "1,:", "--shape", "0,10"], "expected positive numbers, such as 1000,2048,2048, got '0,10'"),
+    (["--access", "1,:", "--shape=-5,10"], "expected positive numbers, such as 1000,2048,2048, got '-5,10'"),
+    (["--access", "1,:", "--shape", "10,10", "--try"], "expected PATH, an array with the data"),
+    (["--access", "1", "--shape", "10,10"], "expected 2 numbers or colons"),
+    (["--access", "1,:", "--shape", "10,10", "--dtype", "no"], "--dtype: expected a data type"),
+])  # fmt: skip
 def test_wrong_use_of_the_command(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

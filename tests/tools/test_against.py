@@ -80,15 +80,9 @@ def dangling(path: Path) -> None:
     path.symlink_to("not-here")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "kind"),
-    [
-        (missing, "missing object"),
-        (shorter, "different"),
-        (other_byte, "different"),
-        (dangling, "unreadable"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "kind"), [
+    (missing, "missing object"), (shorter, "different"), (other_byte, "different"), (dangling, "unreadable"),
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["labels/table.parquet", "0/notes.txt"])
 def test_other_object_that_differs_is_found(
     spoil: Any, kind: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

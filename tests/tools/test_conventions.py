@@ -46,9 +46,6 @@ def paths(entries: Any) -> list[str]:
     return [entry["path"] for entry in entries]
 
 
-# ---- coordinates
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_only_takes_coordinates_along(zarr_format: int, tmp_path: Path) -> None:
     climate(tmp_path / "old", zarr_format)
@@ -138,21 +135,8 @@ def test_words_of_cf() -> None:
         "bounds": "v_bnds",
     }
     names = [
-        "v",
-        "crs",
-        "other",
-        "x",
-        "y",
-        "lat",
-        "lon",
-        "area",
-        "cells",
-        "ap",
-        "a",
-        "ps",
-        "v_bnds",
-        "volume",
-    ]
+        "v", "crs", "other", "x", "y", "lat", "lon", "area", "cells", "ap", "a", "ps", "v_bnds", "volume",
+    ]  # fmt: skip
     facts: Any = {name: lambda: ArrayFacts((), {}) for name in names}
     facts["v"] = lambda: ArrayFacts(("t", None), texts)
     found = with_needed({"v"}, KnownNodes(facts, {}))
@@ -185,9 +169,6 @@ def test_coordinates_of_other_formats_come_along(tmp_path: Path) -> None:
         axes = {"attributes": {}}
     convert(tmp_path / "old", tmp_path / "from-2022", only="a")
     assert array_names(tmp_path / "from-2022") == ["a", "b"]
-
-
-# ---- OME-Zarr
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -255,13 +236,9 @@ def test_metadata_of_other_forms_stay() -> None:
     """Names are only removed where the convention has them; anything else is data of the user."""
     odd: dict[str, Any] = {
         "multiscales": [5, {"datasets": "x"}, {"axes": []}],
-        "labels": ["a"],
-        "plate": {"wells": "none"},
-        "well": 3,
-        "series": ["0"],
-        "ome": {"labels": "x"},
+        "labels": ["a"], "plate": {"wells": "none"}, "well": 3, "series": ["0"], "ome": {"labels": "x"},
         "column-order": ["a"],
-    }
+    }  # fmt: skip
     assert mended("", odd, lambda path: False) == odd
     assert mended("OME", {"series": ["0", "1"]}, {"0"}.__contains__) == {"series": ["0"]}
     assert mended("a/labels", odd, lambda path: False)["labels"] == []
@@ -336,9 +313,6 @@ def test_malformed_transformations_stay_as_they_are(wrong: Any) -> None:
     assert mended("image", attributes, {"image/1"}.__contains__) == expected
 
 
-# ---- AnnData
-
-
 def test_elements_of_anndata_stay_whole(tmp_path: Path) -> None:
     """A part of a sparse matrix, or of a column of categories, cannot be read; each frame needs its index."""
     image(tmp_path / "old")
@@ -373,19 +347,13 @@ def test_store_that_cannot_list_has_the_nodes_of_its_consolidated_metadata(
     assert paths(attributes_of(tmp_path / "new")["multiscales"][0]["datasets"]) == ["s1"]
 
 
-# ---- objects that belong to no array, and plans
-
-
 def test_objects_of_nodes_that_are_left_out_are_not_copied(tmp_path: Path) -> None:
     """SpatialData has tables as parquet files in groups without arrays, which a pattern names, too."""
     image(tmp_path / "old")
     names = [
-        "shapes/outer/shapes.parquet",
-        "shapes/inner/shapes.parquet",
-        "labels/cells/note.txt",
-        "s0/note.txt",
+        "shapes/outer/shapes.parquet", "shapes/inner/shapes.parquet", "labels/cells/note.txt", "s0/note.txt",
         "top.txt",
-    ]
+    ]  # fmt: skip
     for name in names:
         (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "old" / name).write_text(name)
@@ -427,9 +395,6 @@ def test_group_stays_if_it_is_not_excluded_itself() -> None:
     assert Selection(exclude=("a/x", "b")).groups(groups, ["d/z"]) == {"", "a", "a/empty", "d"}
     assert Selection(exclude=("d/z",)).groups(groups, []) == set(groups)
     assert Selection(only=("b/c/y",)).groups(groups, ["b/c/y"]) == {"", "b", "b/c"}
-
-
-# ---- repair and compact
 
 
 def test_copy_need_not_have_the_coordinates_of_the_array_that_is_repaired(tmp_path: Path) -> None:
@@ -551,11 +516,8 @@ def test_only_groups_of_ome_zarr_04_become_05() -> None:
     ):
         assert with_ome_05({"": attributes, "labels": {"labels": ["a"]}}) == {}
     layout = {
-        "": {"bioformats2raw.layout": 3},
-        "OME": {"series": ["0"]},
-        "0": image04,
-        "other": {"labels": ["a"]},
-    }
+        "": {"bioformats2raw.layout": 3}, "OME": {"series": ["0"]}, "0": image04, "other": {"labels": ["a"]},
+    }  # fmt: skip
     new = with_ome_05(layout)
     assert new.keys() == {"", "OME", "0"}
     assert new[""] == {"ome": {"version": "0.5", "bioformats2raw.layout": 3}}

@@ -42,8 +42,6 @@ def encoded(folder: Path) -> dict[tuple[int, ...], bytes]:
     return found
 
 
-# ---- kinds of sources
-
 LAYOUTS: dict[str, dict[str, Any]] = {
     "v3 zstd": {},
     "v3 raw": {"compressors": None},
@@ -134,18 +132,9 @@ def test_transposed_shards_are_moved(tmp_path: Path) -> None:
 
 
 DTYPES = [
-    "bool",
-    "u1",
-    "<i8",
-    "<f2",
-    "<c16",
-    "<M8[ns]",
-    "<m8[s]",
-    "|S5",
-    "<U3",
-    "|V4",
+    "bool", "u1", "<i8", "<f2", "<c16", "<M8[ns]", "<m8[s]", "|S5", "<U3", "|V4",
     [("a", "<i2"), ("b", "<f8")],
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("zarr_format", [2, pytest.param(3, marks=pytest.mark.nightly)])
@@ -331,9 +320,6 @@ def test_object_store(tmp_path: Path) -> None:
         convert(old, new)
 
 
-# ---- groups
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_group_keeps_attributes_names_of_axes_and_levels(zarr_format: int, tmp_path: Path) -> None:
     hierarchy(tmp_path / "a.zarr", zarr_format)
@@ -372,9 +358,6 @@ def test_only_some_arrays(tmp_path: Path) -> None:
         convert(tmp_path / "a.zarr", tmp_path / "d.zarr", only=["x/*"])
 
 
-# ---- layout
-
-
 def test_like_takes_shapes_and_codecs(tmp_path: Path) -> None:
     source(tmp_path / "a.zarr")
     source(tmp_path / "like.zarr", shards=(4, 8, 4), chunks=(2, 4, 2), compressors=BloscCodec(cname="zstd"))
@@ -392,18 +375,15 @@ def test_default_shard_is_as_large_as_allowed(tmp_path: Path) -> None:
     assert report.n_shards == 16
 
 
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        ({"chunks": (4, 4)}, "chunks: expected 3 positive numbers"),
-        ({"shards": (5, 8, 4)}, "shards: expected a multiple of the inner chunk, 4, along axis 0"),
-        ({"memory": 100, "chunks": (1, 1, 1)}, "memory: expected at least"),
-        ({"memory": 100}, "memory: expected at least"),
-        ({"verify": "all"}, "verify: expected one of"),
-        ({"resume": True}, "resume: expected `job`"),
-        ({"codecs": ["no-such-codec"]}, "does not implement codec 'no-such-codec'"),
-    ],
-)
+@pytest.mark.parametrize(("how", "text"), [
+    ({"chunks": (4, 4)}, "chunks: expected 3 positive numbers"),
+    ({"shards": (5, 8, 4)}, "shards: expected a multiple of the inner chunk, 4, along axis 0"),
+    ({"memory": 100, "chunks": (1, 1, 1)}, "memory: expected at least"),
+    ({"memory": 100}, "memory: expected at least"),
+    ({"verify": "all"}, "verify: expected one of"),
+    ({"resume": True}, "resume: expected `job`"),
+    ({"codecs": ["no-such-codec"]}, "does not implement codec 'no-such-codec'"),
+])  # fmt: skip
 def test_wrong_arguments_leave_nothing(how: dict[str, Any], text: str, tmp_path: Path) -> None:
     source(tmp_path / "a.zarr")
     with pytest.raises((ValueError, UnsupportedError), match=text):

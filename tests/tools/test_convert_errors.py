@@ -37,9 +37,6 @@ def damage(path: Path, at: int = -1) -> None:
     path.write_bytes(data)
 
 
-# ---- damaged sources, verification
-
-
 @pytest.mark.parametrize("compressor", [numcodecs.Zlib(), numcodecs.LZ4(), numcodecs.Zstd()], ids=str)
 def test_damaged_chunk_that_zarr_decodes_is_named(compressor: Any, tmp_path: Path) -> None:
     array = zarr.create_array(
@@ -177,9 +174,6 @@ def test_invalid_members_are_named_and_not_copied(
     assert not (tmp_path / "new").exists()
 
 
-# ---- metadata, and arrays that must not be lost
-
-
 @pytest.mark.parametrize("names", [["x"], [1, 2], "xy"], ids=str)
 def test_wrong_names_of_axes_make_no_array_that_zarr_refuses(names: Any, tmp_path: Path) -> None:
     array = source(tmp_path / "old", zarr_format=2)
@@ -309,9 +303,6 @@ def test_index_without_checksum_is_checked_before_chunks_move(tmp_path: Path) ->
     assert os.path.basename(report.failures[0].shard) == "0"
 
 
-# ---- sizes, memory
-
-
 @pytest.mark.parametrize("compressor", [numcodecs.Zstd(), numcodecs.Blosc()], ids=str)
 def test_huge_sparse_file_is_refused_without_memory_for_it(compressor: Any, tmp_path: Path) -> None:
     with quiet():
@@ -376,9 +367,6 @@ def test_finished_shard_that_cannot_be_looked_at_is_named(
     assert [one.shard for one in report.failures] == [str(first)]
     assert convert(tmp_path / "old", tmp_path / "new", resume=True, **how).is_complete
     assert (elements(tmp_path / "new") == VALUES).all()
-
-
-# ---- dry runs
 
 
 def test_dry_run_refuses_a_destination_that_is_not_free(tmp_path: Path) -> None:

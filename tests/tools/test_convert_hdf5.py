@@ -45,9 +45,6 @@ def test_single_text_equals_its_copy(text: str, tmp_path: Path) -> None:
     assert verify(tmp_path / "new", against=tmp_path / "old.h5").kinds == {"different": 1}
 
 
-# ---- datasets without a data type of Zarr v3
-
-
 def time_type(file: Any) -> None:
     space = h5py.h5s.create_simple((3,))
     h5py.h5d.create(file["uns"].id, b"odd", h5py.h5t.UNIX_D32LE, space)
@@ -176,9 +173,6 @@ def test_files_of_matlab_nwb_and_scanpy(write: Callable[[Any], list[str]], tmp_p
             assert np.array_equal(stored(tmp_path / "new", array.name), values)
 
 
-# ---- types that Zarr v3 has
-
-
 def test_undefined_fill_value_is_the_default(tmp_path: Path) -> None:
     """It was a traceback of h5py, which `--exclude` of the dataset did not help."""
     created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -231,9 +225,6 @@ def test_names_of_an_enumeration_are_said(tmp_path: Path) -> None:
     report = convert(tmp_path / "a.h5", tmp_path / "new")
     assert stored(tmp_path / "new", "x").tolist() == [0, 1, 0]
     assert any("'on': 1" in note for note in report.arrays[0].notes)
-
-
-# ---- unlimited dimensions
 
 
 def write_unequal(path: Path) -> None:
@@ -316,8 +307,6 @@ def test_scales_of_a_fixed_length_are_not_filled_up(tmp_path: Path) -> None:
     report = convert(tmp_path / "a.h5", tmp_path / "new")
     assert {one.name: one.shape for one in report.arrays} == {"counts": (4,), "edges": (5,)}
 
-
-# ---- missing_value
 
 NAN, INF = np.nan, np.inf
 MISSING: dict[str, tuple[dict[str, Any], list[bool]]] = {

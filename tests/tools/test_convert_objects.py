@@ -21,8 +21,6 @@ from shardcodec.cli.app import run
 from shardcodec.errors import UnsupportedError
 from shardcodec.tools import convert, inspect, verify
 
-# ---- objects
-
 
 class Scaled:
     """An array that declares the integers of its file and returns floats, as those of nibabel and netCDF4."""
@@ -133,9 +131,6 @@ def test_fields_with_gaps_are_packed(tmp_path: Path) -> None:
     assert new["b"]["d"].tolist() == [1, 2, 3]
 
 
-# ---- scalars of text
-
-
 @pytest.mark.parametrize("compressor", [numcodecs.BZ2(), numcodecs.Zlib()], ids=str)
 @pytest.mark.parametrize(("dtype", "value"), [("<U3", "x"), (">U3", ""), ("S5", b""), ("S5", b"ab")])
 def test_scalar_of_text_is_shorter_than_its_type(
@@ -151,9 +146,6 @@ def test_scalar_of_text_is_shorter_than_its_type(
             assert convert(tmp_path / "old", new, **how).is_complete
             assert zarr.open_group(new, mode="r")["crs"][()] == value
             assert not verify(new, against=tmp_path / "old").n_findings
-
-
-# ---- stores of other packages
 
 
 class Names(MemoryStore):
@@ -249,9 +241,6 @@ def test_virtual_data_set_of_virtualizarr(tmp_path: Path) -> None:
     assert report.is_complete
     assert (elements(tmp_path / "new/sub/x") == SQUARE).all()
     assert elements(tmp_path / "new/scalar") == 7
-
-
-# ---- TIFF
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,6 @@ def check_elements(old: Path, new: Path, report: Any) -> None:
             assert bits(array[...]) == bits(source[one.name][...])
 
 
-# ---- names of axes
-
-
 def test_sizes_by_names_of_axes(year: Path, tmp_path: Path) -> None:
     report = convert(
         year, tmp_path / "new", chunks={"time": 5, "lat": 12}, shards={"time": DAYS}, verify="full"
@@ -136,9 +133,6 @@ def test_chunks_without_a_rule_for_shards_of_these_axes(tmp_path: Path) -> None:
     check_elements(tmp_path / "old", tmp_path / "new", report)
 
 
-# ---- arrays by name
-
-
 def test_rules_by_paths_of_arrays(year: Path, tmp_path: Path) -> None:
     shapes = {"pr": (1, 36, 40), "t*": {"lon": 10}, "time": (50,)}
     report = convert(year, tmp_path / "new", chunks=shapes, shards={"pr": "1MiB", "time": (100,)})
@@ -189,9 +183,6 @@ def test_rules_that_fit_nothing_are_refused(how: dict[str, Any], text: str, tmp_
     assert not (tmp_path / "new").exists()
 
 
-# ---- shapes that advise proposes
-
-
 def test_auto_takes_the_proposal_of_advise(tmp_path: Path) -> None:
     climate(tmp_path / "year")
     series, maps = "lat=1,lon=1", "time=1"
@@ -218,9 +209,6 @@ def test_box_that_is_larger_than_a_level_is_cut(tmp_path: Path) -> None:
     how: dict[str, Any] = {"chunks": {"s*": "auto"}, "access": "1,1,200,200", "dry_run": True}
     found = layouts(convert(tmp_path / "old", tmp_path / "new", **how))
     assert found["s2"][0] == (1, 1, 64, 64)
-
-
-# ---- small arrays
 
 
 @pytest.mark.parametrize("how", [{}, {"shards": 64 << 20}, {"codecs": ["zstd", "crc32c"]}], ids=str)
@@ -269,9 +257,6 @@ def test_shards_that_do_not_fit_small_arrays(tmp_path: Path) -> None:
         convert(tmp_path / "old", tmp_path / "new", shards={"time_bnds": {"time": 48}})
 
 
-# ---- the command, plans
-
-
 @pytest.mark.parametrize("texts", [["64MiB", "tas:time=146"], ["tas:time=146", "p*:64MiB"]], ids=str)
 def test_sizes_of_the_command_stand_beside_rules_for_arrays(
     texts: list[str], year: Path, tmp_path: Path
@@ -311,14 +296,9 @@ def test_texts_of_rules() -> None:
 def test_command_shows_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     climate(tmp_path / "year")
     words = [
-        "convert",
-        str(tmp_path / "year"),
-        str(tmp_path / "new"),
-        "--chunks",
-        "time=5",
-        "--chunks",
+        "convert", str(tmp_path / "year"), str(tmp_path / "new"), "--chunks", "time=5", "--chunks",
         "pr:1,36,40",
-    ]
+    ]  # fmt: skip
     words += ["--shards", "time=365", "--exclude", "*_bnds", "--exclude", "site"]
     assert run([*words, "--dry-run"]) == 0
     dry = capsys.readouterr().out.splitlines()

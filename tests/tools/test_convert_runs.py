@@ -31,8 +31,6 @@ from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.new_hierarchy import NewHierarchy
 
-# ---- reads, memory, cost
-
 
 def test_source_chunks_are_read_once_if_the_memory_permits(tmp_path: Path) -> None:
     source(tmp_path / "a.zarr", chunks=(20, 33, 1))
@@ -149,23 +147,13 @@ def test_plan_survives_json(tmp_path: Path) -> None:
     assert ConvertPlan.from_json(stored) == plan
     # jobs that an earlier version has begun have these members
     facts = {
-        "chunk_shape",
-        "shard_shape",
-        "grid",
-        "shards",
-        "piece",
-        "need_nbytes",
-        "amplification",
-        "via_chunk",
-    }
+        "chunk_shape", "shard_shape", "grid", "shards", "piece", "need_nbytes", "amplification", "via_chunk",
+    }  # fmt: skip
     assert set(stored["arrays"][0]) == {*facts, "name", "method", "reason", "via_shard", "kept"}
     units = list(plan.units())
     assert [unit for part in range(7) for unit in plan.part(part, 7)] == units
     shards = [(unit.array, at) for unit in units for at in plan.arrays[unit.array].coords(unit.group)]
     assert len(set(shards)) == len(shards) == plan.n_shards
-
-
-# ---- failures
 
 
 @pytest.mark.parametrize("verify", ["checksum", "full"])
@@ -240,9 +228,6 @@ def test_stop_without_job(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         convert(tmp_path / "a.zarr", tmp_path / "b.zarr", monitor=Stopping())
     assert not (tmp_path / "b.zarr/zarr.json").exists()
-
-
-# ---- the command
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,6 @@ class KeysOfZarr(WrapperStore[MemoryStore]):
             raise ValueError(f"invalid key {key}")
 
 
-# ---- what exists is not replaced
-
-
 def test_part_that_runs_again_keeps_what_users_wrote_after_the_end(tmp_path: Path) -> None:
     source(tmp_path / "old")
     plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
@@ -269,9 +266,6 @@ def test_destination_that_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="new"):
         run_part(tmp_path / "plan", 0)
     assert (tmp_path / "new").read_text() == "x"
-
-
-# ---- complete means complete
 
 
 def test_source_that_changed_between_two_parts_is_noticed(tmp_path: Path) -> None:

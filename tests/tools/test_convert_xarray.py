@@ -58,13 +58,8 @@ MASKS: dict[str, tuple[str, Any, dict[str, Any], list[Any]]] = {
 def stored_v2(place: Path, name: str, document: dict[str, Any], attributes: Any, some: list[Any]) -> None:
     """Write two chunks of an array of Zarr v2 whose third chunk is absent."""
     defaults = {
-        "zarr_format": 2,
-        "shape": [6],
-        "chunks": [2],
-        "order": "C",
-        "compressor": None,
-        "filters": None,
-    }
+        "zarr_format": 2, "shape": [6], "chunks": [2], "order": "C", "compressor": None, "filters": None,
+    }  # fmt: skip
     folder = place / name
     folder.mkdir(parents=True)
     (place / ".zgroup").write_text('{"zarr_format": 2}')
@@ -324,9 +319,6 @@ def test_nan_in_attributes_of_v2_is_text_of_json(tmp_path: Path) -> None:
     assert "attribute 'limit'" in report.arrays[0].notes[0]
 
 
-# ---- whole data sets
-
-
 def cmip_like() -> tuple[Any, dict[str, Any]]:
     """Return a data set as CMIP has them, with bounds, a grid mapping and a scalar coordinate, and its encoding."""
     days = xarray.date_range("2000-01-01", periods=400, freq="D", use_cftime=False)
@@ -374,12 +366,8 @@ def era5_like() -> tuple[Any, dict[str, Any]]:
         },
     )
     packed = {
-        "dtype": "i2",
-        "scale_factor": 0.1,
-        "add_offset": 0.0,
-        "_FillValue": -32768,
-        "chunks": (24, 31, 60),
-    }
+        "dtype": "i2", "scale_factor": 0.1, "add_offset": 0.0, "_FillValue": -32768, "chunks": (24, 31, 60),
+    }  # fmt: skip
     return data, {"u": packed, "v": packed, "valid_time": {"units": "hours since 1900-01-01"}}
 
 

@@ -65,18 +65,10 @@ def test_absent_entry_of_a_damaged_index_is_no_proof_of_absence(
         assert not lost and report.n_restored == 1
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[:-16],
-        lambda data: data[:-48],
-        lambda data: data + bytes(16),
-        lambda data: data + b"\xff" * 16,
-        lambda data: data + b"\xff" * 32,
-        lambda data: data + bytes(range(16)),
-    ],
-    ids=["16 cut", "48 cut", "16 zeros", "16 ones", "32 ones", "16 others"],
-)
+@pytest.mark.parametrize("damage", [
+    lambda data: data[:-16], lambda data: data[:-48], lambda data: data + bytes(16),
+    lambda data: data + b"\xff" * 16, lambda data: data + b"\xff" * 32, lambda data: data + bytes(range(16)),
+], ids=["16 cut", "48 cut", "16 zeros", "16 ones", "32 ones", "16 others"])  # fmt: skip
 @pytest.mark.parametrize("n_rows", [8, 4], ids=["full", "sparse"])
 def test_index_without_checksum_is_not_read_one_entry_off(tmp_path: Path, damage: Any, n_rows: int) -> None:
     """After a cut of 16 bytes each entry was read in the place of its neighbour, and 15 of 16 inner chunks went there."""
@@ -396,17 +388,10 @@ EXCHANGES = {
 
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("n", [4, 8])
-@pytest.mark.parametrize(
-    ("codecs", "low", "high"),
-    [
-        (RAW, 0, 8),
-        (RAW, 0, 16),
-        ([LITTLE, ZSTD, "crc32c"], 0, 8),
-        ([LITTLE, ZSTD, "crc32c"], 8, 16),
-        ([LITTLE, ZSTD, "crc32c"], 0, 16),
-    ],
-    ids=["raw offsets", "raw entries", "zstd offsets", "zstd lengths", "zstd entries"],
-)
+@pytest.mark.parametrize(("codecs", "low", "high"), [
+    (RAW, 0, 8), (RAW, 0, 16), ([LITTLE, ZSTD, "crc32c"], 0, 8), ([LITTLE, ZSTD, "crc32c"], 8, 16),
+    ([LITTLE, ZSTD, "crc32c"], 0, 16),
+], ids=["raw offsets", "raw entries", "zstd offsets", "zstd lengths", "zstd entries"])  # fmt: skip
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=list(EXCHANGES))
 def test_checksum_of_the_index_takes_exchanged_entries_back(
     tmp_path: Path, exchange: dict[int, int], codecs: list[Any], low: int, high: int, n: int, location: Any

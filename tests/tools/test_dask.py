@@ -123,9 +123,6 @@ def stop() -> None:
     raise Stopped
 
 
-# ---- the result
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", METHODS)
 def test_workers_store_the_bytes_that_one_process_stores(
@@ -184,9 +181,6 @@ def test_window_bounds_the_tasks_in_the_scheduler(
         )
     assert report.is_complete and report.n_written == 8 * 12
     assert max(seen) == window
-
-
-# ---- workers and processes that end
 
 
 @pytest.mark.slow
@@ -335,9 +329,6 @@ def test_incomplete_job_has_exit_code_4(
     assert capsys.readouterr().err == "shardcodec: the scheduler was lost\n"
 
 
-# ---- errors of workers
-
-
 @pytest.mark.slow
 def test_damaged_chunk_fails_its_shard_and_the_others_are_written(
     client: Any, source: Path, new: Path, job: Path
@@ -412,9 +403,6 @@ def test_job_ends_only_if_the_ledgers_show_all_shards(
     assert not (new / "zarr.json").exists()
     assert convert(source, new, shards=SHARDS, dask=client, job=job, resume=True).is_complete
     check(new)
-
-
-# ---- which cluster
 
 
 @pytest.mark.slow

@@ -106,9 +106,6 @@ def test_cluster_that_grows_and_shrinks(tmp_path: Path) -> None:
     check(new)
 
 
-# ---- without a real freeze
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     with local_workers(1, processes=False) as client:

@@ -185,9 +185,6 @@ def test_two_workers_run_the_same_shards_at_the_same_time(
         assert tuple(done.result for _, done in batch.results if done.result is not None) == expected.shards
 
 
-# ---- refusals and errors
-
-
 def test_worker_that_goes_on_after_the_end_stores_nothing(group: Path, tmp_path: Path) -> None:
     """A user has written to the new array since."""
     (array,) = find_arrays(group, array="a")
@@ -292,9 +289,7 @@ def test_command_repairs_with_workers_of_its_own(
     assert len(document["shards"]) == 6 and bytes_of_files(tmp_path) == stored
 
 
-# ---- workers that end; the last tests, because a new worker needs some time
-
-
+# The last test, because a new worker needs some time.
 @pytest.mark.parametrize(
     ("kind", "module", "name", "method", "before"),
     [

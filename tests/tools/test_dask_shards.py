@@ -113,9 +113,6 @@ def damage(group: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
-# ---- equal results
-
-
 @pytest.mark.parametrize("level", ["index", "checksum", "decode"])
 def test_workers_verify_as_one_process_does(
     level: str, client: Any, group: Path, small_batches: None, settled_times: None, tmp_path: Path
@@ -186,9 +183,6 @@ def test_single_shard_and_active_client(client: Any, group: Path) -> None:
     assert report == verify(group / "a/c/1/1") and report.arrays[0].n_shards == 1
 
 
-# ---- workers that end
-
-
 class KillOnce(Monitor):
     """Kills a worker when some shards are done."""
 
@@ -202,13 +196,10 @@ class KillOnce(Monitor):
             self._pids.clear()
 
 
-@pytest.mark.parametrize(
-    ("tool", "module", "name", "method"),
-    [
-        (verify, "verify", "ShardVerifier", "_look"),
-        (compact, "compact", "ShardPacker", "_treat"),
-    ],
-)
+@pytest.mark.parametrize(("tool", "module", "name", "method"), [
+    (verify, "verify", "ShardVerifier", "_look"),
+    (compact, "compact", "ShardPacker", "_treat"),
+])  # fmt: skip
 def test_shards_of_a_killed_worker_are_done_again(
     tool: Any, module: str, name: str, method: str, client: Any, group: Path, sound: Path, small_batches: None
 ) -> None:
@@ -264,9 +255,6 @@ def test_stop_reports_the_shards_that_are_packed(client: Any, group: Path, small
         compact(group, array="a", dask=client, monitor=StopAt(4), on_shard=lambda one: done.append(one.shard))
     left = compact(group, array="a", threads=1)
     assert 1 <= len(done) < n_wanted and len(done) + left.n_packed == n_wanted
-
-
-# ---- errors
 
 
 def test_worker_that_does_not_see_a_shard_is_an_error(group: Path) -> None:

@@ -110,9 +110,6 @@ def is_whole(place: Any) -> bool:
         return bool((array[...] == VALUES).all())
 
 
-# ---------------------------------------------------------------- places
-
-
 FREE = ["new", "below", "empty", "link to empty", "store", "memory", "other", "below in memory"]
 FREE += ["url", "url of fsspec", "fsspec", "obstore", "in a group"]
 
@@ -324,9 +321,6 @@ def test_hierarchy_of_2022_gets_no_new_one(old: str, new: str, tmp_path: Path) -
         convert(tmp_path / "old" / old, tmp_path / "old/elsewhere")
 
 
-# ---------------------------------------------------------------- what is copied
-
-
 @FOUR
 def test_other_objects_and_links_are_copied(way: Way, tmp_path: Path) -> None:
     """`convert_2022` left them out without a word."""
@@ -392,9 +386,6 @@ def test_documents_are_written_last(way: Way, tmp_path: Path, monkeypatch: pytes
     assert names == ["g/table", "g/a/zarr.json", "g/zarr.json", "zarr.json"]
 
 
-# ---------------------------------------------------------------- consolidated metadata
-
-
 def consolidated_source(folder: Path, zarr_format: Any, where: list[str]) -> None:
     with quiet():
         group = zarr.create_group(folder, zarr_format=zarr_format)
@@ -447,9 +438,6 @@ def test_consolidated_groups_stay_consolidated(
             assert names == ({"b", "deep"} if one else {"a", "sub", "sub/b", "sub/deep"})
 
 
-# ---------------------------------------------------------------- memory
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of the resident memory is read from /proc")
 def test_large_objects_are_copied_block_by_block(tmp_path: Path) -> None:
@@ -486,9 +474,6 @@ def test_large_objects_are_copied_block_by_block(tmp_path: Path) -> None:
     # the first one also imports what all of them need
     assert all(nbytes <= 24 << 20 for nbytes in results.values()), results
     assert (tmp_path / "convert_2022/g/plain/c/0").stat().st_size == 64 << 20
-
-
-# ---------------------------------------------------------------- convert_2022 once more
 
 
 def stopped(old: Path, new: Any) -> None:

@@ -132,14 +132,11 @@ def test_files_that_have_only_a_name_of_nfs_are_listed(
     assert not found.details["is_whole"] and "first 2 folders" in found.text
 
 
-@pytest.mark.parametrize(
-    ("name", "works", "missing"),
-    [
-        ("ext4", ["replace", "append", "in_place"], {}),
-        ("zfs", ["replace", "in_place"], {"append": "tested with kills and power cuts"}),
-        ("nfs4", ["replace"], {"append": "tested with kills", "in_place": "a file system of one machine"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "works", "missing"), [
+    ("ext4", ["replace", "append", "in_place"], {}),
+    ("zfs", ["replace", "in_place"], {"append": "tested with kills and power cuts"}),
+    ("nfs4", ["replace"], {"append": "tested with kills", "in_place": "a file system of one machine"}),
+])  # fmt: skip
 def test_strategies_and_why_not(
     name: str, works: list[str], missing: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,14 +187,11 @@ def test_local_store_is_a_folder(tmp_path: Path) -> None:
     assert found["permissions"].text.startswith(str(tmp_path / "a"))
 
 
-@pytest.mark.parametrize(
-    ("make", "status", "text"),
-    [
-        (zarr.storage.MemoryStore, Status.OK, "only this process has the objects"),
-        (OtherMemoryStore, Status.PROBLEM, "neither locks for other processes nor conditions"),
-        (memory_object_store, Status.OK, "writers everywhere exclude each other"),
-    ],
-)
+@pytest.mark.parametrize(("make", "status", "text"), [
+    (zarr.storage.MemoryStore, Status.OK, "only this process has the objects"),
+    (OtherMemoryStore, Status.PROBLEM, "neither locks for other processes nor conditions"),
+    (memory_object_store, Status.OK, "writers everywhere exclude each other"),
+])  # fmt: skip
 def test_writers_of_a_store(make: Any, status: Status, text: str) -> None:
     found = by_name(doctor(make()))
     assert found["writers"].status is status and text in found["writers"].text

@@ -63,12 +63,9 @@ def bands(**names: str) -> Groups:
         "viewing_incidence_angles: f8 band=13 detector=7 angle=2 y=23 x=23",
     ]
     groups["conditions/meteorology/cams"] = [
-        "latitude: axis latitude=9",
-        "longitude: axis longitude=9",
-        "number: place",
-        "valid_time: place",
+        "latitude: axis latitude=9", "longitude: axis longitude=9", "number: place", "valid_time: place",
         "aod469 aod1240: f4 latitude=9 longitude=9",
-    ]
+    ]  # fmt: skip
     return groups  # fmt: skip
 
 

@@ -85,9 +85,6 @@ def is_sharded(place: Path, shape: tuple[int, ...]) -> bool:
     return array.spec is not None and array.spec.shard_shape == shape
 
 
-# ---- verify, inspect, chunk_state, repair, compact
-
-
 def test_torn_shard_of_strings_is_found(tmp_path: Path) -> None:
     """Issue 30, 22: `verify` said "no damage found" beside a torn shard of station names."""
     text(tmp_path / "g.zarr", shards=(32,))
@@ -191,9 +188,6 @@ def test_against_compares_strings(tmp_path: Path) -> None:
     assert "1 of 32 elements" in shard.findings[0].detail and "(40,)" in shard.findings[0].detail
 
 
-# ---- types of a fixed size
-
-
 def test_bfloat16_is_decoded_compared_and_moved(tmp_path: Path) -> None:
     bfloat16(tmp_path / "a.zarr")
     assert not verify(tmp_path / "a.zarr", level="decode").n_findings
@@ -275,9 +269,6 @@ def test_arrays_of_tensorstore(tmp_path: Path, data_type: str, driver: str) -> N
         new = ts.open({"driver": "zarr3", "kvstore": place}).result()
         assert new.dtype.name == data_type and new.chunk_layout.write_chunk.shape == (8, 6)
         np.testing.assert_array_equal(new.read().result().astype(float), values.astype(float))
-
-
-# ---- convert
 
 
 @pytest.mark.parametrize("how", [{"zarr_format": 2, "dtype": str}, {}, {"shards": (16,)}])

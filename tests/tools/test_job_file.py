@@ -34,9 +34,6 @@ def left(job: Path) -> list[str]:
     return sorted(path.name for path in job.parent.iterdir() if path.name != "a.zarr")
 
 
-# ---- after success
-
-
 @pytest.mark.parametrize("resume", [False, True])
 def test_finished_job_gives_its_file_to_the_next(resume: bool, places: tuple[Path, Path, Path]) -> None:
     source, new, job = places
@@ -85,9 +82,6 @@ def test_file_that_is_not_a_job_stays(places: tuple[Path, Path, Path]) -> None:
     with pytest.raises(FileExistsError, match="expected a new file for the job"):
         convert(source, new, shards=SHARDS, job=job)
     assert job.read_text() == "my notes" and not new.exists()
-
-
-# ---- after an error
 
 
 @pytest.mark.parametrize("has_job", [False, True])
@@ -148,9 +142,6 @@ def test_objects_of_another_program_stay_after_an_early_error(
         with pytest.raises(OSError, match="no space"):
             convert(source, new, shards=SHARDS, job=job, threads=1)
     assert (new / "c/0").read_bytes() == b"theirs" and job.exists()
-
-
-# ---- states
 
 
 def renumber(folder: Path) -> None:

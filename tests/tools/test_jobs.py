@@ -159,9 +159,6 @@ def test_job_must_be_a_file_elsewhere_and_of_paths(source: Path, new: Path, job:
         status(job)
 
 
-# ---- parts
-
-
 @pytest.mark.parametrize("how", METHODS[:2])
 def test_parts_in_any_order_and_twice(how: dict[str, Any], source: Path, new: Path, job: Path) -> None:
     planned = plan_convert(source, new, job, n_parts=5, shards=SHARDS, **how)
@@ -257,9 +254,6 @@ def test_plan_with_options_of_a_store_is_private(source: Path, new: Path, job: P
     secret.write()
     assert stat.S_IMODE(Path(secret.path).stat().st_mode) == 0o600
     assert PlanFile.read(secret.path) == secret
-
-
-# ---- processes
 
 
 def held_command(*arguments: str, new: Path) -> subprocess.Popen[str]:

@@ -47,13 +47,10 @@ def write_image(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("write", "layout"),
-    [
-        (write_year, ["--chunks", "time=5,lat=9,lon=20", "--shards", "time=365"]),
-        (write_image, ["--chunks", "z=1,y=64,x=64", "--shards", "z=2,y=128,x=128"]),
-    ],
-)
+@pytest.mark.parametrize(("write", "layout"), [
+    (write_year, ["--chunks", "time=5,lat=9,lon=20", "--shards", "time=365"]),
+    (write_image, ["--chunks", "z=1,y=64,x=64", "--shards", "z=2,y=128,x=128"]),
+])  # fmt: skip
 def test_data_set_that_is_killed_ten_times(
     write: Callable[[Path], Any], layout: list[str], prepared_python: PreparedPython, tmp_path: Path
 ) -> None:

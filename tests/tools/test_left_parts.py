@@ -220,15 +220,10 @@ def test_group_in_the_place_of_an_array_is_found(tmp_path: Path) -> None:
         assert (tmp_path / name / "g/b/c/1").read_bytes() == (old / "g/b/c/1").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("place", "left", "arrays"),
-    [
-        ("data/root/g/a", "data/root/g/a/", ["g/a"]),
-        ("meta/root/g", "g", []),
-        ("meta/root/g/a.array.json", "g/a", []),
-        ("meta/root/g.group.json", "g", []),
-    ],
-)
+@pytest.mark.parametrize(("place", "left", "arrays"), [
+    ("data/root/g/a", "data/root/g/a/", ["g/a"]),
+    ("meta/root/g", "g", []), ("meta/root/g/a.array.json", "g/a", []), ("meta/root/g.group.json", "g", []),
+])  # fmt: skip
 def test_closed_place_of_a_hierarchy_of_2022_is_named(
     place: str, left: str, arrays: list[str], tmp_path: Path
 ) -> None:

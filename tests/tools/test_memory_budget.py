@@ -111,13 +111,10 @@ def traced_peak(work: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    "codec",
-    [
-        pytest.param(CODECS[0], id="crc32c"),
-        pytest.param(zarr.codecs.ZstdCodec(), id="zstd"),
-    ],
-)
+@pytest.mark.parametrize("codec", [
+    pytest.param(CODECS[0], id="crc32c"),
+    pytest.param(zarr.codecs.ZstdCodec(), id="zstd"),
+])  # fmt: skip
 @pytest.mark.nightly
 def test_shard_of_many_inner_chunks_and_a_lost_index(tmp_path: Path, codec: Any) -> None:
     n = 1 << 12

@@ -26,19 +26,9 @@ from shardcodec.tools.jobs.job_files import PlanFile
 
 CANNOT = "expected the path of an array or a group that can be written"
 WRONG = [
-    "..",
-    ".",
-    "...",
-    "a/../b",
-    "/a",
-    "a//b",
-    "a/",
-    "x\0y",
-    "a\\b",
-    "zarr.json",
-    "a/.zarray",
+    "..", ".", "...", "a/../b", "/a", "a//b", "a/", "x\0y", "a\\b", "zarr.json", "a/.zarray",
     ".shardcodec-job",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)

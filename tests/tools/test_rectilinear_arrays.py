@@ -26,15 +26,10 @@ def group(path: Path, data_type: str, fill: Any, grid: dict[str, Any]) -> Path:
     with quiet():
         zarr.create_group(path).create_array("a", shape=(8,), chunks=(4,), dtype="int32")[...] = 1
     document = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [6],
-        "data_type": data_type,
-        "chunk_grid": grid,
+        "zarr_format": 3, "node_type": "array", "shape": [6], "data_type": data_type, "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill,
-        "codecs": LITTLE,
-    }
+        "fill_value": fill, "codecs": LITTLE,
+    }  # fmt: skip
     (path / "r/c").mkdir(parents=True)
     (path / "r/zarr.json").write_text(json.dumps(document))
     return path

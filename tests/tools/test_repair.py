@@ -64,9 +64,6 @@ def without_first_chunk() -> np.ndarray[Any, Any]:
     return expected
 
 
-# ---- to a new array
-
-
 def test_new_array_has_everything_but_the_lost_inner_chunk(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
     flip(array.store, "c/0/1", 5)
@@ -126,19 +123,13 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert bytes_of_files(tmp_path / "b.zarr") == before
 
 
-@pytest.mark.parametrize(
-    ("how", "text"),
-    [
-        ({}, r"expected `to` \(--to\), a new place, or `backup` \(--in-place --backup\), a folder"),
-        (
-            {"to": "b.zarr", "backup": "old"},
-            r"expected one of `to` \(--to\) and `backup` \(--in-place --backup\), got both",
-        ),
-        ({"backup": "a.zarr/old"}, "expected a folder outside"),
-        ({"backup": "old", "order": "hilbert"}, "order: expected one of"),
-        ({"backup": "old", "copy": "a.zarr"}, "expected a copy, got the array itself"),
-    ],
-)
+@pytest.mark.parametrize(("how", "text"), [
+    ({}, r"expected `to` \(--to\), a new place, or `backup` \(--in-place --backup\), a folder"),
+    ({"to": "b.zarr", "backup": "old"}, r"expected one of `to` \(--to\) and `backup` \(--in-place --backup\), got both"),
+    ({"backup": "a.zarr/old"}, "expected a folder outside"),
+    ({"backup": "old", "order": "hilbert"}, "order: expected one of"),
+    ({"backup": "old", "copy": "a.zarr"}, "expected a copy, got the array itself"),
+])  # fmt: skip
 def test_wrong_arguments_change_nothing(tmp_path: Path, how: dict[str, str], text: str) -> None:
     array = filled(tmp_path / "a.zarr")
     flip(array.store, "c/0/1", 5)
@@ -163,9 +154,6 @@ def test_dry_run_changes_nothing_and_says_what_would_be_done(tmp_path: Path) -> 
         (RepairAction.LEFT, 0, 8),
     ]
     assert repair(tmp_path / "a.zarr", dry_run=True).n_damaged == 2
-
-
-# ---- in place
 
 
 def test_in_place_backs_up_before_it_replaces(tmp_path: Path) -> None:
@@ -256,9 +244,6 @@ def test_pending_journal_is_rolled_back_after_a_backup(tmp_path: Path) -> None:
     assert pending_journal(str(scene.shard)) is None and scene.check() == "old"
 
 
-# ---- from a copy
-
-
 @pytest.mark.parametrize("layout", ["equal", "other shards", "not sharded", "v2"])
 def test_rest_is_taken_from_a_copy_in_any_layout(tmp_path: Path, layout: str) -> None:
     array = filled(tmp_path / "a.zarr")
@@ -332,9 +317,6 @@ def test_transposed_array_takes_the_right_elements_of_a_copy(tmp_path: Path) -> 
     assert (elements(tmp_path / "b.zarr") == CONTENT[:15, :23]).all()
 
 
-# ---- every damage
-
-
 @pytest.mark.parametrize("name", [case.name for case in cases() if case.shard is not None])
 def test_case_of_the_page_is_read_after_the_repair(tmp_path: Path, name: str) -> None:
     """The repaired shard is valid, and each of its inner chunks has the right elements or none."""
@@ -390,9 +372,6 @@ def test_random_damage_is_repaired_or_reported(tmp_path: Path) -> None:
 def test_a_thousand_random_damages_are_repaired_or_reported(tmp_path: Path) -> None:
     for name, one, data in cases_of(1000, seed=5):
         check_repair(tmp_path, name, one, data)
-
-
-# ---- the command
 
 
 def test_command_repairs_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

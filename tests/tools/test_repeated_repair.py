@@ -103,15 +103,11 @@ SCENES: dict[str, Callable[[Path], Damaged]] = {
     "journal and damage": lambda folder: with_journal(folder, is_damaged=True),
 }
 STEPS: list[tuple[Any, str, str]] = [
-    (Backup, "_write", "after"),
-    (Backup, "make", "after"),
-    (ShardRepairer, "_replace", "before"),
-    (ShardRepair, "write_in_place", "before"),
-    (ShardRepair, "write_in_place", "after"),
-    (ShardRepair, "_check_result", "before"),
-    (ShardRepairer, "_replace", "after"),
+    (Backup, "_write", "after"), (Backup, "make", "after"), (ShardRepairer, "_replace", "before"),
+    (ShardRepair, "write_in_place", "before"), (ShardRepair, "write_in_place", "after"),
+    (ShardRepair, "_check_result", "before"), (ShardRepairer, "_replace", "after"),
     (ShardRepairer, "_look", "after"),
-]
+]  # fmt: skip
 
 
 class Killed(BaseException):
@@ -187,9 +183,6 @@ def test_disturbed_repair_stores_what_one_repair_stores(
         (kept,) = (p for p in (folder / "old").rglob("*") if p.is_file() and p.suffix != ".journal")
         assert kept.read_bytes() == damaged, step
     assert n_steps >= 5
-
-
-# ---- other writers, and other runs
 
 
 @pytest.fixture
@@ -313,17 +306,14 @@ def linked_file(folder: Path) -> str:
     return "old"
 
 
-@pytest.mark.parametrize(
-    ("place", "backup"),
-    [
-        pytest.param(lambda array: array / KEY, lambda _: "a.zarr", id="one shard"),
-        pytest.param(lambda array: f"file://{array}", lambda _: "a.zarr", id="URL"),
-        pytest.param(LocalStore, lambda _: "a.zarr", id="store"),
-        pytest.param(obstore_files, lambda _: "a.zarr", id="store without paths"),
-        pytest.param(lambda array: array, linked_folder, id="symbolic link"),
-        pytest.param(lambda array: array, linked_file, id="hard link"),
-    ],
-)
+@pytest.mark.parametrize(("place", "backup"), [
+    pytest.param(lambda array: array / KEY, lambda _: "a.zarr", id="one shard"),
+    pytest.param(lambda array: f"file://{array}", lambda _: "a.zarr", id="URL"),
+    pytest.param(LocalStore, lambda _: "a.zarr", id="store"),
+    pytest.param(obstore_files, lambda _: "a.zarr", id="store without paths"),
+    pytest.param(lambda array: array, linked_folder, id="symbolic link"),
+    pytest.param(lambda array: array, linked_file, id="hard link"),
+])  # fmt: skip
 def test_shard_itself_is_no_backup(
     place: Callable[[Path], Any], backup: Callable[[Path], str], damaged: Damaged, tmp_path: Path
 ) -> None:
@@ -402,14 +392,11 @@ def test_copied_shards_have_the_durability_of_written_ones(
     assert seen["zarr.json"] and seen["c/0/0"] == (durability == "fsync")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="index checksum"),
-        pytest.param(lambda data: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:], id="index entry"),
-        pytest.param(lambda data: data + b"more", id="bytes behind the index"),
-    ],
-)
+@pytest.mark.parametrize("damage", [
+    pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="index checksum"),
+    pytest.param(lambda data: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:], id="index entry"),
+    pytest.param(lambda data: data + b"more", id="bytes behind the index"),
+])  # fmt: skip
 def test_repaired_shard_that_was_damaged_again_is_not_the_result(
     damage: Callable[[bytes], bytes], damaged: Damaged, tmp_path: Path
 ) -> None:

@@ -54,18 +54,10 @@ def test_report_is_json_with_its_schema() -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("1", 1),
-        ("512MiB", 512 << 20),
-        ("4 GB", 4 * 10**9),
-        ("1.5K", 1536),
-        ("2tib", 2 << 40),
-        ("10B", 10),
-        (7, 7),
-    ],
-)
+@pytest.mark.parametrize(("text", "nbytes"), [
+    ("1", 1), ("512MiB", 512 << 20), ("4 GB", 4 * 10**9), ("1.5K", 1536), ("2tib", 2 << 40), ("10B", 10),
+    (7, 7),
+])  # fmt: skip
 def test_sizes_are_parsed(text: str, nbytes: int) -> None:
     assert parse_nbytes(text) == nbytes
 
@@ -76,17 +68,10 @@ def test_wrong_sizes_are_told(text: str) -> None:
         parse_nbytes(text)
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (1023 << 10, "1023 KiB"),
-        (5 << 40, "5 TiB"),
-        (9000 << 50, "9000 PiB"),
-    ],
-)
+@pytest.mark.parametrize(("nbytes", "text"), [
+    (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1023 << 10, "1023 KiB"), (5 << 40, "5 TiB"),
+    (9000 << 50, "9000 PiB"),
+])  # fmt: skip
 def test_sizes_for_readers(nbytes: int, text: str) -> None:
     assert format_nbytes(nbytes) == text
 

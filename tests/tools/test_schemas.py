@@ -30,26 +30,21 @@ def members_after(heading: str) -> list[str]:
     return [name for row in rows[1].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
 
 
-@pytest.mark.parametrize(
-    ("record", "heading"),
-    [
-        (InspectReport, '### Schema `"shardcodec.inspect"`, version 1'),
-        (ArrayReport, '### Schema `"shardcodec.inspect.array"`, version 1'),
-        (LayoutRecord, "Members of `layout`:"),
-        (StoredRecord, "Members of `stored`:"),
-        (ConvertReport, '### Schema `"shardcodec.convert"`, version 1'),
-        (ConvertedArray, '### Schema `"shardcodec.convert.array"`, version 1'),
-        (Cost, "Members of `cost`:"),
-        (StatusReport, '### Schema `"shardcodec.status"`, version 1'),
-        (DoctorReport, '### Schema `"shardcodec.doctor"`, version 1'),
-        (Check, "Members of a check:"),
-        (AdviseReport, '### Schema `"shardcodec.advise"`, version 1'),
-        (Proposal, "Members of a proposal:"),
-        (AccessCost, "Members of an access:"),
-        (Trial, "Members of a trial:"),
-        (WritePlan, '### Schema `"shardcodec.plan_writes"`, version 1'),
-    ],
-)
+@pytest.mark.parametrize(("record", "heading"), [
+    (InspectReport, '### Schema `"shardcodec.inspect"`, version 1'),
+    (ArrayReport, '### Schema `"shardcodec.inspect.array"`, version 1'),
+    (LayoutRecord, "Members of `layout`:"), (StoredRecord, "Members of `stored`:"),
+    (ConvertReport, '### Schema `"shardcodec.convert"`, version 1'),
+    (ConvertedArray, '### Schema `"shardcodec.convert.array"`, version 1'),
+    (Cost, "Members of `cost`:"),
+    (StatusReport, '### Schema `"shardcodec.status"`, version 1'),
+    (DoctorReport, '### Schema `"shardcodec.doctor"`, version 1'),
+    (Check, "Members of a check:"),
+    (AdviseReport, '### Schema `"shardcodec.advise"`, version 1'),
+    (Proposal, "Members of a proposal:"), (AccessCost, "Members of an access:"),
+    (Trial, "Members of a trial:"),
+    (WritePlan, '### Schema `"shardcodec.plan_writes"`, version 1'),
+])  # fmt: skip
 def test_page_has_every_member(record: type[Record], heading: str) -> None:
     assert dataclasses.is_dataclass(record)
     fields = [field.name for field in dataclasses.fields(record)]
@@ -57,18 +52,9 @@ def test_page_has_every_member(record: type[Record], heading: str) -> None:
     assert sorted(members_after(heading)) == sorted([*fields, *views])
 
 
-@pytest.mark.parametrize(
-    "report",
-    [
-        InspectReport,
-        ArrayReport,
-        ConvertReport,
-        ConvertedArray,
-        StatusReport,
-        DoctorReport,
-        AdviseReport,
-        WritePlan,
-    ],
-)
+@pytest.mark.parametrize("report", [
+    InspectReport, ArrayReport, ConvertReport, ConvertedArray, StatusReport, DoctorReport, AdviseReport,
+    WritePlan,
+])  # fmt: skip
 def test_page_has_the_version(report: type) -> None:
     assert f'### Schema `"{report.schema}"`, version {report.schema_version}\n' in PAGE  # type: ignore[attr-defined]

@@ -179,9 +179,6 @@ def test_closing_the_results_begins_nothing_else() -> None:
     assert len(begun) < 20
 
 
-# ---- the tools
-
-
 def get(store: Any, key: str) -> bytes:
     found = sync(store.get(key, default_buffer_prototype()))
     assert found is not None

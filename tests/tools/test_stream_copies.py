@@ -42,16 +42,12 @@ def killed_stream(folder: Path, **arguments: Any) -> Path:
     return folder / "killed"
 
 
-@pytest.mark.parametrize(
-    "copy",
-    [
-        tools.convert,
-        lambda source, to: tools.convert(source, to, chunks=(2, 4, 8), shards=(6, 8, 8)),
-        lambda source, to: tools.compact(source, to=to),
-        lambda source, to: tools.repair(source, to=to),
-    ],
-    ids=["convert", "convert to other shards", "compact", "repair"],
-)
+@pytest.mark.parametrize("copy", [
+    tools.convert,
+    lambda source, to: tools.convert(source, to, chunks=(2, 4, 8), shards=(6, 8, 8)),
+    lambda source, to: tools.compact(source, to=to),
+    lambda source, to: tools.repair(source, to=to),
+], ids=["convert", "convert to other shards", "compact", "repair"])  # fmt: skip
 @pytest.mark.parametrize(
     "layout",
     [{"shards": (10, 8, 8)}, {"shards": (50, 8, 8)}, {}, {"zarr_format": 2}],

@@ -204,9 +204,6 @@ def test_many_findings_are_counted_and_not_listed() -> None:
     assert found.n_findings == 4096 and len(found.findings) == 1000
 
 
-# ---- random damage
-
-
 def check(name: str, one: Original, data: bytes) -> None:
     """Check that no inner chunk is taken for whole that is not, and that no known one is lost."""
     found = look(data, one.spec)

@@ -93,19 +93,12 @@ def test_path_of_a_shard_finds_its_array(tmp_path: Path) -> None:
         assert (handle.read_region() == 7).all()
 
 
-@pytest.mark.parametrize(
-    ("path", "error", "text"),
-    [
-        ("a/c/1/1", FileNotFoundError, "does not exist"),
-        (
-            "a/c/2/0",
-            ValueError,
-            r"expected the key of a shard, such as 'c/0/0'.*\(2, 2\) shards, got 'c/2/0'",
-        ),
-        ("a/c/0", ValueError, "got 'c/0'"),
-        ("other", FileNotFoundError, "'other' is neither an array nor a shard of the group"),
-    ],
-)
+@pytest.mark.parametrize(("path", "error", "text"), [
+    ("a/c/1/1", FileNotFoundError, "does not exist"),
+    ("a/c/2/0", ValueError, r"expected the key of a shard, such as 'c/0/0'.*\(2, 2\) shards, got 'c/2/0'"),
+    ("a/c/0", ValueError, "got 'c/0'"),
+    ("other", FileNotFoundError, "'other' is neither an array nor a shard of the group"),
+])  # fmt: skip
 def test_wrong_path_inside_a_hierarchy_is_told(tmp_path: Path, path: str, error: Any, text: str) -> None:
     hierarchy(tmp_path / "g.zarr")
     with pytest.raises(error, match=text):
@@ -371,22 +364,14 @@ def test_codecs_after_the_sharding_are_a_problem(tmp_path: Path) -> None:
         one.shard((0, 0)).open()
 
 
-@pytest.mark.parametrize(
-    ("keys", "key", "coords"),
-    [
-        (KeyEncoding(True, "/"), "c/1/20", (1, 20)),
-        (KeyEncoding(True, "."), "c.1.20", (1, 20)),
-        (KeyEncoding(False, "."), "1.20", (1, 20)),
-        (KeyEncoding(False, "/"), "1/20", (1, 20)),
-        (KeyEncoding(True, "/"), "c/1", None),
-        (KeyEncoding(True, "/"), "c/1/2/3", None),
-        (KeyEncoding(True, "/"), "c/1/02", None),
-        (KeyEncoding(True, "/"), "c/1/-2", None),
-        (KeyEncoding(True, "/"), "c/1/²", None),
-        (KeyEncoding(True, "/"), "d/1/2", None),
-        (KeyEncoding(False, "."), "c.1", None),
-    ],
-)
+@pytest.mark.parametrize(("keys", "key", "coords"), [
+    (KeyEncoding(True, "/"), "c/1/20", (1, 20)), (KeyEncoding(True, "."), "c.1.20", (1, 20)),
+    (KeyEncoding(False, "."), "1.20", (1, 20)), (KeyEncoding(False, "/"), "1/20", (1, 20)),
+    (KeyEncoding(True, "/"), "c/1", None), (KeyEncoding(True, "/"), "c/1/2/3", None),
+    (KeyEncoding(True, "/"), "c/1/02", None), (KeyEncoding(True, "/"), "c/1/-2", None),
+    (KeyEncoding(True, "/"), "c/1/²", None), (KeyEncoding(True, "/"), "d/1/2", None),
+    (KeyEncoding(False, "."), "c.1", None),
+])  # fmt: skip
 def test_position_of_a_key(keys: KeyEncoding, key: str, coords: Any) -> None:
     assert keys.coords(key, 2) == coords
     if coords is not None:

@@ -39,16 +39,10 @@ def test_print_shows_what_the_command_prints(tmp_path: Path, capsys: pytest.Capt
         (["repair", path, "--dry-run"], lambda: tools.repair(path, dry_run=True)),
         (["compact", path, "--dry-run"], lambda: tools.compact(path, dry_run=True)),
         (["convert", path, new, "--dry-run"], lambda: tools.convert(path, new, dry_run=True)),
-        (
-            ["convert", f"{path}/b", new, "--dry-run"],
-            lambda: tools.convert(f"{path}/b", new, dry_run=True),
-        ),
-        (
-            ["advise", *access],
-            lambda: tools.advise((100, 100), "uint16", [tools.parse_access("1,:", (100, 100))]),
-        ),
+        (["convert", f"{path}/b", new, "--dry-run"], lambda: tools.convert(f"{path}/b", new, dry_run=True)),
+        (["advise", *access], lambda: tools.advise((100, 100), "uint16", [tools.parse_access("1,:", (100, 100))])),
         (["status", job], lambda: tools.status(job)),
-    ]
+    ]  # fmt: skip
     tools.plan_convert(f"{path}/b", new, job, n_parts=2)
     for arguments, report in cases:
         run(arguments)
@@ -66,17 +60,13 @@ def test_every_report_is_short_lines_and_a_table(tmp_path: Path) -> None:
         file.truncate(20)
     accesses = [tools.parse_access("1,:", (100, 100))]
     reports: list[Any] = [
-        tools.inspect(path),
-        tools.verify(path),
+        tools.inspect(path), tools.verify(path),
         tools.repair(path, to=str(tmp_path / "b.zarr")),
         tools.compact(path, dry_run=True),
         tools.convert(np.zeros((4, 4)), str(tmp_path / "c.zarr"), dry_run=True, chunks=(2, 2), shards=(4, 4)),
-        tools.doctor(path),
-        tools.advise((100, 100), "uint8", accesses),
-        tools.plan_writes(path, workers=2),
-        *tools.verify(path).arrays,
-        *tools.verify(path).shards,
-    ]
+        tools.doctor(path), tools.advise((100, 100), "uint8", accesses), tools.plan_writes(path, workers=2),
+        *tools.verify(path).arrays, *tools.verify(path).shards,
+    ]  # fmt: skip
     for report in reports:
         lines = str(report).splitlines()
         assert lines and all(len(line) < 1000 for line in lines), report

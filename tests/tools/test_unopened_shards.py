@@ -25,13 +25,9 @@ from shardcodec.tools import compact, convert, inspect, repair, verify
 from shardcodec.transformer import convert_2022, open_2022
 
 HOW: dict[str, dict[str, Any]] = {
-    "shards": {"shards": (20,)},
-    "plain": {"chunks": (20,)},
-    "decoded by zarr": {
-        "chunks": (20,),
-        "compressors": [{"name": "numcodecs.bz2", "configuration": {"level": 1}}],
-    },
-}
+    "shards": {"shards": (20,)}, "plain": {"chunks": (20,)},
+    "decoded by zarr": {"chunks": (20,), "compressors": [{"name": "numcodecs.bz2", "configuration": {"level": 1}}]},
+}  # fmt: skip
 
 
 def link(path: Path) -> None:

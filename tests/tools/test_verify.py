@@ -112,14 +112,11 @@ def test_group_one_array_and_one_shard(tmp_path: Path) -> None:
     assert verify(tmp_path / "g.zarr/b/c/0/0").n_findings == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "code"),
-    [
-        ("{", "unreadable", 1),
-        ('{"zarr_format": 3, "node_type": "array", "shape": [4]}', "unreadable", 1),
-        (None, "unsupported", 0),
-    ],
-)
+@pytest.mark.parametrize(("text", "kind", "code"), [
+    ("{", "unreadable", 1),
+    ('{"zarr_format": 3, "node_type": "array", "shape": [4]}', "unreadable", 1),
+    (None, "unsupported", 0),
+])  # fmt: skip
 def test_array_with_malformed_metadata_is_a_finding(
     tmp_path: Path, text: str | None, kind: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,9 +195,6 @@ def test_store_error_is_a_finding_and_the_other_shards_are_verified(tmp_path: Pa
     os.mkfifo(shard_path(array))
     report = verify(tmp_path / "a.zarr")
     assert report.kinds == {"unreadable": 1} and report.arrays[0].n_shards == 3
-
-
-# ---- a part of the shards
 
 
 def test_sample_is_the_same_each_time_and_not_empty(tmp_path: Path) -> None:
@@ -389,9 +383,6 @@ def test_fail_fast_stops_at_the_first_finding(tmp_path: Path) -> None:
     assert report.n_findings == 1 and not report.is_complete
 
 
-# ---- against another array
-
-
 @pytest.mark.parametrize("shape", [(4, 3), (5, 7), (16, 24)])
 def test_equal_elements_in_another_layout(tmp_path: Path, shape: tuple[int, int]) -> None:
     array = filled(tmp_path / "a.zarr")
@@ -433,9 +424,6 @@ def test_nan_equals_the_same_nan(tmp_path: Path) -> None:
     assert verify(tmp_path / "a.zarr", against=tmp_path / "b.zarr").n_findings == 0
 
 
-# ---- many shards
-
-
 def test_memory_does_not_grow_with_the_number_of_shards(tmp_path: Path) -> None:
     def peak(n: int) -> int:
         path = tmp_path / f"{n}.zarr"
@@ -450,9 +438,6 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path: Path) -> None:
 
     few, many = peak(30), peak(600)
     assert many < few + (200 << 10), (few, many)
-
-
-# ---- the command
 
 
 def test_command_prints_findings_and_the_share_without_checksum(

@@ -179,8 +179,6 @@ def test_store_that_cannot_list(tmp_path: Path) -> None:
         assert "consolidate the metadata" not in str(report)  # they have the last copy of the document
 
 
-# ---- lines of sha256sum
-
 STRANGE = ("plain text", "new\nline", "back\\slash", "carriage\rreturn", " leading", "ü", "*star")
 
 
@@ -323,9 +321,6 @@ def test_objects_are_read_once(block_nbytes: int, level: Any, tmp_path: Path) ->
     n_index = array.shard_spec.index_nbytes
     assert view.nbytes <= view.n_read <= view.nbytes + 2 * n_index
     hashed.close()
-
-
-# ---- objects that cannot be read
 
 
 @pytest.mark.parametrize("target", ["nowhere", "itself"])

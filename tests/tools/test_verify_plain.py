@@ -28,14 +28,11 @@ from shardcodec.tools import repair, verify
 from shardcodec.tools.verify_report import VerifyReport
 
 V3 = {
-    "raw": [],
-    "crc32c": [Crc32cCodec()],
-    "zstd": [ZstdCodec()],
+    "raw": [], "crc32c": [Crc32cCodec()], "zstd": [ZstdCodec()],
     "zstd with checksum": [ZstdCodec(checksum=True)],
-    "gzip": [GzipCodec()],
-    "blosc": [BloscCodec()],
+    "gzip": [GzipCodec()], "blosc": [BloscCodec()],
     "zstd, crc32c": [ZstdCodec(), Crc32cCodec()],
-}
+}  # fmt: skip
 V2: dict[str, Any] = {
     "raw": None,
     "zstd": numcodecs.Zstd(),
@@ -200,13 +197,8 @@ def test_objects_that_nobody_decodes_are_not_verified(tmp_path: Path) -> None:
     """An array of pickled objects; numcodecs is not asked to run what is stored."""
     (tmp_path / "a.zarr").mkdir()
     document = {
-        "zarr_format": 2,
-        "shape": [4],
-        "chunks": [2],
-        "dtype": "|O",
-        "fill_value": None,
-        "order": "C",
-    }
+        "zarr_format": 2, "shape": [4], "chunks": [2], "dtype": "|O", "fill_value": None, "order": "C",
+    }  # fmt: skip
     document |= {"filters": [{"id": "pickle", "protocol": 5}], "compressor": None}
     (tmp_path / "a.zarr/.zarray").write_text(json.dumps(document))
     (tmp_path / "a.zarr/0").write_bytes(b"no pickle")
@@ -247,9 +239,6 @@ def test_manifest_skips_chunks_that_have_not_changed(tmp_path: Path, monkeypatch
     change(array.store, "a/c/1/0", half)
     os.unlink(tmp_path / "g.zarr/b/1.1")
     assert verify(tmp_path / "g.zarr", since=manifest).kinds == {"decode error": 1, "missing shard": 1}
-
-
-# ---- against, and repair
 
 
 @pytest.mark.parametrize("make", [v3, v2])

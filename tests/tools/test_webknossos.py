@@ -34,12 +34,9 @@ def data_set(place: Path, zarr_format: int = 3) -> dict[str, Any]:
             for mag, step in zip(mags, steps, strict=True)
         ]
     layers[1]["attachments"] = {
-        "meshes": [
-            {"name": "all", "path": "./cells/meshes/all.hdf5"},
-            {"name": "far", "path": "https://host/far"},
-        ],
+        "meshes": [{"name": "all", "path": "./cells/meshes/all.hdf5"}, {"name": "far", "path": "https://host/far"}],
         "segmentIndex": {"name": "index", "path": "cells/index.hdf5"},
-    }
+    }  # fmt: skip
     properties = {"id": {"name": "a"}, "scale": [1, 1, 2], "dataLayers": layers, "version": 1}
     for path in ("cells/meshes/all.hdf5", "cells/index.hdf5"):
         (place / path).parent.mkdir(exist_ok=True)
@@ -60,16 +57,13 @@ def layers_of(place: Path) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("how", "layers", "has_files"),
-    [
-        ({"only": "color"}, {"color": ["1", "2-2-1", "4-4-1"]}, None),
-        ({"only": ["color/1", "cells/2-2-1"]}, {"color": ["1"], "cells": ["2-2-1"]}, False),
-        ({"only": "cells"}, {"cells": ["1", "2-2-1"]}, True),
-        ({"exclude": "color"}, {"cells": ["1", "2-2-1"]}, True),
-        ({"exclude": ["*/1", "color/4-4-1"]}, {"color": ["2-2-1"], "cells": ["2-2-1"]}, True),
-    ],
-)
+@pytest.mark.parametrize(("how", "layers", "has_files"), [
+    ({"only": "color"}, {"color": ["1", "2-2-1", "4-4-1"]}, None),
+    ({"only": ["color/1", "cells/2-2-1"]}, {"color": ["1"], "cells": ["2-2-1"]}, False),
+    ({"only": "cells"}, {"cells": ["1", "2-2-1"]}, True),
+    ({"exclude": "color"}, {"cells": ["1", "2-2-1"]}, True),
+    ({"exclude": ["*/1", "color/4-4-1"]}, {"color": ["2-2-1"], "cells": ["2-2-1"]}, True),
+])  # fmt: skip
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_properties_of_webknossos_name_what_is_there(
     how: dict[str, Any],
@@ -125,20 +119,10 @@ def properties_of(place: Path) -> dict[str, Any]:
     return properties
 
 
-@pytest.mark.parametrize(
-    "mags",
-    [
-        [1, 2],
-        [[1, 1, 1]],
-        ["2-2-1"],
-        [{"mag": {"x": 1, "y": 1, "z": 1}}],
-        [{"mag": [1.5, 1, 1]}],
-        [{"mag": []}],
-        [{}],
-        {"1": [1, 1, 1]},
-        5,
-    ],
-)
+@pytest.mark.parametrize("mags", [
+    [1, 2], [[1, 1, 1]], ["2-2-1"], [{"mag": {"x": 1, "y": 1, "z": 1}}], [{"mag": [1.5, 1, 1]}],
+    [{"mag": []}], [{}], {"1": [1, 1, 1]}, 5,
+])  # fmt: skip
 def test_malformed_magnifications_stay(mags: Any, tmp_path: Path) -> None:
     """Their layer was left out, or some of them."""
     old = tmp_path / "old"

@@ -185,27 +185,17 @@ def test_attached_array_is_an_array(tmp_path: Path) -> None:
     assert plan_writes(attached, workers=2) == plan_writes(tmp_path / "a.zarr", workers=2)
 
 
-# ---- wrong use
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "text"),
-    [
-        ({"workers": 0}, ValueError, "workers: expected a number from 1 to 1000000, got 0"),
-        ({"workers": -1}, ValueError, "got -1"),
-        ({"workers": 10**9}, ValueError, "got 1000000000"),
-        ({"workers": 2.5}, TypeError, "workers: expected a whole number, got 2.5"),
-        ({"workers": "4"}, TypeError, "expected a whole number, got '4'"),
-        ({"workers": None}, TypeError, "expected a whole number"),
-        (
-            {"workers": 2, "align": "chunk"},
-            ValueError,
-            "align: expected one of 'shard', 'subchunk', got 'chunk'",
-        ),
-        ({"workers": 2, "align": None}, TypeError, "align: expected one of"),
-        ({"workers": 2, "storage_options": {"region": "x"}}, (TypeError, ValueError), "storage_options"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "text"), [
+    ({"workers": 0}, ValueError, "workers: expected a number from 1 to 1000000, got 0"),
+    ({"workers": -1}, ValueError, "got -1"),
+    ({"workers": 10**9}, ValueError, "got 1000000000"),
+    ({"workers": 2.5}, TypeError, "workers: expected a whole number, got 2.5"),
+    ({"workers": "4"}, TypeError, "expected a whole number, got '4'"),
+    ({"workers": None}, TypeError, "expected a whole number"),
+    ({"workers": 2, "align": "chunk"}, ValueError, "align: expected one of 'shard', 'subchunk', got 'chunk'"),
+    ({"workers": 2, "align": None}, TypeError, "align: expected one of"),
+    ({"workers": 2, "storage_options": {"region": "x"}}, (TypeError, ValueError), "storage_options"),
+])  # fmt: skip
 def test_wrong_arguments_are_told(tmp_path: Path, arguments: Any, error: Any, text: str) -> None:
     create(tmp_path / "a.zarr")
     with pytest.raises(error, match=text):
