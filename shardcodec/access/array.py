@@ -18,8 +18,9 @@ from ..errors import ShardError, names_array
 from ..format.checks import as_int_tuple
 from ..storage.event_loop import from_zarrs_loop
 from ..storage.indexes import IndexCache
-from ..storage.kinds import at_url, readable_at, target_name
+from ..storage.kinds import at_url, readable_at
 from ..storage.runner import ON_LOOP
+from ..storage.url_stores import target_name
 from .array_reader import ArrayReader, Kind
 from .array_request import Request
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at, name_of_handle

@@ -3,8 +3,7 @@
 """`ArrayReader`: reads an array without a zarr array.
 
 A call of a zarr array costs some hundred microseconds, and a data loader does not need all of its work. This handle prepares
-as much as possible when it is opened: geometry, compiled codecs, options, locations of objects. A call is then some
-arithmetic and one native call, for any number of boxes and shards.
+geometry, compiled codecs, options and places of objects when it is opened; a call is then one native call.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ import numpy as np
 from ..arguments import checked
 from ..compat import refusal_of
 from ..errors import ShardError, SpecError, UnsupportedError, name_array, names_array
-from ..format.metadata import ArrayLayout, key_encoding, parse_document
+from ..format.chunk_keys import key_encoding
+from ..format.metadata import ArrayLayout, parse_document
 from ..format.ml_types import COMPLEX_NBYTES, ML_NBYTES
 from ..format.spec import ChainSpec
 from ..format.text import text_array

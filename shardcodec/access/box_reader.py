@@ -22,14 +22,16 @@ import numpy as np
 from .. import native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from ..errors import ShardError, ShardFileError, as_os_error
-from ..format.metadata import KeyEncoding, encoded_document, json_object
+from ..format.chunk_keys import KeyEncoding
+from ..format.metadata import encoded_document, json_object
 from ..options import Options
 from ..storage import file_systems
 from ..storage.budget import MAX_GAP_NBYTES
 from ..storage.event_loop import from_zarrs_loop, in_thread
 from ..storage.files import FileStore, check_name
 from ..storage.indexes import IndexCache
-from ..storage.kinds import RenamedStore, introduce, is_zarr_store, locate, original
+from ..storage.kinds import introduce, is_zarr_store, locate
+from ..storage.renamed_store import RenamedStore, original
 from ..storage.retry import Patience
 from ..storage.store import Store
 from .object_boxes import box_rows, object_boxes

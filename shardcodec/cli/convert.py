@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from ..readable import format_count
-from ..tools.convert.choices import parse_rules
+from ..tools.convert.choice_texts import parse_rules
 from ..tools.convert.convert import convert as convert_arrays
 from ..tools.convert.convert import plan_convert
 from ..tools.convert.cost import Prices

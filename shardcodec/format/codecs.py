@@ -54,17 +54,16 @@ from .codec_classes import (
     Zstd,
 )
 from .dtypes import DType
+from .extension_filters import CastValue, ScaleOffset
 from .filters import (
     AsType,
     BitRound,
-    CastValue,
     Delta,
     Filter,
     FixedScaleOffset,
     PackBits,
     Quantize,
     RegistryBitRound,
-    ScaleOffset,
 )
 
 __all__ = [

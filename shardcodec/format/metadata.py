@@ -1,6 +1,6 @@
-# metadata.py - the metadata document of an array: zarr.json, or .zarray of Zarr v2; chunk keys
+# metadata.py - the metadata document of an array: zarr.json, or .zarray of Zarr v2
 # SPDX-License-Identifier: MIT
-"""The metadata document of an array: ``zarr.json``, or ``.zarray`` of Zarr v2; chunk keys.
+"""The metadata document of an array: ``zarr.json``, or ``.zarray`` of Zarr v2.
 
 A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of the code does not know the format:
 
@@ -10,7 +10,7 @@ A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of 
     fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
     dimension_separator                 chunk key encoding `v2` with that separator
 
-Other filters and Python objects raise `UnsupportedError`. `document_in_v3`
+Other filters and Python objects raise `UnsupportedError`. `metadata_v2.document_in_v3`
 describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
 
 Source: Zarr v3 core specification 3.1, "Array metadata" and "Chunk key encoding"; zarr-extensions,
@@ -21,12 +21,9 @@ from __future__ import annotations
 
 import functools
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
-
-import numpy as np
 
 from ..errors import SpecError
 from .checks import (
@@ -40,38 +37,34 @@ from .checks import (
     check_keys,
     parse_named,
     show,
-    unknown_codec,
     unsupported,
     within,
     wrong,
 )
+from .chunk_keys import is_v2
 from .codecs import (
-    NUMCODECS,
     BitRound,
-    Bytes,
-    Codec,
-    Filter,
-    Transpose,
     allow_clipping,
     parse_codecs,
-    resolve_codecs,
 )
 from .dtypes import DType, as_dtype, parse_data_type
-from .fill_values import fill_from_document, fill_from_json, fill_scalar, loose_base64
-from .ml_types import ML_NBYTES, element_kind, ml_dtype
+from .fill_values import fill_from_document, fill_scalar
+from .metadata_v2 import (
+    ZARRAY_REQUIRED,
+    endian_of,
+    parse_v2_dtype,
+    v2_codecs,
+    v2_fill,
+    v2_transpose,
+    with_bytes,
+)
 from .same_text import parsed_once
 
 __all__ = [
-    "TEXT_CODECS",
     "ArrayLayout",
-    "KeyEncoding",
     "UserMetadata",
-    "document_in_v3",
     "encoded_document",
-    "has_objects",
-    "has_text",
     "json_object",
-    "key_encoding",
     "parse_array",
     "parse_document",
     "spec_of",
@@ -267,82 +260,6 @@ def _pair(run: object, path: str) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-# ---------------------------------------------------------------- keys of chunks in a store
-
-
-@dataclass(frozen=True)
-class KeyEncoding:
-    """A chunk key encoding: the rule that maps the grid position of a chunk to its key.
-
-    ``default`` gives ``c/1/2`` or ``c.1.2``; ``v2`` gives ``1.2`` or ``1/2``. The key of a chunk of rank 0 is ``c`` or
-    ``0``, respectively.
-    """
-
-    is_default: bool
-    separator: str
-
-    @classmethod
-    def from_metadata(cls, metadata: Mapping[str, Any]) -> KeyEncoding:
-        """Read the encoding from a whole ``zarr.json``.
-
-        Raises
-        ------
-        SpecError
-            The encoding is missing or invalid.
-        UnsupportedError
-            shardcodec does not implement the encoding.
-        """
-        with within("chunk_key_encoding"):
-            name, configuration = parse_named(as_mapping(metadata, "").get("chunk_key_encoding"))
-            if name not in ("default", "v2"):
-                unsupported("", f"expected chunk key encoding default or v2, got {show(name)}")
-            with within("configuration"):
-                check_keys(configuration, "", optional=("separator",))
-                separator = configuration.get("separator", "/" if name == "default" else ".")
-                if separator not in ("/", "."):
-                    wrong("separator", f'expected "/" or ".", got {show(separator)}', actual=separator)
-        return cls(name == "default", separator)
-
-    @property
-    def prefix(self) -> str:
-        """The common prefix of all keys of rank 1 and more."""
-        return f"c{self.separator}" if self.is_default else ""
-
-    def key(self, coords: tuple[int, ...]) -> str:
-        """Return the key of the chunk at a grid position."""
-        if not coords:
-            return "c" if self.is_default else "0"
-        separator = self.separator
-        numbers = separator.join(map(str, coords))
-        return f"c{separator}{numbers}" if self.is_default else numbers
-
-    def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
-        """Return the grid position of a key; None for a key that is not one of a chunk with `ndim` axes."""
-        numbers = key.split(self.separator)
-        if ndim == 0:
-            return () if key == self.key(()) else None
-        if self.is_default:
-            if numbers[0] != "c":
-                return None
-            numbers = numbers[1:]
-        if len(numbers) != ndim or not all(number.isascii() and number.isdecimal() for number in numbers):
-            return None
-        coords = tuple(map(int, numbers))
-        return coords if self.key(coords) == key else None  # no leading zeros
-
-
-# ---------------------------------------------------------------- documents of Zarr v2
-
-_ZARRAY_REQUIRED = ("shape", "chunks", "dtype", "fill_value", "order")
-# Codecs of text and bytes of any length, and their data types. The filters of Zarr v2 with these names store the same bytes.
-TEXT_CODECS = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
-_BYTE: DType = np.dtype("uint8")
-_TIME_UNIT = r"(\[\d*(Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?"
-_V2_DTYPE = re.compile(
-    rf"\|b1|\|[iu]1|[<>][iuf][248]|[<>]c(8|16)|[<>][mM]8{_TIME_UNIT}|\|[SV][1-9]\d*|[<>]U[1-9]\d*",
-)
-
-
 @parsed_once
 @bounded_depth("metadata")
 def parse_document(document: object) -> ArrayLayout:
@@ -355,25 +272,25 @@ def parse_document(document: object) -> ArrayLayout:
     UnsupportedError
         The engine does not support the data type, the chunk grid, a compressor or a filter.
     """
-    if not _is_v2(document):
+    if not is_v2(document):
         return parse_array(document)
     document = as_mapping(document, "")
-    for key in _ZARRAY_REQUIRED:
+    for key in ZARRAY_REQUIRED:
         if key not in document:
             wrong(key, "missing required key")
     shape = as_int_tuple(document["shape"], "shape", minimum=0)
     with within("dtype"):
-        stored = _parse_v2_dtype(document["dtype"])
-        endian = _endian(stored)
+        stored = parse_v2_dtype(document["dtype"])
+        endian = endian_of(stored)
     chunks = as_chunk_shape(document["chunks"], stored.itemsize, "chunks")
     if len(chunks) != len(shape):
         reason = f"expected {len(shape)} axes, as the array has, got {len(chunks)}"
         wrong("chunks", reason, expected=len(shape), actual=len(chunks))
     dtype = as_dtype(stored)
     with within("fill_value"):
-        fill = _v2_fill(document["fill_value"], stored, dtype)
-    transposes = _v2_transpose(document["order"], len(shape))
-    codecs = [*transposes, *_with_bytes(_v2_codecs(document, stored.itemsize), endian)]
+        fill = v2_fill(document["fill_value"], stored, dtype)
+    transposes = v2_transpose(document["order"], len(shape))
+    codecs = [*transposes, *with_bytes(v2_codecs(document, stored.itemsize), endian)]
     if transposes and any(isinstance(codec, BitRound) for codec in codecs):
         reason = "expected no bitround with order F, for which numcodecs stores another order"
         unsupported("filters", reason, codec="bitround")
@@ -395,215 +312,3 @@ def spec_of(metadata: Mapping[str, Any], *, make: Callable[..., Any], lenient: b
         for edge in edges[1:]:
             spec.with_shape((*first[:axis], edge, *first[axis + 1 :]))
     return spec
-
-
-def key_encoding(document: Mapping[str, Any]) -> KeyEncoding:
-    """Return the chunk key encoding of a ``zarr.json`` or a ``.zarray``.
-
-    Raises
-    ------
-    SpecError
-        The encoding is missing or invalid.
-    UnsupportedError
-        shardcodec does not implement the encoding.
-    """
-    if not _is_v2(document):
-        return KeyEncoding.from_metadata(document)
-    separator = document.get("dimension_separator", ".")
-    if separator not in (".", "/"):
-        wrong("dimension_separator", f'expected "/" or ".", got {show(separator)}', actual=separator)
-    return KeyEncoding(is_default=False, separator=separator)
-
-
-def has_text(document: Mapping[str, Any]) -> bool:
-    """Return True for the ``.zarray`` of an array of strings of any length."""
-    return document.get("zarr_format") == 2 and _text_filter(document) == "vlen-utf8"
-
-
-def has_objects(document: Mapping[str, Any]) -> bool:
-    """Return True for the ``.zarray`` of an array of Python objects, which are strings or anything else."""
-    return document.get("zarr_format") == 2 and document.get("dtype") == "|O"
-
-
-def _text_filter(document: Mapping[str, Any]) -> str | None:
-    """Return the name of the filter that encodes strings; None if there is none."""
-    filters = as_items(document.get("filters") or (), "filters")
-    first = filters[0] if filters and isinstance(filters[0], Mapping) else {}
-    name = str(first.get("id"))
-    return name if document.get("dtype") == "|O" and name in TEXT_CODECS else None
-
-
-def document_in_v3(document: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the ``zarr.json`` of the chunks of a ``.zarray`` whose data type numpy does not have; None for other data types.
-
-    Filters and codecs named ``vlen-utf8`` or ``vlen-bytes`` store the same bytes. `sizes` has the bytes of an element of
-    further data types, which TensorStore has in both formats.
-
-    Raises
-    ------
-    SpecError
-        A member is missing or invalid.
-    UnsupportedError
-        The engine does not have the compressor or another filter; Zarr v3 may not have it either.
-    """
-    name, dtype = _text_filter(document), document.get("dtype")
-    itemsize = sizes.get(dtype) if isinstance(dtype, str) else None
-    if name is None and itemsize is None:
-        return None
-    for key in _ZARRAY_REQUIRED:
-        if key not in document:
-            wrong(key, "missing required key")
-    shape = as_int_tuple(document["shape"], "shape", minimum=0)
-    chunks = as_int_tuple(document["chunks"], "chunks", minimum=1)
-    fill = document["fill_value"]
-    if name is None:
-        assert itemsize is not None
-        data_type, fill = dtype, 0 if fill is None else fill
-        serializer = {"name": "bytes", **({"configuration": {"endian": "little"}} if itemsize > 1 else {})}
-        others = document
-    else:
-        fill = fill or ""  # null, and the 0 of zarr-python 2, read as empty
-        if not isinstance(fill, str):
-            unsupported("fill_value", f"expected a string, got {show(fill)}", actual=fill)
-        itemsize, data_type, serializer = 1, TEXT_CODECS[name], {"name": name}
-        others = {**document, "filters": document["filters"][1:]}
-    bytes_codecs = resolve_codecs(tuple(_v2_codecs(others, itemsize)), (1,), _BYTE, "codecs")
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": data_type,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
-        "chunk_key_encoding": {
-            "name": "v2",
-            "configuration": {"separator": key_encoding(document).separator},
-        },
-        "fill_value": fill,
-        "codecs": [
-            *(codec.to_json() for codec in _v2_transpose(document["order"], len(shape))),
-            serializer,
-            *(codec.to_json() for codec in bytes_codecs),
-        ],
-        "attributes": {},
-    }
-
-
-def _is_v2(document: object) -> bool:
-    return isinstance(document, Mapping) and document.get("zarr_format") == 2
-
-
-def _v2_transpose(order: object, ndim: int) -> list[Codec]:
-    if order not in ("C", "F"):
-        wrong("order", f'expected "C" or "F", got {show(order)}', actual=order)
-    return [Transpose(tuple(reversed(range(ndim))))] if order == "F" and ndim > 1 else []
-
-
-def _parse_v2_dtype(data: object) -> DType:
-    """Return the dtype in its stored byte order; `data` is a name such as ``<i4``, or pairs of a field and its type."""
-    if isinstance(data, str):
-        if data in ML_NBYTES:  # as TensorStore writes them, always little-endian
-            return ml_dtype(data).newbyteorder("<")
-        if _V2_DTYPE.fullmatch(data) is None:
-            unsupported("", f"shardcodec does not implement data type {show(data)}", data_type=data)
-        return _v2_numpy_dtype(data, data)
-    fields = []
-    for i, item in enumerate(as_items(data, "")):
-        pair = as_items(item, f"[{i}]")
-        if len(pair) == 3:
-            unsupported(f"[{i}]", "shardcodec does not implement fields that are arrays", actual=item)
-        if len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
-            wrong(f"[{i}]", f"expected a name and a data type, got {show(item)}", actual=item)
-        with within(f"[{i}][1]"):
-            fields.append((pair[0], _parse_v2_dtype(pair[1])))
-    if not fields:
-        wrong("", "expected at least one field, got none")
-    return _v2_numpy_dtype(fields, data)
-
-
-def _v2_numpy_dtype(description: Any, data: object) -> DType:
-    try:
-        dtype: DType = np.dtype(description)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SpecError(f"expected a data type, got {show(data)}: {error}", path="", actual=data) from error
-    return dtype
-
-
-def _endian(stored: DType) -> Any:
-    """Return the byte order of all numbers of an element."""
-    is_little = stored == stored.newbyteorder("<")
-    if not is_little and stored != stored.newbyteorder(">"):
-        unsupported("", f"expected fields of one byte order, got {stored}", data_type=str(stored))
-    return "little" if is_little else "big"
-
-
-def _v2_fill(value: object, stored: DType, dtype: DType) -> bytes:
-    """Return the bytes of one element in native byte order."""
-    if value is None:
-        return _v2_default(dtype)
-    if dtype.names is None:
-        if element_kind(dtype) == "V" and isinstance(value, str):
-            value = loose_base64(value, dtype.itemsize)
-        return fill_from_document(dtype, value)
-    if not isinstance(value, str):
-        wrong("", f"expected base64, got {show(value)}", actual=value)
-    element = fill_from_json(np.dtype(f"V{stored.itemsize}"), value)  # in the byte order of the array
-    return np.frombuffer(element, stored).astype(dtype).tobytes()
-
-
-def _v2_default(dtype: DType) -> bytes:
-    """Return the bytes of one element of an array without a fill value, as zarr reads it."""
-    if dtype.names is None:
-        return fill_from_json(dtype, "NaT") if dtype.kind in "mM" else bytes(dtype.itemsize)
-    from ..compat import parse_dtype, quiet  # here, because it imports zarr
-
-    try:
-        with quiet():  # zarr 3.1 has the digit 0 in a field of text
-            return np.asarray(parse_dtype(dtype, zarr_format=2).default_scalar(), dtype).tobytes()
-    except (TypeError, ValueError):  # a field of bytes without a type; zarr cannot read it
-        return bytes(dtype.itemsize)
-
-
-def _with_bytes(codecs: Iterable[Codec], endian: Any) -> list[Codec]:
-    """Return filters that change elements, `bytes`, and the codecs of bytes; `endian` is the order before filters."""
-    codecs = list(codecs)
-    n_filters = next((i for i, codec in enumerate(codecs) if codec.kind == "bytes -> bytes"), len(codecs))
-    for codec in codecs[n_filters:]:
-        if codec.kind != "bytes -> bytes":
-            unsupported(
-                "filters", f"expected {codec.json_name} before codecs of bytes", codec=codec.json_name
-            )
-    for i, codec in enumerate(codecs[:n_filters]):
-        assert isinstance(codec, Filter)
-        with within(f"filters[{i}]"):
-            in_native_order, endian = codec.from_order(endian)
-        codecs[i] = codec if i else in_native_order  # a further one gets what the filter before it names
-    return [*codecs[:n_filters], Bytes(endian), *codecs[n_filters:]]
-
-
-def _v2_codecs(document: Mapping[str, Any], itemsize: int) -> Iterator[Codec]:
-    """Yield the filters and the compressor; filters may return elements of another size."""
-    filters = document.get("filters")
-    steps = [(f"filters[{i}]", data) for i, data in enumerate(as_items(filters or (), "filters"))]
-    if document.get("compressor") is not None:
-        steps.append(("compressor", document["compressor"]))
-    for path, data in steps:
-        with within(path):
-            codec = _numcodec(as_mapping(data, ""), itemsize)
-        yield codec
-        itemsize = codec.encoded_itemsize(itemsize) if isinstance(codec, Filter) else 1
-
-
-def _numcodec(data: Mapping[str, Any], itemsize: int) -> Codec:
-    name = data.get("id")
-    if not isinstance(name, str):
-        wrong("id", f"expected the name of a codec, got {show(name)}", actual=name)
-    if name not in NUMCODECS:
-        unknown_codec("id", name, NUMCODECS)
-    if name == "blosc" and data.get("typesize") is None:
-        data = {**data, "typesize": itemsize}  # numcodecs takes it from its input
-    if name == "shuffle":
-        data = {
-            "elementsize": 4,
-            **data,
-        }  # numcodecs' default; that of zarr's codec of Zarr v3 is the itemsize
-    return NUMCODECS[name](data, False)

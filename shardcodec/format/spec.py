@@ -61,9 +61,6 @@ from .spec_text import chain_facts, shard_facts, spec_repr
 __all__ = ["ChainSpec", "ShardSpec", "assign", "element"]
 
 
-# ---------------------------------------------------------------- the encoding of one chunk
-
-
 def element(dtype: object, fill_value: object) -> tuple[DType, bytes]:
     """Check a data type and its fill value; return the native-order dtype and the bytes of the fill value."""
     with within("dtype"):
@@ -369,8 +366,6 @@ class ChainSpec(Readable):
     def __repr__(self) -> str:
         return spec_repr(self, ("shape", "dtype", "fill_value", "codecs"))
 
-
-# ---------------------------------------------------------------- the encoding of a shard
 
 _SHARDING_FIELDS = ("chunk_shape", "codecs", "index_codecs", "index_location", "clip")
 

@@ -25,7 +25,7 @@ from ..format.checks import as_int
 from ..format.codecs import IndexLocation
 from ..storage import turns
 from ..storage.event_loop import Threads, in_thread
-from ..storage.kinds import is_url
+from ..storage.url_stores import is_url
 from .base_object import NestedObject, object_of_base
 from .entries import Entries, WriteBuffer
 from .keys import (

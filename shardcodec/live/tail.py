@@ -13,8 +13,8 @@ import numpy as np
 from ..access.array import Array, objects_of
 from ..arguments import checked
 from ..errors import names_array
-from ..storage.kinds import target_name
 from ..storage.retry import retry
+from ..storage.url_stores import target_name
 from .order import FrameOrder, Positions
 from .record import read_record
 from .target import handle_on, seconds_of

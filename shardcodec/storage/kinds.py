@@ -7,263 +7,37 @@ A subclass may do anything in its methods, so only zarr's own classes count as f
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import stat
 import zipfile
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import compat
-from ..compat import ObjectStore, StorePath, on_zarrs_loop, store_by_fsspec, unwrap
-from ..compat import Store as AnyStore
+from ..compat import ObjectStore, StorePath, on_zarrs_loop, unwrap
 from . import object_names
 from .event_loop import in_thread
 from .files import FileStore, check_name, introduce_files, is_introduced
 from .memory_store import BytesStore, MemoryStore
-from .store import Store, check_store_writable
-from .whole_file import put_file
+from .renamed_store import original
+from .store import Store
+from .url_stores import PlacedOptions, is_url, split_url, store_at
 
 __all__ = [
     "ZIP_SUFFIXES",
-    "PlacedOptions",
-    "RenamedStore",
     "at_url",
     "file_above",
     "introduce",
     "introduce_async",
-    "is_url",
     "is_zarr_store",
     "is_zip",
     "locate",
     "object_at",
-    "original",
-    "originals",
-    "placed_options",
-    "put_object",
     "readable_at",
     "service_of",
-    "split_url",
-    "store_at",
     "store_of",
-    "target_name",
     "zip_at",
 ]
-
-
-# ---------------------------------------------------------------- the zarr store that a URL leads to
-
-# The schemes that obstore opens, with its names of them. obstore is preferred, because its stores name the states of
-# objects, so partial writes can be conditional. Without obstore, and for other schemes, zarr's own parser uses fsspec.
-BY_OBSTORE = {
-    "s3": "s3",
-    "s3a": "s3a",
-    "gs": "gs",
-    "gcs": "gs",
-    "az": "az",
-    "adl": "adl",
-    "azure": "azure",
-    "abfs": "abfs",
-    "abfss": "abfss",
-    "http": "http",
-    "https": "https",
-}
-SAME_SERVICE = (("s3", "s3a"), ("gs", "gcs"), ("az", "adl", "azure", "abfs", "abfss"))
-FILES = ("file", "local")
-# Options of obstore's clients. obstore panics if it gets one of them as an option of the store.
-CLIENT_OPTIONS = frozenset(
-    (
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "default_content_type",
-        "default_headers",
-        "http1_only",
-        "http2_keep_alive_interval",
-        "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle",
-        "http2_only",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "randomize_addresses",
-        "timeout",
-        "user_agent",
-    )
-)
-WITHOUT_OBSTORE = (
-    "install obstore (preferred), or fsspec with its package for this scheme (s3fs, gcsfs, adlfs, aiohttp)"
-)
-
-
-def is_url(value: Any) -> bool:
-    """Return True for a string that zarr reads as a URL and not as a path."""
-    return isinstance(value, str) and "://" in value
-
-
-class PlacedOptions(dict[str, Any]):
-    """Options for the first URL among some places (paths, URLs, stores, None), and for other URLs of the same service.
-
-    TypeError: none of the places is a URL.
-    """
-
-    def __init__(self, options: Mapping[str, Any], places: Iterable[Any]) -> None:
-        super().__init__(options)
-        given = [place for place in places if place is not None]
-        self.service: str | None = next((_service(place) for place in given if is_url(place)), None)
-        if self.service is None:
-            kinds = " and a ".join(dict.fromkeys(type(place).__name__ for place in given))
-            raise TypeError(f"storage_options: expected them only with a URL, got a {kinds}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PlacedOptions, (dict(self), [self.service])
-
-    def of(self, place: Any) -> dict[str, Any] | None:
-        """Return the options for a place; None for another service, a path or a store."""
-        return dict(self) if is_url(place) and _service(place) == self.service else None
-
-
-def placed_options(options: Mapping[str, Any] | None, *places: Any) -> Mapping[str, Any] | None:
-    """Return options that reach only the first URL among these places, and other URLs of the same service."""
-    return None if options is None else PlacedOptions(options, places)
-
-
-def _service(url: str) -> str:
-    """Return the scheme of a URL; for HTTP also the host. URLs of one service have the same result."""
-    scheme, _, rest = url.partition("://")
-    scheme = scheme.lower()
-    name = next((names[0] for names in SAME_SERVICE if scheme in names), scheme)
-    return f"{name}://{rest.partition('/')[0] if name in ('http', 'https') else ''}"
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """Return the URL of the folder that has an object, and the name of the object; ValueError if it names none."""
-    folder, _, name = url.rpartition("/")
-    if not name or folder.endswith((":/", "://")):
-        raise ValueError(f"expected the URL of an object, such as 's3://bucket/a/c/0/0', got {url!r}")
-    return folder, name
-
-
-def store_at(url: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Open the zarr store whose root is a URL; the path of a ``file://`` URL.
-
-    options: for obstore, the arguments of ``obstore.store.from_url`` and those in its ``client_options``; otherwise, those of
-    the fsspec file system. ImportError: no package for this scheme is installed. ValueError: the scheme is unknown, the URL is
-    malformed, or the store refuses the options.
-    """
-    scheme, _, rest = url.partition("://")
-    scheme = scheme.lower()
-    chosen = dict(options or {})
-    if scheme in FILES:
-        if chosen:
-            raise ValueError(f"storage_options: expected none for a file, got {sorted(chosen)}")
-        return rest
-    if scheme in BY_OBSTORE and importlib.util.find_spec("obstore") is not None:
-        return ObjectStore(_obstore_at(f"{BY_OBSTORE[scheme]}://{rest}", chosen))
-    try:
-        return store_by_fsspec(url, chosen)
-    except ImportError as error:
-        raise ImportError(f"cannot open {_shown(url)!r}: {error}; {WITHOUT_OBSTORE}") from error
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"cannot open {_shown(url)!r} with the options {sorted(chosen)}: {_first_line(error)}"
-        ) from error
-
-
-def _obstore_at(url: str, options: dict[str, Any]) -> Any:
-    import obstore
-    from obstore.store import HTTPStore, from_url
-
-    if "?" in url or "#" in url:
-        raise ValueError(
-            f"expected a URL without a query, to which keys can be appended, got {_shown(url)!r}"
-        )
-    scheme = url.partition("://")[0]
-    client = {"allow_http": True} if scheme == "http" else {}
-    client |= {name: options[name] for name in options if name in CLIENT_OPTIONS}
-    options = {name: options[name] for name in options if name not in CLIENT_OPTIONS}
-    if client:
-        options["client_options"] = client | dict(options.get("client_options") or {})
-    # `from_url` maps the host names of some services to S3 or Azure, which need credentials
-    opener = HTTPStore.from_url if scheme in ("http", "https") else from_url
-    try:
-        return opener(url, **options)
-    except BaseException as error:
-        is_panic = type(error).__name__ == "PanicException"  # of Rust, for options with unexpected names
-        if not is_panic and not isinstance(error, obstore.exceptions.BaseError | TypeError | ValueError):
-            raise
-        raise ValueError(
-            f"cannot open {_shown(url)!r} with the options {sorted(options)}: {_first_line(error)}. Options are the "
-            "arguments of obstore.store.from_url, such as region, endpoint, skip_signature (not those of s3fs), "
-            "client_options"
-        ) from error
-
-
-def _shown(url: str) -> str:
-    """Return a URL for messages, without user information and query, which may be secret."""
-    scheme, _, rest = url.partition("://")
-    place, slash, path = rest.partition("?")[0].partition("/")
-    if scheme.lower() in ("http", "https"):
-        place = place.rpartition("@")[2]  # az: the container is before the "@"
-    return f"{scheme}://{place}{slash}{path}"
-
-
-def target_name(*target: Any, path: Any = "", name: Any = None, **keywords: Any) -> str:
-    """Return the name of an array that a caller gives as a path, a URL, a store or a zarr array, and a path in it, for `names_array`."""
-    keys = "path_or_store", "array", "store"
-    first, *rest = target or [next((keywords[key] for key in keys if key in keywords), "")]
-    place = os.fspath(first) if isinstance(first, str | os.PathLike) else getattr(first, "store_path", first)
-    shown = _shown(place) if isinstance(place, str) and is_url(place) else str(place)
-    below = name if name is not None else rest[0] if rest else path
-    return "/".join([shown, *([below] if isinstance(below, str) and below else [])])
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error; further lines of obstore show its configuration."""
-    return str(error).partition("\n")[0]
-
-
-# ---------------------------------------------------------------- views that show objects of another store under other names
-
-
-class RenamedStore(AnyStore):
-    """A view of a store, with metadata of the view, whose chunks have other names in the store behind it, `base`.
-
-    Requests for chunks go to the store behind, so the engine still opens files and buffers, and locks and caches know an object
-    by one name.
-    """
-
-    base: AnyStore
-
-    @abstractmethod
-    def located(self, key: str) -> str | None:
-        """Return the name of a chunk in the store behind; None if the key is not that of a chunk."""
-
-
-def original(target: StorePath) -> StorePath:
-    """Return the place of an object in the store behind all views."""
-    while isinstance(target.store, RenamedStore):
-        key = target.store.located(target.path)
-        target = StorePath(target.store.base, target.path if key is None else key)
-    return target
-
-
-def originals(batch: Sequence[Any], *, writing: bool = False) -> list[Any]:
-    """Return a batch of zarr with every object in the store behind all views.
-
-    ValueError: the batch is for a write, and the view is read-only. The store behind may be writable.
-    """
-    if not batch or not isinstance(getattr(batch[0][0], "store", None), RenamedStore):
-        return batch if isinstance(batch, list) else list(batch)
-    if writing:
-        check_store_writable(batch[0][0].store)
-    return [(original(target), *rest) for target, *rest in batch]
-
-
-# ---------------------------------------------------------------- the kind of a store
 
 # Names of zip files; `.ozx` is that of OME-Zarr.
 ZIP_SUFFIXES = (".zip", ".ozx")
@@ -459,75 +233,3 @@ async def introduce_async(target: Any) -> None:
     base = unwrap(target.store)
     if type(base) is compat.LocalStore and not is_introduced(base):
         await in_thread(introduce, base)
-
-
-# ---------------------------------------------------------------- a new object in a store of any kind
-
-
-def put_object(
-    blocks: Iterator[Any],
-    nbytes: int,
-    store: Store,
-    key: str,
-    *,
-    sync: bool = False,
-    above: bool = True,
-    may_replace: bool = False,
-    before_store: Callable[[], None] | None = None,
-) -> None:
-    """Store a new object in any store, block by block; a file of the name may exist only with `may_replace`.
-
-    Parameters
-    ----------
-    blocks : iterator of buffer
-    nbytes : int
-        Size of the object.
-    store, key
-        Its place.
-    sync : bool
-        A file and its name are on disk when this returns.
-    above : bool
-        With `sync`, the documents above the file are, too.
-    may_replace : bool
-        Replace another object of this name.
-    before_store : callable, optional
-        Called when all blocks were taken, just before the object appears; it may raise.
-
-    Raises
-    ------
-    FileExistsError
-        There is a file of this name.
-    """
-    path = store.path(key)
-    if path is None and not nbytes:  # an upload without bytes stores nothing
-        store.check_writable()
-        if before_store is not None:
-            before_store()
-        store.wait(store.put_empty(key))
-        return
-    if path is None:
-        from .upload import Upload
-
-        upload = Upload(store, key, nbytes)
-        try:
-            offset = 0
-            for block in blocks:
-                upload.write(block, offset)
-                offset += memoryview(block).nbytes
-            if before_store is not None:
-                before_store()
-            upload.commit()
-        finally:
-            upload.abort()
-        return
-    if not put_file(
-        path,
-        blocks,
-        sync=sync,
-        may_replace=may_replace,
-        staging=store.staging(key),
-        before_commit=before_store,
-    ):
-        raise FileExistsError(f"{path}: expected no file of this name; choose an empty folder")
-    if sync and above:
-        store.sync([key])

@@ -24,11 +24,7 @@ from .conventions.all_conventions import mended
 from .convert.open_source import open_foreign, open_source, outermost
 from .convert.source import SourceArray, SourceTree
 from .convert.stored_objects import StoredObjects
-from .documents import (
-    Document,
-    consolidated_nodes,
-    further_members,
-)
+from .documents import Document, further_members
 from .findings import Finding, FindingKind
 from .foreign_chunks import elements_of, type_of
 from .hierarchy import Hierarchy
@@ -37,6 +33,7 @@ from .node_selection import Selection
 from .nodes import ZarrNodes, groups_of
 from .other_objects import OtherObject, OtherObjects, written_documents
 from .shard_threads import in_order
+from .stored_nodes import consolidated_nodes
 from .targets import ArrayTarget, ShardTarget
 
 __all__ = [

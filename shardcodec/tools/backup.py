@@ -19,12 +19,13 @@ from ..access.opened_shard import Entries, NestedShard, OpenedShard, Sums
 from ..access.shard_object import open_object
 from ..errors import ShardError, ShardFileError
 from ..storage.files import open_file
-from ..storage.kinds import object_at, put_object
+from ..storage.kinds import object_at
+from ..storage.new_object import put_object
 from ..storage.store import Store
 from ..storage.undo_journal import OldBytes, pending_journal, read_journal
 from ..storage.whole_file import put_file
-from .documents import node_path, object_name
 from .memory import BLOCK_NBYTES, MemoryBudget
+from .names import node_path, object_name
 from .targets import ShardTarget
 
 __all__ = [

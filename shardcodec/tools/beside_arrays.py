@@ -29,9 +29,10 @@ from .findings import Finding, FindingKind
 from .hashed_object import HashedObject
 from .hierarchy import Hierarchy
 from .left_parts import LeftPart
-from .manifest import Manifest, OldManifest
+from .manifest import Manifest
 from .memory import BLOCK_NBYTES
 from .monitor import Monitor
+from .old_manifest import OldManifest
 from .other_objects import OtherObject, OtherObjects
 from .shard_threads import in_order
 from .targets import ArrayTarget

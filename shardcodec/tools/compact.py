@@ -21,8 +21,8 @@ from ..arguments import checked
 from ..errors import ShardError, as_os_error
 from ..format.spec import ShardSpec
 from ..options import Options, Order, in_force
-from ..storage.kinds import placed_options
 from ..storage.retry import Patience, retry
+from ..storage.url_stores import placed_options
 from .compact_report import CompactAction, CompactedShard, CompactReport
 from .damage.index_layout import bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index

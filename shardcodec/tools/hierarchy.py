@@ -13,16 +13,10 @@ from ..errors import SpecError, UnsupportedError, as_os_error
 from ..format.spec import ShardSpec
 from ..storage.kinds import object_at
 from ..storage.store import LeftFolder
-from .documents import (
-    DamagedGroup,
-    Document,
-    UnlistedGroup,
-    document_of,
-    inner_path,
-    is_group,
-    nearest_node,
-    nodes_below,
-)
+from .documents import Document, document_of, is_group
+from .names import inner_path
+from .nearest_node import nearest_node
+from .stored_nodes import DamagedGroup, UnlistedGroup, nodes_below
 from .targets import ArrayTarget, array_target, lone_shard
 
 __all__ = ["ArrayNotFoundError", "Hierarchy", "find_arrays"]

@@ -22,15 +22,24 @@ from ..access.shard_writer import ShardWriter
 from ..format.metadata import encoded_document
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage.kinds import is_url, object_at, put_object
+from ..storage.kinds import object_at
+from ..storage.new_object import put_object
 from ..storage.store import Store
+from ..storage.url_stores import is_url
 from .backup import copy_stored, holds_whole, same_bytes
+from .consolidated import with_consolidated
 from .conventions.all_conventions import mended_documents
-from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, node_path, parsed, with_consolidated
+from .documents import (
+    DOCUMENTS,
+    NODE_DOCUMENTS,
+    Document,
+    parsed,
+)
 from .job_mark import claim, guard, release
 from .left_parts import LeftPart
 from .memory import MemoryBudget
 from .monitor import Monitor
+from .names import node_path
 from .new_hierarchy import JobOver, NewHierarchy, check_new_place
 from .other_objects import ObjectCounts, OtherObjects
 from .targets import ArrayTarget, ShardTarget

@@ -30,20 +30,26 @@ from ..storage.kinds import (
     ZIP_SUFFIXES,
     at_url,
     introduce,
-    is_url,
     is_zarr_store,
     object_at,
-    put_object,
     service_of,
 )
+from ..storage.new_object import put_object
 from ..storage.staging import remove_lock_folders, staging_folder
 from ..storage.store import LeftFolder, Store
+from ..storage.url_stores import is_url
 from ..storage.whole_file import put_file
 from .backup import UnreadableObject, copy_stored, holds_whole
-from .documents import DOCUMENTS, StoredDocuments, document_of, is_group, is_own_name, node_path, object_name
+from .documents import (
+    DOCUMENTS,
+    StoredDocuments,
+    document_of,
+    is_group,
+)
 from .left_parts import LeftPart
 from .memory import MemoryBudget
 from .monitor import Monitor
+from .names import is_own_name, node_path, object_name
 from .other_objects import ObjectCounts, OtherObject, OtherObjects, copy_objects, left_folder, left_object
 from .targets import ArrayTarget
 

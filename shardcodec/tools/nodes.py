@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from ..access.box_reader import Folder
 from ..errors import SpecError
 from ..format.attributes import DIMENSIONS
-from .documents import Document, document_of, is_group, nodes_below
+from .documents import Document, document_of, is_group
+from .stored_nodes import nodes_below
 
 __all__ = [
     "ArrayFacts",

@@ -17,22 +17,17 @@ from typing import Any, NamedTuple
 from ..access.box_reader import Folder
 from ..access.shard_object import open_object
 from ..errors import ShardError
-from ..format.metadata import KeyEncoding
+from ..format.chunk_keys import KeyEncoding
 from ..readable import Fact, format_count, format_nbytes
 from ..storage.store import LeftFolder, Store
 from .backup import UnreadableObject, old_object
 from .conventions.all_conventions import OBJECT_NAMES, mended_object
 from .conventions.convention import MendedObject
-from .documents import (
-    DOCUMENTS,
-    NODE_DOCUMENTS,
-    is_own_name,
-    node_path,
-    object_name,
-)
+from .documents import DOCUMENTS, NODE_DOCUMENTS
 from .hierarchy import Hierarchy
 from .left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from .monitor import Monitor
+from .names import is_own_name, node_path, object_name
 from .nodes import groups_of, is_below
 from .report import Record, Report, to_json
 from .shard_threads import in_order

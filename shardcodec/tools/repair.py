@@ -24,13 +24,15 @@ from ..errors import ShardError
 from ..format.spec import ShardSpec
 from ..options import Options, Order
 from ..storage.file_systems import is_inside
-from ..storage.kinds import is_url, placed_options
+from ..storage.url_stores import is_url, placed_options
 from ..storage.whole_file import put_file
-from .documents import DOCUMENTS, add_documents_of_copy, inner_path
+from .documents import DOCUMENTS
 from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ShardTool
 from .left_parts import LeftPart
 from .monitor import Monitor, RunOptions
+from .names import inner_path
+from .nearest_node import add_documents_of_copy
 from .nodes import is_below
 from .other_objects import ObjectCounts, OtherObjects
 from .repair_report import RepairedShard, RepairReport

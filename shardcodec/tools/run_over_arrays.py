@@ -12,8 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..format.spec import ShardSpec
 from ..readable import Fact
+from .consolidated import notes_on_spare
 from .conventions.all_conventions import with_needed
-from .documents import notes_on_spare
 from .hierarchy import Hierarchy
 from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool

@@ -22,12 +22,12 @@ from ..storage.whole_file import give_name
 from .backup import Backup
 from .chunk_check import ChunkCheck
 from .copy_source import CopySource
-from .documents import inner_path
 from .hierarchy import ArrayNotFoundError
 from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from .jobs.shard_work import ArrayTask
 from .memory import MemoryBudget
 from .monitor import Monitor
+from .names import inner_path
 from .repair_report import RepairedShard
 from .run_over_arrays import ShardOutcome
 from .shard_repair import ShardRepair, as_unreadable, rolled_back

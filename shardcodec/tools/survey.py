@@ -17,20 +17,22 @@ from ..access.inner_chunks import coordinates
 from ..access.opened_shard import NestedShard, OpenedShard, read_runs
 from ..access.placement import ABSENT
 from .chunk_check import ChunkCheck, Level, Problem
+from .damage.displacement import (
+    Displacement,
+    displacement_of,
+    drift_of,
+    has_all_chunks,
+    prove,
+    shifted,
+)
 from .damage.index_layout import Entries, bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import rebuild
 from .damage.recognise import (
-    Displacement,
     can_recognise,
-    displacement_of,
-    drift_of,
-    has_all_chunks,
     has_chunks_between,
     has_sizes_in_headers,
     is_complete,
-    prove,
-    shifted,
 )
 from .findings import Finding, FindingKind, FindingList
 

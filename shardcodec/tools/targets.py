@@ -23,7 +23,8 @@ from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
 from ..errors import ShardError, SpecError, UnsupportedError, as_os_error
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
-from ..format.metadata import ArrayLayout, KeyEncoding, key_encoding
+from ..format.chunk_keys import KeyEncoding, key_encoding
+from ..format.metadata import ArrayLayout
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape
@@ -43,8 +44,6 @@ __all__ = [
 
 _LOCKS = f"{LOCK_FOLDER}/"
 
-
-# ---------------------------------------------------------------- an array that a tool works on, and its shards
 
 Ints = tuple[int, ...]
 

@@ -19,8 +19,8 @@ from ..access.array_reader import ArrayReader
 from ..access.box_reader import ArrayObjects, folder_at
 from ..access.compiled_chains import compiled
 from ..errors import UnsupportedError
+from ..format.chunk_keys import key_encoding
 from ..format.codecs import Transpose
-from ..format.metadata import key_encoding
 from ..format.spec import ChainSpec, ShardSpec
 from ..option_sources import current_options
 from ..options import options

@@ -22,7 +22,7 @@ from ..access.box_reader import Folder
 from ..arguments import checked
 from ..errors import ShardError, UnsupportedError
 from ..format.spec import ShardSpec
-from ..storage.kinds import placed_options
+from ..storage.url_stores import placed_options
 from .against import (
     Comparison,
     DifferentArrays,
@@ -39,15 +39,10 @@ from .documents import DOCUMENTS
 from .findings import Finding, FindingKind
 from .hierarchy import Hierarchy
 from .jobs.shard_pool import ShardPool, absolute_place
-from .manifest import (
-    Manifest,
-    ManifestRow,
-    OldManifest,
-    new_manifest,
-    old_manifest,
-    path_of_shard,
-)
+from .manifest import Manifest, new_manifest
+from .manifest_rows import ManifestRow, path_of_shard
 from .monitor import Monitor, RunOptions
+from .old_manifest import OldManifest, old_manifest
 from .other_objects import OtherObjects
 from .targets import (
     ArrayTarget,

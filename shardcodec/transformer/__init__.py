@@ -25,13 +25,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ..tools.convert.format_2022 import convert_2022
+    from ..tools.convert.convert_2022 import convert_2022
 
 
 def __getattr__(name: str) -> Any:
     """Import `convert_2022` at its first use: it is one of the tools, which import this package."""
     if name != "convert_2022":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = importlib.import_module("..tools.convert.format_2022", __name__).convert_2022
+    value = importlib.import_module("..tools.convert.convert_2022", __name__).convert_2022
     globals()[name] = value
     return value

@@ -22,7 +22,7 @@ from typing import Any, Self
 from ..arguments import checked, show
 from ..compat import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from ..format.checks import as_int_tuple
-from ..format.metadata import KeyEncoding
+from ..format.chunk_keys import KeyEncoding
 
 __all__ = [
     "ArrayKeys",

@@ -28,8 +28,15 @@ from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
 from ..storage.files import check_name
-from ..storage.kinds import RenamedStore, introduce, locate, original, readable_at, store_of, target_name
+from ..storage.kinds import (
+    introduce,
+    locate,
+    readable_at,
+    store_of,
+)
+from ..storage.renamed_store import RenamedStore, original
 from ..storage.sidecar import Sidecar
+from ..storage.url_stores import target_name
 
 __all__ = ["chunk_state", "iter_existing"]
 

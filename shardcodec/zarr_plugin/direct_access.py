@@ -35,7 +35,7 @@ from ..compat import (
     spec_with,
 )
 from ..errors import ShardError, name_shard
-from ..format.metadata import key_encoding
+from ..format.chunk_keys import key_encoding
 from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
 from ..storage import indexes

@@ -38,7 +38,8 @@ from ..option_sources import Resolver
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
 from ..storage import forks, turns
-from ..storage.kinds import introduce, originals, store_of
+from ..storage.kinds import introduce, store_of
+from ..storage.renamed_store import originals
 from ..storage.retry import Patience
 from .array_codecs import Kind, kind_of
 from .request import Refusal, prepare

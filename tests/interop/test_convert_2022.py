@@ -17,7 +17,7 @@ from zarr.storage import MemoryStore
 
 import shardcodec
 from shardcodec.errors import ShardError, SpecError, UnsupportedError
-from shardcodec.tools.convert import format_2022
+from shardcodec.tools.convert import convert_2022 as shard_by_shard
 from shardcodec.transformer import convert_2022, open_2022
 
 from .cases_2022 import BY_NAME
@@ -115,7 +115,7 @@ def test_conversion_between_other_stores(made: Path, kind: str) -> None:
 def test_conversion_requests_listed_shards_only(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
-    monkeypatch.setattr(format_2022, "LISTING_SHARDS", 1)
+    monkeypatch.setattr(shard_by_shard, "LISTING_SHARDS", 1)
     calls: list[tuple[int, int]] = []
     source = made / "h" if kind == "folder" else store_of(made / "h", kind)
     array = convert_2022(source, tmp_path / "out", path=name, progress=lambda *n: calls.append(n))

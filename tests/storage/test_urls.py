@@ -24,7 +24,8 @@ import shardcodec
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import conditions
 from shardcodec.storage import kinds as urls
-from shardcodec.storage.kinds import PlacedOptions, at_url, placed_options, store_of
+from shardcodec.storage.kinds import at_url, store_of
+from shardcodec.storage.url_stores import PlacedOptions, placed_options
 
 needs_obstore = pytest.mark.skipif(
     importlib.util.find_spec("obstore") is None, reason="obstore is not installed"

@@ -21,7 +21,7 @@ from zarr.storage import MemoryStore, StorePath, ZipStore
 import shardcodec
 from shardcodec.errors import UnsupportedError
 from shardcodec.tools import convert
-from shardcodec.tools.convert.choices import parse_shape, parse_shards
+from shardcodec.tools.convert.choice_texts import parse_shape, parse_shards
 from shardcodec.tools.convert.layout import parse_codec_list
 
 

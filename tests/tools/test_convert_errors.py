@@ -26,7 +26,7 @@ from shardcodec.cli.app import run
 from shardcodec.compat import READS_SHARDS_OF_STRUCTS
 from shardcodec.options import resolve
 from shardcodec.tools import convert
-from shardcodec.tools.convert import work
+from shardcodec.tools.convert import array_conversion
 from shardcodec.tools.convert.destination import NewArray
 from shardcodec.tools.convert.open_source import open_source
 
@@ -89,13 +89,13 @@ def test_verification_finds_a_shard_that_is_not_there(
     verify: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source(tmp_path / "old")
-    original = work.ArrayConversion._verify
+    original = array_conversion.ArrayConversion._verify
 
     def lose_and_verify(self: Any, coords: Any, written: Any) -> None:
         (tmp_path / "new" / "c" / "1" / "1").unlink(missing_ok=True)
         original(self, coords, written)
 
-    monkeypatch.setattr(work.ArrayConversion, "_verify", lose_and_verify)
+    monkeypatch.setattr(array_conversion.ArrayConversion, "_verify", lose_and_verify)
     report = convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), verify=verify, **HOW[name])
     assert report.arrays[0].streamed == (name == "piece by piece")
     assert report.n_failed == 1

@@ -20,7 +20,7 @@ from helpers import bits, quiet
 import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.tools import advise, convert, parse_access, plan_convert, run_part
-from shardcodec.tools.convert.choices import parse_rules
+from shardcodec.tools.convert.choice_texts import parse_rules
 
 WHOLE = (DAYS, LATS, LONS)
 

@@ -23,10 +23,10 @@ from shardcodec.options import resolve
 from shardcodec.storage import mount_scopes
 from shardcodec.tools import Prices, convert
 from shardcodec.tools.convert import intermediate_shape
+from shardcodec.tools.convert.array_conversion import ArrayConversion
 from shardcodec.tools.convert.choices import Choices
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
-from shardcodec.tools.convert.work import ArrayConversion
 from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.new_hierarchy import NewHierarchy

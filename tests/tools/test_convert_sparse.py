@@ -18,7 +18,7 @@ from templates import written_once
 
 from shardcodec.access.box_reader import folder_at
 from shardcodec.errors import ConflictError
-from shardcodec.format.metadata import KeyEncoding
+from shardcodec.format.chunk_keys import KeyEncoding
 from shardcodec.tools import convert
 from shardcodec.tools.convert.grouping import parts_of_axis
 from shardcodec.tools.convert.stored_objects import StoredObjects

@@ -32,7 +32,7 @@ dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 from dask_clusters import cluster_process, two_workers  # noqa: E402 - it needs distributed
 
-from shardcodec.tools.jobs import dask_workers  # noqa: E402
+from shardcodec.tools.jobs import dask_run, dask_workers  # noqa: E402
 
 METHODS: list[dict[str, Any]] = [{}, {"codecs": ["zstd", "crc32c"]}]
 
@@ -163,7 +163,7 @@ def test_window_bounds_the_tasks_in_the_scheduler(
     client: Any, source: Path, new: Path, small_batches: None, tmp_path: Path
 ) -> None:
     """The workers wait until the window is full."""
-    window = 2 * dask_workers.WINDOW
+    window = 2 * dask_run.WINDOW
     seen = []
     end = time.monotonic() + 60
 
@@ -380,7 +380,7 @@ def test_memory_of_workers(client: Any, source: Path, new: Path, job: Path) -> N
     report = convert(source, new, dask=client, dry_run=True)
     limits = [one["memory_limit"] for one in client.scheduler_info()["workers"].values()]
     workers = dask_workers.DaskWorkers(client)
-    assert workers.memory == min(8 << 30, int(min(limits) * dask_workers.MEMORY_SHARE))
+    assert workers.memory == min(8 << 30, int(min(limits) * dask_run.MEMORY_SHARE))
     assert (workers.n_threads, workers.n_slots) == (1, 2)
     assert 0 < report.memory_nbytes <= workers.memory and not new.exists() and not job.exists()
 

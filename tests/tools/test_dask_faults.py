@@ -29,7 +29,7 @@ dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 from dask_clusters import cluster_process, local_workers  # noqa: E402 - it needs distributed
 
-from shardcodec.tools.jobs import dask_workers  # noqa: E402
+from shardcodec.tools.jobs import dask_run  # noqa: E402
 from shardcodec.tools.jobs.dask_workers import DaskWorkers  # noqa: E402
 
 SLOW = """
@@ -64,7 +64,7 @@ def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The conversion waited for ever, and did not look at Ctrl-C."""
-    monkeypatch.setattr(dask_workers, "SILENT_SECONDS", 6.0)
+    monkeypatch.setattr(dask_run, "SILENT_SECONDS", 6.0)
     source, new, job = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", tmp_path / "job.json"
     with (
         cluster_process(2, SLOW) as (process, address),
@@ -128,7 +128,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(DaskWorkers, "look", until(DaskWorkers.look))
     for name in ("register_plugin", "unregister_worker_plugin"):
         monkeypatch.setattr(distributed.Client, name, until(getattr(distributed.Client, name)))
-    monkeypatch.setattr(dask_workers, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(dask_run, "LOOK_SECONDS", 0.0)
     yield is_frozen
     is_over.set()
 
@@ -145,18 +145,18 @@ class At(Monitor):
 
     def advance(self, n: int = 1) -> None:
         self._frozen.set()
-        self._patch.setattr(dask_workers, "SILENT_SECONDS", 0.5)
+        self._patch.setattr(dask_run, "SILENT_SECONDS", 0.5)
 
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_requests_without_an_answer_have_a_limit_of_time(
     stops: bool, client: Any, frozen: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_workers, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(dask_run, "STOP_SECONDS", 0.5)
     source = source_array(tmp_path / "a.zarr")
     done = convert(source, tmp_path / "b.zarr", shards=(8, 8))
     assert done.is_complete
-    monkeypatch.setattr(dask_workers, "WINDOW", 1)
+    monkeypatch.setattr(dask_run, "WINDOW", 1)
     with pytest.raises(  # without a limit it waits for ever
         Stopped if stops else OSError, match=None if stops else "the scheduler at .* was lost"
     ):
@@ -172,8 +172,8 @@ def test_command_whose_workers_have_all_ended_gives_up(
     (array,) = find_arrays(tmp_path / "b.zarr")
     workers = DaskWorkers(client, is_own=True)
     monkeypatch.setattr(DaskWorkers, "look", lambda self: [])
-    monkeypatch.setattr(dask_workers, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(dask_workers, "JOIN_SECONDS", 0.0)
+    monkeypatch.setattr(dask_run, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(dask_run, "JOIN_SECONDS", 0.0)
     place = ArrayPlace.of(array, str(tmp_path / "b.zarr"), None, None)
     batches: Batches[Any, Any] = Batches(
         iter(()), cost=lambda _: 1, n_shards=lambda _: 1, left=0, failed=lambda *_: None
@@ -186,7 +186,7 @@ def test_command_whose_workers_have_all_ended_gives_up(
 def test_scheduler_that_is_frozen_from_the_beginning(
     client: Any, frozen: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_workers, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(dask_run, "SILENT_SECONDS", 0.5)
     frozen.set()
     with pytest.raises(TimeoutError, match="expected a scheduler that answers"):
         convert(source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", shards=SHARDS, dask=client)

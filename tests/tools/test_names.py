@@ -21,8 +21,8 @@ from zarr.storage import MemoryStore
 
 from shardcodec.cli.app import run
 from shardcodec.tools import compact, convert, inspect, plan_convert, repair, verify
-from shardcodec.tools.documents import node_path
 from shardcodec.tools.jobs.job_files import PlanFile
+from shardcodec.tools.names import node_path
 
 CANNOT = "expected the path of an array or a group that can be written"
 WRONG = [

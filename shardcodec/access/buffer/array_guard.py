@@ -13,7 +13,7 @@ import numpy as np
 
 from ...compat import ArrayMetadata, chunk_shape_of, is_regular, metadata_from, stored_document
 from ...errors import ShardError
-from ...format.metadata import key_encoding
+from ...format.chunk_keys import key_encoding
 from ...format.ml_types import ML_NBYTES
 from ...storage import budget
 from ...storage.store import Store

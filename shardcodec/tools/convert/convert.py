@@ -18,7 +18,7 @@ from ...errors import ConflictError
 from ...format.codecs import CodecLike
 from ...option_sources import current_options
 from ...options import Options, check
-from ...storage.kinds import is_url, placed_options
+from ...storage.url_stores import is_url, placed_options
 from ..hierarchy import find_arrays
 from ..job_mark import MARK, has_claim, release
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
@@ -27,7 +27,8 @@ from ..monitor import Incomplete, Monitor, Stopped
 from ..new_hierarchy import NewHierarchy, absolute, check_apart
 from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget
-from .choices import Choices, rules_of
+from .choice_texts import rules_of
+from .choices import Choices
 from .cost import Prices, array_reports
 from .execute import Execution, left_of, run_report
 from .intermediate import Intermediate

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...access.box_reader import Folder
 from ...errors import CodecError, ShardError
-from ...format.metadata import key_encoding
+from ...format.chunk_keys import key_encoding
 from ...storage.files import open_file
 from .object_source import ObjectSource, fields_of
 from .stored_objects import StoredObjects

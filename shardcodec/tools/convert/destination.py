@@ -19,8 +19,8 @@ from ...access.compiled_chains import compiled
 from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter
 from ...format.byte_document import ByteDocument, byte_document
+from ...format.chunk_keys import KeyEncoding, key_encoding
 from ...format.dtypes import DType
-from ...format.metadata import KeyEncoding, key_encoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options, in_force
 from ..new_hierarchy import NewHierarchy

@@ -1,6 +1,6 @@
-# hdf5_source.py - arrays of an HDF5 file; arrays of strings, also those of Zarr v2
+# hdf5_source.py - arrays of an HDF5 file
 # SPDX-License-Identifier: MIT
-"""Arrays of an HDF5 file, decoded by HDF5 by way of h5py; arrays of strings, also those that only zarr decodes."""
+"""Arrays of an HDF5 file, decoded by HDF5 by way of h5py."""
 
 from __future__ import annotations
 
@@ -16,76 +16,17 @@ import numpy as np
 from ...arguments import shortened
 from ...errors import ShardError, UnsupportedError
 from ...format.attributes import as_json_attributes
-from ...format.byte_document import byte_document
-from ...format.dtypes import DType, as_dtype, dtype_to_json, packed, parse_data_type
+from ...format.dtypes import DType, as_dtype, dtype_to_json, packed
 from ...storage.kinds import file_above
 from ..left_parts import LeftKind, LeftPart, group_notes
 from ..node_selection import Selection
 from ..nodes import ArrayFacts, KnownNodes
-from .object_source import ObjectSource, array_attributes, chunks_of_object, fields_of
+from .object_source import ObjectSource, array_attributes, fields_of
 from .source import Ints, SourceArray, SourceTree, file_state
 from .stored_objects import Coords, StoredObjects
+from .text_source import TEXT, TextSource, string_source_fields
 
-__all__ = [
-    "TEXT",
-    "TextSource",
-    "hdf5_tree",
-    "split_hdf5",
-    "string_source_fields",
-]
-
-
-# ---------------------------------------------------------------- columns of text that another library decodes
-#
-# `TextSource`: strings of any length as a source. They become an array of the data type ``string``.
-
-# Stands for text of any length where xarray's mask is made.
-TEXT: DType = np.dtype("U65536")
-
-
-@dataclass(frozen=True, eq=False)
-class TextSource(SourceArray):
-    """An array-like object whose elements are strings."""
-
-    values: Any = None
-
-    def read(self, start: Ints, out: np.ndarray[Any, Any]) -> None:
-        raise NotImplementedError("strings are read with `elements`")
-
-    def elements(self) -> Any:
-        return self.values
-
-    @property
-    def objects_shape(self) -> None:
-        return None
-
-
-def string_source_fields(values: Any, strings: Any, fill: str = "") -> dict[str, Any]:
-    """Return the fields of a source that have to do with its elements: `values` has the shape and perhaps chunks, `strings` the elements."""
-    shape = tuple(int(n) for n in values.shape)
-    stored = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": "string",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1] * len(shape)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill,
-        "codecs": [{"name": "vlen-utf8"}, {"name": "zstd", "configuration": {"level": 0, "checksum": False}}],
-    }
-    as_bytes = byte_document(stored)
-    dtype = parse_data_type(as_bytes.document["data_type"])
-    return {
-        "shape": shape,
-        "dtype": dtype,
-        "fill_value": np.zeros((), dtype)[()],
-        "chunks": chunks_of_object(values),
-        "bytes": as_bytes,
-        "values": strings,
-    }
-
-
-# ---------------------------------------------------------------- HDF5 datasets as sources
+__all__ = ["hdf5_tree", "split_hdf5"]
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # Attributes of HDF5's dimension scales and labels, which become the names of the axes, and those that netCDF hides.

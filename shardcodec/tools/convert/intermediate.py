@@ -14,9 +14,9 @@ import shutil
 from dataclasses import replace
 from typing import Any
 
+from ...format.chunk_keys import key_encoding
 from ...format.codecs import Blosc, Bytes
 from ...format.dtypes import swap_fields
-from ...format.metadata import key_encoding
 from ...format.spec import ShardSpec
 from ..jobs.job_files import ledger_folder
 from ..new_hierarchy import NewHierarchy

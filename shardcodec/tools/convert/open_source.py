@@ -17,30 +17,30 @@ from ...arguments import show
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.attributes import DIMENSIONS, as_json_attributes
-from ...format.metadata import KeyEncoding, has_text, key_encoding
+from ...format.chunk_keys import KeyEncoding, key_encoding
+from ...format.metadata_v2 import has_text
 from ...options import Options
-from ...storage.kinds import is_url, is_zarr_store
+from ...storage.kinds import is_zarr_store
+from ...storage.url_stores import is_url
+from ..consolidated import notes_on_spare
 from ..conventions.all_conventions import mended, mended_notes, with_needed
 from ..conventions.ome_zarr import axes_of_levels, with_ome_05
-from ..documents import (
-    document_of,
-    further_members,
-    inner_path,
-    notes_on_spare,
-)
+from ..documents import document_of, further_members
 from ..foreign_chunks import opened_by_zarr
 from ..hierarchy import Hierarchy
 from ..left_parts import LeftKind, LeftPart, group_notes
+from ..names import inner_path
 from ..node_selection import Selection
 from ..nodes import KnownNodes, ZarrNodes, groups_of
 from ..other_objects import OtherObjects, written_documents
 from ..targets import ArrayTarget
 from .decoded_source import decoded_source
 from .format_2022 import legacy_hierarchy, legacy_tree
-from .hdf5_source import TEXT, TextSource, hdf5_tree, split_hdf5, string_source_fields
+from .hdf5_source import hdf5_tree, split_hdf5
 from .layout import codec_names
 from .object_source import array_attributes, instead_of, is_array_like, object_source
 from .source import SourceArray, SourceTree
+from .text_source import TEXT, TextSource, string_source_fields
 from .zarr_source import zarr_source
 
 __all__ = [
@@ -51,8 +51,6 @@ __all__ = [
     "whole_source",
 ]
 
-
-# ---------------------------------------------------------------- from what the user names to the arrays that are converted
 
 # All nodes of a hierarchy.
 _ALL = Selection()

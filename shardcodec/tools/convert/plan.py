@@ -18,8 +18,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from ...errors import ConflictError, UnsupportedError
 from ...options import Options
-from ..documents import consolidated, node_path
+from ..consolidated import consolidated
 from ..left_parts import LeftKind, LeftPart
+from ..names import node_path
 from ..new_hierarchy import NewHierarchy
 from ..node_selection import is_match
 from ..targets import ArrayTarget

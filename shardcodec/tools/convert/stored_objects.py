@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...access.box_reader import Folder
-from ...format.metadata import KeyEncoding
+from ...format.chunk_keys import KeyEncoding
 from ...storage.store import LeftFolder
 
 __all__ = ["Coords", "StoredObjects"]

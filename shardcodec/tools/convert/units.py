@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ...errors import ConflictError
-from ...format.metadata import key_encoding
+from ...format.chunk_keys import key_encoding
 from ...options import Options
-from ...storage.kinds import is_url
+from ...storage.url_stores import is_url
 from ..job_mark import guard
 from ..jobs.batches import Batches
 from ..jobs.job_files import Ledger, LedgerLines, PlanFile, read_ledgers

@@ -26,7 +26,7 @@ from ...access.opened_shard import OpenedShard
 from ...access.placement import ABSENT
 from ...access.shard_object import StoreObject
 from ...errors import ShardError, ShardFormatError, as_os_error
-from ...format.metadata import KeyEncoding
+from ...format.chunk_keys import KeyEncoding
 from ...format.spec import ChainSpec, ShardSpec
 from ...options import Options
 from ...storage.store import Store

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Self
 from ... import native
 from ...errors import ShardFileError
 from ...storage.files import open_file
-from ...storage.kinds import placed_options
+from ...storage.url_stores import placed_options
 from ...storage.whole_file import put_file, remove_part
 from ..convert.plan import ConvertPlan
 

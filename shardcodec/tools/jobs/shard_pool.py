@@ -18,7 +18,7 @@ from ...format.spec import ShardSpec
 from ...option_sources import current_options
 from ...options import Options, check
 from ...storage.files import check_name
-from ...storage.kinds import is_url
+from ...storage.url_stores import is_url
 from ..hierarchy import Hierarchy
 from ..hierarchy_copy import HierarchyCopy
 from ..memory import MemoryBudget

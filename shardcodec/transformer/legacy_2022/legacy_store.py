@@ -33,7 +33,8 @@ from ...compat import (
 from ...errors import ShardError, UnsupportedError
 from ...format.checks import unsupported
 from ...format.metadata import json_object
-from ...storage.kinds import RenamedStore, introduce
+from ...storage.kinds import introduce
+from ...storage.renamed_store import RenamedStore
 from .legacy_keys import array_key, data_prefix, group_key
 from .metadata import LegacyArray
 from .parse import parse_array, parse_group

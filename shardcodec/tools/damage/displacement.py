@@ -1,0 +1,146 @@
+# displacement.py - inner chunks that are not where a whole index says
+# SPDX-License-Identifier: MIT
+"""`displacement_of`: how far the inner chunks of a shard stand from where a whole index says, after bytes were lost or inserted.
+
+A shard that lost bytes before its index has an intact index, and the entries behind the cut are too large by the number of
+lost bytes. Nothing says where the cut is. Each chunk has two possible places, and a cut at byte c puts a chunk that ends
+before c in its own place and one that begins at least `shift` bytes behind c in the other place. The cuts with the most
+whole chunks are possible; a chunk is proved if all of them put it in the same place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...access.placement import ABSENT
+from ...format.spec import ShardSpec
+from ..findings import FindingKind
+from .index_layout import Entries, bad_entries, is_absent
+from .index_search import IndexStatus, StoredIndex
+
+__all__ = ["Displacement", "displacement_of", "drift_of", "has_all_chunks", "prove", "shifted"]
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """A shift of inner chunks.
+
+    Attributes
+    ----------
+    kind : FindingKind
+    shift : int
+        Number to add to an offset; 0 if bytes are missing and not shifted.
+    detail : str
+    is_packed : bool
+        The entries follow each other without gaps, in the layout of writers; the only evidence without checksums.
+    moves_all : bool
+        True if all inner chunks are shifted; otherwise, those behind an unknown byte.
+    """
+
+    kind: FindingKind
+    shift: int
+    detail: str
+    is_packed: bool
+    moves_all: bool = False
+
+
+def displacement_of(index: StoredIndex, nbytes: int, spec: ShardSpec) -> Displacement | None:
+    """Return the possible shift of inner chunks in an object of `nbytes` bytes; None if nothing suggests a shift.
+
+    `index` has entries.
+    """
+    assert index.entries is not None
+    live = index.entries[_could_be_written(index.entries)].astype(np.int64)
+    if not len(live):
+        return None
+    ends = live.sum(axis=1)
+    first, end, n = int(live[:, 0].min()), int(ends.max()), spec.index_nbytes
+    is_packed = _is_packed(live)
+    if spec.index_location == "start" and index.offset > 0 and index.status is IndexStatus.ELSEWHERE:
+        detail = f"{index.offset} bytes were inserted before the index"
+        is_at_end = index.offset == nbytes - n and end <= index.offset
+        return (
+            None
+            if is_at_end
+            else Displacement(FindingKind.SHIFTED_DATA, index.offset, detail, is_packed, True)
+        )
+    if spec.index_location == "start" and index.offset == 0:
+        if first == 0 and end + n <= nbytes and is_packed:
+            detail = f"offsets do not count the {n} bytes of the index at the start"
+            return Displacement(FindingKind.SHIFTED_DATA, n, detail, is_packed, True)
+        if end > nbytes:
+            detail = f"inner chunks end at byte {end}, but the object ends at byte {nbytes}"
+            return Displacement(FindingKind.TRUNCATED_TAIL, 0, detail, is_packed)
+        return None
+    if spec.index_location == "end" and index.offset and end > index.offset:
+        lost = end - index.offset
+        detail = f"{lost} bytes before the index are missing: inner chunks end at byte {end}, the index begins at byte {index.offset}"
+        return Displacement(FindingKind.LOST_HEAD, -lost, detail, is_packed)
+    return None
+
+
+def drift_of(index: StoredIndex, nbytes: int, spec: ShardSpec) -> int:
+    """Return the shift of inner chunks behind a cut or an insertion, if nothing follows the last inner chunk."""
+    assert index.entries is not None
+    live = index.entries[_could_be_written(index.entries)].astype(np.int64)
+    if not len(live):
+        return 0
+    return (nbytes if spec.index_location == "start" else index.offset) - int(live.sum(axis=1).max())
+
+
+def has_all_chunks(entries: Entries, inside: Flags) -> bool:
+    """Return True if every inner chunk of the array is present, and they follow each other without gaps."""
+    live = entries[~is_absent(entries)]
+    could_be = _could_be_written(live)
+    return bool(
+        could_be.all() and _is_packed(live.astype(np.int64)) and not (is_absent(entries) & inside).any()
+    )
+
+
+def _could_be_written(entries: Entries) -> Flags:
+    """Return flags of the entries that do not exceed the size of any file."""
+    limit = np.uint64(2**60)
+    return np.asarray((entries[:, 0] < limit) & (entries[:, 1] < limit))
+
+
+def _is_packed(live: np.ndarray[Any, Any]) -> bool:
+    in_order = live[np.argsort(live[:, 0], kind="stable")]
+    return bool((in_order[1:, 0] == in_order[:-1].sum(axis=1)).all())
+
+
+def shifted(entries: Entries, shift: int, index: StoredIndex, nbytes: int) -> Entries:
+    """Return the entries with shifted offsets; impossible entries become absent."""
+    moved = np.full_like(entries, ABSENT)
+    movable = _could_be_written(entries)
+    new = entries[movable, 0].astype(np.int64) + shift
+    movable[movable] = new >= 0
+    moved[movable, 0] = new[new >= 0].astype(np.uint64)
+    moved[movable, 1] = entries[movable, 1]
+    moved[bad_entries(moved, nbytes, index.offset, index.nbytes)] = ABSENT
+    return moved
+
+
+def prove(entries: Entries, shift: int, in_place: Flags, in_other: Flags) -> tuple[Flags, Flags]:
+    """Return flags of the inner chunks that are proved in their own place, and in the shifted place.
+
+    `in_place` and `in_other` have the inner chunks that are whole in the one and in the other. A negative `shift` is the
+    number of lost bytes.
+    """
+    live = _could_be_written(entries) & ~is_absent(entries)
+    offsets = np.zeros(len(entries), dtype=np.int64)
+    ends = np.zeros(len(entries), dtype=np.int64)
+    offsets[live] = entries[live, 0].astype(np.int64)
+    ends[live] = offsets[live] + entries[live, 1].astype(np.int64)
+    cuts = np.unique(np.concatenate([[0], ends[live], np.maximum(offsets[live] + shift, 0)]))
+    before = np.sort(ends[in_place])
+    behind = np.sort(offsets[in_other] + shift)
+    n_whole = (
+        np.searchsorted(before, cuts, side="right") + len(behind) - np.searchsorted(behind, cuts, side="left")
+    )
+    possible = cuts[n_whole == n_whole.max()]
+    return in_place & (ends <= possible.min()), in_other & (offsets + shift >= possible.max())
