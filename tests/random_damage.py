@@ -24,7 +24,7 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.tools import repair, verify
 from shardcodec.tools.findings import FindingKind
-from shardcodec.tools.repair_report import RepairAction, RepairedShard
+from shardcodec.tools.repair.report import RepairAction, RepairedShard
 
 __all__ = ["Scene", "check_scene"]
 

@@ -12,15 +12,15 @@ import numpy as np
 from typer import Argument, BadParameter, Option
 
 from ..readable import parse_nbytes
-from ..tools.access_pattern import parse_access
-from ..tools.advise import advise as propose
-from ..tools.advise_report import Bounds
+from ..tools.advise.access_pattern import parse_access
+from ..tools.advise.advise import advise as propose
+from ..tools.advise.report import Bounds
+from ..tools.advise.trials import try_proposal
 from ..tools.hierarchy import find_arrays
-from ..tools.inspect import chunk_shape_of_shards
+from ..tools.inspect.inspect import chunk_shape_of_shards
 from ..tools.monitor import Monitor
 from ..tools.nodes import ZarrNodes
 from ..tools.targets import ArrayTarget
-from ..tools.trials import try_proposal
 from .common_options import (
     ArrayOption,
     JsonOption,

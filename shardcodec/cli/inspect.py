@@ -8,13 +8,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..tools.array_report import ArrayReport
 from ..tools.chunk_check import Level
-from ..tools.doctor import doctor as examine
-from ..tools.inspect import inspect as inspect_arrays
+from ..tools.doctor.doctor import doctor as examine
+from ..tools.inspect.array_report import ArrayReport
+from ..tools.inspect.inspect import inspect as inspect_arrays
 from ..tools.monitor import Monitor
-from ..tools.verify import verify as verify_all
-from ..tools.verify_report import ShardFindings
+from ..tools.verify.report import ShardFindings
+from ..tools.verify.verify import verify as verify_all
 from .common_options import (
     ArrayOption,
     DaskOption,

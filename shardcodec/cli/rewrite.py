@@ -16,9 +16,9 @@ from ..readable import fact_lines
 from ..tools.compact import compact as compact_shards
 from ..tools.compact_report import CompactedShard, CompactReport
 from ..tools.monitor import Monitor
-from ..tools.repair import IN_PLACE_ON_DASK
-from ..tools.repair import repair as repair_shards
-from ..tools.repair_report import RepairedShard, RepairReport
+from ..tools.repair.repair import IN_PLACE_ON_DASK
+from ..tools.repair.repair import repair as repair_shards
+from ..tools.repair.report import RepairedShard, RepairReport
 from .common_options import (
     ArrayOption,
     DaskOption,

@@ -3,22 +3,22 @@
 """Tools over arrays, groups and single shards. Their results are records with `to_json`; the command `shardcodec` prints them."""
 
 from ..native import require
-from .access_pattern import AccessPattern, parse_access
-from .advise import advise
-from .advise_report import AdviseReport, Bounds
-from .array_report import InspectReport
+from .advise.access_pattern import AccessPattern, parse_access
+from .advise.advise import advise
+from .advise.report import AdviseReport, Bounds
 from .compact import compact
 from .compact_report import CompactReport
 from .convert.convert import convert, plan_convert
 from .convert.cost import Prices
 from .convert.report import ConvertReport
-from .doctor import doctor
-from .doctor_report import DoctorReport
-from .inspect import inspect
+from .doctor.doctor import doctor
+from .doctor.report import DoctorReport
+from .inspect.array_report import InspectReport
+from .inspect.inspect import inspect
 from .jobs.run_part import StatusReport, run_part, status
-from .repair import repair
-from .repair_report import RepairReport
-from .verify import VerifyReport, verify
+from .repair.repair import repair
+from .repair.report import RepairReport
+from .verify.verify import VerifyReport, verify
 from .write_regions import WritePlan, plan_writes
 
 require()  # without the extension no tool works, and the error says what to type

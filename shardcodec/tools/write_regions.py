@@ -21,7 +21,7 @@ from ..arguments import checked
 from ..errors import UnsupportedError
 from ..readable import Fact, format_count
 from .hierarchy import find_arrays
-from .inspect import chunk_shape_of_shards
+from .inspect.inspect import chunk_shape_of_shards
 from .report import Report
 from .targets import ArrayTarget
 

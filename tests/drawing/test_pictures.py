@@ -32,8 +32,8 @@ from shardcodec.drawing.layout_figure import _covered, layout_figure
 from shardcodec.drawing.map_figure import ChunkMap, map_figure
 from shardcodec.readable import facts_table
 from shardcodec.tools import inspect
-from shardcodec.tools.array_picture import ArrayPicture
 from shardcodec.tools.hierarchy import find_arrays
+from shardcodec.tools.inspect.array_picture import ArrayPicture
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -321,8 +321,8 @@ def test_inspect_draws_one_array_and_the_shard_with_the_most_dead_bytes(tmp_path
 
 
 def test_picture_of_one_shard_is_its_part_of_the_array(tmp_path: Path) -> None:
-    from shardcodec.tools.array_picture import ArrayPicture
     from shardcodec.tools.hierarchy import find_arrays
+    from shardcodec.tools.inspect.array_picture import ArrayPicture
 
     create(tmp_path / "a.zarr", shape=(14, 24))[...] = 5
     (array,) = find_arrays(tmp_path / "a.zarr/c/1/1")

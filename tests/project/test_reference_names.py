@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shardcodec import tools
-from shardcodec.tools.verify import ShardFindings
+from shardcodec.tools.verify.verify import ShardFindings
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = runpy.run_path(str(SCRIPTS / "reference_names.py"))

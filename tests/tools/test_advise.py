@@ -19,8 +19,8 @@ import shardcodec
 from shardcodec import UnsupportedError
 from shardcodec.cli.app import run
 from shardcodec.tools import Bounds, advise, parse_access
+from shardcodec.tools.advise.trials import sample_shape, try_proposal
 from shardcodec.tools.hierarchy import find_arrays
-from shardcodec.tools.trials import sample_shape, try_proposal
 
 SHAPE = (1000, 2048, 2048)
 

@@ -23,7 +23,7 @@ from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.jobs.batches import Batches
 from shardcodec.tools.jobs.shard_work import ArrayPlace
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
-from shardcodec.tools.verify import VerifyTask
+from shardcodec.tools.verify.verify import VerifyTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")

@@ -29,8 +29,8 @@ from shardcodec.tools.jobs.shard_pool import ShardPool
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, ShardWorker
 from shardcodec.tools.memory import MemoryBudget
 from shardcodec.tools.monitor import LostScheduler
-from shardcodec.tools.repair_report import RepairAction
-from shardcodec.tools.shard_repairer import RepairTask
+from shardcodec.tools.repair.report import RepairAction
+from shardcodec.tools.repair.shard_repairer import RepairTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")

@@ -29,7 +29,7 @@ from shardcodec.tools.findings import FindingKind
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardWorker, unseen
 from shardcodec.tools.monitor import Monitor, Stopped
-from shardcodec.tools.verify import VerifyTask
+from shardcodec.tools.verify.verify import VerifyTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")
@@ -55,7 +55,7 @@ if hasattr(Work, "original"):
 """
 DEADLY = """
 import os, signal
-from shardcodec.tools.verify import ShardVerifier as Work
+from shardcodec.tools.verify.verify import ShardVerifier as Work
 def deadly(self, shard):
     if shard.relative == "c/1/2":
         os.kill(os.getpid(), signal.SIGKILL)

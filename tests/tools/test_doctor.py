@@ -22,9 +22,9 @@ from shardcodec.storage import mount_scopes
 from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN
 from shardcodec.storage.mount_scopes import FileTime, MountScope
 from shardcodec.tools import doctor
-from shardcodec.tools import folder_facts as facts
-from shardcodec.tools.doctor_report import Check, DoctorReport, Status
-from shardcodec.tools.process_facts import check_process
+from shardcodec.tools.doctor.doctor import folder_facts as facts
+from shardcodec.tools.doctor.process_facts import check_process
+from shardcodec.tools.doctor.report import Check, DoctorReport, Status
 
 NFS = Mount(point="/data", file_system="nfs4", source="server:/data", options=("rw", "nolock"))
 DISK = Mount(point="/", file_system="ext4", source="/dev/disk", options=("rw",))
@@ -284,7 +284,7 @@ def test_place_that_fails_is_a_problem_and_the_process_is_still_described(
     def refuse(*_: Any, **__: Any) -> Any:
         raise ConnectionError("no route to the service")
 
-    monkeypatch.setattr(importlib.import_module("shardcodec.tools.doctor"), "check_folder", refuse)
+    monkeypatch.setattr(importlib.import_module("shardcodec.tools.doctor.doctor"), "check_folder", refuse)
     checks = by_name(doctor(tmp_path))
     assert "no route to the service" in checks["place"].text
     assert checks["place"].status is Status.PROBLEM and "versions" in checks

@@ -29,8 +29,8 @@ from spec_json import LITTLE
 import shardcodec
 from shardcodec.access.shard_layout import KINDS, shard_layout, stored_order
 from shardcodec.tools import inspect
-from shardcodec.tools.array_report import ArrayReport, StoredRecord
-from shardcodec.tools.size_distribution import Sizes
+from shardcodec.tools.inspect.array_report import ArrayReport, StoredRecord
+from shardcodec.tools.inspect.size_distribution import Sizes
 
 
 def one(target: Any, **how: Any) -> ArrayReport:

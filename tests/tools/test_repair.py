@@ -24,8 +24,9 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.cli.app import run
 from shardcodec.storage.undo_journal import pending_journal
-from shardcodec.tools import repair, shard_repair, verify
-from shardcodec.tools.repair_report import RepairAction
+from shardcodec.tools import repair, verify
+from shardcodec.tools.repair.repair import shard_repair
+from shardcodec.tools.repair.report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 

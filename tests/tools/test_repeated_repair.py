@@ -27,9 +27,9 @@ from shardcodec.tools import repair
 from shardcodec.tools.backup import Backup
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.memory import MemoryBudget
-from shardcodec.tools.repair_report import RepairAction, RepairedShard
-from shardcodec.tools.shard_repair import ShardRepair
-from shardcodec.tools.shard_repairer import RepairTask, ShardRepairer
+from shardcodec.tools.repair.report import RepairAction, RepairedShard
+from shardcodec.tools.repair.shard_repair import ShardRepair
+from shardcodec.tools.repair.shard_repairer import RepairTask, ShardRepairer
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 KEY = "c/0/1"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from shardcodec.tools.advise_report import AccessCost, AdviseReport, Proposal, Trial
-from shardcodec.tools.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
+from shardcodec.tools.advise.report import AccessCost, AdviseReport, Proposal, Trial
 from shardcodec.tools.convert.report import ConvertedArray, ConvertReport, Cost
-from shardcodec.tools.doctor_report import Check, DoctorReport
+from shardcodec.tools.doctor.report import Check, DoctorReport
+from shardcodec.tools.inspect.array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
 from shardcodec.tools.jobs.run_part import StatusReport
 from shardcodec.tools.report import Record
 from shardcodec.tools.write_regions import WritePlan

@@ -31,7 +31,7 @@ from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.shard_threads import in_order
 
 MIB = 1 << 20
-verify_module = sys.modules["shardcodec.tools.verify"]  # `tools.verify` is the function
+verify_module = sys.modules["shardcodec.tools.verify.verify"]  # `tools.verify` is the function
 
 
 class StopAtCheck(Monitor):

@@ -26,7 +26,7 @@ from shardcodec.cli.app import run
 from shardcodec.tools import verify
 from shardcodec.tools.findings import FindingKind
 from shardcodec.tools.monitor import Monitor, Stopped
-from shardcodec.tools.verify import ShardFindings, VerifyReport
+from shardcodec.tools.verify.verify import ShardFindings, VerifyReport
 
 
 def damage(store: Any, key: str, change: Callable[[bytearray], None]) -> None:

@@ -25,7 +25,7 @@ from zarr.core.sync import sync
 
 from shardcodec.cli.app import run
 from shardcodec.tools import repair, verify
-from shardcodec.tools.verify_report import VerifyReport
+from shardcodec.tools.verify.report import VerifyReport
 
 V3 = {
     "raw": [], "crc32c": [Crc32cCodec()], "zstd": [ZstdCodec()],

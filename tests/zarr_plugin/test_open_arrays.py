@@ -17,8 +17,8 @@ import zarr
 from helpers import run_checked
 
 import shardcodec
-from shardcodec.tools.doctor_report import Status
-from shardcodec.tools.process_facts import check_process
+from shardcodec.tools.doctor.process_facts import check_process
+from shardcodec.tools.doctor.report import Status
 from shardcodec.zarr_plugin.open_arrays import OpenArray
 
 
@@ -171,7 +171,7 @@ def test_change_that_ends_before_the_block_is_not_reported() -> None:
 REPLACED = """
     import json, sys, warnings
     import zarr, shardcodec
-    from shardcodec.tools.doctor import check_process
+    from shardcodec.tools.doctor.doctor import check_process
 
     def doctor():
         (check,) = (one for one in check_process() if one.name == "pipeline")

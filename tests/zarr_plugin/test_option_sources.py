@@ -350,7 +350,7 @@ def test_open_key_value_store_sees_a_change(folder: Path, resolved: list[shardco
 MAY_READ_CONFIGURATION = {
     "option_sources.py": "is the one place that all entrances call",
     "__main__.py": "prints each option with its source",
-    "tools/process_facts.py": "prints each option with its source",
+    "tools/doctor/process_facts.py": "prints each option with its source",
     "kv/entries.py": "looks for a change only",
 }
 

@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 from ...compat import READS_SHARDS_OF_STRUCTS
 from ...format.codecs import CodecLike
 from ...readable import format_nbytes
-from ..access_pattern import AccessPattern, fitting_access
-from ..advise import advise
-from ..advise_report import Proposal
+from ..advise.access_pattern import AccessPattern, fitting_access
+from ..advise.advise import advise
+from ..advise.report import Proposal
 from ..conventions.ome_zarr import axes_of_levels
 from ..node_selection import is_match
 from ..targets import ArrayTarget

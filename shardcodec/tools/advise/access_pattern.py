@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import checked
-from .report import Record
+from ...arguments import checked
+from ..report import Record
 
 __all__ = ["AccessPattern", "fitting_access", "parse_access"]
 

@@ -17,26 +17,26 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from ..access.box_reader import Folder
-from ..access.shard_object import open_object
-from ..compat import metadata_from, refusal_of
-from ..errors import ShardError, SpecError
-from ..format.metadata import json_object
-from ..live.record import NAME as RECORD_NAME
-from ..live.record import problem_of as record_problem_of
-from .documents import DOCUMENTS
-from .findings import Finding, FindingKind
+from ...access.box_reader import Folder
+from ...access.shard_object import open_object
+from ...compat import metadata_from, refusal_of
+from ...errors import ShardError, SpecError
+from ...format.metadata import json_object
+from ...live.record import NAME as RECORD_NAME
+from ...live.record import problem_of as record_problem_of
+from ..documents import DOCUMENTS
+from ..findings import Finding, FindingKind
+from ..hierarchy import Hierarchy
+from ..left_parts import LeftPart
+from ..memory import BLOCK_NBYTES
+from ..monitor import Monitor
+from ..other_objects import OtherObject, OtherObjects
+from ..shard_threads import in_order
+from ..targets import ArrayTarget
 from .hashed_object import HashedObject
-from .hierarchy import Hierarchy
-from .left_parts import LeftPart
 from .manifest import Manifest
-from .memory import BLOCK_NBYTES
-from .monitor import Monitor
 from .old_manifest import OldManifest
-from .other_objects import OtherObject, OtherObjects
-from .shard_threads import in_order
-from .targets import ArrayTarget
-from .verify_report import NOT_IN_MANIFEST, UncheckedPart
+from .report import NOT_IN_MANIFEST, UncheckedPart
 
 __all__ = ["BesideArrays", "different_hash"]
 

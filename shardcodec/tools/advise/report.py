@@ -1,4 +1,4 @@
-# advise_report.py - the results of advise
+# report.py - the results of advise
 # SPDX-License-Identifier: MIT
 """`AdviseReport` and its parts, and the `Bounds` of proposals: plain records. ``docs/tools.md`` describes the members of the JSON."""
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..arguments import check_fields
-from ..readable import Fact, format_count, format_nbytes
-from .report import Record, Report
+from ...arguments import check_fields
+from ...readable import Fact, format_count, format_nbytes
+from ..report import Record, Report
 
 __all__ = ["AccessCost", "AdviseReport", "Bounds", "Proposal", "Trial", "TrialAccess"]
 

@@ -15,23 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from ..access.documents import replace_object
-from ..access.inner_chunks import coordinates
-from ..access.opened_shard import NativeShard, OpenedShard
-from ..access.placement import ABSENT
-from ..access.shard_object import open_object
-from ..access.shard_writer import ShardWriter, replace_chunks
-from ..errors import ConflictError, ShardError
-from ..options import Options
-from .chunk_check import ChunkCheck, Level
-from .copy_source import ChunksOfCopy, CopySource
-from .damage.index_layout import is_absent
-from .damage.index_search import IndexStatus, StoredIndex
-from .findings import Finding, FindingKind
-from .hierarchy_copy import CopyWriter
-from .memory import MemoryBudget
-from .repair_report import RepairAction, RepairedShard
-from .rewrite import (
+from ...access.documents import replace_object
+from ...access.inner_chunks import coordinates
+from ...access.opened_shard import NativeShard, OpenedShard
+from ...access.placement import ABSENT
+from ...access.shard_object import open_object
+from ...access.shard_writer import ShardWriter, replace_chunks
+from ...errors import ConflictError, ShardError
+from ...options import Options
+from ..chunk_check import ChunkCheck, Level
+from ..damage.index_layout import is_absent
+from ..damage.index_search import IndexStatus, StoredIndex
+from ..findings import Finding, FindingKind
+from ..hierarchy_copy import CopyWriter
+from ..memory import MemoryBudget
+from ..rewrite import (
     ChunkSink,
     CollectedChunks,
     DecodedChunks,
@@ -44,9 +42,11 @@ from .rewrite import (
     user_parts,
     write_others,
 )
-from .survey import Survey, survey
-from .targets import ShardTarget
-from .verify_shards import inside_array
+from ..survey import Survey, survey
+from ..targets import ShardTarget
+from ..verify.verify_shards import inside_array
+from .copy_source import ChunksOfCopy, CopySource
+from .report import RepairAction, RepairedShard
 
 __all__ = ["ShardRepair", "as_unreadable", "rolled_back"]
 

@@ -14,26 +14,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..access.opened_shard import NativeShard, OpenedShard
-from ..access.shard_object import open_object
-from ..errors import ConflictError, ShardError
-from ..options import Options, in_force
-from ..storage.whole_file import give_name
-from .backup import Backup
-from .chunk_check import ChunkCheck
+from ...access.opened_shard import NativeShard, OpenedShard
+from ...access.shard_object import open_object
+from ...errors import ConflictError, ShardError
+from ...options import Options, in_force
+from ...storage.whole_file import give_name
+from ..backup import Backup
+from ..chunk_check import ChunkCheck
+from ..hierarchy import ArrayNotFoundError
+from ..hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
+from ..jobs.shard_work import ArrayTask
+from ..memory import MemoryBudget
+from ..monitor import Monitor
+from ..names import inner_path
+from ..run_over_arrays import ShardOutcome
+from ..shard_threads import in_order
+from ..survey import Survey
+from ..targets import ArrayTarget, ShardTarget
 from .copy_source import CopySource
-from .hierarchy import ArrayNotFoundError
-from .hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
-from .jobs.shard_work import ArrayTask
-from .memory import MemoryBudget
-from .monitor import Monitor
-from .names import inner_path
-from .repair_report import RepairedShard
-from .run_over_arrays import ShardOutcome
+from .report import RepairedShard
 from .shard_repair import ShardRepair, as_unreadable, rolled_back
-from .shard_threads import in_order
-from .survey import Survey
-from .targets import ArrayTarget, ShardTarget
 
 __all__ = ["RepairTask", "ShardRepairer"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .report import Record
+from ..report import Record
 
 __all__ = ["SizeSummary", "Sizes"]
 

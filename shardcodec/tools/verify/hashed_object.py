@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from ..access.opened_shard import Entries, NativeShard, NestedShard, OpenedShard, Sums
+from ...access.opened_shard import Entries, NativeShard, NestedShard, OpenedShard, Sums
 
 __all__ = ["HashedObject"]
 

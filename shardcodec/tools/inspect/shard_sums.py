@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..access.opened_shard import OpenedShard
-from ..access.placement import ABSENT
-from ..access.read_indexes import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
-from ..access.shard_layout import ShardLayout, shard_layout
-from ..format.spec import ShardSpec
-from ..options import Options
+from ...access.opened_shard import OpenedShard
+from ...access.placement import ABSENT
+from ...access.read_indexes import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, read_indexes
+from ...access.shard_layout import ShardLayout, shard_layout
+from ...format.spec import ShardSpec
+from ...options import Options
+from ..jobs.shard_work import ArrayTask
+from ..memory import MemoryBudget
+from ..monitor import Monitor, Stopped
+from ..targets import ArrayTarget, ShardTarget
 from .array_picture import ArrayPicture
 from .array_report import DamagedShard, StoredRecord
-from .jobs.shard_work import ArrayTask
-from .memory import MemoryBudget
-from .monitor import Monitor, Stopped
 from .size_distribution import Sizes
-from .targets import ArrayTarget, ShardTarget
 
 __all__ = ["MAX_NAMED", "InspectTask", "ShardInspector", "ShardSums"]
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Container, Iterable, Iterator
 from urllib.parse import quote
 
-from .documents import DOCUMENTS
+from ..documents import DOCUMENTS
 from .manifest_rows import FORMAT, SUMS_SUFFIX, VERSION, ManifestRow, key_of, parsed_line, path_of_shard
 
 __all__ = ["OldManifest", "OldSums", "old_manifest"]

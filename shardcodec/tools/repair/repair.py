@@ -17,28 +17,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..access.box_reader import Folder
-from ..access.documents import replace_object
-from ..arguments import checked
-from ..errors import ShardError
-from ..format.spec import ShardSpec
-from ..options import Options, Order
-from ..storage.file_systems import is_inside
-from ..storage.url_stores import is_url, placed_options
-from ..storage.whole_file import put_file
-from .documents import DOCUMENTS
-from .jobs.shard_pool import ShardPool, absolute_place
-from .jobs.shard_work import ShardTool
-from .left_parts import LeftPart
-from .monitor import Monitor, RunOptions
-from .names import inner_path
-from .nearest_node import add_documents_of_copy
-from .nodes import is_below
-from .other_objects import ObjectCounts, OtherObjects
-from .repair_report import RepairedShard, RepairReport
-from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
+from ...access.box_reader import Folder
+from ...access.documents import replace_object
+from ...arguments import checked
+from ...errors import ShardError
+from ...format.spec import ShardSpec
+from ...options import Options, Order
+from ...storage.file_systems import is_inside
+from ...storage.url_stores import is_url, placed_options
+from ...storage.whole_file import put_file
+from ..documents import DOCUMENTS
+from ..jobs.shard_pool import ShardPool, absolute_place
+from ..jobs.shard_work import ShardTool
+from ..left_parts import LeftPart
+from ..monitor import Monitor, RunOptions
+from ..names import inner_path
+from ..nearest_node import add_documents_of_copy
+from ..nodes import is_below
+from ..other_objects import ObjectCounts, OtherObjects
+from ..run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
+from ..targets import ArrayTarget, ForeignObject, ShardTarget
+from .report import RepairedShard, RepairReport
 from .shard_repairer import RepairTask, ShardRepairer
-from .targets import ArrayTarget, ForeignObject, ShardTarget
 
 __all__ = ["repair"]
 

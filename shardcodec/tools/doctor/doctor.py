@@ -8,16 +8,16 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..access.box_reader import Folder, folder_at
-from ..arguments import checked
-from ..errors import LockScopeError, ShardError, as_os_error
-from ..storage.file_systems import CLUSTER
-from ..storage.kinds import at_url
-from ..storage.store import Store
-from ..storage.url_stores import is_url
-from .doctor_report import Check, DoctorReport, Status
+from ...access.box_reader import Folder, folder_at
+from ...arguments import checked
+from ...errors import LockScopeError, ShardError, as_os_error
+from ...storage.file_systems import CLUSTER
+from ...storage.kinds import at_url
+from ...storage.store import Store
+from ...storage.url_stores import is_url
 from .folder_facts import check_folder
 from .process_facts import check_process
+from .report import Check, DoctorReport, Status
 
 __all__ = ["doctor"]
 

@@ -14,27 +14,27 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..access.box_reader import Folder
-from ..access.opened_shard import OpenedShard
-from ..access.shard_object import open_object
-from ..errors import ShardError, SpecError, UnsupportedError
-from ..option_sources import current_options
-from .backup import same_bytes
-from .conventions.all_conventions import mended
-from .convert.open_source import open_foreign, open_source, outermost
-from .convert.source import SourceArray, SourceTree
-from .convert.stored_objects import StoredObjects
-from .documents import Document, further_members
-from .findings import Finding, FindingKind
-from .foreign_chunks import elements_of, type_of
-from .hierarchy import Hierarchy
-from .monitor import Monitor
-from .node_selection import Selection
-from .nodes import ZarrNodes, groups_of
-from .other_objects import OtherObject, OtherObjects, written_documents
-from .shard_threads import in_order
-from .stored_nodes import consolidated_nodes
-from .targets import ArrayTarget, ShardTarget
+from ...access.box_reader import Folder
+from ...access.opened_shard import OpenedShard
+from ...access.shard_object import open_object
+from ...errors import ShardError, SpecError, UnsupportedError
+from ...option_sources import current_options
+from ..backup import same_bytes
+from ..conventions.all_conventions import mended
+from ..convert.open_source import open_foreign, open_source, outermost
+from ..convert.source import SourceArray, SourceTree
+from ..convert.stored_objects import StoredObjects
+from ..documents import Document, further_members
+from ..findings import Finding, FindingKind
+from ..foreign_chunks import elements_of, type_of
+from ..hierarchy import Hierarchy
+from ..monitor import Monitor
+from ..node_selection import Selection
+from ..nodes import ZarrNodes, groups_of
+from ..other_objects import OtherObject, OtherObjects, written_documents
+from ..shard_threads import in_order
+from ..stored_nodes import consolidated_nodes
+from ..targets import ArrayTarget, ShardTarget
 
 __all__ = [
     "Comparison",

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import checked, show
-from ..readable import format_nbytes
+from ...arguments import checked, show
+from ...readable import format_nbytes
 from .access_pattern import AccessPattern
-from .advise_report import AccessCost, AdviseReport, Bounds, Proposal
+from .report import AccessCost, AdviseReport, Bounds, Proposal
 
 __all__ = ["advise"]
 

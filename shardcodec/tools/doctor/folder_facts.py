@@ -8,9 +8,9 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from ..readable import format_nbytes, format_share
-from ..storage import mount_scopes
-from ..storage.file_systems import (
+from ...readable import format_nbytes, format_share
+from ...storage import mount_scopes
+from ...storage.file_systems import (
     APPEND_TYPES,
     CLUSTER,
     LEASED_TYPES,
@@ -22,9 +22,9 @@ from ..storage.file_systems import (
     is_on_this_machine,
     strategies_at,
 )
-from ..storage.mount_scopes import MountScope, lease_seconds
-from ..storage.undo_journal import is_old_name
-from .doctor_report import Check, Status
+from ...storage.mount_scopes import MountScope, lease_seconds
+from ...storage.undo_journal import is_old_name
+from .report import Check, Status
 
 __all__ = ["check_folder"]
 

@@ -1,4 +1,4 @@
-# verify_report.py - the results of verify
+# report.py - the results of verify
 # SPDX-License-Identifier: MIT
 """`VerifyReport` and its parts: plain records. ``docs/tools.md`` describes the members of the JSON."""
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..readable import Fact, format_count, format_nbytes, format_share
-from .findings import WARNINGS, Finding, FindingKind
-from .report import Record, Report
+from ...readable import Fact, format_count, format_nbytes, format_share
+from ..findings import WARNINGS, Finding, FindingKind
+from ..report import Record, Report
 
 __all__ = ["NOT_IN_MANIFEST", "ShardFindings", "UncheckedPart", "VerifiedArray", "VerifyReport"]
 

@@ -11,21 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..access.shard_object import open_object
-from ..errors import ShardError
-from ..options import Options
-from ..storage.retry import retry
-from ..storage.undo_journal import pending_journal
+from ...access.shard_object import open_object
+from ...errors import ShardError
+from ...options import Options
+from ...storage.retry import retry
+from ...storage.undo_journal import pending_journal
+from ..chunk_check import ChunkCheck, Level
+from ..findings import MAX_FINDINGS, Finding, FindingKind
+from ..jobs.shard_work import ArrayTask
+from ..memory import MemoryBudget, MemoryShare
+from ..monitor import Monitor
+from ..shard_threads import in_order
+from ..survey import survey
+from ..targets import ArrayTarget, ShardTarget, lasting_state
 from .against import Comparison, Reference
-from .chunk_check import ChunkCheck, Level
-from .findings import MAX_FINDINGS, Finding, FindingKind
 from .hashed_object import HashedObject
-from .jobs.shard_work import ArrayTask
-from .memory import MemoryBudget, MemoryShare
-from .monitor import Monitor
-from .shard_threads import in_order
-from .survey import survey
-from .targets import ArrayTarget, ShardTarget, lasting_state
 
 __all__ = ["ShardVerdict", "ShardVerifier", "VerifyTask", "inside_array"]
 

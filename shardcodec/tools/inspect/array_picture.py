@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..access.read_indexes import ShardIndex
-from ..access.shard_layout import ShardLayout, layout_arguments
-from ..drawing.array_figure import array_figure
-from ..drawing.figures import check_file, save
-from ..drawing.map_figure import ChunkMap
-from .targets import ArrayTarget, ShardTarget
+from ...access.read_indexes import ShardIndex
+from ...access.shard_layout import ShardLayout, layout_arguments
+from ...drawing.array_figure import array_figure
+from ...drawing.figures import check_file, save
+from ...drawing.map_figure import ChunkMap
+from ..targets import ArrayTarget, ShardTarget
 
 __all__ = ["ArrayPicture"]
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..build_info import build_info, unknown_variables
-from ..compat import config, max_workers, pipelines_of_arrays
-from ..option_sources import (
+from ...build_info import build_info, unknown_variables
+from ...compat import config, max_workers, pipelines_of_arrays
+from ...option_sources import (
     PIPELINE_KEY,
     PIPELINE_PATH,
     selector_of_new_process,
     settings_in_force,
     source_of,
 )
-from ..options import Setting, thread_limits
-from .doctor_report import Check, Status
+from ...options import Setting, thread_limits
+from .report import Check, Status
 
 __all__ = ["check_process"]
 

@@ -17,12 +17,21 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from .. import native
-from ..access.box_reader import Folder
-from ..arguments import checked
-from ..errors import ShardError, UnsupportedError
-from ..format.spec import ShardSpec
-from ..storage.url_stores import placed_options
+from ... import native
+from ...access.box_reader import Folder
+from ...arguments import checked
+from ...errors import ShardError, UnsupportedError
+from ...format.spec import ShardSpec
+from ...storage.url_stores import placed_options
+from ..chunk_check import Level, LevelName
+from ..convert.open_source import selection_of
+from ..documents import DOCUMENTS
+from ..findings import Finding, FindingKind
+from ..hierarchy import Hierarchy
+from ..jobs.shard_pool import ShardPool, absolute_place
+from ..monitor import Monitor, RunOptions
+from ..other_objects import OtherObjects
+from ..targets import ArrayTarget, ForeignObject, ShardTarget, lasting_state
 from .against import (
     Comparison,
     DifferentArrays,
@@ -33,31 +42,10 @@ from .against import (
     group_differences,
 )
 from .beside_arrays import BesideArrays, different_hash
-from .chunk_check import Level, LevelName
-from .convert.open_source import selection_of
-from .documents import DOCUMENTS
-from .findings import Finding, FindingKind
-from .hierarchy import Hierarchy
-from .jobs.shard_pool import ShardPool, absolute_place
 from .manifest import Manifest, new_manifest
 from .manifest_rows import ManifestRow, path_of_shard
-from .monitor import Monitor, RunOptions
 from .old_manifest import OldManifest, old_manifest
-from .other_objects import OtherObjects
-from .targets import (
-    ArrayTarget,
-    ForeignObject,
-    ShardTarget,
-    lasting_state,
-)
-from .verify_report import (
-    MAX_UNCHECKED,
-    NOT_IN_MANIFEST,
-    ShardFindings,
-    UncheckedPart,
-    VerifiedArray,
-    VerifyReport,
-)
+from .report import MAX_UNCHECKED, NOT_IN_MANIFEST, ShardFindings, UncheckedPart, VerifiedArray, VerifyReport
 from .verify_shards import ShardVerdict, ShardVerifier, VerifyTask, inside_array
 
 __all__ = [

@@ -15,20 +15,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ..access.array_reader import ArrayReader
-from ..access.box_reader import ArrayObjects, folder_at
-from ..access.compiled_chains import compiled
-from ..errors import UnsupportedError
-from ..format.chunk_keys import key_encoding
-from ..format.codecs import Transpose
-from ..format.spec import ChainSpec, ShardSpec
-from ..option_sources import current_options
-from ..options import options
-from ..statistics import stats
+from ...access.array_reader import ArrayReader
+from ...access.box_reader import ArrayObjects, folder_at
+from ...access.compiled_chains import compiled
+from ...errors import UnsupportedError
+from ...format.chunk_keys import key_encoding
+from ...format.codecs import Transpose
+from ...format.spec import ChainSpec, ShardSpec
+from ...option_sources import current_options
+from ...options import options
+from ...statistics import stats
+from ..monitor import Monitor
+from ..targets import ArrayTarget
 from .access_pattern import AccessPattern
-from .advise_report import Proposal, Trial, TrialAccess
-from .monitor import Monitor
-from .targets import ArrayTarget
+from .report import Proposal, Trial, TrialAccess
 
 __all__ = ["SAMPLE_NBYTES", "try_proposal"]
 

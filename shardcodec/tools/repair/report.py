@@ -1,4 +1,4 @@
-# repair_report.py - the results of repair
+# report.py - the results of repair
 # SPDX-License-Identifier: MIT
 """`RepairReport` and its parts. ``docs/tools.md`` describes the members of the JSON."""
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..readable import Fact, format_count
-from .findings import Finding
-from .report import Report
-from .run_over_arrays import ReportOfShards
+from ...readable import Fact, format_count
+from ..findings import Finding
+from ..report import Report
+from ..run_over_arrays import ReportOfShards
 
 __all__ = ["RepairAction", "RepairReport", "RepairedShard"]
 

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import checked
-from ..format.byte_document import inner_codecs
-from ..format.spec import ChainSpec, ShardSpec
-from ..storage.store import LeftFolder
+from ...arguments import checked
+from ...format.byte_document import inner_codecs
+from ...format.spec import ChainSpec, ShardSpec
+from ...storage.store import LeftFolder
+from ..hierarchy import find_arrays
+from ..jobs.shard_pool import ShardPool
+from ..monitor import Monitor, RunOptions
+from ..targets import ArrayTarget, ForeignObject, ShardTarget
 from .array_picture import ArrayPicture
 from .array_report import ArrayReport, InspectReport, LayoutRecord
-from .hierarchy import find_arrays
-from .jobs.shard_pool import ShardPool
-from .monitor import Monitor, RunOptions
 from .shard_sums import MAX_NAMED, InspectTask, ShardInspector, ShardSums
-from .targets import ArrayTarget, ForeignObject, ShardTarget
 
 __all__ = ["chunk_shape_of_shards", "inspect"]
 

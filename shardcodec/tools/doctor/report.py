@@ -1,4 +1,4 @@
-# doctor_report.py - the results of doctor
+# report.py - the results of doctor
 # SPDX-License-Identifier: MIT
 """`DoctorReport` and its parts."""
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..readable import Fact
-from .report import Record, Report
+from ...readable import Fact
+from ..report import Record, Report
 
 __all__ = ["Check", "DoctorReport", "Status"]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..readable import Fact, format_count, format_nbytes, format_share
-from .report import Record, Report
+from ...readable import Fact, format_count, format_nbytes, format_share
+from ..report import Record, Report
 from .size_distribution import SizeSummary
 
 __all__ = ["ArrayReport", "DamagedShard", "InspectReport", "LayoutRecord", "StoredRecord"]

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from ..storage.whole_file import NewWholeFile, remove_part
-from .documents import DOCUMENTS
+from ...storage.whole_file import NewWholeFile, remove_part
+from ..documents import DOCUMENTS
 from .manifest_rows import ESCAPES, FORMAT, SUMS_SUFFIX, VERSION, ManifestRow, key_of, path_of_shard
 from .old_manifest import old_manifest
 

@@ -15,21 +15,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..access.compiled_chains import compiled
-from ..access.inner_chunks import coordinates, encode_chunks
-from ..access.opened_shard import OpenedShard
-from ..access.shard_object import open_object
-from ..errors import ShardError, ShardFileError, ShardFormatError, as_os_error
-from ..format.spec import ShardSpec
-from ..options import Options
-from .chunk_check import ChunkCheck, Level
-from .damage.index_search import IndexStatus
-from .findings import FindingKind
-from .foreign_chunks import ForeignChunks, elements_of, type_of
-from .hierarchy import find_arrays
-from .memory import MemoryBudget
-from .survey import Survey, survey
-from .targets import ArrayTarget, ShardTarget
+from ...access.compiled_chains import compiled
+from ...access.inner_chunks import coordinates, encode_chunks
+from ...access.opened_shard import OpenedShard
+from ...access.shard_object import open_object
+from ...errors import ShardError, ShardFileError, ShardFormatError, as_os_error
+from ...format.spec import ShardSpec
+from ...options import Options
+from ..chunk_check import ChunkCheck, Level
+from ..damage.index_search import IndexStatus
+from ..findings import FindingKind
+from ..foreign_chunks import ForeignChunks, elements_of, type_of
+from ..hierarchy import find_arrays
+from ..memory import MemoryBudget
+from ..survey import Survey, survey
+from ..targets import ArrayTarget, ShardTarget
 
 __all__ = ["ChunksOfCopy", "CopySource"]
 

@@ -1,0 +1,5 @@
+# __init__.py - what this machine and a folder offer
+# SPDX-License-Identifier: MIT
+"""Say what this machine and a folder offer."""
+
+__all__: list[str] = []

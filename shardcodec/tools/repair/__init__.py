@@ -1,0 +1,5 @@
+# __init__.py - repair damaged shards
+# SPDX-License-Identifier: MIT
+"""Repair damaged shards."""
+
+__all__: list[str] = []
