@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -139,14 +138,6 @@ def test_write_without_a_change_appends_nothing(tmp_path: Path) -> None:
     assert shard_path(array).read_bytes() == before
 
 
-def test_shard_without_chunks_is_deleted(tmp_path: Path) -> None:
-    array = appending(tmp_path)
-    array[:4, :3] = 1
-    array[:4, :6] = -1
-    array[0, 0] = -1
-    assert not shard_path(array).exists()
-
-
 def test_a_state_has_its_own_time_if_only_the_index_has_changed(tmp_path: Path) -> None:
     """The size stays, and the clock of a file system may stand still between two updates: readers saw the old index.
 
@@ -169,16 +160,6 @@ def test_a_state_has_its_own_time_if_only_the_index_has_changed(tmp_path: Path) 
     assert after.st_mtime_ns > before.st_mtime_ns
     assert after.st_mtime_ns != after.st_ctime_ns
     assert text_of(zarrs_view(array)[...]) == "one. .... two. tres"
-
-
-def test_file_with_two_hard_links_is_replaced(tmp_path: Path) -> None:
-    array = appending(tmp_path)
-    array[...] = 1
-    os.link(shard_path(array), tmp_path / "backup")
-    before = (tmp_path / "backup").read_bytes()
-    array[0, 0] = 2
-    assert (tmp_path / "backup").read_bytes() == before
-    assert zarrs_view(array)[0, 0] == 2
 
 
 def test_symbolic_link_is_followed_and_its_target_appended_to(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import zarr
 from helpers import RecordingStore, bits, create, in_child, quiet, random_array, read_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.codecs import TransposeCodec
 from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 import shardcodec
@@ -71,30 +70,6 @@ def test_reader_has_the_properties_of_the_array(folder: Path) -> None:
     assert (array.shape, array.ndim, array.dtype, len(array)) == (SHAPE, 2, np.dtype("int32"), 30)
     assert (array.chunks, array.shards, array.fill_value) == ((4, 3), (8, 12), -1)
     assert "shape=(30, 41)" in repr(array)
-
-
-@pytest.mark.parametrize(
-    "selection",
-    [
-        ...,
-        (),
-        5,
-        -1,
-        np.int64(7),
-        (29, 40),
-        (slice(3, 25, 4), slice(None, None, 13)),
-        (slice(7, 9), ...),
-        (..., 11),
-        (slice(5, 5), 3),
-        (slice(20, 100), slice(-5, None)),
-    ],
-    ids=str,
-)
-def test_selections_equal_numpy(folder: Path, selection: Any) -> None:
-    got = open_array(folder)[selection]
-    assert got.shape == expected()[selection].shape
-    assert got.dtype == np.int32
-    assert bits(got) == bits(expected()[selection])
 
 
 @pytest.mark.parametrize(
@@ -246,75 +221,6 @@ def test_boxes_open_each_shard_once_and_decode_each_chunk_once(folder: Path) -> 
 
 
 # ---- kinds of arrays
-
-
-@pytest.mark.parametrize("shards", [(8, 12), None])
-@pytest.mark.parametrize(
-    "encoding",
-    [
-        {"name": "default", "separator": "/"},
-        {"name": "default", "separator": "."},
-        {"name": "v2", "separator": "."},
-        {"name": "v2", "separator": "/"},
-    ],
-    ids=lambda e: f"{e['name']}{e['separator']}",
-)
-def test_every_chunk_key_encoding_is_read(tmp_path: Path, shards: Any, encoding: Any) -> None:
-    create(tmp_path, shape=SHAPE, shards=shards, chunks=(4, 3), chunk_key_encoding=encoding)[...] = values()
-    array = open_array(tmp_path)
-    assert array.shards == shards
-    assert array.chunks == (4, 3)
-    assert bits(array[...]) == bits(values())
-    assert bits(array.read_boxes([[3, 5]], (20, 30))[0]) == bits(values()[3:23, 5:35])
-
-
-def test_rank_0_array_is_read(tmp_path: Path) -> None:
-    with quiet():
-        zarr.create_array(tmp_path, shape=(), chunks=(), dtype="f4")[...] = 2.5
-    array = open_array(tmp_path)
-    assert array[()] == array[...] == 2.5
-    assert array.read_boxes(np.empty((3, 0), int), ()).tolist() == [2.5] * 3
-    with pytest.raises(TypeError, match="rank 0"):
-        len(array)
-
-
-def test_zero_length_axis_is_read(tmp_path: Path) -> None:
-    with quiet():
-        zarr.create_array(tmp_path, shape=(0, 5), chunks=(2, 5), dtype="u1")
-    array = open_array(tmp_path)
-    assert array[...].shape == (0, 5)
-    assert array.read_boxes([[0, 1]], (0, 2)).shape == (1, 0, 2)
-
-
-def test_transposed_shards_are_read(tmp_path: Path) -> None:
-    with quiet():
-        made = zarr.create_array(
-            tmp_path,
-            shape=SHAPE,
-            chunks=(12, 12),
-            dtype="int32",
-            filters=[TransposeCodec(order=(1, 0))],
-            serializer=zarr.codecs.ShardingCodec(chunk_shape=(3, 4)),
-            compressors=None,
-        )
-        made[...] = values()
-    array = open_array(tmp_path)
-    assert array.chunks == (4, 3)
-    assert bits(array[2:, ::3]) == bits(values()[2:, ::3])
-    assert bits(array.read_chunks([[1, 2]])[0]) == bits(values()[4:8, 6:9])
-
-
-@pytest.mark.parametrize("dtype", ["<M8[ns]", ">i2", "c8", "?", "<U3"])
-def test_every_data_type_is_read(tmp_path: Path, dtype: str) -> None:
-    data = np.arange(24).reshape(4, 6).astype(dtype)
-    with quiet():
-        zarr.create_array(tmp_path, data=data, chunks=(2, 2), shards=(4, 6))
-    array = open_array(tmp_path)
-    assert array[1:, 2].tolist() == data[1:, 2].tolist()
-    assert array.read_boxes([[1, 1], [0, 2]], (2, 3)).tolist() == [
-        data[1:3, 1:4].tolist(),
-        data[0:2, 2:5].tolist(),
-    ]
 
 
 def test_unsupported_metadata_is_refused(tmp_path: Path) -> None:

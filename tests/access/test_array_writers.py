@@ -281,25 +281,6 @@ def test_empty_and_narrow_arrays(layout: str, tmp_path: Path) -> None:
     assert zarr.open_array(tmp_path)[...].tolist() == [[6, 7]]
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_rank_0(zarr_format: int, tmp_path: Path) -> None:
-    array = create_array(tmp_path, shape=(), chunks=(), dtype="f4", zarr_format=zarr_format)
-    for value, write in enumerate(
-        [
-            lambda value: array.__setitem__((), value),
-            lambda value: array.__setitem__(..., np.array(value)),
-            lambda value: array.write_boxes(np.empty((2, 0), int), [0, value]),
-            lambda value: asyncio.run(array.write((), value)),
-            lambda value: array.oindex.__setitem__((), value),
-        ]
-    ):
-        write(value)
-        assert array[()] == zarr.open_array(tmp_path)[()] == value
-    array.resize(())
-    with pytest.raises(ValueError, match="one of the 0 axes"):
-        array.append(1)
-
-
 # ---------------------------------------------------------------- refusals
 
 

@@ -88,14 +88,14 @@ def shards(shape: tuple[int, ...], at_start: bool) -> Any:
 def put_array(objects: Any, name: str, mib: int, *, at_start: bool) -> None:
     """Make an array of one shard, 1 MiB for each 256 rows, in the memory of a server."""
     store = zarr.storage.MemoryStore()
-    array = zarr.create_array(
+    array = create(
         store,
+        own=True,
         shape=(256 * mib, 4096),
         chunks=(64, 1024),
         shards=shards((256 * mib, 4096), at_start),
         dtype="u1",
         fill_value=1,
-        compressors=None,
     )
     values = np.tile(random_array((1024, 4096), "u1"), (mib // 4, 1))
     shardcodec.attach(array, strict=True)[...] = values

@@ -70,14 +70,15 @@ def test_carried_chunks_are_copied_and_not_encoded_again(tmp_path: Path) -> None
     """The carried chunk starts with a skippable frame, which our encoder never writes."""
     inner = [BytesCodec(), ZSTD]
     codec = ShardingCodec(chunk_shape=(2, 2), codecs=inner)
-    zarr.create_array(
+    create(
         tmp_path,
+        own=True,
         shape=(4, 4),
         chunks=(4, 4),
         dtype="uint8",
         fill_value=46,
         serializer=codec,
-        compressors=None,
+        shards=None,
     )
     array = ours(tmp_path)
     array[...] = random_array((4, 4), "u1")

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
-from helpers import descriptor, files_below, ours, quiet, shard_path, zarrs_view
+from helpers import create, descriptor, files_below, ours, quiet, shard_path, zarrs_view
 from hypothesis import given
 from hypothesis import strategies as st
 from system_calls import MARK, calls_of
@@ -38,14 +37,14 @@ def _local(tmp_path: Path) -> None:
 def make(folder: Path, codecs: list[Any], location: str = "end", **options: Any) -> Any:
     """Make an array of one shard of 4 x 4 inner chunks, full of random numbers that do not compress."""
     with quiet():
-        zarr.create_array(
+        create(
             folder,
+            own=True,
             shape=(32, 32),
             chunks=(32, 32),
-            dtype="int32",
             fill_value=0,
             serializer=ShardingCodec(chunk_shape=(8, 8), codecs=codecs, index_location=location),
-            compressors=None,
+            shards=None,
         )
     array = ours(folder, **options)
     array[...] = noise((32, 32))

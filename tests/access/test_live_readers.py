@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
-from helpers import descriptor, ours, quiet, shard_path, zarrs_view
+from helpers import create, descriptor, ours, quiet, shard_path, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
 import shardcodec
@@ -37,14 +36,14 @@ def make(folder: Path, location: str, *, checksum: bool = True, side: int = 8) -
     codecs: list[Any] = [BytesCodec(), Crc32cCodec()] if checksum else [BytesCodec()]
     codec = ShardingCodec(chunk_shape=(side, side), codecs=codecs, index_location=location)
     with quiet():
-        zarr.create_array(
+        create(
             folder,
+            own=True,
             shape=(8 * side, 8 * side),
             chunks=(8 * side, 8 * side),
-            dtype="int32",
             fill_value=0,
             serializer=codec,
-            compressors=None,
+            shards=None,
         )
     array = ours(folder)
     array[...] = 1

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
-from helpers import RecordingStore, merging
+from helpers import RecordingStore, create, merging
 from spec_json import CRC, LITTLE
 from transformer_stores import values
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
@@ -37,14 +36,15 @@ def store_of_shard() -> RecordingStore:
     """Return a store with an array of one shard, whose index comes first, so that no request is needed to prove its size."""
     store = RecordingStore(MemoryStore())
     codec = ShardingCodec(chunk_shape=(LENGTH,), codecs=[BytesCodec(), Crc32cCodec()], index_location="start")
-    array = zarr.create_array(
+    array = create(
         store,
+        own=True,
         shape=DATA.shape,
         chunks=DATA.shape,
         dtype="u1",
         serializer=codec,
-        compressors=None,
-        filters=None,
+        fill_value=0,
+        shards=None,
     )
     array[...] = DATA
     store.forget()

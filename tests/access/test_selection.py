@@ -14,7 +14,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardcodec import ChainSpec, native
+from shardcodec import ChainSpec, ShardSpec, decode, encode, native, open_shard
 from shardcodec.access.compiled_chains import compiled
 from shardcodec.access.object_boxes import object_boxes
 from shardcodec.access.regions import Box
@@ -160,6 +160,48 @@ def test_binding_leaves_selections_to_python(shape: Ints, selection: Any) -> Non
 @pytest.mark.parametrize(("shape", "selection"), REFUSED)
 def test_other_selections_are_refused(parse: Parser, shape: Ints, selection: Any) -> None:
     assert parse(selection, shape) is None
+
+
+def shard_of(values: np.ndarray[Any, Any]) -> tuple[ShardSpec, bytes]:
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd"}]
+    chunk = tuple(n // 2 if n % 2 == 0 else n for n in values.shape)
+    spec = ShardSpec(values.shape, chunk, "int32", -1, codecs)
+    return spec, encode(values, spec)
+
+
+def has_elements(shape: Ints) -> bool:
+    return 0 < math.prod(shape) < 10**6
+
+
+@pytest.mark.parametrize(
+    ("shape", "selection"), [case for case in TAKEN + LEFT_TO_PYTHON if has_elements(case[0])]
+)
+def test_one_shard_takes_the_same_selections(shape: Ints, selection: Any) -> None:
+    """`decode` returns elements of its own in order C, with or without `out`."""
+    values = np.arange(math.prod(shape), dtype="i4").reshape(shape)
+    spec, blob = shard_of(values)
+    expected = values[selection]
+    out = np.zeros(np.shape(expected), "i4", order="F")
+    for found in (
+        decode(blob, spec, selection),
+        decode(blob, spec, selection, out=out),
+        open_shard(blob, None, spec).read_region(selection),
+    ):
+        assert isinstance(found, np.ndarray) and found.dtype == values.dtype
+        assert found.shape == np.shape(expected) and found.tobytes() == expected.tobytes()
+        assert found is out or (found.flags.c_contiguous and found.flags.owndata)
+
+
+@pytest.mark.parametrize(("shape", "selection"), [*REFUSED, ((12,), slice(0, 5, 0))])
+def test_one_shard_refuses_the_same_selections(shape: Ints, selection: Any) -> None:
+    if has_elements(shape):
+        spec, blob = shard_of(np.zeros(shape, "i4"))
+        for read in (
+            lambda: decode(blob, spec, selection),
+            lambda: open_shard(blob, None, spec).read_region(selection),
+        ):
+            with pytest.raises((IndexError, ValueError) if isinstance(selection, slice) else IndexError):
+                read()
 
 
 @both

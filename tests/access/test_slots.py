@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from helpers import (
     zarrs_view,
 )
 from spec_json import CRC, LITTLE, named
+from workers import in_threads
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, native
@@ -87,21 +87,13 @@ def test_threads_write_one_shard(tmp_path: Path, durability: str) -> None:
     path = tmp_path / "new/folder/shard"
     token = ShardWriter.create(path, number_spec(CODECS), alignment=1, durability=durability)
     part = ShardWriter.join(token)
-    array, failures = numbers(), []
+    array = numbers()
 
     def run(rank: int) -> None:
-        try:
-            mine = [at for i, at in enumerate(np.ndindex(4, 6)) if i % 4 == rank]
-            part.write_chunks(mine, np.array([cell(array, at) for at in mine]))
-        except BaseException as error:
-            failures.append(error)
+        mine = [at for i, at in enumerate(np.ndindex(4, 6)) if i % 4 == rank]
+        part.write_chunks(mine, np.array([cell(array, at) for at in mine]))
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(4, run)
     part.commit(part.present)
     blob = path.read_bytes()
     assert len(blob) == 24 * 132 + number_spec(CODECS).index_nbytes

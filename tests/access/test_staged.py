@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from array_ways import elements
 from helpers import (
     KINDS_OF_STORE,
     OtherMemoryStore,
@@ -31,7 +32,7 @@ from helpers import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from staged_codecs import AROUND, CHUNK, INNER, SHAPE, SHARD, Turned, TurnedAtOnce, make
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, VLenUTF8Codec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as of_numcodecs
 from zarr.storage import LocalStore, MemoryStore
 
@@ -104,44 +105,6 @@ def test_every_dtype_agrees_with_zarr(dtype: str) -> None:
     check_both_ways(array, values)
 
 
-def texts(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """Return elements of variable length, some of them empty."""
-    made = np.empty(int(np.prod(shape)), dtype=object)
-    for i in range(made.size):
-        text = "\N{GREEK SMALL LETTER MU}x" * (i % 5)
-        made[i] = text.encode() if dtype == "bytes" else text
-    return made.reshape(shape)
-
-
-@pytest.mark.parametrize("dtype", ["str", "bytes"])
-@pytest.mark.parametrize("compressed", [False, True])
-def test_elements_of_variable_length_agree_with_zarr(store: Any, dtype: str, compressed: bool) -> None:
-    zdtype = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
-    with quiet():
-        zarr.create_array(
-            store,
-            shape=SHAPE,
-            shards=SHARD,
-            chunks=CHUNK,
-            dtype=zdtype,
-            compressors="auto" if compressed else None,
-        )
-    array, other, twin = ours(store), zarrs_view(ours(store)), texts(SHAPE, dtype)
-    empty = "" if dtype == "str" else b""
-    assert np.all(array[...] == empty)
-    for writer, reader in ((array, other), (other, array)):
-        writer[...] = twin
-        assert np.array_equal(reader[...], twin)
-        for step in (np.s_[3:9, 5:19], np.s_[4:8, 3:6], np.s_[::3, 7]):
-            twin[step] = np.roll(twin, 3)[step]
-            writer[step] = twin[step]
-            assert np.array_equal(reader[...], twin)
-            assert np.array_equal(array[step], twin[step])
-        assert array[5, 7] == twin[5, 7]
-        writer[...] = empty
-        assert np.all(reader[...] == empty)
-
-
 @pytest.mark.parametrize("dtype", ["str", "bytes"])
 def test_elements_of_variable_length_are_read_by_ranges(dtype: str) -> None:
     """Large shards in object stores are read like this. It failed: ranges were planned with a fixed element size."""
@@ -149,7 +112,7 @@ def test_elements_of_variable_length_are_read_by_ranges(dtype: str) -> None:
     zdtype = str if dtype == "str" else zarr.dtype.VariableLengthBytes()
     with quiet():
         zarr.create_array(store, shape=SHAPE, shards=SHARD, chunks=CHUNK, dtype=zdtype)
-    array, twin = ours(store), texts(SHAPE, dtype)
+    array, twin = ours(store), elements("string" if dtype == "str" else dtype, SHAPE).astype(object)
     array[...] = twin
     store.forget()
     with gap_of(0):
@@ -171,17 +134,6 @@ def test_chunks_erased_in_part_hold_the_fill_value(store: Any, around: str, code
     array[1:rows] = -1
     assert (array[:rows] == -1).all() and (array[rows:] == 5).all()
     assert (zarrs_view(array)[:rows] == -1).all()
-
-
-def test_array_of_fill_value_leaves_no_objects(tmp_path: Path) -> None:
-    array = make(LocalStore(tmp_path / "a"), INNER["bz2"]())
-    array[...] = 1
-    assert shard_path(array).exists()
-    array[...] = -1
-    assert not shard_path(array).exists()
-    array[0, 0] = 5
-    array[0, 0] = -1
-    assert not shard_path(array).exists()
 
 
 @pytest.mark.parametrize("around", [{}, {"after": [Turned()]}])
@@ -329,18 +281,6 @@ def test_random_boxes_through_random_chains_equal_an_array(data: st.DataObject) 
             seen = data.draw(boxes(shape))
             assert bits(array[seen]) == bits(twin[seen])
         assert bits(array[...]) == bits(other[...]) == bits(twin)
-
-
-def test_strings_with_an_explicit_codec_are_read_and_written() -> None:
-    """The list of codecs that zarr makes for strings, given explicitly."""
-    sharding = ShardingCodec(chunk_shape=(3,), codecs=[VLenUTF8Codec(), ZstdCodec()])
-    with quiet():
-        store = MemoryStore()
-        zarr.create_array(store, shape=(7,), chunks=(6,), dtype=str, serializer=sharding, compressors=None)
-    array = ours(store)
-    array[2:5] = np.array(["a", "", "ccc"], dtype=object)
-    assert [str(x) for x in array[:]] == ["", "", "a", "", "ccc", "", ""]
-    assert [str(x) for x in zarrs_view(array)[:]] == [str(x) for x in array[:]]
 
 
 class Slow:

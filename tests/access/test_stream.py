@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import signal
 import stat
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from hypothesis import strategies as st
 from reference import decode_shard
 from shard_strategies import Layout, assert_same_bits, layouts, random_array
 from spec_json import CRC, LITTLE, zstd
+from workers import in_threads
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, native
@@ -304,22 +304,13 @@ def test_threads_write_one_shard(tmp_path: Path) -> None:
     spec = number_spec(CODECS)
     array = numbers()
     parts = list(pieces(array, (8, 8)).items())
-    failures: list[BaseException] = []
 
-    def work(mine: list[Any]) -> None:
-        try:
-            for at, chunk in mine:
-                writer.write_chunk(at, chunk)
-        except BaseException as error:
-            failures.append(error)
+    def work(number: int) -> None:
+        for at, chunk in parts[number::4]:
+            writer.write_chunk(at, chunk)
 
     with ShardWriter(tmp_path / "shard", spec, threads=2) as writer:
-        threads = [threading.Thread(target=work, args=(parts[i::4],)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failures
+        in_threads(4, work)
     assert (shardcodec.decode((tmp_path / "shard").read_bytes(), spec) == array).all()
 
 

@@ -15,6 +15,7 @@ import pytest
 import zarr
 from helpers import letters_spec
 from spec_json import CRC, LITTLE, zstd
+from workers import in_threads
 
 import shardcodec
 from shardcodec import ShardWriter
@@ -102,11 +103,7 @@ def test_threads_take_turns(store: Any) -> None:
                 writer.write_chunk((i, j), values[2 * i : 2 * i + 2, 2 * j : 2 * j + 2])
 
     with ShardWriter(store, spec, key="threads", alignment=32) as writer:
-        threads = [threading.Thread(target=rows, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(4, rows)
     assert np.array_equal(shardcodec.decode(stored(store, "threads"), spec), values)
 
 

@@ -250,70 +250,6 @@ SPEC = ShardSpec((6, 8), (3, 2), "int32", -1, [LITTLE, zstd()])
 BLOB = encode(ARRAY, SPEC)
 
 
-@pytest.mark.parametrize(
-    "selection",
-    [
-        None,
-        ...,
-        (),
-        0,
-        -1,
-        np.int64(2),
-        (1, 2),
-        (-6, -8),
-        np.s_[2:5],
-        np.s_[2:5, 3:4],
-        np.s_[::2, ::3],
-        np.s_[1::4, 1::7],
-        np.s_[..., 3],
-        np.s_[3, ...],
-        np.s_[1, ..., 2],
-        np.s_[1, 2, ...],
-        np.s_[-3:, -4:-1],
-        np.s_[3:3],
-        np.s_[5:2],
-        np.s_[100:, :],
-        np.s_[:100, -100:],
-    ],
-)
-def test_selections_equal_numpy(selection: Any) -> None:
-    expected = ARRAY if selection is None else ARRAY[selection]
-    result = decode(BLOB, SPEC, selection)
-    assert isinstance(result, np.ndarray)
-    assert result.shape == np.shape(expected) and result.dtype == ARRAY.dtype
-    assert bits(result) == bits(expected)
-    assert result.flags.c_contiguous and result.flags.owndata
-
-
-@pytest.mark.parametrize(
-    "selection",
-    [
-        6,
-        -7,
-        (0, 8),
-        (0, 0, 0),
-        np.s_[::-1],
-        np.s_[5:1:-2],
-        (..., ...),
-        [0, 1],
-        "x",
-        1.0,
-        True,
-        np.bool_(True),
-        np.array([True] * 6),
-        (None, 1),
-    ],
-)
-def test_invalid_selections_are_refused(selection: Any) -> None:
-    with pytest.raises(IndexError):
-        decode(BLOB, SPEC, selection)
-
-
-def test_step_of_zero_is_refused() -> None:
-    with pytest.raises((IndexError, ValueError)):
-        decode(BLOB, SPEC, np.s_[::0])
-
-
 @pytest.mark.parametrize("layout", ["C", "F", "reversed", "strided", "transposed"])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_out_may_have_any_memory_layout(layout: str, swapped: bool) -> None:
@@ -340,18 +276,6 @@ def test_out_of_a_selection_is_filled() -> None:
     single = np.zeros((), "int32")
     decode(BLOB, SPEC, (4, 5), out=single)
     assert single == ARRAY[4, 5]
-
-
-def test_out_of_wrong_shape_or_dtype_is_refused() -> None:
-    with pytest.raises(ValueError, match="shape"):
-        decode(BLOB, SPEC, out=np.empty((8, 6), "int32"))
-    with pytest.raises(TypeError, match="dtype"):
-        decode(BLOB, SPEC, out=np.empty((6, 8), "uint32"))
-    out = np.full((6, 8), 5, "int32")
-    out.flags.writeable = False
-    with pytest.raises((ValueError, BufferError)):
-        decode(BLOB, SPEC, out=out)
-    assert (out == 5).all()
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, "numpy", "offset", "int32"])

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from helpers import (
     text_of,
 )
 from spec_json import BIG, CRC, LITTLE, config, named, transpose, zstd
+from workers import in_threads
 
 from shardcodec import ChainSpec, ShardSpec, decode, encode
 
@@ -184,13 +184,7 @@ def test_any_number_of_threads_gives_equal_bytes() -> None:
     spec = ShardSpec((64, 64, 64), (8, 8, 8), "uint16", 0, [LITTLE, zstd(), CRC])
     array = random_array(spec.shard_shape, "uint16")
     blobs: list[bytes] = []
-    work = [
-        threading.Thread(target=lambda n=n: blobs.append(encode(array, spec, threads=n))) for n in (1, 2, 4)
-    ]
-    for thread in work:
-        thread.start()
-    for thread in work:
-        thread.join()
+    in_threads(3, lambda n: blobs.append(encode(array, spec, threads=2**n)))
     assert len(blobs) == 3 and len(set(blobs)) == 1
     for n in (1, 2, 4):
         assert bits(decode(blobs[0], spec, threads=n)) == bits(array)

@@ -119,15 +119,14 @@ def part_has(part: Any, at: tuple[int, ...]) -> bool:
 
 def test_state_with_a_transpose_before_the_sharding(tmp_path: Path) -> None:
     with quiet():
-        array = zarr.create_array(
+        array = create(
             tmp_path / "a",
+            own=True,
             shape=(20, 30, 4),
             chunks=(8, 8, 4),
-            dtype="int32",
-            fill_value=-1,
             filters=[TransposeCodec(order=(2, 0, 1))],
             serializer=ShardingCodec(chunk_shape=(2, 4, 4), codecs=[BytesCodec()]),
-            compressors=None,
+            shards=None,
         )
     values = sparse((20, 30, 4))
     array[...] = values
@@ -138,13 +137,15 @@ def test_state_with_a_transpose_before_the_sharding(tmp_path: Path) -> None:
 
 def test_sizes_with_the_index_at_the_start(tmp_path: Path) -> None:
     with quiet():
-        array = zarr.create_array(
+        array = create(
             tmp_path / "a",
+            own=True,
             shape=(32, 32),
             chunks=(16, 16),
             dtype="uint8",
             serializer=ShardingCodec(chunk_shape=(4, 4), index_location="start"),
-            compressors=None,
+            fill_value=0,
+            shards=None,
         )
     array[:13, :] = np.random.default_rng(0).integers(0, 255, (13, 32))
     state = chunk_state(array)
@@ -237,13 +238,14 @@ def test_state_of_many_shards_equals_the_array(tmp_path: Path) -> None:
 
 def test_state_of_a_rank_0_array(tmp_path: Path) -> None:
     with shardcodec.enable(), quiet():  # zarr 3.1 itself cannot write such an array
-        array = zarr.create_array(
+        array = create(
             tmp_path / "a",
+            own=True,
             shape=(),
             chunks=(),
-            dtype="int32",
             serializer=ShardingCodec(chunk_shape=(), codecs=[BytesCodec()]),
-            compressors=None,
+            fill_value=0,
+            shards=None,
         )
     assert not chunk_state(array).exists
     array[...] = 5

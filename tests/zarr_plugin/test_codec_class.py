@@ -207,15 +207,6 @@ def test_emptied_shard_is_deleted(selected: None, tmp_path: Path) -> None:
     assert (array[8:, :12] == -1).all()
 
 
-def test_read_only_array_refuses_writes(selected: None, tmp_path: Path) -> None:
-    reopened(tmp_path)[...] = 5
-    array = zarr.open_array(tmp_path, mode="r")
-    for selection in (np.s_[0, 0], np.s_[:8, :12]):
-        with pytest.raises(ValueError, match=r"read.only"):
-            array[selection] = 3
-    assert (array[...] == 5).all()
-
-
 def test_damage_is_a_shard_error_and_a_value_error(selected: None, tmp_path: Path) -> None:
     array = reopened(tmp_path)
     array[...] = 5

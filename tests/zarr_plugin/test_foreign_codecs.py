@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr.codecs
-from helpers import ZARR_IS_31, bits, ours, quiet, random_array, zarrs_view
+from helpers import ZARR_IS_31, bits, create, ours, quiet, random_array, zarrs_view
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.codecs import numcodecs as of_numcodecs
 from zarr.storage import MemoryStore
@@ -85,14 +85,15 @@ def make(name: str) -> Any:
     dtype, codecs = CODECS[name]
     with quiet():
         sharding = ShardingCodec(chunk_shape=CHUNK, codecs=codecs())
-        zarr.create_array(
+        create(
             store := MemoryStore(),
+            own=True,
             shape=SHAPE,
             chunks=SHARD,
             dtype=dtype,
             fill_value=0,
             serializer=sharding,
-            compressors=None,
+            shards=None,
         )
         return ours(store)
 
@@ -169,13 +170,15 @@ def test_partial_write_keeps_elements_of_a_big_endian_filter(name: str) -> None:
     dtype, make_filter = BIG_ENDIAN_FILTERS[name]
     with quiet():
         sharding = ShardingCodec(chunk_shape=(4,), codecs=[make_filter(), BytesCodec()])
-        zarr.create_array(
+        create(
             store := MemoryStore(),
+            own=True,
             shape=(12,),
             chunks=(12,),
             dtype=dtype,
             serializer=sharding,
-            compressors=None,
+            fill_value=0,
+            shards=None,
         )
     array = ours(store)
     twin = np.zeros(12, dtype)
@@ -193,13 +196,15 @@ def test_codecs_get_aligned_bytes() -> None:
     cast = of_zarr("CastValue", data_type="int64", rounding="towards-zero", scalar_map=many)
     with quiet():
         sharding = ShardingCodec(chunk_shape=(5,), codecs=[cast, BytesCodec(), Crc32cCodec()])
-        zarr.create_array(
+        create(
             store := MemoryStore(),
+            own=True,
             shape=(40,),
             chunks=(40,),
             dtype="float64",
             serializer=sharding,
-            compressors=None,
+            fill_value=0,
+            shards=None,
         )
     array = ours(store)
     array[...] = np.arange(40)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from helpers import KINDS_OF_STORE, create, in_child, shard_path, store_of, zarrs_view
 from spec_json import CHECKED_INDEX
+from workers import in_threads
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -288,29 +288,20 @@ def test_failed_block_may_drop_buffered_chunks(tmp_path: Path) -> None:
 def test_threads_with_their_own_handles_lose_no_update(tmp_path: Path) -> None:
     array = create(LocalStore(tmp_path))
     expected = np.full(array.shape, -1, dtype=np.int32)
-    failures: list[BaseException] = []
+    places = [(key, at) for key in KEYS[:2] for at in GRID]
+    for n, place in enumerate(places):
+        expected[part(*place)] = chunk(100 * n + 19)
 
-    def work(key: str, at: tuple[int, int], n: int) -> None:
-        try:
-            shard = opened(tmp_path, key)
-            for i in range(20):
-                shard.write_chunks([at], [chunk(100 * n + i)])
-                if i % 7 == n % 7:
-                    assert np.array_equal(shard.read_chunks([at]), [chunk(100 * n + i)])
-        except BaseException as error:
-            failures.append(error)
+    def work(n: int) -> None:
+        key, at = places[n]
+        shard = opened(tmp_path, key)
+        for i in range(20):
+            shard.write_chunks([at], [chunk(100 * n + i)])
+            if i % 7 == n % 7:
+                assert np.array_equal(shard.read_chunks([at]), [chunk(100 * n + i)])
 
     with group_writes(max_bytes=500):
-        threads = []
-        for n, (key, at) in enumerate((key, at) for key in KEYS[:2] for at in GRID):
-            threads.append(threading.Thread(target=work, args=(key, at, n)))
-            top, left = 4 * at[0], 12 * int(key[-1]) + 3 * at[1]
-            expected[top : top + 4, left : left + 3] = chunk(100 * n + 19)
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failures
+        in_threads(len(places), work)
     assert np.array_equal(zarrs_view(array)[...], expected)
 
 

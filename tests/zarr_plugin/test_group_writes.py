@@ -27,6 +27,7 @@ from helpers import (
     zarrs_view,
 )
 from pairs import pairs
+from workers import in_threads
 from zarr.storage import LocalStore, MemoryStore
 
 import shardcodec
@@ -408,13 +409,6 @@ def test_whole_write_replaces_a_damaged_shard(tmp_path: Path) -> None:
     assert (stored_values(array)[:8, 0] == range(8)).all()
 
 
-def test_read_only_store_refuses_writes_at_once(tmp_path: Path) -> None:
-    create(tmp_path)
-    array = ours(LocalStore(tmp_path, read_only=True), mode="r")
-    with group_writes(), pytest.raises(ValueError, match="read-only"):
-        array[0, 0] = 1
-
-
 @pytest.mark.parametrize("value", [-1, 1.5, True, "1"])
 def test_invalid_budget_is_refused(value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="max_bytes"):
@@ -455,25 +449,16 @@ def test_nested_blocks_use_the_smallest_budget(tmp_path: Path) -> None:
 def test_threads_with_their_own_blocks_lose_no_write(tmp_path: Path) -> None:
     """Eight threads have blocks of their own, which start and end while others are open."""
     array = create(tmp_path)
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            for turn in range(10):
-                with group_writes(0 if turn % 3 == 0 else 2000):
-                    for column in range(number, 24, 8):
-                        array[:, column] = turn
-                        assert (array[:, column] == turn).all()
-                assert (stored_values(array)[:, number::8] == turn).all()
-        except BaseException as error:
-            failures.append(error)
+        for turn in range(10):
+            with group_writes(0 if turn % 3 == 0 else 2000):
+                for column in range(number, 24, 8):
+                    array[:, column] = turn
+                    assert (array[:, column] == turn).all()
+            assert (stored_values(array)[:, number::8] == turn).all()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures, failures
+    in_threads(8, work)
     assert (stored_values(array) == 9).all()
 
 

@@ -50,14 +50,7 @@ COMPRESSORS: dict[str, Any] = {
 def test_2_chunks_stay_compressible_with_any_codec(tmp_path: Path, name: str) -> None:
     values = np.arange(16 * 24, dtype="int32").reshape(16, 24) // 50
     with shardcodec.enable(), quiet():
-        array = zarr.create_array(
-            tmp_path,
-            shape=(16, 24),
-            shards=(8, 12),
-            chunks=(4, 3),
-            dtype="int32",
-            compressors=COMPRESSORS[name],
-        )
+        array = create(tmp_path, own=True, compressors=COMPRESSORS[name], fill_value=0)
         array[:] = values
         assert (array[:] == values).all()
     with quiet():

@@ -8,7 +8,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from helpers import (
     bytes_of_files,
     create,
     in_child,
+    on_pipeline,
     ours,
     quiet,
     random_array,
@@ -35,11 +35,12 @@ from helpers import (
     write_and_read_row,
     zarrs_view,
 )
+from workers import in_threads
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec, ZstdCodec
 from zarr.codecs.numcodecs import BZ2
 from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import LocalStore, MemoryStore, StorePath
+from zarr.storage import MemoryStore, StorePath
 
 import shardcodec
 from shardcodec.compat import with_empty_chunks
@@ -55,46 +56,23 @@ def filled(store: Any, **arguments: Any) -> tuple[Any, np.ndarray[Any, Any]]:
     return array, values
 
 
-# ---- read-only
-
-
-def test_read_only_array_refuses_writes(tmp_path: Path) -> None:
-    filled(tmp_path)
-    before = bytes_of_files(tmp_path)
-    array = ours(tmp_path, mode="r")
-    for selection in (np.s_[...], np.s_[0, 0], np.s_[:8, :12]):
-        for value in (3, -1):
-            with pytest.raises(ValueError, match=r"read.only"):
-                array[selection] = value
-    assert bytes_of_files(tmp_path) == before
-
-
-@pytest.mark.parametrize("kind", [LocalStore, MemoryStore])
-def test_read_only_store_refuses_writes(kind: Any, tmp_path: Path) -> None:
-    store = LocalStore(tmp_path) if kind is LocalStore else MemoryStore()
-    _, values = filled(store)
-    sealed = store.with_read_only(True)
-    array = shardcodec.attach(zarr.open_array(sealed, mode="r"))
-    with pytest.raises(ValueError, match=r"read.only"):
-        array[0, 0] = 3
-    with pytest.raises(ValueError, match=r"read.only"):
-        array.vindex[[0, 1], [0, 1]] = 3
-    assert bits(array[...]) == bits(values)
-
-
 # ---- missing chunks
 
 
 @needs_32
 @pytest.mark.parametrize("store", ["local", "memory"])
-@pytest.mark.parametrize("shards", [(8, 12), None])
-def test_missing_chunks_can_be_an_error(store: str, shards: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("view", [on_pipeline, shardcodec.attach])
+@pytest.mark.parametrize(
+    "layout",
+    [{}, {"shards": None, "chunks": (8, 12)}, {"shards": None, "chunks": (8, 12), "zarr_format": 2}],
+    ids=str,
+)
+def test_missing_chunks_can_be_an_error(store: str, view: Any, layout: Any, tmp_path: Path) -> None:
     where: Any = tmp_path if store == "local" else MemoryStore()
-    config = {"read_missing_chunks": False}
-    array = create(where, shards=shards, config=config)
+    array = view(create(where, own=True, config={"read_missing_chunks": False}, **layout), strict=True)
     array[:8, :12] = 5
     assert (array[:8, :12] == 5).all()
-    with pytest.raises(zarr.errors.ChunkNotFoundError):
+    with pytest.raises(zarr.errors.ChunkNotFoundError, match=r"1[/.]0"):
         array[:9, :12]
     with pytest.raises(zarr.errors.ChunkNotFoundError):
         array[15, 23]
@@ -276,12 +254,14 @@ def test_whole_write_of_a_ragged_array_reads_nothing() -> None:
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_work_that_is_left_to_zarr_runs_on_its_fused_pipeline(kind: str, tmp_path: Path) -> None:
     """Each chunk was a coroutine: two to three times the processor time."""
-    zarr.create_array(
+    create(
         store := store_of(kind, tmp_path / "a"),
+        own=True,
         shape=(64,),
         chunks=(4,),
-        dtype="int32",
         compressors=[BZ2(level=1)],
+        fill_value=0,
+        shards=None,
     )
     array = ours(store, strict=False)
     refuse = mock.Mock(side_effect=AssertionError("a chunk is a coroutine"))
@@ -338,12 +318,15 @@ def test_chunks_of_nan_are_stored_if_empty_chunks_are_wanted_or_the_fill_value_i
 ) -> None:
     for name, fill, empty in (("a", np.nan, True), ("b", 0.0, False)):
         with quiet():
-            zarr.create_array(
+            create(
                 tmp_path / name,
+                own=True,
                 shape=(8,),
                 chunks=(4,),
                 dtype="float32",
                 fill_value=fill,
+                shards=None,
+                compressors="auto",
             )
         array = ours(tmp_path / name)
         array = with_empty_chunks(array) if empty else array
@@ -407,20 +390,12 @@ def test_spawned_processes_get_the_array_by_pickle(tmp_path: Path) -> None:
 def test_two_threads_read_at_the_same_time(tmp_path: Path) -> None:
     """Both are inside the pipeline at the same time, since each waits for the other before it reads."""
     array, values = filled(tmp_path)
-    barrier = threading.Barrier(2, timeout=60)
-    got: list[bytes] = []
 
-    def read() -> None:
-        barrier.wait()
+    def read(_: int) -> None:
         for _ in range(20):
-            got.append(bits(array[...]))
+            assert bits(array[...]) == bits(values)
 
-    work = [threading.Thread(target=read) for _ in range(2)]
-    for thread in work:
-        thread.start()
-    for thread in work:
-        thread.join(60)
-    assert len(got) == 40 and set(got) == {bits(values)}
+    in_threads(2, read)
 
 
 # ---- without the extension

@@ -17,10 +17,9 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from array_strategies import no_deadline
 from helpers import (
+    KINDS_OF_STORE,
     ZARR_IS_31,
-    OtherMemoryStore,
     assemble,
     chunk_bytes,
     entries_of,
@@ -29,8 +28,6 @@ from helpers import (
     store_of,
     zarrs_view,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 from zarr.codecs import (
     BloscCodec,
     Crc32cCodec,
@@ -152,9 +149,9 @@ def test_engine_reads_what_zarr_writes(case: tuple[str, dict[str, Any]]) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", ["local", "memory", "other"])
+@pytest.mark.parametrize("place", KINDS_OF_STORE)
 def test_every_kind_of_store(kind: str, place: str, tmp_path: Path) -> None:
-    store = store_of(place, tmp_path) if place != "other" else OtherMemoryStore()
+    store = store_of(place, tmp_path)
     create(store, kind, **ANY["planes"])
     array = ours(store)
     values = elements(kind, (9, 14))
@@ -163,75 +160,6 @@ def test_every_kind_of_store(kind: str, place: str, tmp_path: Path) -> None:
     values[1:5, 3] = values[2:6, 4].copy()
     assert equal(zarrs_view(array)[...], values) and equal(array[...], values)
     assert equal(open_array(store)[2:7:2, ::3], values[2:7:2, ::3])
-
-
-# ---- random programs
-
-
-@st.composite
-def programs(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[Any]]:
-    """Draw an array of rank 2, and writes of basic, orthogonal and coordinate selections with seeds."""
-    kind = draw(st.sampled_from(KINDS))
-    name = draw(st.sampled_from(["planes", "plain planes", "plain turned", "v2 planes"]))
-    shape = ANY[name]["shape"]
-    steps = []
-    for _ in range(draw(st.integers(1, 5))):
-        way = draw(st.sampled_from(["basic", "orthogonal", "coordinates", "scalar", "fill"]))
-        selection: Any
-        if way in ("basic", "scalar", "fill"):
-            selection = tuple(
-                slice(*sorted(draw(st.tuples(st.integers(0, n), st.integers(0, n)))), draw(st.integers(1, 3)))
-                for n in shape
-            )
-        elif way == "orthogonal":
-            selection = tuple(draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=6)) for n in shape)
-        else:
-            n = draw(st.integers(1, 8))
-            # zarr has no rule which one of repeated elements is written last
-            points = st.tuples(*(st.integers(0, k - 1) for k in shape))
-            selection = tuple(
-                map(list, zip(*draw(st.lists(points, min_size=n, max_size=n, unique=True)), strict=True))
-            )
-        steps.append((way, selection, draw(st.integers(0, 1000))))
-    return kind, ANY[name], steps
-
-
-@no_deadline
-@given(programs(), st.booleans())
-def test_random_programs(program: tuple[str, dict[str, Any], list[Any]], write_empty: bool) -> None:
-    """After each write, zarr's own pipeline, the engine and numpy agree; the reads are selections of the same kinds."""
-    kind, arguments, steps = program
-    store = MemoryStore()
-    with zarr.config.set({"array.write_empty_chunks": write_empty}):
-        create(store, kind, **arguments)
-        array, handle = ours(store), open_array(store)
-        expected = np.full(arguments["shape"], "" if kind == "string" else b"", dtype=object)
-        for way, selection, seed in steps:
-            if way in ("basic", "scalar", "fill"):
-                shape = expected[selection].shape
-                value: Any = elements(kind, shape, seed)
-                if way != "basic":
-                    value = np.asarray("" if kind == "string" else b"", dtype=value.dtype)
-                    value = value if way == "fill" else elements(kind, (1,), seed)[0]
-                array[selection] = value
-                expected[selection] = value if np.ndim(value) == 0 else np.asarray(value, dtype=object)
-                found, direct = array[selection], handle[selection]
-                answer = expected[selection]
-            elif way == "orthogonal":
-                # zarr has no rule which one of repeated elements is written last
-                once = tuple(list(dict.fromkeys(positions)) for positions in selection)
-                value = elements(kind, tuple(map(len, once)), seed)
-                array.oindex[once] = value
-                expected[np.ix_(*once)] = np.asarray(value, dtype=object)
-                index = np.ix_(*selection)
-                found, direct, answer = array.oindex[selection], handle.oindex[selection], expected[index]
-            else:
-                value = elements(kind, (len(selection[0]),), seed)
-                array.vindex[selection] = value
-                expected[selection] = np.asarray(value, dtype=object)
-                found, direct, answer = array.vindex[selection], handle.vindex[selection], expected[selection]
-            assert equal(found, answer) and equal(direct, answer)
-            assert equal(array[...], expected) and equal(zarrs_view(array)[...], expected)
 
 
 LONG = ["", "y" * 16, "z" * 254, "z" * 255, "z" * 256, "z" * 300, "ü" * 127, "ü" * 128]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zarr
 import zarr.core.codec_pipeline as zarr_pipelines
-from helpers import KINDS_OF_STORE, ZARR_IS_31, bits, ours, quiet, store_of, zarrs_view
+from helpers import ZARR_IS_31, bits, ours, quiet, store_of, zarrs_view
 from numcodecs.checksum32 import CRC32C
 from zarr.storage import LocalStore, MemoryStore
 
@@ -168,42 +168,6 @@ def test_several_codecs_of_bytes_are_a_chain() -> None:
 # ---- selections and updates
 
 
-SELECTIONS: list[tuple[str, Any]] = [
-    ("basic", np.s_[2:9, 1:5]),
-    ("basic", np.s_[::3, ::-1][:1]),
-    ("basic", np.s_[1:10:4, 6]),
-    ("basic", np.s_[9, 6]),
-    ("oindex", ([7, 0, 3], slice(1, 6, 2))),
-    ("oindex", ([9, 2], [5, 0, 6])),
-    ("vindex", ([0, 9, 4], [6, 0, 3])),
-    ("blocks", (1, slice(0, 2))),
-]
-
-
-def view_of(array: Any, how: str) -> Any:
-    return array if how == "basic" else getattr(array, how)
-
-
-@pytest.mark.parametrize("kind", KINDS_OF_STORE)
-@pytest.mark.parametrize("codec", ["none", "blosc", "zlib"])
-def test_selections_and_updates_equal_zarrs(kind: str, codec: str, tmp_path: Path) -> None:
-    with quiet():
-        store = store_of(kind, tmp_path / "a")
-    arguments = {"compressors": CODECS[codec], "order": "F", "dtype": ">f8", "fill_value": 2.5}
-    mine, theirs = create_v2(store, **arguments), create_v2({}, own=True, **arguments)
-    for i, (how, selection) in enumerate(SELECTIONS):
-        part = view_of(theirs, how)[selection]
-        values = elements(">f8", np.shape(part), seed=i)
-        view_of(mine, how)[selection] = values
-        view_of(theirs, how)[selection] = values
-        for again, _ in SELECTIONS:
-            assert bits(view_of(mine, how)[selection]) == bits(view_of(theirs, how)[selection]), again
-    assert bits(mine[...]) == bits(theirs[...]) == bits(zarrs_view(mine)[...])
-    mine[3:5] = 7
-    theirs[3:5] = 7
-    assert bits(mine[...]) == bits(theirs[...]) == bits(zarrs_view(mine)[...])
-
-
 def test_partial_write_keeps_the_elements_beyond_the_edge(tmp_path: Path) -> None:
     """A chunk at the edge is stored whole, and an array that has grown shows what is there."""
     array = create_v2(tmp_path, fill_value=3)
@@ -269,17 +233,6 @@ def test_missing_and_empty_chunks_equal_zarrs(dtype: Any, fill: Any) -> None:
         for array in (theirs, mine):
             array[:4, :3] = empty[0, 0]
         assert stored(a) == stored(b)
-
-
-@pytest.mark.skipif(ZARR_IS_31, reason="zarr 3.1 does not have this setting")
-def test_missing_chunk_is_an_error_if_zarr_is_told_so() -> None:
-    from zarr.errors import ChunkNotFoundError
-
-    array = create_v2({}, config={"read_missing_chunks": False})
-    array[:4, :3] = 1
-    assert (array[:4, :3] == 1).all()
-    with pytest.raises(ChunkNotFoundError, match=r"1\.0"):
-        array[:5, :3]
 
 
 # ---- damage
@@ -447,15 +400,6 @@ def test_open_array_reads_boxes_and_chunks(folder: Path) -> None:
     assert (copy[...] == expected).all()
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_STORE)
-def test_open_array_reads_every_kind_of_store(kind: str, tmp_path: Path) -> None:
-    store = store_of(kind, tmp_path)
-    values = elements("<u2")
-    with quiet():
-        zarr.create_array(store, name="x/y", data=values, chunks=CHUNKS, zarr_format=2, order="F")
-    assert (shardcodec.open_array(store, "x/y")[1:9] == values[1:9]).all()
-
-
 def test_open_array_without_metadata_names_both_documents(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"neither a zarr\.json nor a \.zarray"):
         shardcodec.open_array(tmp_path)
@@ -465,16 +409,6 @@ def test_open_array_names_the_document_that_is_not_json(tmp_path: Path) -> None:
     (tmp_path / ".zarray").write_text("{")
     with pytest.raises(shardcodec.SpecError, match=r"\.zarray: expected JSON"):
         shardcodec.open_array(tmp_path)
-
-
-def test_attached_array_is_pickled_and_compared(tmp_path: Path) -> None:
-    array = create_v2(tmp_path, compressors=numcodecs.Blosc())
-    array[...] = elements("<i4")
-    again = pickle.loads(pickle.dumps(array))
-    assert again == array
-    assert isinstance(again.async_array.codec_pipeline, shardcodec.ShardCodecPipeline)
-    assert bits(again[...]) == bits(array[...])
-    assert isinstance(shardcodec.attach(array.async_array), zarr.AsyncArray)
 
 
 def test_enable_applies_to_arrays_of_format_2(tmp_path: Path) -> None:
