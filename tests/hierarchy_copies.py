@@ -307,9 +307,8 @@ def check_copy(one: Hierarchy, copy: Copy, new: Path) -> Iterator[str]:
     try:
         report = copy.call(new)
     except (ShardError, ValueError) as error:
-        # a layout that an array cannot have, and an array alone that cannot be converted, are refused before anything is written
-        is_named = isinstance(error, UnsupportedError) and copy.chosen.get("only", [""])[0] in str(error)
-        if ("--chunks" in copy.name or (is_named and "--only" in copy.name)) and not new.exists():
+        # a layout that an array cannot have, and a choice of arrays that all cannot be converted, are refused before anything is written
+        if ("--chunks" in copy.name or names_all_chosen(error, one, copy, new)) and not new.exists():
             return
         raise
     told = said(report)
@@ -346,6 +345,16 @@ def check_copy(one: Hierarchy, copy: Copy, new: Path) -> Iterator[str]:
         yield f"verify has not checked {[(each.name, each.reason) for each in unchecked]}"
     if one.random.random() < 0.5:
         yield from check_planted(one, copy, new, found)
+
+
+def names_all_chosen(error: Exception, one: Hierarchy, copy: Copy, new: Path) -> bool:
+    """Return True if an error says that no chosen array can be converted, names each, and a conversion of all nodes leaves them out too."""
+    if type(error) is not UnsupportedError or not copy.chosen:
+        return False
+    chosen = {path for path in one.arrays if copy.takes(path)}
+    left = {each.name for each in convert(one.whole, new, dry_run=True).left_arrays}
+    has_groups = "only" not in copy.chosen and any(path and copy.takes(path) for path in one.groups)
+    return chosen <= left and not has_groups and all(f": {path}: " in f"{error}".replace(";", ":") for path in chosen)
 
 
 # ---------------------------------------------------------------- planted differences
@@ -385,8 +394,12 @@ def check_planted(one: Hierarchy, copy: Copy, new: Path, known: list[Any]) -> It
         except Nothing:
             return
         after = read_nodes(new)
+        own, other = before[path], after[path]
         has_fill = read_nodes(one.whole)[path].members["fill value"] != "any"  # Zarr v2 may have none
-    if list(differences_of_node(path, before[path], after[path])) and (has_fill or what != "fill value"):
+    if what == "missing chunk" and not has_fill:  # what the source does not store has any elements
+        is_stored = stored_elements(one.whole / path)
+        own, other = (each._replace(elements=each.elements[is_stored]) for each in (own, other))
+    if list(differences_of_node(path, own, other)) and (has_fill or what != "fill value"):
         compared = verify(new, against=one.whole, **copy.chosen)
         kinds = findings(compared)
         if what in ("value", "missing chunk", "fill value") and path in {
@@ -395,6 +408,18 @@ def check_planted(one: Hierarchy, copy: Copy, new: Path, known: list[Any]) -> It
             return
         if not any(array == path and kind in ("different", "missing shard") for kind, array, _ in kinds):
             yield f"planted {what} in {path!r} is not found: {kinds}"
+
+
+def stored_elements(folder: Path) -> Any:
+    """Return a flag for each element of an array of Zarr v2, True if its chunk is stored."""
+    document = json.loads((folder / ".zarray").read_text())
+    separator = document.get("dimension_separator", ".")
+    found = np.zeros(document["shape"], bool)
+    grid = [-(-n // size) for n, size in zip(document["shape"], document["chunks"], strict=True)]
+    for at in np.ndindex(*grid):
+        box = tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, document["chunks"], strict=True))
+        found[box] = (folder / (separator.join(map(str, at)) or "0")).is_file()
+    return found
 
 
 class Nothing(Exception):

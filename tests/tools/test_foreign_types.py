@@ -355,6 +355,10 @@ def test_objects_of_zarr_v2_are_named_as_left(tmp_path: Path) -> None:
     assert names(tmp_path / "a.zarr") == names(tmp_path / "a.zarr", "packed") == list(NAMES)
     with pytest.raises(UnsupportedError, match="pickled"):
         convert(tmp_path / "g.zarr", tmp_path / "b.zarr", array="pickled")
+    shutil.copytree(tmp_path / "g.zarr/pickled", tmp_path / "g.zarr/more")
+    with pytest.raises(UnsupportedError, match="more: .*; pickled: .*; choose other arrays"):
+        convert(tmp_path / "g.zarr", tmp_path / "b.zarr", exclude=["names", "packed"])
+    assert not (tmp_path / "b.zarr").exists()
 
 
 def test_xarray_masks_the_same_strings(tmp_path: Path) -> None:

@@ -113,9 +113,9 @@ def open_source(
         raise FileNotFoundError(
             f"{tree.place}: expected an array or a group that matches {unknown!r}, but there is none; there are {_listed(arrays)}"
         )
-    if not names and tree.left_arrays and selection.only:
-        first = tree.left_arrays[0]
-        raise UnsupportedError(f"{tree.place}: {first.name}: {first.reason}; choose other arrays with --only")
+    is_all_left = tree.left_arrays and not names
+    if is_all_left and (selection.only or (selection.exclude and not folders)):
+        raise UnsupportedError(f"{tree.place}: {_reasons(tree.left_arrays)}; choose other arrays with --only")
     if not names and not folders and (selection.only or selection.exclude):
         but = f" and not {list(selection.exclude)}" if selection.exclude else ""
         raise FileNotFoundError(
@@ -152,6 +152,12 @@ def _listed(names: Collection[str]) -> str:
     return (
         f"{first}, and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else first or "no arrays"
     )
+
+
+def _reasons(left: Sequence[LeftPart]) -> str:
+    """Return the first arrays that are left out and why, for a message."""
+    more = f"; and {len(left) - _MAX_LISTED} more" if len(left) > _MAX_LISTED else ""
+    return "; ".join(f"{one.name}: {one.reason}" for one in left[:_MAX_LISTED]) + more
 
 
 def outermost(paths: Collection[str]) -> tuple[str, ...]:
