@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import names_array
 from ..format.dtypes import as_dtype
 from ..format.fill_values import fill_bytes, fill_from_document, fill_scalar, fill_to_json
-from ..format.metadata import encoded_document, json_object
+from ..format.metadata import attributes_of, encoded_document, json_object
 from ..format.ml_types import ML_NBYTES, ml_name
 from ..options import Options
 from ..storage.replace import replace
@@ -208,11 +209,11 @@ class Attributes(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"Attributes({self._values!r})"
 
+    @names_array(lambda attributes, *_: repr(attributes._folder))
     def _of(self, document: Document | None) -> Mapping[str, Any]:
         if self._is_v2:
             return document or {}
-        values: Mapping[str, Any] = (document or {}).get("attributes") or {}
-        return values
+        return attributes_of(document or {})
 
     def _change(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         if self._options is None:

@@ -63,6 +63,7 @@ from .same_text import parsed_once
 __all__ = [
     "ArrayLayout",
     "UserMetadata",
+    "attributes_of",
     "encoded_document",
     "json_object",
     "parse_array",
@@ -312,3 +313,9 @@ def spec_of(metadata: Mapping[str, Any], *, make: Callable[..., Any], lenient: b
         for edge in edges[1:]:
             spec.with_shape((*first[:axis], edge, *first[axis + 1 :]))
     return spec
+
+
+def attributes_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attributes in a ``zarr.json``; SpecError: they are not an object."""
+    given = document.get("attributes")
+    return {} if given is None else as_mapping(given, "attributes")

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import native
 from ..arguments import show
+from ..format.metadata import attributes_of
 
 __all__ = ["Changes", "FrameOrder", "Positions", "axes_of", "make"]
 
@@ -166,8 +167,8 @@ class FrameOrder:
 def axes_of(axis: Any, ndim: int, document: Mapping[str, Any]) -> Ints:
     """Return numbers of axes, from numbers or names of dimensions; `document` is that of the array."""
     chosen = (axis,) if isinstance(axis, str) or not isinstance(axis, Sequence) else tuple(axis)
-    names = document.get("dimension_names") or (document.get("attributes") or {}).get("_ARRAY_DIMENSIONS")
-    axes = tuple(_axis_of(one, ndim, names or ()) for one in chosen)
+    names = document.get("dimension_names") or attributes_of(document).get("_ARRAY_DIMENSIONS")
+    axes = tuple(_axis_of(one, ndim, names if isinstance(names, list) else ()) for one in chosen)
     if not axes or len(set(axes)) < len(axes):
         raise ValueError(f"axis: expected one or several different axes, got {show(axis)}")
     return axes

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import signal
 import threading
@@ -322,3 +323,19 @@ def test_durations_have_units() -> None:
         pytest.approx(1e-4),
         3,
     ]
+
+
+@pytest.mark.parametrize("given", [7, "x", [1]])
+def test_attributes_that_are_no_object_are_named(given: Any, tmp_path: Path) -> None:
+    """zarr opens such an array; the names of its dimensions and its attributes ended with an AttributeError."""
+    image_array(tmp_path / "a")
+    document = tmp_path / "a/zarr.json"
+    document.write_text(json.dumps({**json.loads(document.read_text()), "attributes": given}))
+    array = shardcodec.open_array(tmp_path / "a", mode="r+")
+    for use in (
+        lambda: array.attrs,
+        lambda: shardcodec.stream(array),
+        lambda: shardcodec.stream(array, axis="t"),
+    ):
+        with pytest.raises(shardcodec.SpecError, match=r"/a': attributes: expected an object, got "):
+            use()

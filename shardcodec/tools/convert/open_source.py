@@ -18,6 +18,7 @@ from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.chunk_keys import KeyEncoding, key_encoding
+from ...format.metadata import attributes_of
 from ...format.metadata_v2 import has_text
 from ...options import Options
 from ...storage.kinds import is_zarr_store
@@ -470,10 +471,7 @@ def _are_names(names: object, ndim: int, kinds: tuple[type, ...]) -> bool:
 
 def _attributes(folder: Folder, document: Mapping[str, Any]) -> dict[str, Any]:
     if document.get("zarr_format") == 3:
-        given = document.get("attributes")
-        if given is not None and not isinstance(given, Mapping):
-            _wrong("attributes", f"expected an object, got {show(given)}")
-        return dict(given or {})
+        return dict(attributes_of(document))
     return dict(folder.document(".zattrs") or {})
 
 
