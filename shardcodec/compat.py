@@ -69,7 +69,6 @@ __all__ = [
     "SuffixByteRequest",
     "WrapperStore",
     "ZipStore",
-    "array_at",
     "array_spec",
     "as_numpy",
     "batched_pipeline",
@@ -562,16 +561,6 @@ def write_order(codec: Any) -> dict[str, Any]:
 def store_by_fsspec(url: str, options: dict[str, Any]) -> Any:
     """Open the store of a URL with zarr's own parser, which uses fsspec."""
     return sync(make_store_path(url, storage_options=options or None)).store
-
-
-def array_at(store: Any, path: str) -> Any:
-    """Open an array for reading."""
-    if isinstance(store, StorePath):
-        store, path = store.store, "/".join(filter(None, (store.path, path)))
-    # mode "r" needs a read-only copy of the store, which some stores cannot make
-    mode = "r+" if isinstance(store, Store) and not store.read_only else "r"
-    with naming_document(f"{store}/{path}".rstrip("/")):
-        return zarr.open_array(store, path=path, mode=mode)
 
 
 def chunk_shape_of(metadata: ArrayMetadata) -> tuple[int, ...] | None:

@@ -238,6 +238,8 @@ class StreamFullError(StreamError):
     """The queue of a stream with ``full="raise"`` had no room for a frame, which was not taken (``numbers`` has its number)."""
 
 
+# The status of HTTP of a request that the service does not permit.
+_FORBIDDEN = 403
 # Packages whose errors are about data or arguments.
 _NO_CLIENTS = frozenset({"builtins", "numcodecs", "numpy", "shardcodec", "zarr"}) | sys.stdlib_module_names
 
@@ -268,7 +270,9 @@ def os_error_of(error: Exception, place: str = "") -> Exception:
     if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NO_CLIENTS:
         return error
     text = str(error).partition("\n\nDebug source:")[0] or "no message"
-    return OSError(f"{place and f'{place}: '}{type(error).__name__}: {text}")
+    name = type(error).__name__
+    is_forbidden = "PermissionDenied" in name or getattr(error, "status", None) == _FORBIDDEN
+    return (PermissionError if is_forbidden else OSError)(f"{place and f'{place}: '}{name}: {text}")
 
 
 def name_shard(error: ShardError, describe: Callable[[str], str]) -> None:

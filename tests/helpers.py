@@ -19,7 +19,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -272,6 +272,29 @@ def memory_object_store() -> Any:
 
 class OtherMemoryStore(MemoryStore):
     """A subclass may override any method, so it counts as another kind of store."""
+
+
+class ForbiddingStore(WrapperStore[Any]):
+    """A bucket that may be read and not listed: it forbids to read what does not exist (403), with an error of its client."""
+
+    @staticmethod
+    def error(what: str) -> Exception:
+        kind = type("PermissionDeniedError", (Exception,), {"__module__": "obstore.exceptions"})
+        return kind(f"403 Forbidden: {what}")
+
+    async def get(self, key: str, *args: Any, **keywords: Any) -> Any:
+        found = await super().get(key, *args, **keywords)
+        if found is None:
+            raise self.error(key)
+        return found
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        raise self.error(prefix)
+        yield prefix
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        raise self.error(prefix)
+        yield prefix
 
 
 @contextmanager

@@ -354,7 +354,11 @@ def names_all_chosen(error: Exception, one: Hierarchy, copy: Copy, new: Path) ->
     chosen = {path for path in one.arrays if copy.takes(path)}
     left = {each.name for each in convert(one.whole, new, dry_run=True).left_arrays}
     has_groups = "only" not in copy.chosen and any(path and copy.takes(path) for path in one.groups)
-    return chosen <= left and not has_groups and all(f": {path}: " in f"{error}".replace(";", ":") for path in chosen)
+    return (
+        chosen <= left
+        and not has_groups
+        and all(f": {path}: " in f"{error}".replace(";", ":") for path in chosen)
+    )
 
 
 # ---------------------------------------------------------------- planted differences

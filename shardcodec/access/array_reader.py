@@ -19,7 +19,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..compat import refusal_of
-from ..errors import ShardError, SpecError, UnsupportedError, name_array, names_array
+from ..errors import ShardError, UnsupportedError, name_array, names_array
 from ..format.chunk_keys import key_encoding
 from ..format.metadata import ArrayLayout, parse_document
 from ..format.ml_types import COMPLEX_NBYTES, ML_NBYTES
@@ -101,9 +101,6 @@ class ArrayReader:
         try:
             if document is None:
                 document = self._folder.metadata()
-                if document.get("node_type") == "group":
-                    text = f"expected an array, got a group; {self._folder.members_of_group(document)}"
-                    raise SpecError(text, path="node_type", expected="array", actual="group")
             self._prepare(document)
         except (ShardError, TypeError, ValueError) as error:
             name_array(error, repr(self._folder))

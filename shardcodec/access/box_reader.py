@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
-from ..errors import ShardError, ShardFileError, as_os_error
+from ..errors import ShardError, ShardFileError, SpecError, as_os_error
 from ..format.chunk_keys import KeyEncoding
 from ..format.metadata import encoded_document, json_object
 from ..options import Options
@@ -132,15 +132,21 @@ class Folder:
     spare: SpareDocuments | None = field(default=None, compare=False)
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return the parsed zarr.json of the array, or its .zarray if it has no zarr.json; FileNotFoundError if it has neither."""
-        for name in ("zarr.json", ".zarray"):
-            if (document := self.document(name)) is not None:
-                return document
-        if self.document(".zgroup") is not None:
+        """Return the parsed zarr.json of the array, or its .zarray if it has no zarr.json; FileNotFoundError if it has neither.
+
+        SpecError: it is that of a group.
+        """
+        name, document = self.first_document("zarr.json", ".zarray", ".zgroup")
+        if name == ".zgroup":
             raise FileNotFoundError(
                 f"expected an array, but {self!r} is a group; {self.members_of_group({})}"
             )
-        raise FileNotFoundError(f"expected an array, but {self!r} has neither a zarr.json nor a .zarray")
+        if document is None:
+            raise FileNotFoundError(f"expected an array, but {self!r} has neither a zarr.json nor a .zarray")
+        if document.get("node_type") == "group":
+            text = f"expected an array, got a group; {self.members_of_group(document)}"
+            raise SpecError(text, path="node_type", expected="array", actual="group")
+        return document
 
     def members_of_group(self, document: Mapping[str, Any]) -> str:
         """Return what a group has, and how one of its arrays is opened. document: its zarr.json, or nothing."""
@@ -174,6 +180,24 @@ class Folder:
         except Exception:  # noqa: BLE001 - stores raise any error; the error that is about to be raised counts
             return arrays
         return arrays or [f"{name}/{inner}" for name, below in groups[:1] for inner in below._arrays_below()]
+
+    def first_document(self, *names: str) -> tuple[str, Mapping[str, Any] | None]:
+        """Return the first document that exists, with its name; no name and None if there is none.
+
+        A bucket that does not permit to list it forbids to read what does not exist, so the next document is looked for.
+        """
+        refusal = None
+        for name in names:
+            try:
+                if (stored := self.get(self.prefix + name)) is not None:
+                    return name, json_object(stored, name)
+            except PermissionError as error:
+                if self.store.path(self.prefix) is not None:  # such a file exists
+                    raise
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+        return "", None
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """Return a document of the folder by its name; None if there is none. It raises as `metadata`."""

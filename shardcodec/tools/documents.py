@@ -36,12 +36,11 @@ NODE_DOCUMENTS = "zarr.json", ".zarray", ".zgroup"
 
 def document_of(folder: Folder) -> Document | None:
     """Return the document of a node; None if the folder is not a node. `SpecError` for one that has the name of another kind."""
-    for name in NODE_DOCUMENTS:
-        if (document := folder.document(name)) is not None:
-            if (problem := _problem_of_kind(name, document)) is not None:
-                raise SpecError(f"{name}: {problem}")
-            return document
-    return None
+    name, document = folder.first_document(*NODE_DOCUMENTS)
+    problem = None if document is None else _problem_of_kind(name, document)
+    if problem is not None:
+        raise SpecError(f"{name}: {problem}")
+    return document
 
 
 def _problem_of_kind(name: str, document: Document) -> str | None:

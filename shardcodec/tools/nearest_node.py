@@ -27,25 +27,31 @@ from .stored_nodes import nodes_below, root_document
 __all__ = ["add_documents_of_copy", "nearest_node"]
 
 
-def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options: Any) -> None:
-    """Add the documents of the nodes of a copy that the target has lost; `options` are those of the stores of URLs."""
+def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options: Any) -> list[str]:
+    """Add the documents of the nodes of a copy that the target has lost; `options` are those of the stores of URLs.
+
+    Returns sentences on those that the copy has too, and that cannot be read there.
+    """
     folder = replace(next(_candidates(target, options))[0], spare=spare)
     try:
         root, below_copy, document = nearest_node(copy, options)
     except (FileNotFoundError, SpecError):
-        return  # who reads the copy raises the error
+        return []  # who reads the copy raises the error
     try:
         _, rest, kept = nearest_node(target, options)
     except FileNotFoundError:
         rest, kept = "", document
     if below_copy or (rest and not is_group(kept)) or (not rest and is_group(kept) != is_group(document)):
-        return  # a shard, or another kind of node
+        return []  # a shard, or another kind of node
     format_of_root = kept.get("zarr_format", document.get("zarr_format"))
     nodes = [("", root, document), *(nodes_below(root, document, "") if is_group(document) else ())]
+    unread = []
     for path, place, node in nodes:
+        own = replace(folder, prefix=f"{folder.prefix}{path}/" if path else folder.prefix)
+        if isinstance(node, SpecError) and _sound_document(own) is None:
+            unread.append(_unread(path, node))
         if isinstance(node, SpecError) or node.get("zarr_format") != format_of_root:
             continue  # chunks of another format have other keys
-        own = replace(folder, prefix=f"{folder.prefix}{path}/" if path else folder.prefix)
         try:
             here = _sound_document(own)
             missing = [".zattrs"] if here is not None and own.stored(f"{own.prefix}.zattrs") is None else []
@@ -56,8 +62,13 @@ def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options
                     f"{path}/{name}" if path else name: one for name, one in stored.items() if one is not None
                 }
                 spare.add(repr(folder), found, "the copy", is_copy=True)
-        except OSError:  # the copy has it, but it cannot be read
-            continue
+        except OSError as error:
+            unread.append(_unread(path, error))
+    return unread
+
+
+def _unread(path: str, error: Exception) -> str:
+    return f"{path or '/'!r}: its metadata are lost or damaged, and those of the copy cannot be read: {error}"
 
 
 def _sound_document(folder: Folder) -> Document | None:

@@ -17,24 +17,20 @@ import numpy as np
 import zarr
 
 from .. import native
+from ..access.box_reader import folder_at
 from ..access.buffer import active_buffer
 from ..access.index_scan import ChunkState, ShardGrid, Sizes, sizes_of
 from ..access.placement import ABSENT
 from ..arguments import checked
-from ..compat import Store, StorePath, array_at, is_regular, on_zarrs_loop
+from ..compat import Store, StorePath, on_zarrs_loop, stored_document
 from ..errors import UnsupportedError, names_array
 from ..format.byte_document import byte_document
+from ..format.chunk_keys import key_encoding
 from ..format.spec import ShardSpec
 from ..option_sources import current_options
 from ..options import Options, check
-from ..storage.files import check_name
-from ..storage.kinds import (
-    introduce,
-    locate,
-    readable_at,
-    store_of,
-)
-from ..storage.renamed_store import RenamedStore, original
+from ..storage.kinds import readable_at
+from ..storage.object_names import zarr_keys
 from ..storage.sidecar import Sidecar
 from ..storage.url_stores import target_name
 
@@ -92,6 +88,8 @@ def chunk_state(
 
     Raises
     ------
+    FileNotFoundError, SpecError
+        There is no array, or its metadata are malformed.
     UnsupportedError
         The array is not sharded on a regular grid, or a codec is applied to whole shards after ``sharding_indexed``.
     TypeError, ValueError
@@ -150,7 +148,7 @@ def iter_existing(
 
     Raises
     ------
-    UnsupportedError, TypeError, ValueError, ShardFormatError, ChecksumError, ImportError
+    FileNotFoundError, SpecError, UnsupportedError, TypeError, ValueError, ShardFormatError, ChecksumError, ImportError
         As for `chunk_state`.
 
     Examples
@@ -179,33 +177,30 @@ class _RegionScan:
         threads: int | None,
         cache: str | os.PathLike[str] | None,
     ) -> None:
-        if isinstance(array, Store | StorePath | str | os.PathLike):
-            if isinstance(array, str | os.PathLike):
-                check_name(os.fspath(array))
-            array = array_at(array, check_name(path))
-        elif path:
+        is_array = isinstance(array, zarr.Array | zarr.AsyncArray)
+        if is_array and path:
             raise ValueError(f"expected no path, because `array` is an array already, got path={path!r}")
-        elif not isinstance(array, zarr.Array | zarr.AsyncArray):
+        if not is_array and not isinstance(array, Store | StorePath | str | os.PathLike):
             raise TypeError(f"expected a zarr array, a zarr store or a path, got {type(array).__name__}")
-        self._target: StorePath = array.store_path
-        introduce(self._target.store)
-        self._store, _ = locate(self._target)
-        self._name = store_of(self._target.store).describe(self._target.path)
-        metadata = array.metadata
-        spec = byte_document(metadata.to_dict()).chain
-        if spec.sharding is None or not is_regular(metadata):
+        self._folder = folder_at(array.store_path if is_array else array, path)
+        self._store = self._folder.store
+        self._name = repr(self._folder)
+        document = stored_document(array.metadata) if is_array else self._folder.metadata()
+        parsed = byte_document(document)
+        spec = parsed.chain
+        if spec.sharding is None or any(len(edges) != 1 for edges in parsed.layout.edges):
             raise UnsupportedError(f"array {self._name}: expected shards on a regular grid")
         shard = ShardSpec.from_chain(spec)
         if not shard.supports_partial_access:
             raise UnsupportedError(
                 f"array {self._name}: a codec after sharding_indexed encodes whole shards, which hides the inner chunks"
             )
-        self.grid = ShardGrid(shard, metadata.shape, region)
-        self._encode_key = metadata.encode_chunk_key
+        self.grid = ShardGrid(shard, parsed.layout.shape, region)
+        self._encoding = key_encoding(document)
         self._options: Options = current_options(argument=check({"threads": threads}))
         self._sidecar: Sidecar | None = None
         are_files = self._store.path("") is not None
-        is_view = isinstance(self._target.store, RenamedStore)  # a listing has other keys there
+        is_view = self._folder.base is not None  # a listing has other keys there
         if cache is not None and self._store.has_lasting_states and (are_files or not is_view):
             self._sidecar = Sidecar(cache, self._identity(shard), shard.n_chunks)
 
@@ -246,7 +241,7 @@ class _RegionScan:
 
     def _keys(self, shards: Sequence[tuple[int, ...]]) -> list[str]:
         """Return the keys of shards in their store."""
-        return [original(self._target / self._encode_key(shard)).path for shard in shards]
+        return self._folder.keys([self._encoding.key(shard) for shard in shards])
 
     def _listing(self) -> dict[str, str | None] | None:
         """List the objects of the array: from keys to the names of their states.
@@ -254,20 +249,18 @@ class _RegionScan:
         All states are None without a sidecar. Return None if the store is read without requests, cannot list, or, with
         a sidecar, does not show states in listings.
         """
-        can_list = self._target.store.supports_listing and self._store.supports_listing
-        if self._store.is_near or not can_list:
+        folder = self._folder
+        view = self._store if folder.base is None else folder.base
+        if self._store.is_near or not (view.supports_listing and self._store.supports_listing):
             return None
-        if self._sidecar is not None:
-            return on_zarrs_loop(self._store.states(self._target.path))
-
-        async def listed() -> dict[str, str | None]:
-            prefix = f"{self._target.path}/" if self._target.path else ""
-            keys = [
-                StorePath(self._target.store, key) async for key in self._target.store.list_prefix(prefix)
-            ]
-            return {original(key).path: None for key in keys}
-
-        return on_zarrs_loop(listed())
+        try:
+            if self._sidecar is not None:
+                return on_zarrs_loop(self._store.states(folder.prefix.rstrip("/")))
+            keys = self._store.keys(folder.prefix) if folder.base is None else zarr_keys(view, folder.prefix)
+            listed = [key.removeprefix(folder.prefix) for key in keys]
+        except PermissionError:  # a bucket may forbid only listings
+            return None
+        return dict.fromkeys(folder.keys(listed))
 
     def _sizes(self, keys: Sequence[str], present: Mapping[str, str | None] | None) -> Sizes:
         if self._sidecar is None:

@@ -148,12 +148,14 @@ def test_folder_in_the_place_of_a_shard_is_refused(array: Any, locking: str) -> 
     assert (path.is_symlink(), path.is_dir()) == (was_link, True)
 
 
-def test_open_array_refuses_a_node_as_metadata(array: Any, tmp_path: Path) -> None:
+def test_node_as_metadata_is_refused(array: Any, tmp_path: Path) -> None:
+    """`chunk_state` opened the array with zarr, which waited for ever."""
     metadata = Path(array.store.root) / "zarr.json"
     metadata.unlink()
     os.mkfifo(metadata)
-    with pytest.raises(ShardFileError, match="FIFO"):
-        shardcodec.open_array(metadata.parent)
+    for read in (shardcodec.open_array, shardcodec.chunk_state, shardcodec.iter_existing):
+        with pytest.raises(ShardFileError, match="FIFO"):
+            read(metadata.parent)
 
 
 def test_chunk_state_refuses_a_node_as_cache(array: Any, tmp_path: Path) -> None:

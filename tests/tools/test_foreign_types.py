@@ -356,7 +356,7 @@ def test_objects_of_zarr_v2_are_named_as_left(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="pickled"):
         convert(tmp_path / "g.zarr", tmp_path / "b.zarr", array="pickled")
     shutil.copytree(tmp_path / "g.zarr/pickled", tmp_path / "g.zarr/more")
-    with pytest.raises(UnsupportedError, match="more: .*; pickled: .*; choose other arrays"):
+    with pytest.raises(UnsupportedError, match=r"more: .*; pickled: .*; choose other arrays"):
         convert(tmp_path / "g.zarr", tmp_path / "b.zarr", exclude=["names", "packed"])
     assert not (tmp_path / "b.zarr").exists()
 

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import as_user, python_environment, quiet
+from helpers import ForbiddingStore, as_user, python_environment, quiet
 from zarr.storage import MemoryStore, WrapperStore
 
+import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.errors import as_os_error
 from shardcodec.tools import compact, convert, inspect, repair, verify
@@ -234,6 +235,31 @@ def test_shard_of_the_copy_that_cannot_be_read_is_lost_and_ends_no_repair(tmp_pa
     as_user(work)
 
 
+@pytest.mark.parametrize("name", ["a/zarr.json", "inner/b/zarr.json"])
+@pytest.mark.parametrize("spoil", ["refused", "damaged"])
+def test_document_of_the_copy_that_cannot_be_read_ends_no_repair(
+    spoil: str, name: str, tmp_path: Path
+) -> None:
+    """One array of the copy that no one may read ended the repair of all others. With its name it is an error, as before."""
+    path, copy = hierarchy(tmp_path / "old"), hierarchy(tmp_path / "copy")
+    for shard in (DAMAGED, "inner/b/c/2"):
+        (path / shard).write_bytes(b"nothing")
+    if name.startswith("inner"):  # lost here, too
+        (path / name).unlink()
+    (copy / name).chmod(0) if spoil == "refused" else (copy / name).write_text("{")
+
+    def work() -> None:
+        report = repair(path, to=tmp_path / "new", copy=copy)
+        assert report.is_complete and report.n_damaged in (1, 2)
+        assert [one for one in report.notes if "copy" in one and repr(name.rpartition("/")[0]) in one]
+        assert report.n_lost_chunks == (4 if name.startswith("a") else 0)
+        if name.startswith("a"):
+            with pytest.raises(shardcodec.SpecError, match="copy/a: the metadata cannot be read"):
+                repair(path, to=tmp_path / "one", copy=copy, array="a")
+
+    as_user(work)
+
+
 def test_manifest_has_arrays_whose_names_are_not_utf8(tmp_path: Path) -> None:
     path = hierarchy(tmp_path / "old")
     os.rename(path / "a", os.fsencode(path) + b"/a\xff")
@@ -328,3 +354,19 @@ def test_refused_group_ends_no_tool(tmp_path: Path) -> None:
     assert repair(refusing, to=tmp_path / "new").n_damaged == 4
     assert compact(refusing, to=tmp_path / "packed").n_failed == 4
     assert {one.array for one in convert(refusing, tmp_path / "converted").failures} == {"inner/b"}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_bucket_that_forbids_what_does_not_exist_ends_no_tool(zarr_format: int, tmp_path: Path) -> None:
+    """An array of Zarr v2 was not found there, because the bucket forbids its `zarr.json`, nor read by `open_array`."""
+    path = hierarchy(tmp_path / "old", zarr_format=zarr_format)
+    (path / (DAMAGED if zarr_format == 3 else "a/1")).unlink()
+    bucket = ForbiddingStore(zarr.storage.LocalStore(path))
+    assert list(shardcodec.open_array(bucket, "a")[:2]) == [1, 2]
+    report = verify(bucket, array="a")
+    missing = [one for one in report.shards if one.shard.endswith("/1")]
+    assert [each.kind for one in missing for each in one.findings] == ["unreadable"]
+    assert inspect(bucket, array="a").arrays[0].name == "a"
+    assert convert(bucket, tmp_path / "new", array="a").n_failed == 1
+    assert repair(bucket, to=tmp_path / "repaired", array="a").n_damaged == 1
+    assert compact(bucket, to=tmp_path / "packed", array="a").n_failed == 1
