@@ -26,6 +26,10 @@ class ArrayNotFoundError(FileNotFoundError):
     """A group has no array of this name."""
 
 
+class UnreadableArrayError(SpecError):
+    """The document of an array of a group is malformed or refused."""
+
+
 class Hierarchy:
     """The object at a path: a group with the nodes in it, an array, or a shard.
 
@@ -131,7 +135,10 @@ class Hierarchy:
     def _array(self, name: str) -> Iterator[ArrayTarget]:
         """Yield one array; the nodes are listed only if its document is lost, or the store cannot list."""
         below = replace(self.folder, prefix=f"{self.folder.prefix}{name}/")
-        document = document_of(below) if self.folder.store.supports_listing else None
+        try:
+            document = document_of(below) if self.folder.store.supports_listing else None
+        except (SpecError, OSError) as error:
+            raise UnreadableArrayError(f"array {below!r}: the metadata cannot be read: {error}") from error
         if document is not None and not is_group(document):
             yield array_target(name, below, document)
             return

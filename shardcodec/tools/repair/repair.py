@@ -244,7 +244,8 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
     def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
         request, options = self._request, self._pool.run.storage_options
         if self._task.copy is not None and request.spec is None:
-            add_documents_of_copy(self._spare, request.target, self._task.copy, options)
+            unread = add_documents_of_copy(self._spare, request.target, self._task.copy, options)
+            self._failed_parts += LeftPart.notes("", unread)
         return super()._find()
 
     def _end(self) -> None:
@@ -302,7 +303,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         task = self._task if self._to is None else replace(self._task, to=self._to.place)
         work = ShardRepairer(array, task, self._pool.options, self._pool.budget)
         if work.lacks_copy:
-            sentence = f"{array.name!r}: the copy has no such array; nothing was taken from it"
+            sentence = f"{array.name!r}: {work.lacks_copy}; nothing was taken from it"
             self._failed_parts += LeftPart.notes("", [sentence])
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:

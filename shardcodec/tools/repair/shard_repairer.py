@@ -21,7 +21,7 @@ from ...options import Options, in_force
 from ...storage.whole_file import give_name
 from ..backup import Backup
 from ..chunk_check import ChunkCheck
-from ..hierarchy import ArrayNotFoundError
+from ..hierarchy import ArrayNotFoundError, UnreadableArrayError
 from ..hierarchy_copy import CopyPlace, CopyWriter, holds_whole_shards
 from ..jobs.shard_work import ArrayTask
 from ..memory import MemoryBudget
@@ -72,7 +72,7 @@ class RepairTask(ArrayTask[ShardOutcome[RepairedShard]]):
 
 
 class ShardRepairer:
-    """Repairs shards of one array; see `ShardTool`. lacks_copy: there is a copy, and it does not have the array."""
+    """Repairs shards of one array; see `ShardTool`. lacks_copy: why a copy that is given has nothing for the array; empty if it has."""
 
     def __init__(self, array: ArrayTarget, task: RepairTask, options: Options, budget: MemoryBudget) -> None:
         if task.copy is not None and budget.nbytes is not None:
@@ -80,13 +80,13 @@ class ShardRepairer:
         self._task = task
         self._to = None if task.to is None else CopyWriter(task.to, budget, options)
         self._options = replace(options, threads=1)
+        self.lacks_copy = ""
         source = self._source_of(array, options, budget)
         wanted = options.threads if source is None else source.n_threads
         holds_whole = holds_whole_shards(array, self._to)
         share = budget.share(array.object_spec, array.place, wanted, holds_whole=holds_whole)
         checks = ChunkCheck.of_array(array, self._options, share)
         self._source = source
-        self.lacks_copy: bool = task.copy is not None and source is None
         self._repair = ShardRepair(checks, self._options, source, task.order, budget)
         self.n_threads: int = share.n_threads
 
@@ -96,12 +96,14 @@ class ShardRepairer:
             return None
         try:
             return CopySource(array, task.copy, options, task.storage_options, budget)
-        except ArrayNotFoundError:
+        except (ArrayNotFoundError, UnreadableArrayError) as error:
             named = None if task.named is None else inner_path(task.named, "array")
             if (
                 array.name == named or task.backup is not None
             ):  # in place, nothing may be given up for want of the copy
                 raise
+            is_there = isinstance(error, UnreadableArrayError)
+            self.lacks_copy = f"of the copy, {error}" if is_there else "the copy has no such array"
             return None
 
     def run(
