@@ -21,7 +21,7 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.access.opened_shard import NativeShard
 from shardcodec.tools import repair, verify
-from shardcodec.tools.repair.repair import shard_repair, shard_repairer
+from shardcodec.tools.repair import shard_repair, shard_repairer
 from shardcodec.tools.repair.report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)

@@ -22,7 +22,7 @@ from shardcodec.storage import mount_scopes
 from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN
 from shardcodec.storage.mount_scopes import FileTime, MountScope
 from shardcodec.tools import doctor
-from shardcodec.tools.doctor.doctor import folder_facts as facts
+from shardcodec.tools.doctor import folder_facts as facts
 from shardcodec.tools.doctor.process_facts import check_process
 from shardcodec.tools.doctor.report import Check, DoctorReport, Status
 

@@ -25,7 +25,7 @@ from shardcodec import ShardSpec
 from shardcodec.cli.app import run
 from shardcodec.storage.undo_journal import pending_journal
 from shardcodec.tools import repair, verify
-from shardcodec.tools.repair.repair import shard_repair
+from shardcodec.tools.repair import shard_repair
 from shardcodec.tools.repair.report import RepairAction
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)

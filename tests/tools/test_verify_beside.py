@@ -25,8 +25,8 @@ from servers.http_objects import serving
 from shardcodec.access.opened_shard import NativeShard
 from shardcodec.cli.app import run
 from shardcodec.tools import verify
+from shardcodec.tools.verify import beside_arrays
 from shardcodec.tools.verify.hashed_object import HashedObject
-from shardcodec.tools.verify.verify import beside_arrays
 
 
 def hierarchy(path: Path, zarr_format: Any = 3, *, consolidated: bool = True) -> None:
