@@ -23,7 +23,7 @@ from spec_json import CRC, LITTLE
 import shardcodec
 from shardcodec.kv import ShardedKeyValueStore
 from shardcodec.storage import conditions
-from shardcodec.storage import kinds as urls
+from shardcodec.storage import url_stores as urls
 from shardcodec.storage.kinds import at_url, store_of
 from shardcodec.storage.url_stores import PlacedOptions, placed_options
 

@@ -50,7 +50,7 @@ def test_tools_look_again_at_a_shard_that_is_being_changed(
     checked(tmp_path / "a.zarr", at_start=True)[...] = CONTENT
     path = tmp_path / "a.zarr/c/0/1"
     with monkeypatch.context() as patch:
-        Torn(path, patch, "verify_shards", n_torn)
+        Torn(path, patch, "verify.verify_shards", n_torn)
         assert verify(tmp_path / "a.zarr", level="decode").n_findings == 0
     with monkeypatch.context() as patch:
         Torn(path, patch, "compact", n_torn)
@@ -60,7 +60,7 @@ def test_tools_look_again_at_a_shard_that_is_being_changed(
 def test_damage_that_stays_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked(tmp_path / "a.zarr", at_start=True)[...] = CONTENT
     path = tmp_path / "a.zarr/c/0/1"
-    torn = Torn(path, monkeypatch, "verify_shards", 100)
+    torn = Torn(path, monkeypatch, "verify.verify_shards", 100)
     assert verify(tmp_path / "a.zarr").n_findings == 1
     assert torn.n_looks <= 5
     long_ago = time.time() - 100

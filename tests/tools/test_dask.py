@@ -366,7 +366,7 @@ def test_workers_must_reach_the_destination_and_have_the_same_version(
     with pytest.raises(FileNotFoundError, match="all workers must reach the destination under the same path"):
         convert(source, "memory://new.zarr", shards=SHARDS, dask=client, job=job)
     assert not job.exists() and not Path(f"{job}.ledger").exists()  # nothing was written
-    monkeypatch.setattr(dask_workers, "build_info", lambda: {"version": "0.0.1"})
+    monkeypatch.setattr(dask_run, "build_info", lambda: {"version": "0.0.1"})
     with pytest.raises(
         ImportError, match=r"expected version 0\.0\.1 on the worker tcp://.*install the same version"
     ):

@@ -197,7 +197,7 @@ class KillOnce(Monitor):
 
 
 @pytest.mark.parametrize(("tool", "module", "name", "method"), [
-    (verify, "verify", "ShardVerifier", "_look"),
+    (verify, "verify.verify_shards", "ShardVerifier", "_look"),
     (compact, "compact", "ShardPacker", "_treat"),
 ])  # fmt: skip
 def test_shards_of_a_killed_worker_are_done_again(

@@ -17,7 +17,7 @@ from job_files import N_SHARDS, SHARDS, check, files, shards_by_ledger, source_a
 from shardcodec.errors import ConflictError
 from shardcodec.options import resolve
 from shardcodec.tools import plan_convert, run_part
-from shardcodec.tools.convert import work
+from shardcodec.tools.convert import array_conversion
 from shardcodec.tools.convert.plan import Unit
 from shardcodec.tools.convert.units import ConvertTask, PlanPlace, Totals
 from shardcodec.tools.convert.work import GroupWork
@@ -122,7 +122,7 @@ def test_worker_that_wakes_up_after_the_end_stores_nothing(
 ) -> None:
     """It had read a group before the job ended. Its late shards replaced what users had written since."""
     worker = worker_of(planned)
-    original = work.copy_chunks
+    original = array_conversion.copy_chunks
 
     def late(*arguments: Any, **how: Any) -> Any:
         copied = original(*arguments, **how)
@@ -134,7 +134,7 @@ def test_worker_that_wakes_up_after_the_end_stores_nothing(
             (new / MARK).write_text('{"job": "another"}')
         return copied
 
-    monkeypatch.setattr(work, "copy_chunks", late)
+    monkeypatch.setattr(array_conversion, "copy_chunks", late)
     totals = totals_of(worker.run(unrecorded(planned.plan.units())[:1], 60.0))
     assert totals.n_failed == 0 and totals.n_skipped >= 2
     assert not files(new)

@@ -239,7 +239,7 @@ def test_options_of_a_store_do_not_reach_another_place(
         seen.append((url.partition(":")[0], options))
         return str(tmp_path / url.partition("://x/")[2])
 
-    monkeypatch.setattr("shardcodec.storage.url_stores.store_at", store_at)
+    monkeypatch.setattr("shardcodec.storage.kinds.store_at", store_at)
     local, copy, options = str(tmp_path / "g.zarr"), "x/copy.zarr", {"region": "here"}
     for target, other in (
         (local, f"s3://{copy}"),
