@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from array_ways import elements, new_array, same
+from array_ways import STRUCT, elements, new_array, same
 from helpers import ZARR_IS_31, bits, create, on_pipeline, quiet, random_array, zarrs_view
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,6 @@ from shardcodec.zarr_plugin.attach import AttachedArray
 from shardcodec.zarr_plugin.direct_access import MemoisedAccess
 
 SHAPE = (13, 22)
-DTYPES = ["i2", ">u4", "f8", "c16", "?", "S3", "U2", "M8[s]", [("a", "i2"), ("b", "f4")], "string"]
 LAYOUTS: dict[str, Any] = {
     "sharded": {"shards": (8, 12), "chunks": (4, 3)},
     "one shard": {"shards": (16, 24), "chunks": (4, 4), "compressors": "auto"},
@@ -41,7 +40,7 @@ LAYOUTS: dict[str, Any] = {
 
 def pair(folder: Path | None, dtype: Any, layout: str, **arguments: Any) -> tuple[Any, Any]:
     """Create two arrays with equal values: one with zarr's pipeline, and one attached."""
-    is_struct = isinstance(dtype, list)
+    is_struct = dtype == STRUCT
     if is_struct and ZARR_IS_31:
         layout = "no shards"
     made = []
@@ -53,20 +52,9 @@ def pair(folder: Path | None, dtype: Any, layout: str, **arguments: Any) -> tupl
             chosen["config"] = {"write_empty_chunks": True}
         made.append(create(store, own=True, **(chosen | arguments)))
     zarrs, ours = made
-    values = some_values(dtype, (9, 22))
+    values = elements(dtype, (9, 22))
     zarrs[:9], ours[:9] = values, values
     return zarrs, shardcodec.attach(ours)
-
-
-def some_values(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
-    numbers = np.random.default_rng(seed).integers(0, 100, shape)
-    if dtype == "string":
-        return np.array([f"<{n}>" for n in numbers.ravel()], dtype=object).reshape(shape)
-    if isinstance(dtype, list):
-        values = np.zeros(shape, dtype)
-        values["a"], values["b"] = numbers, numbers / 3
-        return values
-    return numbers.astype(dtype)
 
 
 def outcome(work: Callable[[], Any]) -> Any:
@@ -98,7 +86,10 @@ def selections(draw: st.DrawFn) -> Any:
     return parts[0] if len(parts) == 1 and draw(st.booleans()) else tuple(parts)
 
 
-dtypes, layouts_ = st.sampled_from(DTYPES), st.sampled_from(sorted(LAYOUTS))
+dtypes, layouts_ = (
+    st.sampled_from(["i2", ">u4", "f8", "c16", "?", "S3", "U2", "M8[s]", STRUCT, "string"]),
+    st.sampled_from(sorted(LAYOUTS)),
+)
 
 
 @pytest.mark.slow
@@ -129,15 +120,15 @@ def test_writes_equal_zarrs(
         except (IndexError, TypeError):
             shape = ()
         kind = data.draw(st.sampled_from(["array", "scalar", "rank 0", "broadcast", "cast", "list", "other"]))
-        value: Any = some_values(dtype, shape, seed)
+        value: Any = elements(dtype, shape, seed)
         if kind == "scalar":
             value = value.ravel()[0] if value.size else 7
         elif kind == "rank 0":
-            value = some_values(dtype, ())
+            value = elements(dtype, ())
         elif kind == "broadcast":
-            value = some_values(dtype, (1, *shape)[-1:])
+            value = elements(dtype, (1, *shape)[-1:])
         elif kind == "cast":
-            value = some_values("i4", shape, seed)
+            value = elements("i4", shape, seed)
         elif kind == "list":
             value = value.tolist()
         elif kind == "other":
