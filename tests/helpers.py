@@ -32,6 +32,8 @@ from reference import crc32c
 from spec_json import CRC, LITTLE
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 from zarr.registry import get_codec_class
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
@@ -268,6 +270,16 @@ def memory_object_store() -> Any:
     """Create an ObjectStore in memory, with conditional puts. Skip the test if obstore is not installed."""
     obstore = pytest.importorskip("obstore.store", reason="obstore is not installed")
     return zarr.storage.ObjectStore(obstore.MemoryStore())
+
+
+def put_object(store: Any, key: str, data: bytes) -> None:
+    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
+
+
+def object_of(store: Any, key: str) -> bytes | None:
+    """Return the bytes of an object, or None if it is missing."""
+    found = sync(store.get(key, default_buffer_prototype()))
+    return None if found is None else found.to_bytes()
 
 
 class OtherMemoryStore(MemoryStore):

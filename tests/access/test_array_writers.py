@@ -41,6 +41,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "v2": {"chunks": (4, 6), "zarr_format": 2},
 }
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
+STORES: dict[str, Callable[[Path], Any]] = {
+    "local": lambda folder: folder,
+    "memory": lambda _: MemoryStore(),
+    "requests": lambda _: RecordingStore(MemoryStore()),
+    "obstore": lambda _: memory_object_store(),
+}
 
 
 def new(store: Any, layout: str = "sharded", **keywords: Any) -> Any:
@@ -76,16 +82,10 @@ def test_processes_append_at_the_same_time(layout: str, tmp_path: Path) -> None:
 
 
 @layouts
-@pytest.mark.parametrize("kind", ["local", "memory", "requests", "obstore"])
+@pytest.mark.parametrize("kind", STORES)
 def test_threads_append_with_one_handle(layout: str, kind: str, tmp_path: Path) -> None:
     """Each append got the shape of the handle, which another thread could have changed by then."""
-    stores: dict[str, Callable[[], Any]] = {
-        "local": lambda: tmp_path,
-        "memory": MemoryStore,
-        "requests": lambda: RecordingStore(MemoryStore()),
-        "obstore": memory_object_store,
-    }
-    array = new(stores[kind](), layout, shape=(0, 12))
+    array = new(STORES[kind](tmp_path), layout, shape=(0, 12))
     shapes: list[Any] = []
 
     def append(number: int) -> None:
@@ -154,16 +154,10 @@ def test_a_write_keeps_what_another_handle_has_appended(layout: str, tmp_path: P
 # ---------------------------------------------------------------- coroutines
 
 
-@pytest.mark.parametrize("kind", ["local", "memory", "requests", "obstore"])
+@pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("loop", ["own", "zarr's"])
 def test_many_coroutines_read_and_write(kind: str, loop: str, tmp_path: Path) -> None:
-    stores: dict[str, Callable[[], Any]] = {
-        "local": lambda: tmp_path,
-        "memory": MemoryStore,
-        "requests": lambda: RecordingStore(MemoryStore()),
-        "obstore": memory_object_store,
-    }
-    array = new(stores[kind](), shape=(60, 12))
+    array = new(STORES[kind](tmp_path), shape=(60, 12))
 
     async def work() -> None:
         await asyncio.gather(*(array.write((slice(i, i + 1), slice(None)), i) for i in range(60)))

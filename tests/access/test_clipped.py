@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 import zarr
 from array_strategies import no_deadline, out_layouts, seeds
-from helpers import ABSENT, RAW, OtherMemoryStore, entries_of
+from helpers import ABSENT, RAW, OtherMemoryStore, entries_of, put_object
 from hypothesis import example, given
 from hypothesis import strategies as st
 from reference import Coords, ShardMeta, decode_shard, empty_shard, encode_shard, update_shard
 from shard_strategies import Layout, assert_same_bits, configurations, empty_like, random_array, selections
 from spec_json import LITTLE
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
 import shardcodec
 from shardcodec import ChainSpec, ShardSpec, ShardWriter, open_array, open_shard
@@ -339,8 +337,7 @@ def test_open_array_reads_clipped_shards(folder: Path) -> None:
 def test_open_array_reads_clipped_shards_from_a_store_of_requests(folder: Path) -> None:
     store = OtherMemoryStore()
     for name in ("zarr.json", "c/0", "c/1"):
-        data = default_buffer_prototype().buffer.from_bytes((folder / name).read_bytes())
-        sync(store.set(name, data))
+        put_object(store, name, (folder / name).read_bytes())
     np.testing.assert_array_equal(open_array(store, clip=True)[3:19:2], np.arange(4, 20, 2))
 
 

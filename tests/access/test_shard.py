@@ -25,6 +25,7 @@ from helpers import (
     letters,
     letters_index_nbytes,
     letters_spec,
+    put_object,
     text_of,
     zarrs_view,
 )
@@ -32,8 +33,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import decode_shard
 from shard_strategies import Layout, assert_same_bits, layouts, random_array, selections
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore, StorePath
 
 import shardcodec
@@ -54,7 +53,7 @@ def put(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 
     def stored(store: Any, blob: bytes | None) -> Any:
         if blob is not None:
-            sync(store.set("c/0", default_buffer_prototype().buffer.from_bytes(blob)))
+            put_object(store, "c/0", blob)
         return store
 
     def opened(blob: bytes | None, spec: Any, mode: str = "r+", **choices: Any) -> Any:
@@ -190,7 +189,7 @@ def test_handle_keeps_reading_the_opened_shard(tmp_path: Path) -> None:
 
 def test_remote_shard_is_read_by_index_and_ranges() -> None:
     store = RecordingStore(MemoryStore())
-    sync(store.set("s", default_buffer_prototype().buffer.from_bytes(letters())))
+    put_object(store, "s", letters())
     shard = open_shard(store, "s", letters_spec())
     # the first range also proves the size of the object
     assert shard.read_encoded([(0, 0), (0, 1)]) == [WORDS[0], WORDS[1]]

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import letters_spec
+from helpers import letters_spec, object_of
 from spec_json import CRC, LITTLE, zstd
 from workers import in_threads
 
 import shardcodec
 from shardcodec import ShardWriter
-from shardcodec.compat import sync
 from shardcodec.storage import object_store, upload
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed")
@@ -52,11 +51,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return request.param(tmp_path)
 
 
-def stored(store: Any, key: str) -> bytes | None:
-    found = sync(store.get(key, prototype=zarr.core.buffer.default_buffer_prototype()))
-    return None if found is None else found.to_bytes()
-
-
 def write(writer: ShardWriter) -> None:
     rng = np.random.default_rng(3)
     coords = list(np.ndindex(*writer.grid_shape))
@@ -75,11 +69,11 @@ def test_object_has_the_bytes_of_the_shard(store: Any, codecs: Any, location: st
     with ShardWriter(store, spec, key="a/shard", **around) as writer:
         write(writer)
         assert writer.nbytes == twin.nbytes
-        assert stored(store, "a/shard") is None
-    assert stored(store, "a/shard") == twin.commit()
+        assert object_of(store, "a/shard") is None
+    assert object_of(store, "a/shard") == twin.commit()
     with ShardWriter(zarr.storage.StorePath(store, "a"), spec, key="shard"):
         pass  # replaces it by an empty shard
-    assert stored(store, "a/shard") == ShardWriter(None, spec).commit()
+    assert object_of(store, "a/shard") == ShardWriter(None, spec).commit()
 
 
 def test_aborted_object_is_not_stored(store: Any) -> None:
@@ -88,7 +82,7 @@ def test_aborted_object_is_not_stored(store: Any) -> None:
     write(writer)
     writer.abort()
     writer.abort()
-    assert stored(store, "aborted") is None
+    assert object_of(store, "aborted") is None
     with pytest.raises(ValueError, match="committed or aborted"):
         writer.commit()
 
@@ -104,7 +98,7 @@ def test_threads_take_turns(store: Any) -> None:
 
     with ShardWriter(store, spec, key="threads", alignment=32) as writer:
         in_threads(4, rows)
-    assert np.array_equal(shardcodec.decode(stored(store, "threads"), spec), values)
+    assert np.array_equal(shardcodec.decode(object_of(store, "threads"), spec), values)
 
 
 def test_commit_waits_for_an_update_of_the_shard() -> None:
@@ -120,9 +114,9 @@ def test_commit_waits_for_an_update_of_the_shard() -> None:
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()
-        assert stored(store, "shard") is None
+        assert object_of(store, "shard") is None
     thread.join()
-    assert stored(store, "shard") is not None
+    assert object_of(store, "shard") is not None
 
 
 def test_read_only_store_is_refused() -> None:
@@ -160,4 +154,4 @@ def test_interrupted_write_cannot_be_committed(monkeypatch: pytest.MonkeyPatch) 
         writer.write_encoded((0, 1), b"ABCD")
     with pytest.raises(OSError, match="a write to it has failed"):
         writer.commit()
-    assert stored(store, "shard") is None
+    assert object_of(store, "shard") is None

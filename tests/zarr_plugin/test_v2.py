@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import zarr
 import zarr.core.codec_pipeline as zarr_pipelines
-from helpers import ZARR_IS_31, bits, ours, quiet, store_of, zarrs_view
+from helpers import ZARR_IS_31, bits, object_of, ours, put_object, quiet, store_of, zarrs_view
 from numcodecs.checksum32 import CRC32C
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import MemoryStore
 
 import shardcodec
 from shardcodec import tools
@@ -245,10 +245,10 @@ def test_truncated_chunk_is_an_error_that_names_it(codec: str, kind: str, tmp_pa
     array = create_v2(store, compressors=CODECS[codec], shape=(40, 30), chunks=(20, 30))
     values = elements("<i4", (40, 30))
     array[...] = values
-    whole = read_object(store, "1.0")
+    whole = object_of(store, "1.0")
     cuts = sorted({0, 1, 3, 4, 15, 16, 17, 20, len(whole) // 2, len(whole) - 5, len(whole) - 1})
     for cut in cuts:
-        write_object(store, "1.0", whole[:cut])
+        put_object(store, "1.0", whole[:cut])
         with pytest.raises(shardcodec.ShardError, match=r"1\.0") as caught:
             array[...]
         assert isinstance(caught.value, ValueError) and str(caught.value.shard).endswith("1.0")
@@ -257,7 +257,7 @@ def test_truncated_chunk_is_an_error_that_names_it(codec: str, kind: str, tmp_pa
             assert caught.value.codec is not None
         with pytest.raises(shardcodec.ShardError, match=r"1\.0"):
             array[21, 3] = 5
-        assert read_object(store, "1.0") == whole[:cut]
+        assert object_of(store, "1.0") == whole[:cut]
         assert bits(array[:20]) == bits(values[:20])
 
 
@@ -267,31 +267,17 @@ def test_changed_byte_gives_an_error_or_elements(codec: str) -> None:
     store = MemoryStore()
     array = create_v2(store, compressors=CODECS[codec], shape=(20, 30), chunks=(20, 30))
     array[...] = np.arange(600).reshape(20, 30) // 7
-    whole = read_object(store, "0.0")
+    whole = object_of(store, "0.0")
     errors = []
     for at in range(0, len(whole), max(1, len(whole) // 150)):
         for value in (0x00, 0xFF, whole[at] ^ 0x10):
-            write_object(store, "0.0", whole[:at] + bytes([value]) + whole[at + 1 :])
+            put_object(store, "0.0", whole[:at] + bytes([value]) + whole[at + 1 :])
             try:
                 assert array[...].shape == (20, 30)
             except shardcodec.ShardError as error:
                 errors.append(str(error))
     assert len(errors) > 10
     assert all("0.0" in text for text in errors)
-
-
-def read_object(store: Any, key: str) -> bytes:
-    if isinstance(store, LocalStore):
-        return (Path(store.root) / key).read_bytes()
-    data: bytes = store._store_dict[key].to_bytes()
-    return data
-
-
-def write_object(store: Any, key: str, data: bytes) -> None:
-    if isinstance(store, LocalStore):
-        (Path(store.root) / key).write_bytes(data)
-    else:
-        store._store_dict[key] = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes(data)
 
 
 # ---- what zarr does
