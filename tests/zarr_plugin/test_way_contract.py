@@ -347,6 +347,16 @@ def test_array_of_rank_0(way: str, layout: dict[str, Any], tmp_path: Path) -> No
         assert array.get("basic", ()) == array.get("basic", ...) == stored(tmp_path) == value
         if way == "handle":
             assert array.array.read_boxes(np.empty((3, 0), int), ()).tolist() == [value] * 3
+            array.array.write_boxes(np.empty((2, 0), int), [0, value + 1])
+            assert stored(tmp_path) == value + 1
+            for error, call in (
+                (ValueError, lambda: array.array.append(1)),
+                (TypeError, lambda: len(array.array)),
+            ):
+                with pytest.raises(error):
+                    call()
+            array.array.resize(())
+            array.set("orthogonal", (), value)
         assert (tmp_path / name).exists() == (value != 7)
 
 
