@@ -73,6 +73,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if is_chosen(item)]
 
 
+@pytest.fixture(params=["local", "memory", "other", "conditional"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """An empty store of each kind (`helpers.KINDS_OF_STORE`); a module with other kinds has a fixture of its own."""
+    from helpers import store_of
+
+    return store_of(request.param, tmp_path)
+
+
 def _copy(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Copy nested settings, in a tenth of the time of copy.deepcopy."""
     return {key: _copy(value) if isinstance(value, dict) else value for key, value in settings.items()}

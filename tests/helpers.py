@@ -282,6 +282,16 @@ def object_of(store: Any, key: str) -> bytes | None:
     return None if found is None else found.to_bytes()
 
 
+def keys_of(store: Any) -> list[str]:
+    """Return the keys of all objects in a store."""
+
+    async def listed() -> list[str]:
+        return sorted([key async for key in store.list()])
+
+    keys: list[str] = sync(listed())
+    return keys
+
+
 class OtherMemoryStore(MemoryStore):
     """A subclass may override any method, so it counts as another kind of store."""
 

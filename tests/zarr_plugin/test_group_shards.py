@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import KINDS_OF_STORE, create, in_child, shard_path, store_of, zarrs_view
+from helpers import create, in_child, shard_path, zarrs_view
 from spec_json import CHECKED_INDEX
 from workers import in_threads
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
@@ -29,11 +29,6 @@ from shardcodec.kv import ShardedKeyValueStore
 
 KEYS = [f"c/{i}/{j}" for i in range(2) for j in range(2)]  # shards of 8 x 12, each of 2 x 4 inner chunks
 GRID = [(i, j) for i in range(2) for j in range(4)]
-
-
-@pytest.fixture(params=KINDS_OF_STORE)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return store_of(request.param, tmp_path)
 
 
 def spec_of(store: Any) -> ShardSpec:

@@ -19,6 +19,7 @@ from helpers import (
     RecordingStore,
     create,
     in_child,
+    keys_of,
     ours,
     quiet,
     shard_path,
@@ -36,11 +37,6 @@ from shardcodec.access import buffer as blocks
 from shardcodec.access.buffer.overlay import Overlay
 
 SHAPE = (16, 24)  # two by two shards of 8 x 12, inner chunks of 4 x 3
-
-
-@pytest.fixture(params=KINDS_OF_STORE)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return store_of(request.param, tmp_path)
 
 
 def buffered_nbytes() -> int:
@@ -200,18 +196,11 @@ def test_emptied_shard_is_deleted(store: Any) -> None:
         for row in range(8):
             array[row, :12] = -1
         array[8:, 12:15] = -1
-    keys = {key for key in list_keys(array.store) if key.startswith("c/")}
+    keys = {key for key in keys_of(array.store) if key.startswith("c/")}
     if type(store).__name__ != "ObjectStore":  # it cannot delete conditionally
         assert keys == {"c/0/1", "c/1/0", "c/1/1"}
     assert (stored_values(array)[:8, :12] == -1).all()
     assert (stored_values(array)[8:, 15:] == 1).all()
-
-
-def list_keys(store: Any) -> list[str]:
-    async def collect() -> list[str]:
-        return [key async for key in store.list()]
-
-    return asyncio.run(collect())
 
 
 def test_write_to_a_missing_shard_is_visible(store: Any) -> None:
