@@ -15,10 +15,11 @@ import pytest
 import zarr
 from conversions import VALUES, hierarchy, source
 from helpers import quiet
-from spec_json import array_2022, hierarchy_2022
+from spec_json import array_2022
+from tool_sources import copies, edit, write_2022
 
 from shardcodec.cli.app import run
-from shardcodec.tools import compact, convert, repair, verify
+from shardcodec.tools import convert, verify
 from shardcodec.tools.targets import ArrayTarget
 from shardcodec.transformer import open_2022
 
@@ -40,9 +41,7 @@ def test_equal_copy_has_no_finding(zarr_format: int, tmp_path: Path) -> None:
     old, new = copied(tmp_path, zarr_format)
     report = verify(new, against=old)
     assert report.n_findings == 0 and report.n_other_objects == len(OTHERS)
-    for number, work in enumerate((repair, compact)):
-        again = tmp_path / f"c{number}.zarr"
-        work(new, to=again)
+    for again, _ in copies(new, tmp_path):
         report = verify(again, against=new)
         assert report.n_findings == 0 and report.n_other_objects == len(OTHERS)
 
@@ -52,13 +51,11 @@ def test_payload_of_a_float16_nan_is_compared_as_it_is_stored(tmp_path: Path) ->
     old, new = tmp_path / "a.zarr", tmp_path / "b.zarr"
     bz2 = {"name": "numcodecs.bz2", "configuration": {"level": 1}}
     zarr.create_array(old, shape=(4, 4), chunks=(2, 2), dtype="float16", compressors=[bz2], fill_value=1)
-    document = json.loads((old / "zarr.json").read_text())
-    (old / "zarr.json").write_text(json.dumps(document | {"fill_value": "0x7e11"}))
+    edit(old / "zarr.json", fill_value="0x7e11")
     convert(old, new)
     assert json.loads((new / "zarr.json").read_text())["fill_value"] == "0x7e11"
     assert verify(new, against=old).n_findings == 0
-    copied_document = json.loads((new / "zarr.json").read_text())
-    (new / "zarr.json").write_text(json.dumps(copied_document | {"fill_value": 1.5}))
+    edit(new / "zarr.json", fill_value=1.5)
     assert verify(new, against=old).n_findings > 0
 
 
@@ -164,10 +161,7 @@ def test_against_hdf5(how: dict[str, Any], tmp_path: Path) -> None:
 def test_against_the_2022_format_and_codecs_that_only_zarr_has(tmp_path: Path) -> None:
     import numcodecs
 
-    for folder in ("meta", "data"):
-        (tmp_path / "old" / folder).mkdir(parents=True)
-    (tmp_path / "old/zarr.json").write_text(json.dumps(hierarchy_2022()))
-    (tmp_path / "old/meta/root.array.json").write_text(json.dumps(array_2022()))
+    write_2022(tmp_path / "old", {"": array_2022()}, {})
     with quiet():
         open_2022(tmp_path / "old", mode="r+")[...] = np.arange(21 * 13).reshape(21, 13)
     convert(tmp_path / "old", tmp_path / "b.zarr")
@@ -186,12 +180,6 @@ def test_against_the_2022_format_and_codecs_that_only_zarr_has(tmp_path: Path) -
     assert verify(tmp_path / "d.zarr", against=tmp_path / "c.zarr").n_findings == 0
     array[25] = 1
     assert verify(tmp_path / "d.zarr", against=tmp_path / "c.zarr").n_findings == 1
-
-
-def damaged_document(path: Path, **members: Any) -> None:
-    document = json.loads(path.read_text())
-    document.update(members)
-    path.write_text(json.dumps(document))
 
 
 def small_hierarchy(path: Path) -> None:
@@ -240,7 +228,7 @@ def test_metadata_that_differ_are_found(kind: str, tmp_path: Path) -> None:
     name, members = PLANTED[kind]
     for new in ("copy", "new"):
         assert verify(tmp_path / new, against=tmp_path / "old").n_findings == 0
-        damaged_document(tmp_path / new / name / "zarr.json", **members)
+        edit(tmp_path / new / name / "zarr.json", **members)
         report = verify(tmp_path / new, against=tmp_path / "old")
         assert {shard.array for shard in report.shards} == {name} and report.kinds["different"] >= 1
 
@@ -249,7 +237,7 @@ def test_attributes_of_a_conversion_of_v2_are_compared(tmp_path: Path) -> None:
     hierarchy(tmp_path / "old", 2)
     convert(tmp_path / "old", tmp_path / "new")
     assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
-    damaged_document(tmp_path / "new/0/zarr.json", attributes={"other": 1})
+    edit(tmp_path / "new/0/zarr.json", attributes={"other": 1})
     report = verify(tmp_path / "new", against=tmp_path / "old")
     differ = {one.array for shard in report.shards for one in shard.findings if one.kind == "different"}
     assert differ == {"0"}
@@ -261,7 +249,7 @@ def test_fill_value_of_text_is_compared_with_that_of_v2(tmp_path: Path) -> None:
         zarr.create_array(tmp_path / "old", shape=(4,), dtype="str", fill_value="a", zarr_format=2)
         convert(tmp_path / "old", tmp_path / "new")
     assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
-    damaged_document(tmp_path / "new/zarr.json", fill_value="b")
+    edit(tmp_path / "new/zarr.json", fill_value="b")
     report = verify(tmp_path / "new", against=tmp_path / "old")
     assert any("fill value" in one.detail for shard in report.shards for one in shard.findings)
 
@@ -270,10 +258,10 @@ def test_metadata_of_an_array_that_is_not_checked_are_compared(tmp_path: Path) -
     """If the tools do not read the chunks of an array, they compare its attributes and the names of its axes; they called all of them equal."""
     small_hierarchy(tmp_path / "old")
     grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[4, 12], [4, 12]]}}
-    damaged_document(tmp_path / "old/plain/zarr.json", chunk_grid=grid)
+    edit(tmp_path / "old/plain/zarr.json", chunk_grid=grid)
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
-    damaged_document(tmp_path / "new/plain/zarr.json", attributes={}, dimension_names=["y", "z"])
+    edit(tmp_path / "new/plain/zarr.json", attributes={}, dimension_names=["y", "z"])
     assert verify(tmp_path / "new", against=tmp_path / "old").kinds["different"] == 2
 
 
@@ -291,7 +279,7 @@ def test_extra_array_is_found_and_the_others_are_compared(tmp_path: Path) -> Non
 def test_copied_bytes_are_equal_though_nothing_decodes_them(tmp_path: Path) -> None:
     """Arrays with a codec that no program here has were called different, though they were copied byte for byte."""
     small_hierarchy(tmp_path / "old")
-    damaged_document(tmp_path / "old/plain/zarr.json", codecs=[{"name": "bytes"}, {"name": "unheard.of"}])
+    edit(tmp_path / "old/plain/zarr.json", codecs=[{"name": "bytes"}, {"name": "unheard.of"}])
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     assert verify(tmp_path / "new", against=tmp_path / "old").n_findings == 0
     path = tmp_path / "new/plain/c/0/0"

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import checked, python_environment
+from tool_sources import CONTENT
 
 import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.tools import compact, verify
-
-CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 
 
 class Torn:

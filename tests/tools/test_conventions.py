@@ -29,7 +29,8 @@ from data_sets import (
     same_files,
 )
 from helpers import RecordingStore, bits, bytes_of_files, quiet
-from spec_json import array_2022, hierarchy_2022
+from spec_json import array_2022
+from tool_sources import write_2022
 from zarr.storage import LocalStore
 
 from shardcodec.cli.app import run
@@ -160,13 +161,8 @@ def test_coordinates_of_other_formats_come_along(tmp_path: Path) -> None:
     assert array_names(tmp_path / "alone") == ["v"]
     convert(tmp_path / "a.h5", tmp_path / "rest", exclude=["broken", "w"])
     assert array_names(tmp_path / "rest") == ["crs", "t", "v", "x"]
-    (tmp_path / "old/meta/root").mkdir(parents=True)
-    (tmp_path / "old/zarr.json").write_text(json.dumps(hierarchy_2022()))
-    (tmp_path / "old/meta/root.group.json").write_text('{"attributes": {}}')
-    axes: dict[str, Any] = {"attributes": {"_ARRAY_DIMENSIONS": ["y", "x"], "coordinates": "a b"}}
-    for name in "abc":
-        (tmp_path / f"old/meta/root/{name}.array.json").write_text(json.dumps(array_2022() | axes))
-        axes = {"attributes": {}}
+    axes = {"attributes": {"_ARRAY_DIMENSIONS": ["y", "x"], "coordinates": "a b"}}
+    write_2022(tmp_path / "old", {"a": array_2022() | axes, "b": array_2022(), "c": array_2022()})
     convert(tmp_path / "old", tmp_path / "from-2022", only="a")
     assert array_names(tmp_path / "from-2022") == ["a", "b"]
 

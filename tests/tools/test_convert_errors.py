@@ -369,18 +369,6 @@ def test_finished_shard_that_cannot_be_looked_at_is_named(
     assert (elements(tmp_path / "new") == VALUES).all()
 
 
-def test_dry_run_refuses_a_destination_that_is_not_free(tmp_path: Path) -> None:
-    source(tmp_path / "old")
-    how: dict[str, Any] = {"shards": (16, 16), "dry_run": True}
-    assert convert(tmp_path / "old", tmp_path / "new", **how).n_shards == 4
-    (tmp_path / "new").mkdir()
-    assert convert(tmp_path / "old", tmp_path / "new", **how).n_shards == 4
-    (tmp_path / "new" / "file").touch()
-    with pytest.raises(FileExistsError, match="expected a new path or an empty folder"):
-        convert(tmp_path / "old", tmp_path / "new", **how)
-    assert run(["convert", str(tmp_path / "old"), str(tmp_path / "new"), "--dry-run"]) == 3
-
-
 def test_dry_run_of_a_resumed_job_sees_its_own_destination(tmp_path: Path) -> None:
     source(tmp_path / "old")
     how: dict[str, Any] = {"shards": (16, 16), "job": tmp_path / "job"}

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import zarr
 from helpers import quiet
-from spec_json import array_2022, hierarchy_2022
+from spec_json import array_2022
+from tool_sources import write_2022
 
 from shardcodec.tools import convert
 from shardcodec.transformer import convert_2022
@@ -156,10 +157,7 @@ def test_missing_values_of_2022_stay_missing(way: str, tmp_path: Path) -> None:
         "fill_value": -5,
         "attributes": {"_ARRAY_DIMENSIONS": ["y", "x"], "scale_factor": 0.5},
     }
-    (tmp_path / "old/meta/root").mkdir(parents=True)
-    (tmp_path / "old/zarr.json").write_text(json.dumps(hierarchy_2022()))
-    (tmp_path / "old/meta/root.group.json").write_text('{"attributes": {}}')
-    (tmp_path / "old/meta/root/a.array.json").write_text(json.dumps(document))
+    write_2022(tmp_path / "old", {"a": document})
     (convert if way == "convert" else convert_2022)(tmp_path / "old", tmp_path / "new")
     new = seen(tmp_path / "new")
     assert new.dims == ("y", "x")

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
+from conversions import elements
 from damage import ZSTD
-from helpers import checked, quiet
+from helpers import checked
 from spec_json import LITTLE
+from tool_sources import CONTENT
 
 import shardcodec
 from shardcodec import ShardSpec
@@ -23,13 +24,6 @@ from shardcodec.access.opened_shard import NativeShard
 from shardcodec.tools import repair, verify
 from shardcodec.tools.repair import shard_repair, shard_repairer
 from shardcodec.tools.repair.report import RepairAction
-
-CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
-
-
-def elements(path: Any) -> Any:
-    with quiet():
-        return zarr.open_array(path, mode="r")[...]
 
 
 @pytest.mark.parametrize("has_copy", [False, True], ids=["no copy", "copy"])

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import zarr
-from helpers import OtherMemoryStore, create, quiet
+from helpers import OtherMemoryStore, bytes_of_files, create, memory_object_store, quiet
 from resident import run_measuring
-from spec_json import array_2022, hierarchy_2022
+from spec_json import array_2022
+from tool_sources import COPIES, by_convert, write_2022
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath
 
-from shardcodec.tools import compact, convert, repair
+from shardcodec.tools import convert
 from shardcodec.tools.new_hierarchy import check_apart
 from shardcodec.transformer import convert_2022, open_2022
 
@@ -39,14 +40,8 @@ def make_v3(folder: Path) -> None:
 
 
 def make_2022(folder: Path) -> None:
-    (folder / "meta/root/g").mkdir(parents=True)
-    (folder / "data/root/g").mkdir(parents=True)
-    (folder / "zarr.json").write_text(json.dumps(hierarchy_2022()))
-    (folder / "meta/root.group.json").write_text('{"attributes": {"title": "old"}}')
-    (folder / "meta/root/g.group.json").write_text('{"attributes": {"n": 1}}')
-    (folder / "meta/root/g/a.array.json").write_text(
-        json.dumps(array_2022() | {"fill_value": 7, "attributes": MASKED})
-    )
+    document = array_2022() | {"fill_value": 7, "attributes": MASKED}
+    write_2022(folder, {"g/a": document}, {"": {"title": "old"}, "g": {"n": 1}})
     with quiet():
         open_2022(folder, "g/a", mode="r+")[...] = VALUES
 
@@ -62,23 +57,18 @@ class Way(NamedTuple):
         return self.run.__name__
 
 
-def by_convert(old: Any, new: Any) -> Any:
-    return convert(old, new)
-
-
-def by_repair(old: Any, new: Any) -> Any:
-    return repair(old, to=new)
-
-
-def by_compact(old: Any, new: Any) -> Any:
-    return compact(old, to=new)
-
-
 def by_convert_2022(old: Any, new: Any) -> Any:
     return convert_2022(old, new)
 
 
-V3 = [Way(by_convert, make_v3), Way(by_repair, make_v3), Way(by_compact, make_v3)]
+def refuses(way: Way, old: Any, to: Any, error: type[Exception], text: str) -> None:
+    """Check that a place is refused, by a dry run too."""
+    for how in ({}, {"dry_run": True}) if way.run is not by_convert_2022 else ({},):
+        with pytest.raises(error, match=text):
+            way.run(old, to, **how)
+
+
+V3 = [Way(run, make_v3) for run in COPIES.values()]
 FOUR = pytest.mark.parametrize(
     "way",
     [*V3, Way(by_convert_2022, make_2022, "data/root/"), Way(by_convert, make_2022, "data/root/")],
@@ -86,16 +76,10 @@ FOUR = pytest.mark.parametrize(
 )
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
-
-
 def in_store(store: Any, prefix: str, folder: Path) -> Any:
     """Put the files of a folder into a store of zarr."""
     buffer = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes
-    objects = {f"{prefix}{name}": buffer(data) for name, data in files(folder).items()}
+    objects = {f"{prefix}{name}": buffer(data) for name, data in bytes_of_files(folder).items()}
     store._store_dict.update(objects)
     return StorePath(store, prefix.rstrip("/")) if prefix else store
 
@@ -110,37 +94,42 @@ def is_whole(place: Any) -> bool:
         return bool((array[...] == VALUES).all())
 
 
-FREE = ["new", "below", "empty", "link to empty", "store", "memory", "other", "below in memory"]
-FREE += ["url", "url of fsspec", "fsspec", "obstore", "in a group"]
+def empty(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
+
+
+def link_to_empty(folder: Path) -> Path:
+    (folder / "link").symlink_to(empty(folder).name)
+    return folder / "link"
+
+
+def in_a_group(folder: Path) -> Path:
+    zarr.create_group(folder / "group")
+    return folder / "group/sub/new"
+
+
+FREE: dict[str, Callable[[Path], Any]] = {
+    "new": lambda folder: folder / "new",
+    "a longer name": lambda folder: folder / "old2",
+    "below": lambda folder: folder / "not/there/new",
+    "empty": empty, "link to empty": link_to_empty, "in a group": in_a_group,
+    "store": lambda folder: LocalStore(folder / "new"),
+    "memory": lambda _: MemoryStore(), "other": lambda _: OtherMemoryStore(), "obstore": lambda _: memory_object_store(),
+    "below in memory": lambda _: StorePath(MemoryStore(), "some/place"),
+    "url": lambda folder: f"file://{folder}/new",  # `convert_2022` made a folder with the name "file:"
+    "url of fsspec": lambda folder: f"memory:/{folder}/new",
+    "fsspec": lambda folder: FsspecStore.from_url(f"memory:/{folder}/store"),
+}  # fmt: skip
 
 
 @FOUR
 @pytest.mark.parametrize("kind", FREE)
 def test_free_place_is_a_destination(way: Way, kind: str, tmp_path: Path) -> None:
     way.make(tmp_path / "old")
-    to: Any = tmp_path / "new"
-    if kind == "below":
-        to = tmp_path / "not/there/new"
-    elif kind == "empty":
-        to.mkdir()
-    elif kind == "link to empty":
-        (tmp_path / "empty").mkdir()
-        to.symlink_to("empty")
-    elif kind == "store":
-        to = LocalStore(to)
-    elif kind in ("memory", "other"):
-        to = MemoryStore() if kind == "memory" else OtherMemoryStore()
-    elif kind == "below in memory":
-        to = StorePath(MemoryStore(), "some/place")
-    elif kind.startswith("url"):  # `convert_2022` made a folder with the name "file:"
-        to = f"file://{to}" if kind == "url" else f"memory:/{to}"
-    elif kind == "fsspec":
-        to = FsspecStore.from_url(f"memory:/{to}")
-    elif kind == "obstore":
-        to = ObjectStore(pytest.importorskip("obstore").store.MemoryStore())
-    elif kind == "in a group":
-        zarr.create_group(tmp_path / "group")
-        to = tmp_path / "group/sub/new"
+    to = FREE[kind](tmp_path)
+    if way in V3:
+        way.run(tmp_path / "old", to, dry_run=True)
     way.run(tmp_path / "old", to)
     assert is_whole(to)
 
@@ -170,10 +159,9 @@ def test_place_with_something_is_refused(way: Way, kind: str, tmp_path: Path) ->
     else:
         to = MemoryStore()
         zarr.create_group(to)
-    before = files(tmp_path)
-    with pytest.raises(FileExistsError, match="expected a new p"):
-        way.run(tmp_path / "old", to)
-    assert files(tmp_path) == before
+    before = bytes_of_files(tmp_path)
+    refuses(way, tmp_path / "old", to, FileExistsError, "expected a new p")
+    assert bytes_of_files(tmp_path) == before
 
 
 @FOUR
@@ -189,11 +177,10 @@ def test_place_that_cannot_be_written_is_refused(way: Way, kind: str, tmp_path: 
         "group": lambda: zarr.create_group(MemoryStore()),
         "text": lambda: b"new",
     }
-    before = files(tmp_path)
+    before = bytes_of_files(tmp_path)
     error = TypeError if kind in ("array", "group", "text") else ValueError
-    with pytest.raises(error, match=r"expected a (folder|path)|read-only"):
-        way.run(tmp_path / "old", places[kind]())
-    assert files(tmp_path) == before
+    refuses(way, tmp_path / "old", places[kind](), error, r"expected a (folder|path)|read-only")
+    assert bytes_of_files(tmp_path) == before
 
 
 @FOUR
@@ -216,24 +203,26 @@ def test_place_inside_an_array_or_a_hierarchy_of_2022_is_refused(
     if kind == "memory":
         in_store(store := MemoryStore(), "x/other/", tmp_path / "other")
         to = StorePath(store, f"x/{below}")
-    before = files(tmp_path)
-    with pytest.raises(
-        FileExistsError, match="another format" if around == "2022" else "outside of the array"
-    ):
-        way.run(tmp_path / "old", to)
-    assert files(tmp_path) == before
+    before = bytes_of_files(tmp_path)
+    text = "another format" if around == "2022" else "outside of the array"
+    refuses(way, tmp_path / "old", to, FileExistsError, text)
+    assert bytes_of_files(tmp_path) == before
 
 
 @FOUR
-@pytest.mark.parametrize("kind", ["path", "link", "url", "store", "store path", "fsspec", "obstore"])
+@pytest.mark.parametrize(
+    "kind", ["path", "link", "chunk", "url", "urls", "store", "store path", "fsspec", "obstore"]
+)
 def test_place_inside_the_source_is_refused(way: Way, kind: str, tmp_path: Path) -> None:
     way.make(tmp_path / "old")
     (tmp_path / "link").symlink_to("old")
-    before = files(tmp_path)
+    before = bytes_of_files(tmp_path)
     to = {
         "path": lambda: tmp_path / "old/new",
         "link": lambda: tmp_path / "link/data/new",
+        "chunk": lambda: tmp_path / "old/g/a/c/new",
         "url": lambda: f"FILE://{tmp_path}/old/new",
+        "urls": lambda: f"file://{tmp_path}/old/new",
         "store": lambda: LocalStore(tmp_path / "old/new"),
         "store path": lambda: StorePath(LocalStore(tmp_path), "old/new"),
         "fsspec": lambda: FsspecStore.from_url(f"file://{tmp_path}/old/new"),
@@ -241,24 +230,22 @@ def test_place_inside_the_source_is_refused(way: Way, kind: str, tmp_path: Path)
             ObjectStore(pytest.importorskip("obstore").store.LocalStore(tmp_path)), "link/new"
         ),
     }[kind]()
-    with pytest.raises(ValueError, match="outside of the source"):
-        way.run(tmp_path / "old", to)
-    assert files(tmp_path) == before
+    old = f"file://{tmp_path}/old" if kind == "urls" and way in V3 else tmp_path / "old"
+    refuses(way, old, to, ValueError, "outside of the source")
+    assert bytes_of_files(tmp_path) == before
 
 
 @FOUR
-@pytest.mark.parametrize("kind", ["path", "link", "store", "store path"])
+@pytest.mark.parametrize("kind", ["path", "link", "url", "store", "store path"])
 def test_place_that_contains_the_source_is_refused(way: Way, kind: str, tmp_path: Path) -> None:
     way.make(tmp_path / "x/y/old")
     (tmp_path / "link").symlink_to("x/y/old")
-    before = files(tmp_path)
+    before = bytes_of_files(tmp_path)
     old = tmp_path / ("link" if kind == "link" else "x/y/old")
-    to = {"store": LocalStore(tmp_path / "x"), "store path": StorePath(LocalStore(tmp_path), "x")}.get(
-        kind, tmp_path / "x"
-    )
-    with pytest.raises(ValueError, match="outside of the source"):
-        way.run(old, to)
-    assert files(tmp_path) == before
+    places: dict[str, Any] = {"store": LocalStore(tmp_path / "x"), "url": f"file://{tmp_path}/x"}
+    places["store path"] = StorePath(LocalStore(tmp_path), "x")
+    refuses(way, old, places.get(kind, tmp_path / "x"), ValueError, "outside of the source")
+    assert bytes_of_files(tmp_path) == before
 
 
 @pytest.mark.parametrize("way", V3, ids=repr)
@@ -271,11 +258,11 @@ def test_places_inside_each_other_in_one_store_are_refused(
     source = in_store(store, f"{old}/", tmp_path / "old")
     before = set(store._store_dict)
     for to in (StorePath(store, new), StorePath(store.with_read_only(False), new)):
-        with pytest.raises(ValueError, match="outside of the source"):
-            way.run(source, to)
+        refuses(way, source, to, ValueError, "outside of the source")
     assert set(store._store_dict) == before
-    way.run(source, StorePath(store, f"{old}b"))
-    assert is_whole(StorePath(store, f"{old}b"))
+    for apart in (StorePath(store, f"{old}b"), MemoryStore()):
+        way.run(source, apart)
+        assert is_whole(apart)
 
 
 @pytest.mark.parametrize("way", V3, ids=repr)
@@ -290,8 +277,7 @@ def test_url_and_store_of_one_service_are_compared(way: Way, tmp_path: Path) -> 
         (FsspecStore.from_url(f"{to}/a"), f"{to}/a/b"),
         (f"{to}/a", f"{to}/a/b"),
     ]:
-        with pytest.raises(ValueError, match="outside of the source"):
-            way.run(source, new)
+        refuses(way, source, new, ValueError, "outside of the source")
     way.run(f"{to}/a", FsspecStore.from_url(f"{to}/ab"))
     assert is_whole(f"{to}/ab")
 
@@ -338,7 +324,7 @@ def test_other_objects_and_links_are_copied(way: Way, tmp_path: Path) -> None:
     )  # those of the 2022 format were copied
     way.run(tmp_path / "old", tmp_path / "new")
     assert is_whole(tmp_path / "new")
-    found = files(tmp_path / "new")
+    found = bytes_of_files(tmp_path / "new")
     extra = {
         name: data for name, data in found.items() if not name.startswith("g/a/c") and "zarr.json" not in name
     }
@@ -508,10 +494,10 @@ def test_overwrite_keeps_what_no_conversion_writes(name: str, tmp_path: Path) ->
     stopped(tmp_path / "old", tmp_path / "new")
     (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "new" / name).write_bytes(b"of a user")
-    before = files(tmp_path / "new")
+    before = bytes_of_files(tmp_path / "new")
     with pytest.raises(FileExistsError, match=name):
         convert_2022(tmp_path / "old", tmp_path / "new", overwrite=True)
-    assert files(tmp_path / "new") == before
+    assert bytes_of_files(tmp_path / "new") == before
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "job"])
@@ -527,10 +513,10 @@ def test_overwrite_touches_no_other_hierarchy(kind: str, tmp_path: Path) -> None
         (tmp_path / "new/g/a/c").symlink_to(tmp_path / "precious/g/a/c")
     else:
         (tmp_path / "new/.shardcodec-job").write_text('{"job": "x", "plan": null}')
-    before = files(tmp_path)
+    before = bytes_of_files(tmp_path)
     with pytest.raises(FileExistsError, match="a symbolic link" if kind != "job" else "another conversion"):
         convert_2022(tmp_path / "old", tmp_path / "new", overwrite=True)
-    assert files(tmp_path) == before
+    assert bytes_of_files(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -582,7 +568,7 @@ def test_objects_that_cannot_be_copied_are_named(tmp_path: Path) -> None:
 
 def test_overwrite_of_the_source_is_refused(tmp_path: Path) -> None:
     make_2022(tmp_path / "old")
-    before = files(tmp_path)
+    before = bytes_of_files(tmp_path)
     with pytest.raises(FileExistsError, match="another format"):
         convert_2022(tmp_path / "old", tmp_path / "old", overwrite=True)
-    assert files(tmp_path) == before
+    assert bytes_of_files(tmp_path) == before

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import hide_ml_dtypes, quiet
+from tool_sources import edit
 
 from shardcodec import chunk_state
 from shardcodec.checksum import crc32c
@@ -51,10 +52,6 @@ def bfloat16(place: Path, *, shards: Any = (8, 6), fill: Any = 0.0, data_type: s
         )
     array[...] = BITS
     edit(place / "zarr.json", data_type=data_type, fill_value=fill)
-
-
-def edit(document: Path, **members: Any) -> None:
-    document.write_text(json.dumps({**json.loads(document.read_text()), **members}))
 
 
 def bits(place: Path) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 import zarr
 from helpers import as_user, quiet
-from spec_json import array_2022, hierarchy_2022
+from spec_json import array_2022
+from tool_sources import COPIES, copies, edit, write_2022
 from zarr.storage import MemoryStore, WrapperStore
 
 from shardcodec.cli.app import run
 from shardcodec.errors import SpecError
-from shardcodec.tools import compact, convert, inspect, plan_convert, repair, run_part, verify
+from shardcodec.tools import convert, inspect, plan_convert, run_part, verify
 from shardcodec.tools.left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from shardcodec.tools.monitor import Monitor
 from shardcodec.tools.other_objects import copy_objects
@@ -47,10 +48,6 @@ def hierarchy(place: Any, zarr_format: Any = 3, *, consolidated: bool = False) -
     return place
 
 
-def change(file: Path, **members: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **members}))
-
-
 def arrays_of(place: Any) -> dict[str, bool]:
     """Return the arrays of a hierarchy, and whether their elements are right."""
     with quiet():
@@ -60,13 +57,6 @@ def arrays_of(place: Any) -> dict[str, bool]:
             for name, node in group.members(max_depth=None)
             if isinstance(node, zarr.Array)
         }
-
-
-COPIES: dict[str, Callable[..., Any]] = {
-    "convert": convert,
-    "repair": lambda old, new: repair(old, to=new),
-    "compact": lambda old, new: compact(old, to=new),
-}
 
 
 def test_list_counts_what_it_does_not_list() -> None:
@@ -101,9 +91,9 @@ def test_convert_goes_on_after_malformed_metadata(
     zarr_format: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = hierarchy(tmp_path / "old", zarr_format)
-    change(old / "g/b" / DOCUMENT[zarr_format], shape="x")
+    edit(old / "g/b" / DOCUMENT[zarr_format], shape="x")
     if zarr_format == 3:
-        change(old / "h/zarr.json", attributes=3)
+        edit(old / "h/zarr.json", attributes=3)
     else:
         (old / "h/.zattrs").write_text("{")
     assert run(["convert", "--json", str(old), str(tmp_path / "new")]) == 1
@@ -124,7 +114,7 @@ def test_convert_goes_on_after_malformed_metadata(
 
 def test_array_with_a_codec_that_nobody_has_is_left_out(tmp_path: Path) -> None:
     old = hierarchy(tmp_path / "old", 2)
-    change(old / "g/b/.zarray", compressor={"id": "unknown"})
+    edit(old / "g/b/.zarray", compressor={"id": "unknown"})
     report = convert(old, tmp_path / "new")
     assert [(one.name, one.is_unreadable) for one in report.left_arrays] == [("g/b", False)]
     assert arrays_of(tmp_path / "new") == {"a": True, "h/c": True}
@@ -132,7 +122,7 @@ def test_array_with_a_codec_that_nobody_has_is_left_out(tmp_path: Path) -> None:
 
 def test_plan_names_what_is_left(tmp_path: Path) -> None:
     old = hierarchy(tmp_path / "old")
-    change(old / "g/b/zarr.json", shape="x")
+    edit(old / "g/b/zarr.json", shape="x")
     planned = plan_convert(str(old), str(tmp_path / "new"), tmp_path / "plan", n_parts=1)
     assert [(part.kind, part.name) for part in planned.left] == [(LeftKind.ARRAY, "g/b")]
     assert run_part(tmp_path / "plan", 0).is_complete
@@ -141,7 +131,7 @@ def test_plan_names_what_is_left(tmp_path: Path) -> None:
 
 def test_metadata_of_arrays_are_in_the_list(tmp_path: Path) -> None:
     old = hierarchy(tmp_path / "old", 2)
-    change(old / "a/.zarray", of_nobody=1)
+    edit(old / "a/.zarray", of_nobody=1)
     (part,) = convert(old, tmp_path / "new").left
     assert (part.kind, part.name) == (LeftKind.OF_ARRAY, "a") and "of_nobody" in part.reason
 
@@ -157,11 +147,10 @@ def test_folder_that_cannot_be_listed_ends_no_tool(place: str, tmp_path: Path) -
     def work() -> None:
         assert verify(old).kinds == {"unreadable": 1}
         assert inspect(old).n_findings == 1
-        for name, copy in COPIES.items():
-            report = copy(old, tmp_path / name)
-            assert report.is_complete and report.left.n_unreadable
+        for new, report in copies(old, tmp_path):
+            assert report.left.n_unreadable
             known = {"": [], "g": ["a", "h/c"]}.get(place, list(NAMES))
-            assert arrays_of(tmp_path / name) == dict.fromkeys(known, True)
+            assert arrays_of(new) == dict.fromkeys(known, True)
 
     as_user(work)
 
@@ -189,10 +178,9 @@ def test_prefix_that_a_store_refuses_to_list_ends_no_tool(tmp_path: Path) -> Non
     store = Unlisted(hierarchy(MemoryStore(), consolidated=True))
     assert verify(store).kinds == {"unreadable": 2}  # the group, and the folder of the array in it
     assert {one.name for one in inspect(store).arrays} == {"a", "g", "g/b", "h/c"}
-    for name, copy in COPIES.items():
-        report = copy(store, tmp_path / name)
-        assert report.is_complete and [one.name for one in report.left_arrays if one.is_unreadable] == ["g"]
-        assert arrays_of(tmp_path / name) == dict.fromkeys(NAMES, True)
+    for new, report in copies(store, tmp_path):
+        assert [one.name for one in report.left_arrays if one.is_unreadable] == ["g"]
+        assert arrays_of(new) == dict.fromkeys(NAMES, True)
 
 
 @pytest.mark.parametrize("consolidated", [True, False])
@@ -229,12 +217,7 @@ def test_closed_place_of_a_hierarchy_of_2022_is_named(
 ) -> None:
     """One folder whose listing is refused, or one document without permission, ended the conversion with a bare error."""
     old = tmp_path / "old"
-    (old / "meta/root/g").mkdir(parents=True)
-    (old / "data/root/g").mkdir(parents=True)
-    (old / "zarr.json").write_text(json.dumps(hierarchy_2022()))
-    (old / "meta/root.group.json").write_text('{"attributes": {}}')
-    (old / "meta/root/g.group.json").write_text('{"attributes": {}}')
-    (old / "meta/root/g/a.array.json").write_text(json.dumps(array_2022()))
+    write_2022(old, {"g/a": array_2022()}, {"": {}, "g": {}})
     with quiet():
         open_2022(old, "g/a", mode="r+")[...] = 1
     (old / place).chmod(0o311 if (old / place).is_dir() else 0)

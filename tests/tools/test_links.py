@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import quiet
+from helpers import files_below, quiet
+from tool_sources import COPIES, copies
 
 from shardcodec.cli.app import run
-from shardcodec.tools import compact, convert, inspect, repair, verify
+from shardcodec.tools import convert, inspect, repair, verify
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 
@@ -54,25 +55,11 @@ def check(path: Path, tmp_path: Path, names: set[str]) -> None:
     left = {text.partition(":")[0] + "/" for text in looked.left}
     left |= {f"{Path(one).relative_to(path)}/" for array in looked.arrays for one in array.foreign}
     assert left == names
-    for i, done in enumerate(
-        (
-            repair(path, to=tmp_path / "repaired"),
-            compact(path, to=tmp_path / "packed"),
-            convert(path, tmp_path / "converted"),
-        )
-    ):
-        assert done.is_complete and done.n_shards == (2 if i == 2 else 8)
-        assert {one.name for one in done.others.left} == names
-        assert not done.others.n_unreadable
-    for new in ("repaired", "packed", "converted"):
-        assert sorted(
-            str(one.relative_to(tmp_path / new)) for one in (tmp_path / new).rglob("zarr.json")
-        ) == [
-            "a/zarr.json",
-            "inner/b/zarr.json",
-            "inner/zarr.json",
-            "zarr.json",
-        ]
+    for new, done in copies(path, tmp_path):
+        assert done.n_shards == (2 if new.name == "convert" else 8)
+        assert {one.name for one in done.others.left} == names and not done.others.n_unreadable
+        documents = [one for one in files_below(new) if one.endswith("zarr.json")]
+        assert documents == ["a/zarr.json", "inner/b/zarr.json", "inner/zarr.json", "zarr.json"]
 
 
 @pytest.mark.parametrize(
@@ -116,20 +103,16 @@ def test_links_to_other_folders_are_followed(tmp_path: Path) -> None:
 def test_destination_in_another_mount_of_the_source_is_refused(below: str, tmp_path: Path) -> None:
     path = hierarchy(tmp_path / "old")
     with mounted(path / below, tmp_path / "mount"):
-        for work in (
-            lambda to: repair(path, to=to),
-            lambda to: compact(path, to=to),
-            lambda to: convert(path, to),
-        ):
+        for work in COPIES.values():
             with pytest.raises(ValueError, match="expected a place outside of the source"):
-                work(tmp_path / "mount/new")
+                work(path, tmp_path / "mount/new")
         with pytest.raises(ValueError, match="backup: expected a folder outside of"):
             repair(path, backup=tmp_path / "mount/backup")
         assert sorted(os.listdir(path / below)) == sorted(os.listdir(tmp_path / "mount"))
         assert not (tmp_path / "mount/new").exists()
 
 
-@pytest.mark.parametrize("work", [repair, compact, convert])
+@pytest.mark.parametrize("work", COPIES.values(), ids=COPIES)
 def test_new_hierarchy_that_a_link_of_the_source_shows_is_not_copied_into_itself(
     work: Any, tmp_path: Path
 ) -> None:
@@ -137,6 +120,5 @@ def test_new_hierarchy_that_a_link_of_the_source_shows_is_not_copied_into_itself
     (tmp_path / "out").mkdir()
     (path / "link").symlink_to(tmp_path / "out")
     new = tmp_path / "out/new"
-    report = work(path, new) if work is convert else work(path, to=new)
-    assert report.is_complete
+    assert work(path, new).is_complete
     assert not (new / "link").exists()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import memory_object_store, quiet
+from tool_sources import COPIES, by_convert, by_repair, copies
 from zarr.core.sync import sync
 
 from shardcodec.tools import compact, convert, repair, verify
@@ -53,12 +53,7 @@ def check_whole(place: Any) -> None:
             assert dict(group[name].attrs) == {"name": name}
 
 
-WORK: dict[str, Callable[..., Any]] = {
-    "convert": lambda old, new, _: convert(old, new),
-    "repair": lambda old, new, _: repair(old, to=new),
-    "repair from a copy": lambda old, new, copy: repair(old, to=new, copy=copy),
-    "compact": lambda old, new, _: compact(old, to=new),
-}
+WORK = {**COPIES, "repair from a copy": by_repair}
 
 
 @pytest.mark.parametrize("work", WORK)
@@ -70,7 +65,7 @@ def test_copies_take_the_document_from_consolidated_metadata(
     hierarchy(old, zarr_format)
     shutil.copytree(old, copy)
     (old / lost).unlink()
-    report = WORK[work](old, new, copy)
+    report = WORK[work](old, new, **({"copy": copy} if "copy" in work else {}))
     node, _, name = lost.rpartition("/")
     assert report.notes == (
         f"{node!r}: its {name} is lost or damaged; that of the consolidated metadata is taken",
@@ -83,10 +78,8 @@ def test_copies_take_the_document_from_consolidated_metadata(
 def test_document_that_is_no_json_counts_as_lost(stored: bytes, tmp_path: Path) -> None:
     hierarchy(tmp_path / "old")
     (tmp_path / "old/a/zarr.json").write_bytes(stored)
-    for name, work in WORK.items():
-        if name != "repair from a copy":
-            work(tmp_path / "old", tmp_path / name, None)
-            check_whole(tmp_path / name)
+    for new, _ in copies(tmp_path / "old", tmp_path):
+        check_whole(new)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -116,11 +109,10 @@ def test_copy_of_a_group_of_another_format_is_still_read(zarr_format: Any, tmp_p
     hierarchy(tmp_path / "old", zarr_format)
     document = tmp_path / "old/g" / ("zarr.json" if zarr_format == 3 else ".zgroup")
     document.write_text(json.dumps({**json.loads(document.read_text()), "zarr_format": 7}))
-    for work in ("convert", "repair", "compact"):
-        report = WORK[work](tmp_path / "old", tmp_path / work, None)
+    for new, report in copies(tmp_path / "old", tmp_path):
         assert "g" in [one.name for one in report.left_arrays]
         with quiet():
-            group = zarr.open_group(tmp_path / work, mode="r")
+            group = zarr.open_group(new, mode="r")
         for name in ("a", "b", "g/a"):
             assert (group[name][...] == VALUES).all()
 
@@ -131,13 +123,11 @@ def test_part_of_a_consolidated_hierarchy(inside: str, zarr_format: Any, lost: s
     """The group or the array is addressed directly: the consolidated metadata are those of a group above."""
     hierarchy(tmp_path / "old", zarr_format)
     (tmp_path / "old" / lost).unlink()
-    for name, work in WORK.items():
-        if name != "repair from a copy":
-            work(tmp_path / "old" / inside, tmp_path / name, None)
-            with quiet():
-                array = zarr.open_array(tmp_path / name / "a" if inside == "g" else tmp_path / name, mode="r")
-            assert (array[...] == VALUES).all()
-            assert dict(array.attrs) == {"name": "g/a"}
+    for new, _ in copies(tmp_path / "old" / inside, tmp_path):
+        with quiet():
+            array = zarr.open_array(new / "a" if inside == "g" else new, mode="r")
+        assert (array[...] == VALUES).all()
+        assert dict(array.attrs) == {"name": "g/a"}
 
 
 @pytest.mark.parametrize(("zarr_format", "lost"), CASES)
@@ -145,15 +135,10 @@ def test_one_array_of_a_group(zarr_format: Any, lost: str, tmp_path: Path) -> No
     hierarchy(tmp_path / "old", zarr_format)
     (tmp_path / "old" / lost).unlink()
     name = "a" if lost.startswith("a") else "g/a"
-    for number, work in enumerate((
-        lambda new: convert(tmp_path / "old", new, array=name),
-        lambda new: convert(tmp_path / "old", new, exclude="b"),
-        lambda new: repair(tmp_path / "old", to=new, array=name),
-        lambda new: compact(tmp_path / "old", to=new, array=name),
-    )):  # fmt: skip
-        work(tmp_path / str(number))
+    convert(tmp_path / "old", tmp_path / "rest", exclude="b")
+    for new in (tmp_path / "rest", *(new for new, _ in copies(tmp_path / "old", tmp_path, array=name))):
         with quiet():
-            group = zarr.open_group(tmp_path / str(number), mode="r")
+            group = zarr.open_group(new, mode="r")
         assert (group[name][...] == VALUES).all()
         if name == "g/a":
             assert dict(group["g"].attrs) == {"in": "g"}
@@ -238,12 +223,12 @@ def test_document_of_a_copy_in_another_format_is_not_taken(tmp_path: Path) -> No
 
 
 def test_object_store(tmp_path: Path) -> None:
-    store, new = memory_object_store(), memory_object_store()
+    store = memory_object_store()
     hierarchy(store)
     sync(store.delete("g/a/zarr.json"))
-    for work in (lambda to: convert(store, to), lambda to: repair(store, to=to)):
+    for work in (by_convert, by_repair):
         new = memory_object_store()
-        assert work(new).notes
+        assert work(store, new).notes
         check_whole(new)
 
 
@@ -301,8 +286,7 @@ def test_nodes_below_a_lost_group_are_named(zarr_format: Any, tmp_path: Path) ->
     """Their files were copied without a word; in a copy of Zarr v3 no program finds an array of Zarr v2."""
     hierarchy(tmp_path / "old", zarr_format, consolidated=False)
     (tmp_path / "old" / ("g/zarr.json" if zarr_format == 3 else "g/.zgroup")).unlink()
-    for work in ("convert", "repair", "compact"):
-        report = WORK[work](tmp_path / "old", tmp_path / work, None)
+    for _, report in copies(tmp_path / "old", tmp_path):
         (note,) = report.notes
         assert "'g/a'" in note and "'g' has no document" in note
     named = [part for part in verify(tmp_path / "old").unchecked if "'g' has no document" in part.reason]
@@ -352,16 +336,16 @@ def test_document_that_cannot_be_stored_is_named(
     shutil.copytree(tmp_path / "copy", damaged)
     (damaged / document).unlink()
     (damaged / document).mkdir()
-    for work in ("convert", "repair", "compact"):
-        done = WORK[work](damaged, tmp_path / work, None)
-        assert done.is_complete and any(one.is_unreadable for one in done.left_arrays)
-        assert [one.name for one in done.left_arrays] == ["a", *(["b", "g/a"] if work == "compact" else [])]
+    for copied, done in copies(damaged, tmp_path):
+        plain = ["b", "g/a"] if copied.name == "compact" else []
+        assert [one.name for one in done.left_arrays] == ["a", *plain]
+        assert any(one.is_unreadable for one in done.left_arrays)
 
 
 def test_nodes_in_the_folder_of_an_array_are_named(tmp_path: Path) -> None:
     """The document of an array in place of that of a group hides all nodes in it; a copy had their files, and its report no word."""
     hierarchy(tmp_path / "old", 3, consolidated=False)
     shutil.copy(tmp_path / "old/a/zarr.json", tmp_path / "old/g/zarr.json")
-    for work in ("convert", "repair"):
-        (note,) = WORK[work](tmp_path / "old", tmp_path / work, None).notes
+    for work in (by_convert, by_repair):
+        (note,) = work(tmp_path / "old", tmp_path / work.__name__).notes
         assert note.startswith("'g/a': no group leads to this node, because it is in the array 'g'")

@@ -17,8 +17,7 @@ import pytest
 import zarr
 from helpers import create, store_of
 from resident import run_measuring
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
+from tool_sources import get, put
 
 import shardcodec
 from shardcodec import ShardSpec, tools
@@ -51,12 +50,6 @@ def flip(path: Path, at: int) -> None:
         byte = file.read(1)
         file.seek(at)
         file.write(bytes([byte[0] ^ 1]))
-
-
-def get(store: Any, key: str) -> bytes:
-    found = sync(store.get(key, default_buffer_prototype()))
-    assert found is not None
-    return bytes(found.to_bytes())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of the resident memory is read from /proc")
@@ -244,8 +237,7 @@ def test_whole_shard_that_does_not_fit_is_refused_in_place(tmp_path: Path, kind:
     assert packed.action.value == "failed"
     assert_matches(text, packed.detail)
     damaged = b"?" + get(store, "c/0/0")[1:]
-    buffers = default_buffer_prototype()
-    sync(store.set("c/0/0", buffers.buffer.from_bytes(damaged)))
+    put(store, "c/0/0", damaged)
     (repaired,) = tools.repair(store, backup=tmp_path / "old", memory=MIB).shards
     assert repaired.action.value == "unreadable"
     assert_matches(text, repaired.detail)

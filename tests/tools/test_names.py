@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import create, quiet, store_of
+from tool_sources import COPIES, by_convert, by_repair
 from zarr.storage import MemoryStore
 
 from shardcodec.cli.app import run
@@ -88,13 +89,9 @@ def test_names_of_a_listing(name: str, kind: str, only_arrays: bool, tmp_path: P
     source = listed(kind, tmp_path, name)
     assert [one.name for one in verify(source).arrays] == [name]  # to read it is harmless
     new = tmp_path / "to/b.zarr"
-    for work in (
-        lambda: convert(source, new, only_arrays=only_arrays),
-        lambda: repair(source, to=new, only_arrays=only_arrays),
-        lambda: compact(source, to=new, only_arrays=only_arrays),
-    ):
+    for work in COPIES.values():
         with pytest.raises(ValueError, match=CANNOT):
-            work()
+            work(source, new, only_arrays=only_arrays)
         assert not (tmp_path / "to").exists()
 
 
@@ -118,7 +115,7 @@ def test_array_outside_of_the_group_is_refused(
     for work in (inspect, verify, compact):
         with pytest.raises(ValueError, match="array: expected the path of an array in the group"):
             work(tmp_path / "a.zarr", array=name)
-    for work in (convert, lambda old, to, array: repair(old, to=to, array=array)):
+    for work in (by_convert, by_repair):
         with pytest.raises(ValueError, match="array: expected the path of an array in the group"):
             work(tmp_path / "a.zarr", tmp_path / "b.zarr", array=name)
     assert run(["verify", str(tmp_path / "a.zarr"), "--array", name]) == 2

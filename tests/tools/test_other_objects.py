@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import zarr
 from helpers import quiet, store_of
-from spec_json import array_2022, hierarchy_2022
+from spec_json import array_2022
+from tool_sources import by_compact, by_repair, objects_of, put, write_2022
 from zarr.storage import LocalStore, ZipStore
 
 from shardcodec.cli.app import run
@@ -41,25 +42,6 @@ OTHERS = {
 NBYTES = sum(map(len, OTHERS.values()))
 
 
-def put(store: Any, name: str, data: bytes) -> None:
-    from zarr.core.buffer import default_buffer_prototype
-    from zarr.core.sync import sync
-
-    sync(store.set(name, default_buffer_prototype().buffer.from_bytes(data)))
-
-
-def stored(store: Any) -> dict[str, bytes]:
-    """Return all objects of a store."""
-    from zarr.core.buffer import default_buffer_prototype
-    from zarr.core.sync import sync
-
-    async def collected() -> dict[str, bytes]:
-        keys = [key async for key in store.list()]
-        return {key: (await store.get(key, default_buffer_prototype())).to_bytes() for key in keys}
-
-    return sync(collected())
-
-
 def hierarchy(store: Any, zarr_format: Any = 3) -> None:
     """Make a group with one array in shards, one that only zarr can decode, and other objects."""
     with quiet():
@@ -78,14 +60,6 @@ def by_convert(old: Any, new: Any, **how: Any) -> Any:
     return convert(old, new, shards=(64, 64), **how)
 
 
-def by_repair(old: Any, new: Any, **how: Any) -> Any:
-    return repair(old, to=new, **how)
-
-
-def by_compact(old: Any, new: Any, **how: Any) -> Any:
-    return compact(old, to=new, **how)
-
-
 Work = Callable[..., Any]
 WAYS = pytest.mark.parametrize("work", [by_convert, by_repair, by_compact])
 
@@ -98,10 +72,10 @@ def test_objects_that_belong_to_no_array_are_copied(work: Work, kind: str, tmp_p
     hierarchy(old)
     plan = work(old, new, dry_run=True)
     assert (plan.others.n_objects, plan.others.nbytes) == (len(OTHERS), NBYTES)
-    assert not stored(new)
+    assert not objects_of(new)
     report = work(old, new)
     assert report.others == plan.others and report.others.n_left == 0
-    found = stored(new)
+    found = objects_of(new)
     assert {name: found.get(name) for name in OTHERS} == OTHERS
     with quiet():
         group = zarr.open_group(new, mode="r")
@@ -132,7 +106,7 @@ def test_objects_beside_arrays_of_zarr_v2_are_copied(tmp_path: Path) -> None:
         zarr.consolidate_metadata(old, zarr_format=2)
     report = by_convert(old, new)
     assert report.others.n_objects == len(OTHERS) and not report.others.left
-    found = stored(new)
+    found = objects_of(new)
     assert {name: found.get(name) for name in OTHERS} == OTHERS
     assert not any(name.rpartition("/")[2] in (".zarray", ".zgroup", ".zmetadata") for name in found)
 
@@ -157,12 +131,7 @@ def test_chunks_that_only_zarr_decodes_are_no_other_objects(tmp_path: Path) -> N
 def test_objects_of_a_hierarchy_of_2022_are_copied(path: str, tmp_path: Path) -> None:
     """It has chunks below ``data/root``; a new hierarchy has all in one folder."""
     old = tmp_path / "old"
-    (old / "meta/root/group").mkdir(parents=True)
-    (old / "data").mkdir()
-    (old / "zarr.json").write_text(json.dumps(hierarchy_2022()))
-    (old / "meta/root.group.json").write_text('{"attributes": {}}')
-    (old / "meta/root/group.group.json").write_text('{"attributes": {}}')
-    (old / "meta/root/group/a.array.json").write_text(json.dumps(array_2022()))
+    write_2022(old, {"group/a": array_2022()}, {"": {}, "group": {}})
     with quiet():
         open_2022(old, path="group/a", mode="r+")[...] = 5
     files = {
@@ -261,7 +230,7 @@ def test_documents_of_both_formats_are_copied(
     # an array in a folder that is no group is one of the other objects
     named = [] if only_arrays else ["plain folder/array/zarr.json"]
     assert [part.name for part in report.left.parts] == named
-    found = stored(new)
+    found = objects_of(new)
     assert [found.get(name) for name in names] == [b"{}"] * len(names)
 
 

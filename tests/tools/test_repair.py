@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from conversions import elements
 from damage import Original, case_spec, cases_of
 from faults.test_in_place import Case, Shard, kill_after_the_last_slot
 from golden.make_broken import FILL, cases
 from helpers import KINDS_OF_STORE, bytes_of_files, checked, files_below, quiet, shard_path, store_of
 from spec_json import LITTLE
+from tool_sources import CONTENT, filled, flip, get, put
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -28,35 +30,6 @@ from shardcodec.tools import repair, verify
 from shardcodec.tools.repair import shard_repair
 from shardcodec.tools.repair.report import RepairAction
 
-CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
-
-
-def filled(store: Any, **how: Any) -> Any:
-    array = checked(store, **how)
-    array[...] = CONTENT
-    return array
-
-
-def put(store: Any, key: str, data: bytes) -> None:
-    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
-
-
-def get(store: Any, key: str) -> bytes:
-    found = sync(store.get(key, default_buffer_prototype()))
-    assert found is not None
-    return bytes(found.to_bytes())
-
-
-def flip(store: Any, key: str, at: int) -> None:
-    data = bytearray(get(store, key))
-    data[at] ^= 1
-    put(store, key, bytes(data))
-
-
-def elements(path: Any) -> Any:
-    with quiet():
-        return zarr.open_array(path, mode="r")[...]
-
 
 def without_first_chunk() -> np.ndarray[Any, Any]:
     """Return the content without the first inner chunk of shard (0, 1)."""
@@ -67,7 +40,7 @@ def without_first_chunk() -> np.ndarray[Any, Any]:
 
 def test_new_array_has_everything_but_the_lost_inner_chunk(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     before = bytes_of_files(tmp_path / "a.zarr")
     report = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
     assert (report.n_shards, report.n_damaged, report.n_restored, report.n_lost_chunks) == (4, 1, 0, 1)
@@ -86,7 +59,7 @@ def test_new_array_has_everything_but_the_lost_inner_chunk(tmp_path: Path) -> No
 def test_stores_of_any_kind(kind: str, tmp_path: Path) -> None:
     store, other = store_of(kind, tmp_path / "a.zarr"), store_of(kind, tmp_path / "b.zarr")
     array = filled(store)
-    flip(store, "c/0/1", 5)
+    flip(store, "c/0/1")
     put(store, "c/1/1", get(store, "c/1/1")[:-1])
     repair(store, to=other)
     assert (elements(other) == without_first_chunk()).all()
@@ -101,7 +74,7 @@ def test_group_with_an_array_that_is_not_sharded(tmp_path: Path) -> None:
         zarr.create_group(tmp_path / "g.zarr", attributes={"a": 1}).create_group("sub", attributes={"b": 2})
         zarr.create_array(tmp_path / "g.zarr/plain", shape=(4,), chunks=(2,), dtype="i4")[...] = 7
     array = filled(tmp_path / "g.zarr/sub/x")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     repair(tmp_path / "g.zarr", to=tmp_path / "h.zarr")
     with quiet():
         group = zarr.open_group(tmp_path / "h.zarr", mode="r")
@@ -112,13 +85,13 @@ def test_group_with_an_array_that_is_not_sharded(tmp_path: Path) -> None:
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     filled(tmp_path / "b.zarr")
     before = bytes_of_files(tmp_path / "b.zarr")
     with pytest.raises(FileExistsError, match=r"b\.zarr: expected a new path"):
         repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr")
     repair(tmp_path / "a.zarr", backup=tmp_path / "old")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     with pytest.raises(FileExistsError, match="choose an empty folder for the backup"):
         repair(tmp_path / "a.zarr", backup=tmp_path / "old")
     assert bytes_of_files(tmp_path / "b.zarr") == before
@@ -133,7 +106,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_wrong_arguments_change_nothing(tmp_path: Path, how: dict[str, str], text: str) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     before = bytes_of_files(tmp_path)
     places = {name: value if name == "order" else str(tmp_path / value) for name, value in how.items()}
     with pytest.raises(ValueError, match=text):
@@ -143,7 +116,7 @@ def test_wrong_arguments_change_nothing(tmp_path: Path, how: dict[str, str], tex
 
 def test_dry_run_changes_nothing_and_says_what_would_be_done(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     put(array.store, "c/1/1", b"")
     before = bytes_of_files(tmp_path)
     report = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr", dry_run=True)
@@ -159,7 +132,7 @@ def test_dry_run_changes_nothing_and_says_what_would_be_done(tmp_path: Path) -> 
 
 def test_in_place_backs_up_before_it_replaces(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     damaged = get(array.store, "c/0/1")
     (one,) = repair(tmp_path / "a.zarr", backup=tmp_path / "old").shards
     assert one.backup == str(tmp_path / "old/c/0/1") and Path(one.backup).read_bytes() == damaged
@@ -178,7 +151,7 @@ def test_writer_between_survey_and_replacement_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     original = shard_repair.copy_chunks
 
     def copy(*arguments: Any) -> None:
@@ -260,7 +233,7 @@ def test_rest_is_taken_from_a_copy_in_any_layout(tmp_path: Path, layout: str) ->
                 tmp_path / "copy.zarr", shape=(16, 24), dtype="int32", fill_value=-1, **how, **version
             )
             made[...] = CONTENT
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     put(array.store, "c/1/1", b"")
     report = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr", copy=tmp_path / "copy.zarr")
     assert (report.n_restored, report.n_lost_chunks) == (2, 0)
@@ -273,7 +246,7 @@ def test_rest_is_taken_from_a_copy_in_any_layout(tmp_path: Path, layout: str) ->
 def test_damaged_copy_is_not_taken(tmp_path: Path) -> None:
     array, other = filled(tmp_path / "a.zarr"), filled(tmp_path / "copy.zarr")
     for one in (array, other):
-        flip(one.store, "c/0/1", 5)
+        flip(one.store, "c/0/1")
     report = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr", copy=tmp_path / "copy.zarr")
     assert report.n_lost_chunks == 1 and (elements(tmp_path / "b.zarr") == without_first_chunk()).all()
 
@@ -282,7 +255,7 @@ def test_copy_without_any_of_the_damaged_inner_chunks_restores_nothing(tmp_path:
     """The repair says what is lost, in a new hierarchy and in place."""
     array, other = filled(tmp_path / "a.zarr"), filled(tmp_path / "copy.zarr")
     for one in (array, other):
-        flip(one.store, "c/0/1", 5)
+        flip(one.store, "c/0/1")
     report = repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr", copy=tmp_path / "copy.zarr")
     assert sum(one.n_from_copy for one in report.shards) == 0 and report.n_lost_chunks == 1
     assert (elements(tmp_path / "b.zarr") == without_first_chunk()).all()
@@ -293,7 +266,7 @@ def test_copy_without_any_of_the_damaged_inner_chunks_restores_nothing(tmp_path:
 
 def test_copy_of_another_shape_is_refused(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     checked(tmp_path / "copy.zarr", shape=(8, 24))
     with pytest.raises(ValueError, match=r"expected an array of shape \(16, 24\)"):
         repair(tmp_path / "a.zarr", to=tmp_path / "b.zarr", copy=tmp_path / "copy.zarr")
@@ -377,7 +350,7 @@ def test_a_thousand_random_damages_are_repaired_or_reported(tmp_path: Path) -> N
 
 def test_command_repairs_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     array = filled(tmp_path / "a.zarr")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     path, old = str(tmp_path / "a.zarr"), str(tmp_path / "old")
     assert run(["repair", path, "--in-place"]) == 2
     assert "--in-place needs --backup DIR" in capsys.readouterr().err
@@ -412,7 +385,7 @@ def test_command_exits_with_0_if_nothing_is_lost(tmp_path: Path, capsys: pytest.
 def test_backup_inside_the_hierarchy_is_refused(tmp_path: Path, target: str, backup: str) -> None:
     zarr.create_group(tmp_path / "g.zarr", zarr_format=3)
     array = filled(tmp_path / "g.zarr/x")
-    flip(array.store, "c/0/1", 5)
+    flip(array.store, "c/0/1")
     (tmp_path / "link").symlink_to(tmp_path / "g.zarr")
     before = bytes_of_files(tmp_path / "g.zarr")
     with pytest.raises(ValueError, match="backup: expected a folder outside of"):
@@ -445,7 +418,7 @@ def test_shard_that_is_gone_and_damaged_in_the_copy_is_named(tmp_path: Path) -> 
     """The copy has the shard, but one inner chunk is damaged there: the others are restored, and the report names this one."""
     array, copy = filled(tmp_path / "a.zarr"), filled(tmp_path / "copy.zarr")
     sync(array.store.delete("c/0/1"))
-    flip(copy.store, "c/0/1", 5)
+    flip(copy.store, "c/0/1")
     report = repair(tmp_path / "a.zarr", copy=tmp_path / "copy.zarr", to=tmp_path / "b.zarr")
     (one,) = report.shards
     assert (one.n_from_copy, one.lost, report.n_lost_chunks) == (7, ((0, 0),), 1)

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from faults.test_in_place import Case, Shard, kill_after_the_last_slot
 from helpers import KINDS_OF_STORE, checked, store_of
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
+from tool_sources import CONTENT, flipped, get, put
 from zarr.storage import LocalStore, ObjectStore
 
 import shardcodec
@@ -31,7 +30,6 @@ from shardcodec.tools.repair.report import RepairAction, RepairedShard
 from shardcodec.tools.repair.shard_repair import ShardRepair
 from shardcodec.tools.repair.shard_repairer import RepairTask, ShardRepairer
 
-CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
 KEY = "c/0/1"
 
 
@@ -42,14 +40,6 @@ class Damaged(NamedTuple):
     read: Callable[[], bytes]
     task: RepairTask
     spec: ShardSpec | None = None
-
-
-def get(store: Any, key: str) -> bytes:
-    return bytes(sync(store.get(key, default_buffer_prototype())).to_bytes())
-
-
-def put(store: Any, key: str, data: bytes) -> None:
-    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
 
 
 def in_array(
@@ -64,10 +54,6 @@ def in_array(
         checked(copy)[...] = CONTENT
     task = RepairTask(str(folder / "old"), copy, None, False)
     return Damaged(folder / "a.zarr" if kind == "local" else store, lambda: get(store, KEY), task)
-
-
-def flipped(data: bytes) -> bytes:
-    return data[:5] + bytes([data[5] ^ 1]) + data[6:]
 
 
 def with_user_bytes(folder: Path) -> Damaged:
@@ -94,8 +80,8 @@ def with_journal(folder: Path, *, is_damaged: bool) -> Damaged:
 
 
 SCENES: dict[str, Callable[[Path], Damaged]] = {
-    **{kind: lambda folder, kind=kind: in_array(kind, flipped, folder) for kind in KINDS_OF_STORE},  # type: ignore[misc]
-    "from copy": lambda folder: in_array("local", flipped, folder, with_copy=True),
+    **{kind: lambda folder, kind=kind: in_array(kind, flipped(5), folder) for kind in KINDS_OF_STORE},  # type: ignore[misc]
+    "from copy": lambda folder: in_array("local", flipped(5), folder, with_copy=True),
     "no index": lambda folder: in_array("local", lambda data: data[:-9], folder, with_copy=True),
     "nothing left": lambda folder: in_array("local", lambda data: b"torn", folder),
     "user bytes": with_user_bytes,
@@ -187,7 +173,7 @@ def test_disturbed_repair_stores_what_one_repair_stores(
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Damaged:
-    return in_array("local", flipped, tmp_path)
+    return in_array("local", flipped(5), tmp_path)
 
 
 def test_shard_that_is_not_as_its_backup_is_an_error_that_names_both_files(
@@ -197,7 +183,7 @@ def test_shard_that_is_not_as_its_backup_is_an_error_that_names_both_files(
     path = tmp_path / "a.zarr" / KEY
     assert treat(damaged) is not None
     old = (tmp_path / "old" / KEY).read_bytes()
-    data = flipped((tmp_path / "a.zarr/c/0/0").read_bytes())
+    data = flipped(5)((tmp_path / "a.zarr/c/0/0").read_bytes())
     path.write_bytes(data)
     with pytest.raises(FileExistsError, match=rf"{path}: .* its backup {tmp_path}/old/{KEY}"):
         treat(damaged)
@@ -261,7 +247,7 @@ def test_backup_that_is_not_equal_gets_no_name(
             self._sink = sink(*arguments, **choices)
 
         def write(self, data: Any, offset: int) -> None:
-            self._sink.write(flipped(bytes(data)), offset)
+            self._sink.write(flipped(5)(bytes(data)), offset)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._sink, name)
@@ -330,8 +316,8 @@ def test_state_that_has_no_backup_is_not_replaced(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer changed the damaged object just before the repair took it; its state was lost in stores without files."""
-    one = in_array(kind, flipped, tmp_path)
-    later = flipped(one.read())[:60] + b"\0" + one.read()[61:]
+    one = in_array(kind, flipped(5), tmp_path)
+    later = flipped(5)(one.read())[:60] + b"\0" + one.read()[61:]
     chunks_of_plan = ShardRepair._plan
 
     def plan(self: ShardRepair, *arguments: Any) -> Any:

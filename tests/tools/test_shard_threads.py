@@ -19,6 +19,7 @@ import zarr
 from helpers import KINDS_OF_STORE, create, files_below, store_of
 from monitors import StopAfter
 from resident import run_measuring
+from tool_sources import flip, get, put
 from zarr.codecs import Crc32cCodec, GzipCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -177,22 +178,6 @@ def test_closing_the_results_begins_nothing_else() -> None:
     assert isinstance(results, Iterator)
     results.close()  # type: ignore[attr-defined]
     assert len(begun) < 20
-
-
-def get(store: Any, key: str) -> bytes:
-    found = sync(store.get(key, default_buffer_prototype()))
-    assert found is not None
-    return bytes(found.to_bytes())
-
-
-def put(store: Any, key: str, data: bytes) -> None:
-    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
-
-
-def flip(store: Any, key: str) -> None:
-    data = bytearray(get(store, key))
-    data[5] ^= 1
-    put(store, key, bytes(data))
 
 
 def damaged(store: Any) -> list[str]:

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import OtherMemoryStore, create, gap_of, letters, letters_spec, memory_object_store, quiet
+from helpers import (
+    OtherMemoryStore,
+    bytes_of_files,
+    create,
+    gap_of,
+    letters,
+    letters_spec,
+    memory_object_store,
+    quiet,
+)
 from servers.http_objects import serving
 from spec_json import LITTLE
 from zarr.storage import ZipStore
@@ -212,9 +221,7 @@ def test_server_without_ranges_is_read_in_whole_objects(tmp_path: Path) -> None:
     hierarchy(tmp_path / "g.zarr")
     with serving() as objects:
         objects.has_ranges = False
-        for path in (tmp_path / "g.zarr").rglob("*"):
-            if path.is_file():
-                objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
+        objects.blobs |= {f"/{name}": data for name, data in bytes_of_files(tmp_path).items()}
         url = f"{objects.url}/g.zarr/a"
         with gap_of(0):
             assert (open_array(url)[:8] == 7).all()
@@ -259,9 +266,7 @@ def test_server_that_cannot_list_has_all_shards_of_the_grid(tmp_path: Path) -> N
     pytest.importorskip("obstore", reason="obstore is not installed")
     hierarchy(tmp_path / "g.zarr")
     with serving() as objects:
-        for path in (tmp_path / "g.zarr").rglob("*"):
-            if path.is_file():
-                objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
+        objects.blobs |= {f"/{name}": data for name, data in bytes_of_files(tmp_path).items()}
         (one,) = find_arrays(f"{objects.url}/g.zarr/a")
         assert keys(one) == ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
         assert [shard.open().exists for shard in one.shards()] == [True, True, False, False]

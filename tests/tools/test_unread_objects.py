@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import ForbiddingStore, as_user, python_environment, quiet
+from tool_sources import copies
 from zarr.storage import MemoryStore, WrapperStore
 
 import shardcodec
@@ -68,13 +69,9 @@ def test_folder_without_permission_is_named_and_left(name: str, zarr_format: int
         fixed = repair(path, to=tmp_path / "fixed")
         assert fixed.n_damaged == 1 and fixed.n_unreadable
         shard.unlink()
-        for tool in (compact, repair):
-            done: Any = tool(path, to=tmp_path / tool.__name__)
-            assert done.is_complete and done.n_unreadable
+        for _, done in copies(path, tmp_path):
+            assert done.left.n_unreadable
             assert "lost+found" in str(done.left_arrays) + str(done.others.left)
-        converted = convert(path, tmp_path / "new")
-        assert converted.is_complete
-        assert "lost+found" in str(converted.left_arrays) + str(converted.others.left)
         assert run(["convert", str(path), str(tmp_path / "cli")]) == 1
 
     as_user(work)
@@ -133,13 +130,12 @@ def test_foreign_object_without_bytes_ends_no_tool(spoil: Any, name: str, tmp_pa
     assert inspect(path).n_findings == 1
     assert repair(path, to=tmp_path / "fixed").n_damaged == 1
     (path / DAMAGED).unlink()
-    for done in (
-        compact(path, to=tmp_path / "packed"),
-        repair(path, to=tmp_path / "repaired"),
-        convert(path, tmp_path / "converted"),
-    ):
-        assert done.is_complete
-        assert [one.name for one in done.others.left] == [name]
+    for new, done in copies(path, tmp_path):
+        assert [one.name for one in done.others.left] == [name] and not os.path.lexists(new / name)
+        assert done.others.n_unreadable == 1 or spoil is not to_nothing
+    if spoil is to_nothing:
+        for command in ("repair", "compact"):
+            assert run([command, str(path), "--to", str(tmp_path / f"by {command}")]) == 1
 
 
 def test_errors_of_clients_of_stores_become_os_errors() -> None:
@@ -167,56 +163,32 @@ def test_errors_of_clients_of_stores_become_os_errors() -> None:
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("group", ["", "inner"])
-@pytest.mark.parametrize("text", ['{"zarr_for', "[]", '{"zarr_format": 3}'])
-def test_damaged_document_of_a_group_hides_no_array(
-    text: str, group: str, zarr_format: int, tmp_path: Path
+@pytest.mark.parametrize("text", ['{"zarr_for', "[]", '{"zarr_format": 3}', None])
+def test_damaged_or_refused_document_of_a_group_hides_no_array(
+    text: str | None, group: str, zarr_format: int, tmp_path: Path
 ) -> None:
     """That of the root ended each tool; that of another group hid its arrays, and a damaged shard in it was not found.
 
-    Later `convert` named two members that stood for it in memory, as if the document had them.
+    Later `convert` named two members that stood for it in memory, as if the document had them. It opened that of the root once more,
+    for the format of 2022, and raised the error of the system if it was refused.
     """
     path = hierarchy(tmp_path / "old", zarr_format=zarr_format)
-    (path / group / ("zarr.json" if zarr_format == 3 else ".zgroup")).write_text(text)
+    document = path / group / ("zarr.json" if zarr_format == 3 else ".zgroup")
+    document.chmod(0) if text is None else document.write_text(text)
     shard = path / ("inner/b/c/1" if zarr_format == 3 else "inner/b/1")
     stored = shard.read_bytes()
-    cut(shard)
-    report = verify(path)
-    assert {one.array for one in report.shards if one.n_findings} == {group, "inner/b"}
-    assert {one.name for one in inspect(path).arrays} == {"a", group, "inner/b"}
-    assert repair(path, dry_run=True).n_damaged == 1
-    shard.write_bytes(stored)
-    for done in (
-        repair(path, to=tmp_path / "repaired"),
-        compact(path, to=tmp_path / "packed"),
-        convert(path, tmp_path / "converted"),
-    ):
-        assert done.is_complete
-        assert [one.name for one in done.left_arrays if one.is_unreadable] == [group]
-        assert not done.notes
-    for new in ("repaired", "packed", "converted"):
-        assert (zarr.open_array(tmp_path / new / "inner/b", mode="r")[...] == np.arange(1, 33)).all()
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("group", ["", "inner"])
-def test_document_of_a_group_without_permission_ends_no_copy(
-    group: str, zarr_format: int, tmp_path: Path
-) -> None:
-    """`convert` opened that of the root once more, for the format of 2022, and raised the error of the system."""
-    path = hierarchy(tmp_path / "old", zarr_format=zarr_format)
-    document = path / group / ("zarr.json" if zarr_format == 3 else ".zgroup")
-    document.chmod(0)
 
     def work() -> None:
-        for done in (
-            repair(path, to=tmp_path / "repaired"),
-            compact(path, to=tmp_path / "packed"),
-            convert(path, tmp_path / "converted"),
-        ):
-            assert done.is_complete and not done.notes
+        cut(shard)
+        report = verify(path)
+        assert {one.array for one in report.shards if one.n_findings} == {group, "inner/b"}
+        assert {one.name for one in inspect(path).arrays} == {"a", group, "inner/b"}
+        assert repair(path, dry_run=True).n_damaged == 1
+        shard.write_bytes(stored)
+        for new, done in copies(path, tmp_path):
             assert [one.name for one in done.left_arrays if one.is_unreadable] == [group]
-        for new in ("repaired", "packed", "converted"):
-            assert (zarr.open_array(tmp_path / new / "inner/b", mode="r")[...] == np.arange(1, 33)).all()
+            assert not done.notes
+            assert (zarr.open_array(new / "inner/b", mode="r")[...] == np.arange(1, 33)).all()
 
     as_user(work)
 

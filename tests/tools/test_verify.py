@@ -10,17 +10,14 @@ import os
 import shutil
 import sqlite3
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 from faults.test_in_place import Case, Shard, kill_after_the_last_slot
 from helpers import KINDS_OF_STORE, bytes_of_files, checked, create, quiet, shard_path, store_of
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
+from tool_sources import change, filled, flipped
 
 from shardcodec.cli.app import run
 from shardcodec.tools import verify
@@ -29,36 +26,14 @@ from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.verify.verify import ShardFindings, VerifyReport
 
 
-def damage(store: Any, key: str, change: Callable[[bytearray], None]) -> None:
-    buffers = default_buffer_prototype()
-    found = sync(store.get(key, buffers))
-    assert found is not None
-    data = bytearray(found.to_bytes())
-    change(data)
-    sync(store.set(key, buffers.buffer.from_bytes(bytes(data))))
-
-
-def flip(at: int) -> Callable[[bytearray], None]:
-    def change(data: bytearray) -> None:
-        data[at] ^= 1
-
-    return change
-
-
-def cut(data: bytearray) -> None:
-    del data[-1:]
+def cut(data: bytes) -> bytes:
+    return data[:-1]
 
 
 def found(report: VerifyReport) -> list[tuple[str, str, tuple[int, ...] | None]]:
     """Return kind, last part of the key and inner chunk of each finding."""
     listed = [one for shard in report.shards for one in shard.findings]
     return sorted((one.kind.value, one.shard.rpartition("c/")[2], one.chunk) for one in listed)
-
-
-def filled(store: Any, **how: Any) -> Any:
-    array = checked(store, **how)
-    array[...] = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
-    return array
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_STORE)
@@ -69,8 +44,8 @@ def test_damaged_shards_of_any_store_are_named(kind: str, tmp_path: Path) -> Non
     (array,) = whole.arrays
     assert (whole.n_findings, array.n_shards, array.n_damaged) == (0, 4, 0)
     assert array.verified_nbytes == array.data_nbytes > 0 == array.unverifiable_nbytes
-    damage(store, "c/0/1", flip(5))
-    damage(store, "c/1/0", cut)
+    change(store, "c/0/1", flipped(5))
+    change(store, "c/1/0", cut)
     report = verify(store)
     assert found(report) == [
         ("bad inner checksum", "0/1", (0, 0)),
@@ -82,7 +57,7 @@ def test_damaged_shards_of_any_store_are_named(kind: str, tmp_path: Path) -> Non
 
 def test_level_index_does_not_read_inner_chunks(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    damage(array.store, "c/0/1", flip(5))
+    change(array.store, "c/0/1", flipped(5))
     assert verify(tmp_path / "a.zarr", level="index").n_findings == 0
     assert verify(tmp_path / "a.zarr", level="checksum").n_findings == 1
 
@@ -100,7 +75,7 @@ def test_group_one_array_and_one_shard(tmp_path: Path) -> None:
         zarr.create_array(tmp_path / "g.zarr/plain", shape=(4,), chunks=(2,), dtype="i4")[...] = 1
     filled(tmp_path / "g.zarr/a")
     array = filled(tmp_path / "g.zarr/b")
-    damage(array.store, "c/0/0", cut)
+    change(array.store, "c/0/0", cut)
     report = verify(tmp_path / "g.zarr")
     assert [(one.name, one.problem, one.n_damaged) for one in report.arrays] == [
         ("a", None, 0),
@@ -183,15 +158,13 @@ def test_inner_codec_without_native_code_leaves_the_index(tmp_path: Path) -> Non
     file.write_text(json.dumps(document))
     report = verify(tmp_path / "a.zarr", level="decode")
     assert report.n_findings == 0 and report.kinds == {"unsupported": 1} and report.arrays[0].n_shards == 4
-    damage(array.store, "c/0/0", cut)
+    change(array.store, "c/0/0", cut)
     assert verify(tmp_path / "a.zarr").kinds == {"truncated tail": 1, "unsupported": 1}
 
 
 def test_store_error_is_a_finding_and_the_other_shards_are_verified(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
     shard_path(array).unlink()
-    import os
-
     os.mkfifo(shard_path(array))
     report = verify(tmp_path / "a.zarr")
     assert report.kinds == {"unreadable": 1} and report.arrays[0].n_shards == 3
@@ -208,15 +181,6 @@ def test_sample_is_the_same_each_time_and_not_empty(tmp_path: Path) -> None:
         verify(tmp_path / "a.zarr", sample=2)
 
 
-def age(folder: Path) -> None:
-    """Make files so old that their times identify their states."""
-    import os
-
-    for path in folder.rglob("*"):
-        if path.is_file():
-            os.utime(path, (10**9, 10**9))
-
-
 @pytest.fixture
 def settled_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the change time, which no test can set, for an old one."""
@@ -228,7 +192,7 @@ def settled_times(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("settled_times")
 def test_manifest_skips_what_has_not_changed(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    damage(array.store, "c/1/1", flip(5))
+    change(array.store, "c/1/1", flipped(5))
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     assert verify(tmp_path / "a.zarr", manifest=first).n_findings == 1
     again = verify(tmp_path / "a.zarr", since=first, manifest=second)
@@ -236,7 +200,7 @@ def test_manifest_skips_what_has_not_changed(tmp_path: Path) -> None:
     deeper = verify(tmp_path / "a.zarr", since=first, level="decode")
     assert deeper.arrays[0].n_unchanged == 0, "the manifest is of a lower level"
     array[:8, :12] = 3
-    damage(array.store, "c/0/1", flip(5))
+    change(array.store, "c/0/1", flipped(5))
     report = verify(tmp_path / "a.zarr", since=second)
     assert (report.arrays[0].n_unchanged, report.arrays[0].n_shards) == (1, 3)
     assert found(report) == [("bad inner checksum", "0/1", (0, 0)), ("bad inner checksum", "1/1", (0, 0))]
@@ -378,7 +342,7 @@ def test_stopped_run_leaves_no_manifest(tmp_path: Path) -> None:
 def test_fail_fast_stops_at_the_first_finding(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
     for key in ("c/0/0", "c/0/1", "c/1/0", "c/1/1"):
-        damage(array.store, key, cut)
+        change(array.store, key, cut)
     report = verify(tmp_path / "a.zarr", fail_fast=True)
     assert report.n_findings == 1 and not report.is_complete
 
@@ -446,7 +410,7 @@ def test_command_prints_findings_and_the_share_without_checksum(
     array = filled(tmp_path / "a.zarr")
     assert run(["verify", str(tmp_path / "a.zarr")]) == 0
     assert "no damage found" in capsys.readouterr().out
-    damage(array.store, "c/0/1", flip(5))
+    change(array.store, "c/0/1", flipped(5))
     assert run(["verify", str(tmp_path / "a.zarr"), "--sample", "100%"]) == 1
     text = capsys.readouterr().out
     assert "bad inner checksum: " in text and "inner chunk (0, 0)" in text and "(needs a copy)" in text
@@ -459,7 +423,7 @@ def test_command_prints_findings_and_the_share_without_checksum(
 
 def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     array = filled(tmp_path / "a.zarr")
-    damage(array.store, "c/0/1", cut)
+    change(array.store, "c/0/1", cut)
     assert run(["verify", str(tmp_path / "a.zarr"), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["schema_version"], document["n_findings"]) == (
@@ -477,7 +441,7 @@ def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_findings_are_given_as_soon_as_they_are_known(tmp_path: Path) -> None:
     array = filled(tmp_path / "a.zarr")
-    damage(array.store, "c/0/1", cut)
+    change(array.store, "c/0/1", cut)
     seen: list[ShardFindings] = []
     report = verify(tmp_path / "a.zarr", on_shard=seen.append)
     assert report.shards == () and [one.findings[0].kind for one in seen] == [FindingKind.TRUNCATED_TAIL]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import checked, quiet
+from helpers import bytes_of_files, checked, quiet
 from servers.http_objects import serving
 
 from shardcodec.access.opened_shard import NativeShard
@@ -162,9 +162,7 @@ def test_store_that_cannot_list(tmp_path: Path) -> None:
     """Nodes are those of the consolidated metadata, whose documents are compared; other objects are not known."""
     hierarchy(tmp_path / "g.zarr")
     with serving() as objects:
-        for path in (tmp_path / "g.zarr").rglob("*"):
-            if path.is_file():
-                objects.blobs[f"/{path.relative_to(tmp_path)}"] = path.read_bytes()
+        objects.blobs |= {f"/{name}": data for name, data in bytes_of_files(tmp_path).items()}
         url = f"{objects.url}/g.zarr"
         report = verify(url)
         assert (report.kinds, report.n_unchecked, report.n_documents) == ({}, 1, 4)

@@ -19,9 +19,8 @@ import pytest
 import zarr
 from helpers import KINDS_OF_STORE, bytes_of_files, quiet, store_of
 from spec_json import hierarchy_2022
+from tool_sources import change, flipped
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
 from shardcodec.cli.app import run
 from shardcodec.tools import repair, verify
@@ -70,20 +69,8 @@ def found(report: VerifyReport) -> list[tuple[str, str]]:
     return sorted((one.kind.value, "/".join(one.shard.split("/")[-2:])) for one in listed)
 
 
-def change(store: Any, key: str, data: Any) -> None:
-    """Replace an object by what a function makes of its bytes."""
-    buffers = default_buffer_prototype()
-    old = sync(store.get(key, buffers))
-    assert old is not None
-    sync(store.set(key, buffers.buffer.from_bytes(data(old.to_bytes()))))
-
-
 def half(data: bytes) -> bytes:
     return data[: len(data) // 2]
-
-
-def flipped(data: bytes) -> bytes:
-    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
 
 
 @pytest.mark.parametrize("level", ["index", "checksum", "decode"])
@@ -117,7 +104,7 @@ def test_a_changed_byte_is_found_where_codecs_have_checksums(
 ) -> None:
     values = np.random.default_rng(1).integers(0, 2**31, (64, 64)).astype("i4")
     array = v3(tmp_path / "a.zarr", codecs, values=values, chunks=(64, 64))
-    change(array.store, "c/0/0", flipped)
+    change(array.store, "c/0/0", flipped(-9))
     report = verify(tmp_path / "a.zarr", level=level)
     assert report.n_findings == n
     (one,) = report.arrays
