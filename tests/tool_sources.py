@@ -15,11 +15,12 @@ from spec_json import Json, hierarchy_2022
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
+from shardcodec import ShardSpec
 from shardcodec.tools import compact, convert, repair
 
 __all__ = [
-    "CONTENT", "COPIES", "by_compact", "by_convert", "by_repair", "change", "copies", "edit", "filled", "flip", "flipped", "get", "objects_of",
-    "put", "write_2022",
+    "CONTENT", "COPIES", "add_unknown_codec", "by_compact", "by_convert", "by_repair", "change", "copies", "edit", "filled", "flip", "flipped", "get", "objects_of",
+    "put", "write_2022", "write_array",
 ]  # fmt: skip
 
 CONTENT = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
@@ -99,6 +100,19 @@ def objects_of(store: Any) -> dict[str, bytes]:
 def edit(document: Path, **members: Any) -> None:
     """Change members of a JSON document."""
     document.write_text(json.dumps(json.loads(document.read_text()) | members))
+
+
+def add_unknown_codec(array: Path) -> None:
+    """Add a codec that no program has to those of the inner chunks."""
+    document = json.loads((array / "zarr.json").read_text())
+    document["codecs"][0]["configuration"]["codecs"].append({"name": "no.such", "configuration": {}})
+    (array / "zarr.json").write_text(json.dumps(document))
+
+
+def write_array(folder: Path, spec: ShardSpec, shape: tuple[int, ...], **how: Any) -> None:
+    """Write the metadata of an array whose shards have an encoding."""
+    folder.mkdir(parents=True)
+    (folder / "zarr.json").write_text(json.dumps(spec.to_metadata(shape, **how)))
 
 
 def write_2022(folder: Path, arrays: Mapping[str, Json], groups: Mapping[str, Json] | None = None) -> None:

@@ -66,22 +66,6 @@ def test_text_for_readers(array: Any, capsys: pytest.CaptureFixture[str]) -> Non
     assert lines["order"] == "morton (4 shards)"
 
 
-def test_json_is_one_document(array: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["inspect", str(array.store.root), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["schema_version"]) == ("shardcodec.inspect", 1)
-    assert found["arrays"][0]["stored"]["n_shards"] == 4
-
-
-def test_json_lines_have_a_line_for_each_array_and_one_for_the_whole(
-    array: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["inspect", str(array.store.root), "--jsonl"]) == 0
-    first, last = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first["schema"] == "shardcodec.inspect.array" and first["stored"]["n_shards"] == 4
-    assert last["schema"] == "shardcodec.inspect" and (last["n_arrays"], last["arrays"]) == (1, [])
-
-
 def test_findings_have_exit_code_1(array: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shard_path(array).write_bytes(b"torn")
     assert run(["inspect", str(array.store.root)]) == 1

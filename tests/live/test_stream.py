@@ -567,17 +567,6 @@ def test_array_that_is_opened_for_reading_is_refused(tmp_path: Path, opened: Any
     assert not (tmp_path / "a" / NAME).exists()
 
 
-@pytest.mark.parametrize("copy", [tools.convert, lambda a, b: tools.compact(a, to=b)])
-def test_stream_resumes_in_a_copy(tmp_path: Path, copy: Any) -> None:
-    """A copy without the record would take frames from number 0 on, and write over those that are stored."""
-    image_array(tmp_path / "a")
-    with shardcodec.stream(tmp_path / "a") as stream:
-        stream.append(frames_of(7))
-    copy(tmp_path / "a", tmp_path / "b")
-    with shardcodec.stream(tmp_path / "b", resume=True) as stream:
-        assert stream.position == 7
-
-
 @pytest.mark.parametrize("kind", ["S3", "U3", "V3"])
 def test_short_elements_are_stored_from_memory_of_the_caller(tmp_path: Path, kind: str) -> None:
     """A single element of a text is a scalar without the zeros at its end, so that two of them made a shorter type: StreamError."""

@@ -91,18 +91,20 @@ def append_for_ever(stream: Any) -> None:
         stream.append(frame_of(number))
 
 
+def full_disk(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_error_of_the_writer_reaches_the_caller_and_no_frame_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = image_array(tmp_path / "a", 100_000)
     store, failing = FrameTarget.store, True
 
-    def full_disk(target: FrameTarget, frames: Any, *check: Any) -> None:
-        if failing:
-            raise OSError(28, "No space left on device")
-        store(target, frames, *check)
+    def full_at_first(*arguments: Any) -> None:
+        full_disk() if failing else store(*arguments)
 
-    monkeypatch.setattr(FrameTarget, "store", full_disk)
+    monkeypatch.setattr(FrameTarget, "store", full_at_first)
     with shardcodec.stream(array, max_delay=0) as stream:
         stream.append(frames_of(3))
         with pytest.raises(shardcodec.StreamError, match="3 frames from number 0 on") as caught:
@@ -173,9 +175,6 @@ def test_close_names_what_was_not_stored(tmp_path: Path, monkeypatch: pytest.Mon
     stream.append(frames_of(3))
     stream.flush()
 
-    def full_disk(target: FrameTarget, frames: Any, *check: Any) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(FrameTarget, "store", full_disk)
     stream.append(frames_of(2, first=3))
     with pytest.raises(shardcodec.StreamError) as caught:
@@ -191,9 +190,6 @@ def test_close_names_what_was_not_stored(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_error_of_the_block_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = image_array(tmp_path / "a")
-
-    def full_disk(target: FrameTarget, frames: Any, *check: Any) -> None:
-        raise OSError(28, "No space left on device")
 
     with pytest.raises(ZeroDivisionError) as caught, shardcodec.stream(array) as stream:  # noqa: PT012
         monkeypatch.setattr(FrameTarget, "store", full_disk)
@@ -222,12 +218,12 @@ def test_frames_of_other_streams_are_stored_if_one_cannot_be_closed(
     arrays = [image_array(tmp_path / name) for name in "ab"]
     publish = StreamRecord.publish
 
-    def full_disk(record: StreamRecord, n_frames: int, *, is_open: bool = True) -> None:
+    def full_at_the_end(record: StreamRecord, n_frames: int, *, is_open: bool = True) -> None:
         if not is_open and repr(record._folder).endswith("a"):
-            raise OSError(28, "No space left on device")
+            full_disk()
         publish(record, n_frames, is_open=is_open)
 
-    monkeypatch.setattr(StreamRecord, "publish", full_disk)
+    monkeypatch.setattr(StreamRecord, "publish", full_at_the_end)
     streams = shardcodec.stream(arrays, max_delay="1h")
     for stream in streams:
         stream.append(frames_of(3))

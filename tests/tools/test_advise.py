@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import create, quiet
+from tool_sources import add_unknown_codec
 
 import shardcodec
 from shardcodec import UnsupportedError
@@ -200,10 +201,7 @@ def test_trial_needs_no_locks_of_a_cluster(tmp_path: Path) -> None:
 
 def test_codec_without_native_code_cannot_be_tried(tmp_path: Path) -> None:
     create(tmp_path / "a.zarr")[...] = 1
-    file = tmp_path / "a.zarr/zarr.json"
-    document = json.loads(file.read_text())
-    document["codecs"][0]["configuration"]["codecs"].append({"name": "no.such", "configuration": {}})
-    file.write_text(json.dumps(document))
+    add_unknown_codec(tmp_path / "a.zarr")
     (array,) = find_arrays(tmp_path / "a.zarr")
     accesses = [parse_access("1,:", (16, 24))]
     (proposal, *_) = advise((16, 24), "int32", accesses).proposals

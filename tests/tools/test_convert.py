@@ -346,16 +346,6 @@ def test_group_keeps_attributes_names_of_axes_and_levels(zarr_format: int, tmp_p
         assert document == json.loads((tmp_path / "b.zarr" / name / "zarr.json").read_text())
 
 
-def test_only_some_arrays(tmp_path: Path) -> None:
-    hierarchy(tmp_path / "a.zarr", 3)
-    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", only=["[1-9]"])
-    assert [one.name for one in report.arrays] == ["1"]
-    convert(tmp_path / "a.zarr", tmp_path / "c.zarr", array="0")
-    assert sorted(name for name, _ in zarr.open_group(tmp_path / "c.zarr").members()) == ["0"]
-    with pytest.raises(FileNotFoundError, match="expected an array or a group that matches"):
-        convert(tmp_path / "a.zarr", tmp_path / "d.zarr", only=["x/*"])
-
-
 def test_like_takes_shapes_and_codecs(tmp_path: Path) -> None:
     source(tmp_path / "a.zarr")
     source(tmp_path / "like.zarr", shards=(4, 8, 4), chunks=(2, 4, 2), compressors=BloscCodec(cname="zstd"))

@@ -16,6 +16,7 @@ import pytest
 import zarr
 from data_sets import DAYS, LATS, LONS, add, climate, image
 from helpers import bits, quiet
+from tool_sources import edit
 
 import shardcodec
 from shardcodec.cli.app import run
@@ -352,8 +353,7 @@ def test_struct_without_a_fill_value_has_zarrs_default(fields: Any, tmp_path: Pa
     with quiet():
         group = zarr.create_group(tmp_path / "old", zarr_format=2)
         group.create_array("a", shape=(4,), chunks=(2,), dtype=np.dtype(fields))
-        document = tmp_path / "old/a/.zarray"
-        document.write_text(json.dumps({**json.loads(document.read_text()), "fill_value": None}))
+        edit(tmp_path / "old/a/.zarray", fill_value=None)
         expected = zarr.open_array(tmp_path / "old/a", mode="r")[...]
         convert(tmp_path / "old", tmp_path / "new")
         actual = zarr.open_array(tmp_path / "new/a", mode="r")[...]

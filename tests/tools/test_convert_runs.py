@@ -1,32 +1,42 @@
-# test_convert_runs.py - convert: reads, memory, cost, verification, failures, the command
+# test_convert_runs.py - memory, cost and failures of a conversion, also of arrays that are nearly empty
 # SPDX-License-Identifier: MIT
-"""A conversion stays within its memory, says what it costs, finds what went wrong, and leaves no metadata then."""
+"""A conversion stays within its memory, says what it costs, finds what went wrong, and leaves no metadata then.
+
+A conversion, and its estimate, cost what is stored: a grid of 10 million chunks may have 3 objects.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from conversions import VALUES, hierarchy, same, source
+from conversions import VALUES, hierarchy, opened, same, source
 from helpers import quiet
 from monitors import StopAfter
-from zarr.codecs import Crc32cCodec
+from templates import written_once
 
 import shardcodec
+from shardcodec.access.box_reader import folder_at
 from shardcodec.cli.app import run
+from shardcodec.errors import ConflictError
+from shardcodec.format.chunk_keys import KeyEncoding
 from shardcodec.options import resolve
 from shardcodec.storage import mount_scopes
 from shardcodec.tools import Prices, convert
 from shardcodec.tools.convert import intermediate_shape
-from shardcodec.tools.convert.array_conversion import ArrayConversion
 from shardcodec.tools.convert.choices import Choices
+from shardcodec.tools.convert.grouping import parts_of_axis
 from shardcodec.tools.convert.open_source import open_source
 from shardcodec.tools.convert.plan import ConvertPlan, make_plan
+from shardcodec.tools.convert.stored_objects import StoredObjects
+from shardcodec.tools.convert.zarr_source import ZarrSource
 from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.monitor import Monitor, Stopped
 from shardcodec.tools.new_hierarchy import NewHierarchy
@@ -156,28 +166,6 @@ def test_plan_survives_json(tmp_path: Path) -> None:
     assert len(set(shards)) == len(shards) == plan.n_shards
 
 
-@pytest.mark.parametrize("verify", ["checksum", "full"])
-@pytest.mark.parametrize("how", [{}, {"codecs": ["zstd", "crc32c"]}])
-def test_verification_finds_a_shard_that_is_not_stored_as_it_was_written(
-    verify: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    source(tmp_path / "a.zarr", compressors=[Crc32cCodec()])
-    original = ArrayConversion._verify
-
-    def verify_damaged(self: Any, coords: Any, written: Any) -> None:
-        path = Path(self.new.describe(coords))
-        data = bytearray(path.read_bytes())
-        data[10] ^= 1
-        path.write_bytes(data)
-        original(self, coords, written)
-
-    monkeypatch.setattr(ArrayConversion, "_verify", verify_damaged)
-    report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", verify=verify, **how)
-    assert report.n_failed == 1 and not report.is_complete
-    assert not (tmp_path / "b.zarr/zarr.json").exists()
-
-
 @pytest.mark.parametrize("how", [{}, {"codecs": ["gzip"]}])
 def test_damaged_source_is_named_and_the_metadata_are_not_written(
     how: dict[str, Any], tmp_path: Path
@@ -187,7 +175,8 @@ def test_damaged_source_is_named_and_the_metadata_are_not_written(
     path.write_bytes(path.read_bytes()[:-3])
     report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", shards=(8, 16, 8), fail_fast=False, **how)
     assert report.n_failed == 1 and report.n_written == report.n_shards - 1
-    assert report.failures[0].shard.endswith("c/1/1/0") and "index" in report.failures[0].detail
+    assert report.failures[0].shard.endswith("c/1/1/0")
+    assert "index" in report.failures[0].detail and str(path) in report.failures[0].detail
     assert not (tmp_path / "b.zarr/zarr.json").exists()
 
 
@@ -237,8 +226,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "moved without decoding" in out and "amplification 1" in out and "price" in out
     assert run(["reshard", *arguments, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], document["is_complete"]) == ("shardcodec.convert", True)
+    assert json.loads(capsys.readouterr().out)["is_complete"]
     assert run(["convert", *arguments]) == 3
     assert "expected a new path" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "b.zarr")
@@ -254,3 +242,142 @@ def test_failure_has_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "a.zarr/c/1/1/0").write_bytes(b"torn")
     assert run(["convert", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")]) == 3
     assert "incomplete" in capsys.readouterr().out
+
+
+SHAPE = (1000, 300)
+# where the sparse source has elements: in one chunk, at an edge of the array, across several chunks
+BOXES = [(slice(0, 3), slice(0, 2)), (slice(995, 1000), slice(290, 300)), (slice(498, 503), slice(7, 12))]
+
+
+@written_once
+def sparse(place: Path, **how: Any) -> np.ndarray[Any, Any]:
+    """Write a nearly empty array of 6,000 chunks; return its elements."""
+    values = np.full(SHAPE, 7, "int32")
+    with quiet():
+        array = zarr.create_array(
+            place, **{"shape": SHAPE, "chunks": (5, 10), "dtype": "int32", "fill_value": 7} | how
+        )
+        for number, box in enumerate(BOXES):
+            array[box] = values[box] = number + 1
+    return values
+
+
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "moved": ({}, {"shards": (500, 100)}),
+    "moved to shards of one chunk": ({}, {"shards": (5, 10)}),
+    "encoded": ({}, {"chunks": (10, 10), "shards": (500, 100)}),
+    "encoded across chunks": ({}, {"chunks": (7, 11), "shards": (70, 110)}),
+    "piece by piece": ({}, {"chunks": (100, 30), "shards": (1000, 300), "memory": 200_000, "threads": 1}),
+    "of v2": ({"zarr_format": 2}, {"shards": (500, 100), "verify": "full"}),
+    "of shards": ({"shards": (50, 20)}, {"shards": (500, 100), "verify": "full"}),
+    "of shards, encoded": ({"shards": (50, 20)}, {"chunks": (4, 4), "shards": (40, 40), "verify": "full"}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_only_stored_objects_are_asked_for(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each absent chunk was opened: the same for each shard of the grid, so that 10 million of them took minutes."""
+    how, wanted = WAYS[way]
+    values = sparse(tmp_path / "old", **how)
+    n_objects = sum(path.is_file() for path in (tmp_path / "old").rglob("[0-9]*"))
+    dry = convert(tmp_path / "old", tmp_path / "new", **wanted, dry_run=True).arrays[0]
+    asked: list[Any] = []
+    key = ZarrSource.key
+    monkeypatch.setattr(ZarrSource, "key", lambda self, coords: asked.append(coords) or key(self, coords))
+    report = convert(tmp_path / "old", tmp_path / "new", **wanted)
+    assert len(asked) <= 12 * n_objects
+    assert report.is_complete
+    assert report.n_written == report.n_shards == dry.n_shards
+    n_files = sum(path.is_file() for path in (tmp_path / "new/c").rglob("*"))
+    # "250 shards written" was said where two were
+    assert report.n_written - report.n_empty == n_files and f"\n{n_files} shard" in str(report)
+    assert (opened(tmp_path / "new")[...] == values).all()
+    assert dry.cost is not None and dry.cost.read_nbytes is not None
+    assert n_files <= dry.cost.n_files == dry.cost.n_writes <= 60
+    assert dry.cost.n_reads <= 8 * n_objects
+    assert dry.cost.read_nbytes <= 8 * sum(
+        path.stat().st_size for path in (tmp_path / "old").rglob("[0-9]*") if path.is_file()
+    )
+
+
+def test_array_that_zarr_decodes_reads_what_is_stored(tmp_path: Path) -> None:
+    """zarr takes some hundred microseconds for each absent chunk."""
+    numcodecs = pytest.importorskip("zarr.codecs.numcodecs")
+    with quiet():
+        values = sparse(tmp_path / "old", compressors=[numcodecs.BZ2(level=1)])
+        report = convert(tmp_path / "old", tmp_path / "new", shards=(500, 100), verify="full")
+    assert report.arrays[0].method == "encode"
+    assert (opened(tmp_path / "new")[...] == values).all()
+
+
+def test_object_that_appears_during_a_job_is_a_change(tmp_path: Path) -> None:
+    """The listing of the beginning does not hide it: the objects are listed again before the metadata are written."""
+    sparse(tmp_path / "old")
+
+    class Late(Monitor):
+        """A monitor that writes to the source once the work has begun."""
+
+        is_due = False
+
+        def start(self, what: str, total: int) -> None:
+            self.is_due = True
+
+        def advance(self, n: int) -> None:
+            pass
+
+        def check(self) -> None:
+            if self.is_due:
+                self.is_due = False
+                with quiet():
+                    zarr.open_array(tmp_path / "old", mode="r+")[600:605] = 3
+
+    with pytest.raises(ConflictError, match="has changed since"):
+        convert(
+            tmp_path / "old",
+            tmp_path / "new",
+            shards=(500, 100),
+            job=tmp_path / "job.json",
+            monitor=Late(),
+        )
+
+
+@pytest.mark.parametrize(("size", "box"), [((5, 10), (20, 20)), ((5, 10), (3, 7)), ((50, 20), (7, 300))])
+def test_boxes_that_stored_objects_touch(size: Any, box: Any, tmp_path: Path) -> None:
+    """`touched` names each box with an element of an existing object, and no other."""
+    sparse(tmp_path, chunks=size)
+    stored = StoredObjects(folder_at(tmp_path, ""), KeyEncoding(True, "/"), SHAPE, size)
+    assert stored.coords is not None
+    is_stored = np.zeros(SHAPE, bool)
+    for i, j in stored.coords.tolist():
+        is_stored[i * size[0] : (i + 1) * size[0], j * size[1] : (j + 1) * size[1]] = True
+    assert is_stored.sum() < 0.02 * is_stored.size
+    wanted = {
+        (i, j)
+        for i, j in itertools.product(*(range(-(-n // k)) for n, k in zip(SHAPE, box, strict=True)))
+        if is_stored[i * box[0] : (i + 1) * box[0], j * box[1] : (j + 1) * box[1]].any()
+    }
+    touched = stored.touched(box)
+    assert touched is not None
+    assert set(map(tuple, touched.tolist())) == wanted
+
+
+def test_dense_and_small_arrays_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing of a full array would cost more than it saves, so it ends early."""
+    monkeypatch.setattr(sys.modules[StoredObjects.__module__], "MAX_LISTED", 100)
+    keys = KeyEncoding(True, "/")
+    with quiet():
+        zarr.create_array(tmp_path, shape=(400,), chunks=(2,), dtype="i4")[:] = 1
+    assert StoredObjects(folder_at(tmp_path, ""), keys, (400,), (2,)).coords is None
+    assert StoredObjects(folder_at(tmp_path, ""), keys, (60,), (2,)).coords is None
+
+
+def test_parts_of_an_axis() -> None:
+    """They are those of a loop over groups, and over steps in each group."""
+    for n, group, step in itertools.product((1, 9, 10, 31), (1, 4, 10, 50), (1, 3, 4, 50)):
+        low, high = parts_of_axis(n, group, step)
+        wanted = [
+            (at, min(n, start + group, at + step))
+            for start in range(0, n, group)
+            for at in range(start, min(n, start + group), step)
+        ]
+        assert list(zip(low.tolist(), high.tolist(), strict=True)) == wanted

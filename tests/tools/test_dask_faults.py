@@ -23,7 +23,7 @@ from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.jobs.batches import Batches
 from shardcodec.tools.jobs.shard_work import ArrayPlace
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
-from shardcodec.tools.verify.verify import VerifyTask
+from shardcodec.tools.verify.verify_shards import VerifyTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -61,11 +61,10 @@ class Freeze(Monitor):
 
 @pytest.mark.nightly
 def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The conversion waited for ever, and did not look at Ctrl-C."""
     monkeypatch.setattr(dask_run, "SILENT_SECONDS", 6.0)
-    source, new, job = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", tmp_path / "job.json"
     with (
         cluster_process(2, SLOW) as (process, address),
         distributed.Client(address, set_as_default=False) as client,
@@ -81,8 +80,7 @@ def test_frozen_scheduler_is_given_up_and_the_job_goes_on(
 
 
 @pytest.mark.nightly
-def test_scheduler_that_is_frozen_for_a_moment_loses_nothing(tmp_path: Path) -> None:
-    source, new, job = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr", tmp_path / "job.json"
+def test_scheduler_that_is_frozen_for_a_moment_loses_nothing(source: Path, new: Path, job: Path) -> None:
     with cluster_process(2, SLOW) as (process, address):
         report = convert(source, new, shards=SHARDS, dask=address, job=job, monitor=Freeze(process, job, 5.0))
     assert report.is_complete and report.n_written == N_SHARDS
@@ -90,8 +88,7 @@ def test_scheduler_that_is_frozen_for_a_moment_loses_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_cluster_that_grows_and_shrinks(tmp_path: Path) -> None:
-    source, new = source_array(tmp_path / "a.zarr"), tmp_path / "b.zarr"
+def test_cluster_that_grows_and_shrinks(source: Path, new: Path) -> None:
     with (
         dask.config.set({"distributed.worker.preload": [SLOW]}),
         local_workers(0) as client,

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from helpers import (
     store_of,
 )
 from spec_json import LITTLE
+from tool_sources import write_array
 
 import shardcodec
 from shardcodec.access.shard_layout import KINDS, shard_layout, stored_order
@@ -187,33 +187,9 @@ def test_transposed_array_is_told_along_its_own_axes(tmp_path: Path) -> None:
         ["bytes"],
         before=[{"name": "transpose", "configuration": {"order": [1, 0]}}],
     )
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/zarr.json").write_text(json.dumps(spec.to_metadata((8, 12))))
+    write_array(tmp_path / "a", spec, (8, 12))
     layout = one(tmp_path / "a").layout
     assert layout is not None and layout.chunk_shape == (2, 3) and layout.shard_shape == (4, 6)
-
-
-@pytest.mark.nightly
-def test_memory_does_not_grow_with_the_number_of_shards(tmp_path: Path) -> None:
-    """8,000 shards need less than half a MiB more than 2,000, which fill a batch: not all of them are in memory."""
-
-    def peak(n: int) -> int:
-        folder = tmp_path / f"{n}.zarr"
-        array = create(folder, shape=(n * 8,), shards=(8,), chunks=(1,), dtype="uint8", fill_value=0)
-        array[:8] = 1
-        blob = (folder / "c/0").read_bytes()
-        for i in range(1, n):
-            (folder / f"c/{i}").write_bytes(blob)
-        tracemalloc.start()
-        try:
-            stored = stored_of(folder, memory=1 << 20)
-            assert stored.n_shards == n and stored.n_chunks == 8 * n
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    peak(10)  # imports
-    assert peak(8000) < peak(2000) + (1 << 19)
 
 
 @pytest.mark.parametrize("high", [10, 3000, 2**40])

@@ -1,18 +1,21 @@
-# test_jobs.py - jobs that are interrupted and resumed, and plans that are run in parts
+# test_jobs.py - jobs that are resumed, parts of a plan, and the file of a job
 # SPDX-License-Identifier: MIT
-"""A finished shard is not written again, whatever ends a process; a part may run twice; a changed source is refused."""
+"""A finished shard is not written again, whatever ends a process; a part may run twice; a changed source is refused.
+
+A finished job gives its file to the next one; an early error leaves nothing; hosts may number files differently.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import errno
 import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +31,10 @@ from monitors import StopAfter
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, plan_convert, run_part, status
-from shardcodec.tools.jobs.job_files import Ledger, PlanFile, ledger_folder, read_ledgers
+from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.job_mark import MARK
+from shardcodec.tools.jobs.job_files import Ledger, ledger_folder, read_ledgers
+from shardcodec.tools.monitor import Incomplete
 
 METHODS: list[dict[str, Any]] = [
     {},
@@ -126,15 +132,6 @@ def test_entry_that_is_no_regular_file_is_left_out_of_the_ledgers(
     assert run_part(job, 1).is_complete
 
 
-def test_source_that_changed_is_refused(source: Path, new: Path, job: Path) -> None:
-    convert(source, new, shards=SHARDS, job=job, monitor=StopAfter(4), threads=1)
-    with quiet():
-        zarr.open_array(source, mode="r+")[0:16, 16:32] = 7
-    with pytest.raises(ConflictError, match=r"the source of shard .* has changed since it was converted"):
-        convert(source, new, shards=SHARDS, job=job, resume=True)
-    assert not (new / "zarr.json").exists()
-
-
 def test_other_metadata_or_options_are_refused(source: Path, new: Path, job: Path) -> None:
     convert(source, new, shards=SHARDS, job=job, monitor=StopAfter(4))
     with pytest.raises(
@@ -221,16 +218,6 @@ def test_part_with_a_changed_source_is_refused(source: Path, new: Path, job: Pat
         run_part(job, 2)
 
 
-def test_part_does_not_write_into_an_array_of_another_program(source: Path, new: Path, job: Path) -> None:
-    plan_convert(source, new, job, n_parts=2, shards=SHARDS)
-    with quiet():
-        zarr.create_array(new, shape=(4,), dtype="u1")[...] = 1
-    before = files(new)
-    with pytest.raises(FileExistsError, match="it has metadata"):
-        run_part(job, 1)
-    assert files(new) == before
-
-
 def test_failed_part_runs_again(source: Path, new: Path, job: Path) -> None:
     plan_convert(source, new, job, n_parts=1, shards=SHARDS, codecs=["gzip"])
     chunk = source / "c/7/5"
@@ -242,18 +229,6 @@ def test_failed_part_runs_again(source: Path, new: Path, job: Path) -> None:
     report = run_part(job, 0)
     assert report.n_written == 1 and report.is_complete
     check(new)
-
-
-def test_plan_with_options_of_a_store_is_private(source: Path, new: Path, job: Path) -> None:
-    plan_convert(source, new, job, n_parts=1)
-    with pytest.raises(FileExistsError, match="expected a new file"):
-        plan_convert(source, new, job, n_parts=1)
-    options = {"region": "x"}
-    at_url = {"path": f"{job}.secret", "source": "s3://bucket/a.zarr", "storage_options": options}
-    secret = dataclasses.replace(PlanFile.read(job), **at_url)
-    secret.write()
-    assert stat.S_IMODE(Path(secret.path).stat().st_mode) == 0o600
-    assert PlanFile.read(secret.path) == secret
 
 
 def held_command(*arguments: str, new: Path) -> subprocess.Popen[str]:
@@ -387,3 +362,212 @@ def test_memory_is_bounded(codecs: str | None, tmp_path: Path) -> None:
     assert peak(budget, False) - base < budget + (8 << 20)
     with quiet():
         assert bits(zarr.open_array(tmp_path / str(budget), mode="r")[...]) == bits(array[...])
+
+
+def left(job: Path) -> list[str]:
+    """Return what is beside the source."""
+    return sorted(path.name for path in job.parent.iterdir() if path.name != "a.zarr")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_finished_job_gives_its_file_to_the_next(resume: bool, source: Path, new: Path, job: Path) -> None:
+    convert(source, new, shards=SHARDS, job=job)
+    other = new.with_name("c.zarr")
+    report = convert(source, other, shards=SHARDS, job=job, resume=resume)
+    assert report.is_complete and (report.n_written, report.n_skipped) == (N_SHARDS, 0)
+    found = status(job)
+    assert found.destination == str(other) and found.is_complete and found.n_foreign_ledgers == 0
+    check(other)
+
+
+def test_removed_destination_is_converted_again(source: Path, new: Path, job: Path) -> None:
+    """The file of the finished job blocked it, and with `resume` its ledger did not fit."""
+    convert(source, new, shards=SHARDS, job=job)
+    for resume in (False, True):
+        shutil.rmtree(new)
+        report = convert(source, new, shards=SHARDS, job=job, resume=resume)
+        assert report.is_complete and report.n_written >= N_SHARDS - 1  # one shard has no object
+        check(new)
+
+
+def test_finished_job_stays_if_the_next_cannot_begin(source: Path, new: Path, job: Path) -> None:
+    convert(source, new, shards=SHARDS, job=job)
+    with pytest.raises(FileExistsError, match=r"b\.zarr: expected a new path or an empty folder"):
+        convert(source, new, shards=SHARDS, job=job)
+    assert status(job).is_complete
+    assert convert(source, new, shards=SHARDS, job=job, resume=True).n_skipped == N_SHARDS
+
+
+def test_unfinished_job_keeps_its_file(source: Path, new: Path, job: Path) -> None:
+    convert(source, new, shards=SHARDS, job=job, monitor=StopAfter(4), threads=1)
+    with pytest.raises(FileExistsError, match="the job exists already"):
+        convert(source, new.with_name("c.zarr"), shards=SHARDS, job=job)
+    with pytest.raises(ConflictError, match="fingerprint"):
+        convert(source, new.with_name("c.zarr"), shards=SHARDS, job=job, resume=True)
+    assert convert(source, new, shards=SHARDS, job=job, resume=True).is_complete
+
+
+def test_file_that_is_not_a_job_stays(source: Path, new: Path, job: Path) -> None:
+    job.write_text("my notes")
+    with pytest.raises(FileExistsError, match="expected a new file for the job"):
+        convert(source, new, shards=SHARDS, job=job)
+    assert job.read_text() == "my notes" and not new.exists()
+
+
+@pytest.mark.parametrize("has_job", [False, True])
+@pytest.mark.parametrize("had_folder", [False, True])
+def test_error_before_anything_is_written_leaves_nothing(
+    has_job: bool, had_folder: bool, source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if had_folder:
+        new.mkdir()
+    how: dict[str, Any] = {"shards": SHARDS, "job": job if has_job else None}
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupWork, "run", lambda self, unit: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            convert(source, new, **how)
+    assert left(job) == (["b.zarr"] if had_folder else []) and not (had_folder and list(new.iterdir()))
+    assert convert(source, new, **how).is_complete
+    check(new)
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), Incomplete("lost")])
+def test_job_that_has_written_or_can_go_on_stays(
+    error: Exception, source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = GroupWork.run
+    n_left = 0 if isinstance(error, Incomplete) else 1
+
+    def failing(self: GroupWork, unit: Any) -> Any:
+        nonlocal n_left
+        n_left -= 1
+        if n_left < 0:
+            raise error
+        return original(self, unit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupWork, "run", failing)
+        with pytest.raises(type(error)):
+            convert(source, new, shards=SHARDS, job=job, threads=1)
+    assert job.exists() and (new / MARK).exists()
+    report = convert(source, new, shards=SHARDS, job=job, resume=True)
+    assert report.is_complete and (report.n_skipped > 0) == isinstance(error, OSError)
+    check(new)
+
+
+def test_objects_of_another_program_stay_after_an_early_error(
+    source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def failing(self: GroupWork, unit: Any) -> Any:
+        (new / "c").mkdir()
+        (new / "c/0").write_bytes(b"theirs")
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupWork, "run", failing)
+        with pytest.raises(OSError, match="no space"):
+            convert(source, new, shards=SHARDS, job=job, threads=1)
+    assert (new / "c/0").read_bytes() == b"theirs" and job.exists()
+
+
+def renumber(folder: Path) -> None:
+    """Give each file a new inode; size, time and content stay, as on a host that numbers them differently."""
+    for file in list(folder.rglob("*")):
+        if file.is_file():
+            copy = file.with_name(f"{file.name}.copy")
+            shutil.copy2(file, copy)
+            assert copy.stat().st_ino != file.stat().st_ino
+            copy.replace(file)
+
+
+@pytest.mark.parametrize("method", [{}, {"codecs": ["zstd", "crc32c"]}])
+def test_hosts_may_number_files_differently(
+    method: dict[str, Any], source: Path, new: Path, job: Path
+) -> None:
+    first = convert(source, new, shards=SHARDS, job=job, monitor=StopAfter(4), threads=1, **method)
+    renumber(source)
+    renumber(new)
+    before = files(new)
+    report = convert(source, new, shards=SHARDS, job=job, resume=True, **method)
+    assert report.is_complete and report.n_skipped == first.n_written >= 4
+    assert {name: files(new)[name] for name in before if name != MARK} == before
+    check(new)
+
+
+def test_hosts_may_number_an_hdf5_file_differently(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    (tmp_path / "in").mkdir()
+    source, new, job = tmp_path / "in/a.h5", tmp_path / "b.zarr", tmp_path / "job.json"
+    with h5py.File(source, "w") as file:
+        file.create_dataset("x", data=VALUES, chunks=(8, 8))
+    convert(f"{source}/x", new, shards=SHARDS, job=job, monitor=StopAfter(4), threads=1)
+    renumber(source.parent)
+    assert convert(f"{source}/x", new, shards=SHARDS, job=job, resume=True).n_skipped >= 4
+    check(new)
+
+
+@pytest.mark.parametrize("change", ["time", "size"])
+def test_changed_source_is_refused(change: str, source: Path, new: Path, job: Path) -> None:
+    convert(source, new, shards=SHARDS, job=job, monitor=StopAfter(4), threads=1)
+    lines = [
+        line.rpartition(" ")[0]
+        for line in next(Path(ledger_folder(str(job))).iterdir()).read_text().splitlines()
+    ]
+    row, column = json.loads(lines[-1])["coords"]
+    file = source / f"c/{2 * row}/{2 * column}"
+    facts = file.stat()
+    if change == "time":
+        os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
+    else:
+        file.write_bytes(file.read_bytes() + b"\0")
+        os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    with pytest.raises(ConflictError, match="has changed since it was converted"):
+        convert(source, new, shards=SHARDS, job=job, resume=True)
+
+
+def test_threads_that_append_first_at_the_same_time_have_one_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opened a file; one of the files had no header then, so its records were those of another plan."""
+    job, n = str(tmp_path / "job"), 8
+    barrier = threading.Barrier(n)
+    make = os.makedirs
+
+    def slow(*arguments: Any, **keywords: Any) -> None:
+        make(*arguments, **keywords)
+        threading.Event().wait(0.05)
+
+    monkeypatch.setattr(os, "makedirs", slow)
+    with Ledger(job, "f") as ledger:
+
+        def append(i: int) -> None:
+            barrier.wait(10)
+            ledger.append({"unit": i})
+
+        threads = [threading.Thread(target=append, args=(i,)) for i in range(n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    read = read_ledgers(job, "f")
+    assert sorted(line["unit"] for line in read.lines) == list(range(n))
+    assert (read.n_damaged, read.n_foreign, len(files(Path(ledger_folder(job))))) == (0, 0, 1)
+
+
+def test_a_ledger_whose_header_could_not_be_written_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a full disk all later records went into a file without a header, which counts as that of another plan."""
+    job, write = str(tmp_path / "job"), os.write
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with Ledger(job, "f") as ledger:
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="no space left"):
+            ledger.append({"unit": 0})
+        monkeypatch.setattr(os, "write", write)
+        ledger.append({"unit": 1})
+    assert [line["unit"] for line in read_ledgers(job, "f").lines] == [1]

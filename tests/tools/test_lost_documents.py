@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import memory_object_store, quiet
-from tool_sources import COPIES, by_convert, by_repair, copies
+from tool_sources import COPIES, by_convert, by_repair, copies, edit
 from zarr.core.sync import sync
 
 from shardcodec.tools import compact, convert, repair, verify
@@ -107,8 +107,7 @@ def test_repair_takes_the_copy_of_a_damaged_document(
 def test_copy_of_a_group_of_another_format_is_still_read(zarr_format: Any, tmp_path: Path) -> None:
     """zarr reads the arrays by the consolidated metadata; the copy had the group in them as it was, and zarr opened none of its nodes."""
     hierarchy(tmp_path / "old", zarr_format)
-    document = tmp_path / "old/g" / ("zarr.json" if zarr_format == 3 else ".zgroup")
-    document.write_text(json.dumps({**json.loads(document.read_text()), "zarr_format": 7}))
+    edit(tmp_path / "old/g" / ("zarr.json" if zarr_format == 3 else ".zgroup"), zarr_format=7)
     for new, report in copies(tmp_path / "old", tmp_path):
         assert "g" in [one.name for one in report.left_arrays]
         with quiet():

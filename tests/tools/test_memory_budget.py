@@ -1,6 +1,9 @@
 # test_memory_budget.py - the tools keep to the memory that the caller permits
 # SPDX-License-Identifier: MIT
-"""A shard of any size is read block by block; what must be in memory as a whole and does not fit is refused, and named."""
+"""A shard of any size is read block by block; what must be in memory as a whole and does not fit is refused, and named.
+
+Nor does the memory grow with the number of shards. `bench/suite_tools.py` measures the time.
+"""
 
 from __future__ import annotations
 
@@ -258,3 +261,46 @@ def test_commands_take_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert "memory: expected at least" in capsys.readouterr().err
         assert run([*arguments, "--memory", "much"]) == 2
         capsys.readouterr()
+
+
+N_SHARDS = 100_000
+MIB = 1 << 20
+
+
+def small_shards(path: Path, n: int) -> None:
+    """Make an array of `n` shards of 10 KiB."""
+    array = create(
+        path,
+        shape=(8 * n, 640),
+        shards=(8, 640),
+        chunks=(4, 80),
+        dtype="u2",
+        fill_value=0,
+        compressors=[zarr.codecs.Crc32cCodec()],
+    )
+    array[:8] = np.random.default_rng(0).integers(1, 60000, (8, 640), dtype="u2")
+    data = (path / "c/0/0").read_bytes()
+    for i in range(1, n):
+        (path / f"c/{i}").mkdir()
+        (path / f"c/{i}/0").write_bytes(data)
+
+
+@pytest.mark.nightly
+def test_memory_of_a_hundred_thousand_shards(tmp_path: Path) -> None:
+    small_shards(tmp_path / "few.zarr", 1000)
+    small_shards(tmp_path / "many.zarr", N_SHARDS)
+    found = run_measuring(
+        """
+        from shardcodec import tools
+
+        folder, found = Path(os.environ["FOLDER"]), []
+        for name in ("few", "many"):
+            for tool, how in ((tools.inspect, {}), (tools.verify, {"level": "index"})):
+                found.append(peak_of(lambda: tool(folder / f"{name}.zarr", threads=2, **how).n_findings))
+        print(json.dumps(found))
+        """,
+        seconds=600,
+        FOLDER=str(tmp_path),
+    )
+    assert [n for n, _ in found] == [0, 0, 0, 0]
+    assert all(nbytes < 8 * MIB for _, nbytes in found[2:]), found

@@ -19,7 +19,7 @@ import pytest
 import zarr
 from helpers import quiet, store_of
 from spec_json import array_2022
-from tool_sources import by_compact, by_repair, objects_of, put, write_2022
+from tool_sources import by_compact, by_repair, edit, objects_of, put, write_2022
 from zarr.storage import LocalStore, ZipStore
 
 from shardcodec.cli.app import run
@@ -383,10 +383,7 @@ def test_file_beside_the_chunks_of_an_array_that_is_left_out_is_named(tmp_path: 
         group = zarr.create_group(tmp_path / "old", zarr_format=2)
         group.create_array("b", shape=(4,), chunks=(2,), dtype="int32")[...] = 1
         group.create_array("a", shape=(4,), chunks=(2,), dtype="int32")[...] = 1
-    document = tmp_path / "old/a/.zarray"
-    document.write_text(
-        json.dumps({**json.loads(document.read_text()), "filters": [{"id": "of-another-program"}]})
-    )
+    edit(tmp_path / "old/a/.zarray", filters=[{"id": "of-another-program"}])
     (tmp_path / "old/a/notes.txt").write_text("text")
     report = convert(tmp_path / "old", tmp_path / "new")
     assert [one.name for one in report.left_arrays] == ["a"]

@@ -18,7 +18,7 @@ from faults.test_in_place import Case, Shard, kill_after_the_last_slot
 from golden.make_broken import FILL, cases
 from helpers import KINDS_OF_STORE, bytes_of_files, checked, files_below, quiet, shard_path, store_of
 from spec_json import LITTLE
-from tool_sources import CONTENT, filled, flip, get, put
+from tool_sources import CONTENT, filled, flip, get, put, write_array
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
@@ -277,8 +277,7 @@ def test_transposed_array_takes_the_right_elements_of_a_copy(tmp_path: Path) -> 
         (8, 12), (2, 4), "int32", -1, [LITTLE, "crc32c"],
         before=[{"name": "transpose", "configuration": {"order": [1, 0]}}],
     )  # fmt: skip
-    (tmp_path / "a.zarr").mkdir()
-    (tmp_path / "a.zarr/zarr.json").write_text(json.dumps(spec.to_metadata((15, 23))))
+    write_array(tmp_path / "a.zarr", spec, (15, 23))
     with quiet():
         array = zarr.open_array(tmp_path / "a.zarr")
         array[...] = CONTENT[:15, :23]
@@ -360,13 +359,7 @@ def test_command_repairs_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run(["repair", path, "--in-place", "--backup", old]) == 1
     text = capsys.readouterr().out
     assert "\n  lost          (0, 0)\n" in text and f"\n  old object    {old}/c/0/1\n" in text
-    assert run(["repair", path, "--in-place", "--backup", old, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], document["schema_version"], document["n_damaged"]) == (
-        "shardcodec.repair",
-        1,
-        0,
-    )
+    assert run(["repair", path, "--in-place", "--backup", old]) == 0
 
 
 def test_command_exits_with_0_if_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

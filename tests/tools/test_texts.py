@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import create, quiet
+from tool_sources import change, filled
 
 import shardcodec
 from shardcodec import tools
@@ -126,6 +127,34 @@ COMMANDS = {
     "repair": ["{old}", "--to", "{new}"],
     "compact": ["{old}", "--to", "{new}"],
 }
+
+
+# The member of each report that `--jsonl` prints line by line.
+PARTS = {
+    "inspect": "arrays",
+    "verify": "shards",
+    "repair": "shards",
+    "compact": "shards",
+    "convert": "arrays",
+}
+
+
+@pytest.mark.parametrize("command", PARTS)
+def test_json_is_one_document_or_a_line_for_each_part(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(tmp_path / "old")
+    change(zarr.storage.LocalStore(tmp_path / "old"), "c/0/1", lambda data: data[:-1])
+    words = [command, str(tmp_path / "old"), *([str(tmp_path / "new")] if command == "convert" else [])]
+    words += ["--dry-run"] * (command in ("repair", "compact", "convert"))
+    code = run([*words, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["schema_version"]) == (f"shardcodec.{command}", 1)
+    assert code == (0 if command == "convert" else 1) == run([*words, "--jsonl"])
+    *parts, last = map(json.loads, capsys.readouterr().out.splitlines())
+    listed = document[PARTS[command]]
+    assert last == {**document, PARTS[command]: []} and len(listed) == 1
+    assert parts == listed and listed[0]["schema"] == f"shardcodec.{command}.{PARTS[command][:-1]}"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -17,7 +17,7 @@ import pytest
 import zarr
 from faults.test_in_place import Case, Shard, kill_after_the_last_slot
 from helpers import KINDS_OF_STORE, bytes_of_files, checked, create, quiet, shard_path, store_of
-from tool_sources import change, filled, flipped
+from tool_sources import add_unknown_codec, change, filled, flipped
 
 from shardcodec.cli.app import run
 from shardcodec.tools import verify
@@ -152,10 +152,7 @@ def test_pending_journal_is_found_and_the_old_shard_is_whole(tmp_path: Path) -> 
 def test_inner_codec_without_native_code_leaves_the_index(tmp_path: Path) -> None:
     array = create(tmp_path / "a.zarr")
     array[...] = 1
-    file = tmp_path / "a.zarr/zarr.json"
-    document = json.loads(file.read_text())
-    document["codecs"][0]["configuration"]["codecs"].append({"name": "no.such", "configuration": {}})
-    file.write_text(json.dumps(document))
+    add_unknown_codec(tmp_path / "a.zarr")
     report = verify(tmp_path / "a.zarr", level="decode")
     assert report.n_findings == 0 and report.kinds == {"unsupported": 1} and report.arrays[0].n_shards == 4
     change(array.store, "c/0/0", cut)
@@ -419,24 +416,6 @@ def test_command_prints_findings_and_the_share_without_checksum(
     capsys.readouterr()
     assert run(["verify", str(tmp_path / "b.zarr")]) == 0
     assert "(100 %): damage of these bytes cannot be found" in capsys.readouterr().out
-
-
-def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    array = filled(tmp_path / "a.zarr")
-    change(array.store, "c/0/1", cut)
-    assert run(["verify", str(tmp_path / "a.zarr"), "--json"]) == 1
-    document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], document["schema_version"], document["n_findings"]) == (
-        "shardcodec.verify",
-        1,
-        1,
-    )
-    (finding,) = document["shards"][0]["findings"]
-    assert finding["kind"] == "truncated tail" and finding["recoverable"] is True and finding["chunk"] is None
-    assert run(["verify", str(tmp_path / "a.zarr"), "--jsonl"]) == 1
-    first, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert first["schema"] == "shardcodec.verify.shard" and first["findings"] == [finding]
-    assert last["shards"] == [] and last["n_findings"] == 1
 
 
 def test_findings_are_given_as_soon_as_they_are_known(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import pytest
 import zarr
 from helpers import bytes_of_files, checked, quiet
 from servers.http_objects import serving
+from tool_sources import edit
 
 from shardcodec.access.opened_shard import NativeShard
 from shardcodec.cli.app import run
@@ -66,13 +67,12 @@ def test_document_that_is_not_json_is_found(zarr_format: int, name: str, tmp_pat
     assert [one.shard for one in report.shards if one.findings[0].kind == "unreadable"] == [node]
 
 
-@pytest.mark.parametrize(("name", "edit"), [
+@pytest.mark.parametrize(("name", "members"), [
     ("sub/zarr.json", {"attributes": 5}), ("plain/zarr.json", {"attributes": [1]}),
 ])  # fmt: skip
-def test_document_with_wrong_members_is_found(name: str, edit: dict[str, Any], tmp_path: Path) -> None:
+def test_document_with_wrong_members_is_found(name: str, members: dict[str, Any], tmp_path: Path) -> None:
     hierarchy(tmp_path / "g.zarr", consolidated=False)
-    file = tmp_path / "g.zarr" / name
-    file.write_text(json.dumps(json.loads(file.read_text()) | edit))
+    edit(tmp_path / "g.zarr" / name, **members)
     assert kinds(tmp_path / "g.zarr") == {"unreadable": 1}
 
 

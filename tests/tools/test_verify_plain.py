@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import KINDS_OF_STORE, bytes_of_files, quiet, store_of
-from spec_json import hierarchy_2022
-from tool_sources import change, flipped
+from tool_sources import change, flipped, write_2022
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from shardcodec.cli.app import run
@@ -172,9 +171,8 @@ def test_what_cannot_be_checked_is_said_and_the_exit_code_is_5(
 
 def test_hierarchy_of_the_2022_format_is_not_verified(tmp_path: Path) -> None:
     """It was said to be unreadable, with all its objects beside it."""
-    (tmp_path / "old/data").mkdir(parents=True)
+    write_2022(tmp_path / "old", {})
     (tmp_path / "old/data/x").write_bytes(b"x")
-    (tmp_path / "old/zarr.json").write_text(json.dumps(hierarchy_2022()))
     report = verify(tmp_path / "old")
     assert (report.kinds, report.n_findings, report.n_unchecked) == ({"unsupported": 1}, 0, 1)
     assert "shardcodec convert" in str(report) and run(["verify", str(tmp_path / "old")]) == 5

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -115,11 +116,14 @@ def test_options_of_stores_in_a_plan_are_private(tmp_path: Path) -> None:
     new = tmp_path / "new.zarr"
     tools.plan_convert(tmp_path / "a.zarr", new, tmp_path / "plan", n_parts=1)
     assert stat.S_IMODE((tmp_path / "plan").stat().st_mode) != 0o600
-    stored = PlanFile.read(tmp_path / "plan")
-    secret = PlanFile(
-        str(tmp_path / "secret"), stored.plan, stored.source, stored.destination, storage_options={"key": "x"}
-    )
+    at_url = {
+        "path": str(tmp_path / "secret"),
+        "source": "s3://bucket/a.zarr",
+        "storage_options": {"key": "x"},
+    }
+    secret = dataclasses.replace(PlanFile.read(tmp_path / "plan"), **at_url)
     secret.write()
+    assert PlanFile.read(secret.path) == secret
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert json.loads((tmp_path / "secret").read_text())["storage_options"] == {"key": "x"}
     with pytest.raises(FileExistsError, match="expected a new file"):
