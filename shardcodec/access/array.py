@@ -553,7 +553,8 @@ class Array(ArrayReader):
         with self._alone():
             document = self._stored.change(changed, self._options)
             if is_known:
-                self.shape, self._document, self._guard = new, document, None
+                self._document, self._guard = document, None
+                self.shape: Ints = new
                 self._objects = replace(self._objects, shape=new)
                 self._boxes = BoxReader(self._objects, self._opened, self._index_cache)
             else:

@@ -37,7 +37,8 @@ class StoredDocument:
     """
 
     def __init__(self, folder: Folder, name: str) -> None:
-        self.folder, self.key = folder, folder.prefix + name
+        self.folder: Folder = folder
+        self.key: str = folder.prefix + name
         self._known: tuple[bytes, Document] | None = None
 
     def read(self) -> Document | None:

@@ -15,6 +15,7 @@ import shutil
 
 __all__ = [
     "LOCK_FOLDER",
+    "is_node",
     "kept_number",
     "lock_folder",
     "remove_lock_folders",
@@ -31,7 +32,8 @@ LOCK_FOLDER = ".shardcodec"
 KEPT = re.compile(r"kept-[0-9a-f]+-\.shardcodec-([0-9a-f]{16})-.*")
 
 
-def _is_node(folder: str) -> bool:
+def is_node(folder: str) -> bool:
+    """Return True if a folder has the metadata document of an array or a group."""
     return any(os.path.exists(os.path.join(folder, name)) for name in DOCUMENTS)
 
 
@@ -43,7 +45,7 @@ def staging_folder(root: str) -> str | None:
     itself need not have one.
     """
     top = os.path.realpath(root)
-    while _is_node(os.path.dirname(top)) and os.path.dirname(top) != top:
+    while is_node(os.path.dirname(top)) and os.path.dirname(top) != top:
         top = os.path.dirname(top)
     parent, name = os.path.split(top)
     return os.path.join(parent, f".{name}.shardcodec") if name else None
@@ -51,7 +53,7 @@ def staging_folder(root: str) -> str | None:
 
 def _node_of(folder: str) -> str | None:
     """Return the lowest folder with metadata, from `folder` upwards; None if there is none."""
-    while not _is_node(folder):
+    while not is_node(folder):
         above = os.path.dirname(folder)
         if above == folder:
             return None
@@ -98,6 +100,6 @@ def kept_number(name: str) -> int | None:
 def remove_lock_folders(root: str) -> None:
     """Remove lock files that were made beside shards while their array had no document yet. No process writes these shards now."""
     for folder, names, _ in os.walk(root):
-        if LOCK_FOLDER in names and not _is_node(folder):
+        if LOCK_FOLDER in names and not is_node(folder):
             names.remove(LOCK_FOLDER)
             shutil.rmtree(os.path.join(folder, LOCK_FOLDER), ignore_errors=True)

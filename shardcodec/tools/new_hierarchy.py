@@ -8,6 +8,7 @@ Documents are written last, those of the root at the very end. Until then no pro
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -35,7 +36,7 @@ from ..storage.kinds import (
     service_of,
 )
 from ..storage.new_object import put_object
-from ..storage.staging import remove_lock_folders, staging_folder
+from ..storage.staging import is_node, remove_lock_folders, staging_folder
 from ..storage.store import LeftFolder, Store
 from ..storage.url_stores import is_url
 from ..storage.whole_file import put_file
@@ -183,17 +184,20 @@ class NewHierarchy:
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it is a file")
         if path is not None and os.path.isdir(path) and _has_files(path):
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files; {hint}")
-        if path is None:
-            for key in self.root.store.listed(self.root.prefix) or ():
-                raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
-        if self.is_complete:
+        listed = () if path is not None else self.root.store.listed(self.root.prefix)
+        for key in listed or ():
+            raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
+        if (listed is None or not self.root.store.lists_all) and self.is_complete:
             raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
-        self.check_around()
+        self.check_around(is_empty=True)
 
-    def check_around(self) -> None:
-        """Raise if the store is read-only, or the place is in an array, whose chunks have such names, or a hierarchy of 2022."""
+    def check_around(self, *, is_empty: bool = False) -> None:
+        """Raise if the store is read-only, or the place is in an array, whose chunks have such names, or a hierarchy of 2022.
+
+        With `is_empty` the place itself has no documents.
+        """
         self.root.store.check_writable()
-        for folder in self._around():
+        for folder in itertools.islice(self._around(), int(is_empty), None):
             try:
                 document = document_of(folder)
             except (OSError, SpecError):  # it is not of this hierarchy, and need not be readable
@@ -209,10 +213,12 @@ class NewHierarchy:
             return
 
     def _around(self) -> Iterator[Folder]:
-        """Yield the root, and the folders around it from the inside out."""
+        """Yield the root, and the folders around it from the inside out; of local folders those with a document."""
         yield self.root
         if self.path is not None:
-            yield from (folder_at(path, "") for path in Path(os.path.realpath(self.path)).parents)
+            yield from (
+                folder_at(p, "") for p in Path(os.path.realpath(self.path)).parents if is_node(str(p))
+            )
             return
         names = self.root.prefix.split("/")[:-1]
         for n in reversed(range(len(names))):
@@ -229,7 +235,8 @@ class NewHierarchy:
     @property
     def is_complete(self) -> bool:
         """True if the root has a document, which is written last."""
-        return any(self.root.get(self.root.prefix + name) is not None for name in sorted(DOCUMENTS))
+        path, names = self.path, sorted(DOCUMENTS)
+        return any(os.path.isfile(f"{path}/{name}") if path else self.get(name) is not None for name in names)
 
     def has_document(self, document: Mapping[str, Any] | None) -> bool:
         """Return True if the ``zarr.json`` of the root has these members."""

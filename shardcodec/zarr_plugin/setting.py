@@ -137,4 +137,4 @@ def _forget(variables: Mapping[str, str]) -> None:
             config.config.pop(section, None)
 
 
-setting = _Setting()
+setting: _Setting = _Setting()

@@ -32,7 +32,7 @@ from .choices import Choices
 from .cost import Prices, array_reports
 from .execute import Execution, left_of, run_report
 from .intermediate import Intermediate
-from .open_source import open_source, selection_of, whole_source
+from .open_source import open_source, selection_of
 from .plan import ConvertPlan, VerifyLevel, make_plan
 from .report import ConvertedArray, ConvertReport
 from .source import SourceTree
@@ -256,7 +256,7 @@ def convert(
             storage_options=_options_for(source, storage_options),
             fail_fast=fail_fast,
         )
-        check_apart(whole_source(source), destination, storage_options)
+        check_apart(source if tree.whole is None else tree.whole, destination, storage_options)
         new = NewHierarchy(destination, storage_options)
         choices = _choices(chunks, shards, access, codecs, like, storage_options)
         plan = make_plan(
@@ -286,7 +286,7 @@ def convert(
             conversion.begin(_plan_file(plan, job, source, destination, storage_options), resume=resume)
         elif resume:
             raise ValueError("resume: expected `job` (--job), the file of the plan that is resumed")
-        else:
+        elif any(array.via for array in plan.arrays):  # otherwise the run begins with it
             new.check_free()
         report = conversion.carry_out(listed)
     if report.is_stopped and job is None:
@@ -446,7 +446,7 @@ def plan_convert(
         others="none" if only_arrays else None,
         storage_options=_options_for(source, storage_options),
     )
-    check_apart(whole_source(source), destination, storage_options)
+    check_apart(source if tree.whole is None else tree.whole, destination, storage_options)
     new = NewHierarchy(destination, storage_options)
     new.check_free()
     choices = _choices(chunks, shards, access, codecs, like, storage_options)

@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -221,9 +221,8 @@ def legacy_tree(root: Any, path: str, options: Options, selection: Selection) ->
             arrays.append(decoded_source(open_2022(root, at, mode="r"), node, folder, **known))
     place = f"{root}/{path}".rstrip("/")
     unchosen = tuple(node for node in facts if node not in chosen)
-    return SourceTree(
-        place, tuple(arrays), groups, others=source.others(), left=tuple(left), unchosen=unchosen
-    )
+    tree = SourceTree(place, tuple(arrays), groups, left=tuple(left), unchosen=unchosen)
+    return replace(tree, others=source.others(), whole=root)
 
 
 def _facts(source: Source2022, node: str) -> ArrayFacts:

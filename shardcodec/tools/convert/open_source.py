@@ -49,7 +49,6 @@ __all__ = [
     "open_source",
     "outermost",
     "selection_of",
-    "whole_source",
 ]
 
 
@@ -164,12 +163,6 @@ def _reasons(left: Sequence[LeftPart]) -> str:
 def outermost(paths: Collection[str]) -> tuple[str, ...]:
     """Return the paths that are not in the folder of another one."""
     return tuple(sorted(path for path in paths if groups_of([path]).isdisjoint(paths)))
-
-
-def whole_source(source: Any) -> Any:
-    """Return the root of a hierarchy of 2022 for a node in it, because all of its folder is one hierarchy; any other source as it is."""
-    legacy = legacy_hierarchy(source)
-    return source if legacy is None else legacy[0]
 
 
 def open_foreign(source: Any, options: Options, selection: Selection) -> SourceTree | None:

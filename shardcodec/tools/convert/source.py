@@ -161,6 +161,8 @@ class SourceTree:
         Arrays that the user has not chosen.
     members : mapping from str to mapping
         Members of the ``zarr.json`` of groups that the specification does not define, such as those of extensions.
+    whole : str or None
+        Root of the hierarchy of 2022 that the source is a node of, because all of its folder is one hierarchy.
     """
 
     place: str
@@ -172,6 +174,7 @@ class SourceTree:
     left: tuple[LeftPart, ...] = ()
     unchosen: Collection[str] = ()
     members: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    whole: str | None = None
 
     @property
     def left_arrays(self) -> list[LeftPart]:
