@@ -192,12 +192,19 @@ class Folder:
                 if (stored := self.get(self.prefix + name)) is not None:
                     return name, json_object(stored, name)
             except PermissionError as error:
-                if self.store.path(self.prefix) is not None:  # such a file exists
+                if self._is_listed():  # so this object exists
                     raise
                 refusal = refusal or error
         if refusal is not None:
             raise refusal
         return "", None
+
+    def _is_listed(self) -> bool:
+        """Return True if the store lists the folder."""
+        try:
+            return self.store.listed(self.prefix) is not None
+        except OSError:
+            return False
 
     def document(self, name: str) -> Mapping[str, Any] | None:
         """Return a document of the folder by its name; None if there is none. It raises as `metadata`."""

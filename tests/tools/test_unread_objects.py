@@ -655,3 +655,20 @@ def test_closed_place_of_a_hierarchy_of_2022_is_named(
             assert (zarr.open_array(tmp_path / "new" / name, mode="r")[...] == 1).all()
 
     as_user(work)
+
+
+def test_refused_document_is_not_replaced_by_that_of_the_other_format() -> None:
+    """A bucket that may be listed answers 404 for what does not exist, so a document that it refuses is there, and says what the array is."""
+
+    class RefusingStore(WrapperStore[Any]):
+        async def get(self, key: str, *args: Any, **keywords: Any) -> Any:
+            if key.endswith("zarr.json"):
+                raise ForbiddingStore.error(key)
+            return await super().get(key, *args, **keywords)
+
+    store = MemoryStore()
+    array = zarr.create_array(store, name="a", shape=(4,), chunks=(4,), dtype="int32", zarr_format=2)
+    array[...] = 1
+    with pytest.raises(PermissionError, match=r"a/zarr\.json: PermissionDeniedError"):
+        shardcodec.open_array(RefusingStore(store), "a")
+    assert shardcodec.open_array(ForbiddingStore(store), "a")[0] == 1
