@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +32,10 @@ from helpers import (
 from spec_json import metadata, sharding, transpose
 from zarr.codecs import BytesCodec, ShardingCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
-from zarr.storage import MemoryStore, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
+from shardcodec.zarr_plugin import pipeline
 
 LOCATIONS = pytest.mark.parametrize("at_start", [False, True], ids=["index last", "index first"])
 INDEX_NBYTES = 16 * 8 + 4
@@ -264,6 +267,42 @@ def test_partial_read_detects_lost_first_bytes() -> None:
     with pytest.raises(shardcodec.ShardFormatError) as raised:
         array[2:, 2:]
     assert raised.value.chunk_coords == (1, 1)
+
+
+@pytest.mark.parametrize("kind", [LocalStore, OtherMemoryStore])
+def test_second_attempt_of_a_write_keeps_what_another_writer_has_stored(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists do not tell the edge of the array, so a damaged object there makes a second attempt, which stores all objects again."""
+    monkeypatch.setattr("shardcodec.storage.file_locks.MAX_LOCKS", 1)
+    monkeypatch.setattr(
+        "shardcodec.storage.store.GROUP_NBYTES", 1
+    )  # the first attempt stores object by object
+    place = LocalStore(tmp_path) if kind is LocalStore else kind()
+    array = create(place, shape=(10, 10), shards=(4, 4), chunks=(2, 2), dtype="int32")
+    array[...] = 1
+    put_object(place, "c/2/2", b"torn")
+    others, attempts, store = [(4, 4), (4, 8), (8, 4)], [], pipeline.write_request
+
+    def other_writer() -> None:
+        found = shardcodec.open_array(place, mode="r+")
+        assert [int(found[at]) for at in ((6, 6), (6, 8), (8, 6))] == [7, 7, 7]
+        for at in others:
+            found[at] = 5
+
+    async def storing(request: Any, options: Any) -> None:
+        attempts.append(request)
+        if len(attempts) == 2:
+            await asyncio.to_thread(other_writer)
+        await store(request, options)
+
+    monkeypatch.setattr(pipeline, "write_request", storing)
+    array.oindex[[5, 6, 7, 8, 9], [6, 7, 8, 9]] = 7
+    expected = np.ones((10, 10), "int32")
+    expected[5:, 6:] = 7
+    for at in others:
+        expected[at] = 5
+    assert len(attempts) == 2 and np.array_equal(array[...], expected)
 
 
 # ---------------------------------------------------------------- metadata that zarr accepts
