@@ -265,9 +265,11 @@ class as_os_error:  # noqa: N801
 def os_error_of(error: Exception, place: str = "") -> Exception:
     """Return the `OSError` for an error of the client of a store; each client has classes of its own (obstore, botocore, icechunk).
 
-    Errors of Python, zarr and shardcodec are returned unchanged. `place` names what was read.
+    Errors of Python, zarr and shardcodec are returned unchanged, but for a bare RuntimeError, which says nothing of data or arguments.
+    `place` names what was read.
     """
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NO_CLIENTS:
+    is_of_client = type(error) is RuntimeError or type(error).__module__.partition(".")[0] not in _NO_CLIENTS
+    if isinstance(error, OSError) or not is_of_client:
         return error
     text = str(error).partition("\n\nDebug source:")[0] or "no message"
     name = type(error).__name__
