@@ -20,6 +20,7 @@ from spec_json import array_2022
 from tool_sources import COPIES, by_convert, write_2022
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath
 
+from shardcodec.errors import UnsupportedError
 from shardcodec.tools import convert
 from shardcodec.tools.new_hierarchy import check_apart
 from shardcodec.transformer import convert_2022, open_2022
@@ -291,6 +292,18 @@ def test_places_in_one_bucket_are_compared() -> None:
             check_apart("s3://bucket/a", new, key)
     for new in ("s3://bucket/ab", "s3://other/a/b", "gs://bucket/a/b"):
         check_apart("s3://bucket/a", new, key if new.startswith("s3") else None)
+
+
+@pytest.mark.parametrize("how", [{}, {"array": "g/a"}, {"only": "g/a"}], ids=str)
+def test_store_with_a_hierarchy_of_2022_is_refused_with_what_to_do(how: Any, tmp_path: Path) -> None:
+    """It was an array without a shape."""
+    make_2022(tmp_path / "old")
+    store = LocalStore(tmp_path / "old")
+    with pytest.raises(UnsupportedError, match=r"/old: .* got one of the 2022 format: .* convert_2022"):
+        convert(store, tmp_path / "new", **how)
+    assert not (tmp_path / "new").exists()
+    convert_2022(store, tmp_path / "new")
+    assert (zarr.open_array(tmp_path / "new/g/a", mode="r")[...] == VALUES).all()
 
 
 @pytest.mark.parametrize(("old", "new"), [("g", "g/b"), ("g/a", "g"), ("g", "elsewhere")])

@@ -26,7 +26,7 @@ from ...storage.url_stores import is_url
 from ..consolidated import notes_on_spare
 from ..conventions.all_conventions import mended, mended_notes, with_needed
 from ..conventions.ome_zarr import axes_of_levels, with_ome_05
-from ..documents import document_of, further_members
+from ..documents import document_of, further_members, is_2022
 from ..foreign_chunks import opened_by_zarr
 from ..hierarchy import Hierarchy
 from ..left_parts import LeftKind, LeftPart, group_notes
@@ -335,6 +335,11 @@ def _targets(
 ) -> tuple[list[ArrayTarget], Hierarchy]:
     """Return the arrays of a source, or one of them and those that it needs, and the hierarchy."""
     hierarchy = Hierarchy(source, storage_options)
+    if is_2022(hierarchy.document):
+        raise UnsupportedError(
+            f"{source}: expected a hierarchy of Zarr v2 or v3, got one of the 2022 format: give the path of its folder on a "
+            "local disk, or use convert_2022, which takes stores"
+        )
     targets = list(hierarchy.arrays(array))
     if targets and targets[0].only is not None:
         raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
