@@ -419,3 +419,59 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
         array = zarr.open_array(tmp_path / "new" / os.fsdecode(b"caf\xe9"), mode="r")
     assert array.shape == (3,) and dict(array.attrs) == {"é": 0}
     assert verify(tmp_path / "new", against=tmp_path / "old.h5").n_findings == 0
+
+
+def test_text_that_is_not_utf8_is_named_with_its_element(tmp_path: Path) -> None:
+    """The report named neither the dataset nor the element."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(10)
+        for name, encoding, bad in ("t", "utf-8", b"\xff"), ("s", "ascii", b"\xe9"):
+            texts = file.create_dataset(name, (3, 4), h5py.string_dtype(encoding), chunks=(2, 2))
+            texts[...] = b"a"
+            texts[2, 1] = bad
+        file.create_dataset("scalar", data=b"\xff", dtype=h5py.string_dtype())
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    assert not report.is_complete and not report.left_arrays
+    told = {one.array: one.detail for one in report.failures}
+    assert told.keys() == {"t", "s", "scalar"}
+    assert "a.h5/t: element (2, 1): expected text in UTF-8, got b'\\xff'" in told["t"]
+    assert "a.h5/s: element (2, 1): expected text in ASCII, got b'\\xe9'" in told["s"]
+    assert "a.h5/scalar: element (): expected text in UTF-8" in told["scalar"]
+    report = convert(tmp_path / "a.h5", tmp_path / "part", exclude=["t", "s", "scalar"])
+    assert report.is_complete
+    assert not verify(tmp_path / "part", against=tmp_path / "a.h5", only="x").n_findings
+
+
+def test_dataset_whose_external_raw_data_are_missing_is_left_out(tmp_path: Path) -> None:
+    """It left the whole conversion incomplete, without metadata."""
+    (tmp_path / "raw").write_bytes(np.arange(10, dtype="int32").tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(10)
+        file.create_dataset("e", (10,), "int32", external=[(str(tmp_path / "raw"), 0, 40)])
+    convert(tmp_path / "a.h5", tmp_path / "whole")
+    assert zarr.open_array(tmp_path / "whole/e", mode="r")[...].tolist() == list(range(10))
+    (tmp_path / "raw").unlink()
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    assert report.is_complete
+    assert [one.name for one in report.left_arrays] == ["e"]
+    assert "external raw data cannot be read" in report.left_arrays[0].reason
+    with pytest.raises(UnsupportedError, match=r"a\.h5/e: its external raw data cannot be read"):
+        convert(tmp_path / "a.h5", tmp_path / "one", only="e")
+    assert not verify(tmp_path / "new", against=tmp_path / "a.h5", only="x").n_findings
+
+
+def test_scale_of_another_length_gives_no_name(tmp_path: Path) -> None:
+    """xarray refused the copy: conflicting sizes for the dimension of this name."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.ones((4, 5))
+        for axis, (name, values) in enumerate({"t": np.arange(3), "y": np.arange(5)}.items()):
+            file[name] = values
+            file[name].make_scale(name)
+            file["x"].dims[axis].attach_scale(file[name])
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    notes = {one.name: one.notes for one in report.arrays}
+    assert notes["x"] == ("axis 0 of 4 elements has no name, because its scale '/t' has 3 elements",)
+    assert not notes["t"] and not notes["y"]
+    with quiet():
+        found = xarray.open_zarr(tmp_path / "new", consolidated=False)
+    assert (found.x.dims[1], found.sizes["t"], found.sizes["y"]) == ("y", 3, 5)

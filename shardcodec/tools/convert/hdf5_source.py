@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...arguments import shortened
-from ...errors import ShardError, UnsupportedError
+from ...errors import CodecError, ShardError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.dtypes import DType, as_dtype, dtype_to_json, packed
 from ...storage.kinds import file_above
@@ -235,11 +235,13 @@ def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
     names, shape = axes.names(values), axes.shape(values)
     given, notes = _attributes_of_hdf5(values)
     known = array_attributes(given, kind or TEXT, has_names=names is not None or not values.shape)
-    known["notes"] = (*notes, *known["notes"], *_notes_on_elements(values, shape))
+    known["notes"] = (*notes, *known["notes"], *axes.notes(values), *_notes_on_elements(values, shape))
     known |= {"dimension_names": names, "shape": shape}
     fill = _fill_value(values)
     if kind is None:
-        strings = _Extended.of(values.asstr(), shape, object, (fill or b"").decode("utf-8", "replace"))
+        strings = _Extended.of(
+            _Strings(values, place), shape, object, (fill or b"").decode("utf-8", "replace")
+        )
         return _Text(name, place, **{**string_source_fields(values, strings), **known}, file=file)
     if fill is not None and kind.names is None:
         known["fill_value"] = fill
@@ -254,6 +256,11 @@ def _type_of(values: Any) -> DType | None:
     """Return the data type of a dataset; None for strings of any length. Raise an error if Zarr v3 has none for it."""
     if values.shape is None:
         raise UnsupportedError("expected elements, got an empty dataspace")
+    if values.external and values.size:
+        try:
+            values[(0,) * values.ndim]
+        except OSError as error:
+            raise UnsupportedError(f"its external raw data cannot be read: {error}") from error
     if values.dtype.kind == "V" and (tag := _opaque_tag(values)):
         raise UnsupportedError(
             f"expected a type that h5py can read, got opaque elements with the tag {tag!r}"
@@ -313,6 +320,32 @@ def _notes_on_elements(values: Any, shape: Ints) -> Iterator[str]:
         )
 
 
+class _Strings:
+    """The texts of a dataset; an error names the first one that is not valid."""
+
+    def __init__(self, values: Any, place: str) -> None:
+        self.shape, self._values, self._place = values.shape, values, place
+
+    def __getitem__(self, box: tuple[slice, ...]) -> Any:
+        try:
+            return self._values.asstr()[box]
+        except UnicodeDecodeError as error:
+            stored: Any = np.asarray(self._values[box], object)
+            at = next(at for at in np.ndindex(*stored.shape) if not _is_text(stored[at], error.encoding))
+            first = tuple(axis.start + i for axis, i in zip(box, at, strict=True))
+            text = f"expected text in {error.encoding.upper()}, got {shortened(repr(stored[at]))}"
+            raise CodecError(
+                f"{self._place}: element {first}: {text}; leave the array out with --exclude"
+            ) from error
+
+
+def _is_text(stored: bytes, encoding: str) -> bool:
+    try:
+        return bool(stored.decode(encoding) or True)
+    except UnicodeDecodeError:
+        return False
+
+
 class _Extended:
     """A dataset that is shorter than its unlimited dimensions: the rest has the fill value, as netCDF reads it."""
 
@@ -345,19 +378,32 @@ class _Axes:
         self._lengths: dict[Any, int] = {}
 
     def names(self, values: Any) -> tuple[str | None, ...] | None:
-        """Return the names of the axes of a dataset, their labels or those of their scales; None if it has none."""
+        """Return the names of the axes of a dataset, their labels or those of scales of their length; None if it has none."""
         labels = tuple(
-            str(axis.label) or (None if scale is None else _base_name(scale))
-            for axis, scale in zip(values.dims, self._scales(values), strict=True)
+            str(axis.label) or (_base_name(scale) if scale is not None and self._extent(scale) == n else None)
+            for axis, scale, n in self._zipped(values)
         )
         return labels if any(labels) else None
+
+    def notes(self, values: Any) -> Iterator[str]:
+        """Yield sentences on scales of another length, whose names are left out: xarray opens no such hierarchy."""
+        for number, (axis, scale, n) in enumerate(self._zipped(values)):
+            if scale is not None and not axis.label and (found := self._extent(scale)) != n:
+                length = "no axis" if found is None else f"{found} elements"
+                yield f"axis {number} of {n} elements has no name, because its scale {scale.name!r} has {length}"
+
+    def _zipped(self, values: Any) -> Iterator[tuple[Any, Any, int]]:
+        return zip(values.dims, self._scales(values), self.shape(values), strict=True)
+
+    def _extent(self, scale: Any) -> int | None:
+        return self.shape(scale)[0] if scale.shape else None
 
     def shape(self, values: Any) -> Ints:
         """Return the shape of a dataset, in which each unlimited dimension is as long as for the longest dataset."""
         scales = self._scales(values)
         return tuple(
             int(n) if scale is None else max(int(n), self._length(scale))
-            for n, scale in zip(values.shape, scales, strict=True)
+            for n, scale in zip(values.shape or (), scales, strict=True)
         )
 
     def _scales(self, values: Any) -> tuple[Any, ...]:
