@@ -88,7 +88,7 @@ class CompactReport(ReportOfShards):
     n_shards : int
         Shards that were examined.
     shards : tuple of CompactedShard
-        The first `run_over_arrays.MAX_SHARDS` packed or failed shards; empty if each was reported on its own.
+        The first `capped.LISTED` packed or failed shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool

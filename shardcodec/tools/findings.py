@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..readable import Fact
+from .capped import Capped
 from .report import Record
 
-__all__ = ["MAX_FINDINGS", "WARNINGS", "Finding", "FindingKind", "FindingList"]
+__all__ = ["WARNINGS", "Finding", "FindingKind", "FindingList"]
 
 Ints = tuple[int, ...]
-
-# Findings of one shard that are listed; the others are counted.
-MAX_FINDINGS = 1000
 
 
 class FindingKind(enum.StrEnum):
@@ -129,7 +127,7 @@ class FindingList:
     def __init__(self, array: str, shard: str) -> None:
         self._array = array
         self.shard = shard
-        self._listed: list[Finding] = []
+        self._found: Capped[Finding] = Capped()
         self._n_errors = 0
 
     def add(
@@ -143,13 +141,10 @@ class FindingList:
         """Add a finding; `more` has further fields of `Finding`."""
         is_warning = kind in WARNINGS
         self._n_errors += not is_warning
-        if len(self._listed) < MAX_FINDINGS:
-            if is_warning:
-                more["recoverable"] = None
-            self._listed.append(
-                Finding(kind, self.shard, detail, self._array, offset=offset, nbytes=nbytes, **more)
-            )
+        if is_warning:
+            more["recoverable"] = None
+        self._found.add(Finding(kind, self.shard, detail, self._array, offset=offset, nbytes=nbytes, **more))
 
     def result(self) -> tuple[tuple[Finding, ...], int]:
         """Return the listed findings, and the number of all that are not warnings."""
-        return tuple(self._listed), self._n_errors
+        return tuple(self._found), self._n_errors

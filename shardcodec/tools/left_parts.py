@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..readable import Fact, format_count
+from .capped import LISTED
 from .report import Record
 
-__all__ = ["MAX_LEFT", "NOTHING_LEFT", "LeftKind", "LeftPart", "LeftParts", "group_notes"]
-
-# Parts that a report lists; all are counted.
-MAX_LEFT = 1000
+__all__ = ["NOTHING_LEFT", "LeftKind", "LeftPart", "LeftParts", "group_notes"]
 
 
 class LeftKind(enum.StrEnum):
@@ -74,7 +72,7 @@ class LeftParts(Record):
     counts, unreadable : mapping
         From each kind to the number of parts, and to that of the parts that cannot be read.
     parts : tuple of LeftPart
-        The first `MAX_LEFT` of them.
+        The first `capped.LISTED` of them.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -93,7 +91,7 @@ class LeftParts(Record):
         else:
             counts.update(one.kind.value for one in given)
             unreadable.update(one.kind.value for one in given if one.is_unreadable)
-        return LeftParts(dict(counts), dict(unreadable), (*self.parts, *given)[:MAX_LEFT])
+        return LeftParts(dict(counts), dict(unreadable), (*self.parts, *given)[:LISTED])
 
     @property
     def n_unreadable(self) -> int:

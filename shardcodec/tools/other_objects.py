@@ -21,11 +21,12 @@ from ..format.chunk_keys import KeyEncoding
 from ..readable import Fact, format_count, format_nbytes
 from ..storage.store import LeftFolder, Store
 from .backup import UnreadableObject, old_object
+from .capped import LISTED
 from .conventions.all_conventions import OBJECT_NAMES, mended_object
 from .conventions.convention import MendedObject
 from .documents import DOCUMENTS, NODE_DOCUMENTS
 from .hierarchy import Hierarchy
-from .left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
+from .left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from .monitor import Monitor
 from .names import is_own_name, node_path, object_name
 from .nodes import groups_of, is_below
@@ -482,7 +483,7 @@ class _Counts:
 
     def _leave(self, parts: Iterable[LeftPart]) -> None:
         self._fresh += parts
-        if len(self._fresh) >= MAX_LEFT:
+        if len(self._fresh) >= LISTED:
             self._left, self._fresh = self._left + self._fresh, []
 
     def end(self) -> ObjectCounts:

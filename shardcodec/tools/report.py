@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..readable import Fact, Readable, format_nbytes
+from .capped import Capped
 
 __all__ = ["Record", "Report", "to_json"]
 
@@ -73,21 +74,18 @@ class Report(Record):
         return {"schema": self.schema, "schema_version": self.schema_version, **super().to_json()}
 
 
-# Parts of a record that its text shows.
-_MAX_SHOWN = 20
-
-
 def _facts_of(name: str, value: Any) -> Iterator[Fact]:
     """Yield the facts of one field."""
     if name.endswith("nbytes") and isinstance(value, int):
         value = format_nbytes(value)
     name = name.removesuffix("_nbytes").removeprefix("n_").replace("_", " ")
     if isinstance(value, tuple | list) and value and all(isinstance(one, Record) for one in value):
-        yield name, str(len(value))
-        for one in value[:_MAX_SHOWN]:
+        shown = Capped.of(value)
+        yield name, str(shown.n)
+        for one in shown:
             yield "", "; ".join(f"{part}: {text}" if part else text for part, text in one.facts())
-        if len(value) > _MAX_SHOWN:
-            yield "", f"and {len(value) - _MAX_SHOWN} more"
+        if shown.n_more:
+            yield "", f"and {shown.n_more} more"
     elif isinstance(value, Record):
         yield name, "; ".join(f"{part}: {text}" for part, text in value.facts() if part)
     elif value is not None and value != () and value != {}:

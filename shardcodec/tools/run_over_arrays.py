@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..format.spec import ShardSpec
 from ..readable import Fact
+from .capped import Capped
 from .consolidated import notes_on_spare
 from .conventions.all_conventions import with_needed
 from .hierarchy import Hierarchy
@@ -26,9 +27,6 @@ from .report import Record
 from .targets import ArrayTarget, ForeignObject, ShardTarget
 
 __all__ = ["LeftArray", "ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
-
-# Shards that a report lists.
-MAX_SHARDS = 1000
 
 R = TypeVar("R")
 S = TypeVar("S", bound="ReportOfShards")
@@ -148,7 +146,7 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._hierarchy: Hierarchy
         self._to: HierarchyCopy | None = None
         self._n_shards = 0
-        self._listed: list[R] = []
+        self._listed: Capped[R] = Capped()
         self._left: list[LeftArray] = []
         self._others = NO_OBJECTS
         self._spare, self._root = pool.spare, ""
@@ -286,8 +284,8 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._count(done)
         if self._on_shard is not None:
             self._on_shard(done)
-        elif len(self._listed) < MAX_SHARDS:
-            self._listed.append(done)
+        else:
+            self._listed.add(done)
 
     def _leave(self, array: ArrayTarget) -> None:
         if self._to is not None and array.is_group:  # what is in it comes along with the others

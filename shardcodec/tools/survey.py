@@ -54,7 +54,7 @@ class Survey:
     is_lost : ndarray of bool, shape (n_chunks,)
         Inner chunks that were stored, or may have been, and are not in `places`.
     findings : tuple of Finding
-        At most `MAX_FINDINGS`.
+        At most `capped.LISTED`.
     n_findings : int
         Number of findings without warnings, listed or not.
     nbytes : int

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, SupportsIndex
 from ..arguments import checked
 from ..errors import UnsupportedError
 from ..readable import Fact, format_count
+from .capped import NAMED
 from .hierarchy import find_arrays
 from .inspect.inspect import chunk_shape_of_shards
 from .report import Report
@@ -33,8 +34,6 @@ Span = tuple[int, int]
 
 # A plan lists the regions of all workers.
 MAX_WORKERS = 1_000_000
-# Its text has those of the first ones.
-MAX_NAMED = 20
 # The largest of the boxes, one for each worker, has at most this many times the elements of the mean.
 BOX_TOLERANCE = 1.1
 Alignment = Literal["shard", "subchunk"]
@@ -74,10 +73,10 @@ class WritePlan(Report):
         shape, cell = (" x ".join(map(str, each)) or "scalar" for each in (self.shape, self.cell_shape))
         yield "", f"array of {shape} for {format_count(len(self.regions), 'worker')}"
         yield "cells", f"{cell}, each a {self.align}"
-        for rank, regions in enumerate(self.regions[:MAX_NAMED]):
+        for rank, regions in enumerate(self.regions[:NAMED]):
             yield f"worker {rank}", ", ".join(map(_text, regions)) or "nothing"
-        if len(self.regions) > MAX_NAMED:
-            yield "", f"and {format_count(len(self.regions) - MAX_NAMED, 'further worker')}"
+        if len(self.regions) > NAMED:
+            yield "", f"and {format_count(len(self.regions) - NAMED, 'further worker')}"
 
 
 def _text(region: Region) -> str:

@@ -41,7 +41,8 @@ import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.errors import SpecError, as_os_error
 from shardcodec.tools import compact, convert, inspect, plan_convert, repair, run_part, verify
-from shardcodec.tools.left_parts import MAX_LEFT, NOTHING_LEFT, LeftKind, LeftPart, LeftParts
+from shardcodec.tools.capped import LISTED
+from shardcodec.tools.left_parts import NOTHING_LEFT, LeftKind, LeftPart, LeftParts
 from shardcodec.tools.monitor import Monitor
 from shardcodec.tools.other_objects import copy_objects
 from shardcodec.transformer.legacy_2022.open import open_2022
@@ -485,10 +486,10 @@ def arrays_of(place: Any) -> dict[str, bool]:
 
 
 def test_list_counts_what_it_does_not_list() -> None:
-    many = [LeftPart.object(str(i), "x", is_unreadable=i % 2 == 0) for i in range(MAX_LEFT)]
+    many = [LeftPart.object(str(i), "x", is_unreadable=i % 2 == 0) for i in range(LISTED)]
     left = NOTHING_LEFT + many + LeftPart.notes("g", ["y"]) + (NOTHING_LEFT + many[:3])
-    assert left.counts == {"object": MAX_LEFT + 3, "metadata": 1} and len(left.parts) == MAX_LEFT
-    assert left.unreadable == {"object": MAX_LEFT // 2 + 2} and left.n_unreadable == MAX_LEFT // 2 + 2
+    assert left.counts == {"object": LISTED + 3, "metadata": 1} and len(left.parts) == LISTED
+    assert left.unreadable == {"object": LISTED // 2 + 2} and left.n_unreadable == LISTED // 2 + 2
     assert list(left.result_facts(would=False))[-1] == ("", "4 further parts left out")
 
 
@@ -496,7 +497,7 @@ def test_many_left_objects_are_counted_without_a_copy_of_the_list_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each object that was left out copied the list of up to 1,000 parts, so 20,000 of them copied twenty million."""
-    n, n_added = 3 * MAX_LEFT + 5, []
+    n, n_added = 3 * LISTED + 5, []
     added = LeftParts.__add__
 
     def counted(self: LeftParts, more: Iterable[LeftPart]) -> LeftParts:
@@ -507,8 +508,8 @@ def test_many_left_objects_are_counted_without_a_copy_of_the_list_for_each(
     entries: Any = [LeftPart.object(str(i), "x", is_unreadable=i % 2 == 0) for i in range(n)]
     counts = copy_objects(entries, lambda entry: None, Monitor(), 1)
     assert counts.parts.counts == {"object": n} and counts.parts.n_unreadable == (n + 1) // 2
-    assert [int(part.name) for part in counts.parts] == list(range(MAX_LEFT))
-    assert n_added == [MAX_LEFT, MAX_LEFT, MAX_LEFT, 5]
+    assert [int(part.name) for part in counts.parts] == list(range(LISTED))
+    assert n_added == [LISTED, LISTED, LISTED, 5]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

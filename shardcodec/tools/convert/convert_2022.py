@@ -30,6 +30,7 @@ from ...options import Durability, Options, check
 from ...readable import format_count
 from ...storage.kinds import object_at
 from ...transformer.legacy_2022.open import open_converted
+from ..capped import Capped
 from ..job_mark import has_claim
 from ..memory import MemoryBudget, MemoryShare
 from ..monitor import Monitor
@@ -44,8 +45,6 @@ __all__ = ["convert_2022"]
 
 Progress = Callable[[int, int], Any]
 
-# Objects that a warning names.
-MAX_NAMES = 20
 
 # Bytes of encoded inner chunks that each thread holds at a time.
 PIECE_NBYTES = 16 << 20
@@ -166,10 +165,10 @@ def _warn_of(counts: ObjectCounts) -> None:
     """Warn of the objects that are left out."""
     if not counts.n_left:
         return
-    names = "; ".join(f"{left.name}: {left.reason}" for left in counts.left[:MAX_NAMES])
-    more = f"; {counts.n_left - MAX_NAMES} more" if counts.n_left > MAX_NAMES else ""
+    left = Capped.of(f"{one.name}: {one.reason}" for one in counts.left)
+    left.n = counts.n_left
     warnings.warn(
-        f"{format_count(counts.n_left, 'object')} that convert_2022 does not copy: {names}{more}",
+        f"{format_count(counts.n_left, 'object')} that convert_2022 does not copy: {left.text('; ', end='; ')}",
         RuntimeWarning,
         stacklevel=4,
     )

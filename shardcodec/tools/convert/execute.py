@@ -259,7 +259,7 @@ class Execution:
                 "reach the folder of the plan, and write there; the job can be resumed"
             )
         for failure in work.unfinished(self.monitor):
-            totals.add_failure(failure)
+            totals.failures.add(failure)
         return not totals.n_failed
 
     def _copy_objects(self, totals: Totals) -> None:
@@ -271,7 +271,7 @@ class Execution:
             self.monitor.check()
             array = self.tree.verbatim[name]
             for left in new.copy_array(array, budget, durable=durable, may_replace=True):
-                totals.add_failure(ShardFailure(name, left.name, left.reason))
+                totals.failures.add(ShardFailure(name, left.name, left.reason))
         if others is not None:  # an earlier run of the job may have copied some
             totals.others = new.copy_others(others, budget, self.options, self.monitor, may_replace=True)
 

@@ -23,6 +23,7 @@ from ...format.metadata_v2 import has_text
 from ...options import Options
 from ...storage.kinds import is_zarr_store
 from ...storage.url_stores import is_url
+from ..capped import Capped
 from ..consolidated import notes_on_spare
 from ..conventions.all_conventions import mended, mended_notes, with_needed
 from ..conventions.ome_zarr import axes_of_levels, with_ome_05
@@ -54,8 +55,6 @@ __all__ = [
 
 # All nodes of a hierarchy.
 _ALL = Selection()
-# Arrays that a message names.
-_MAX_LISTED = 20
 
 
 def selection_of(
@@ -148,16 +147,12 @@ def _with_groups(tree: SourceTree, kept: Collection[str], names: Collection[str]
 
 def _listed(names: Collection[str]) -> str:
     """Return the first names of arrays, for a message."""
-    first = ", ".join(sorted(names)[:_MAX_LISTED])
-    return (
-        f"{first}, and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else first or "no arrays"
-    )
+    return Capped.of(sorted(names)).text(end=", and ") or "no arrays"
 
 
 def _reasons(left: Sequence[LeftPart]) -> str:
     """Return the first arrays that are left out and why, for a message."""
-    more = f"; and {len(left) - _MAX_LISTED} more" if len(left) > _MAX_LISTED else ""
-    return "; ".join(f"{one.name}: {one.reason}" for one in left[:_MAX_LISTED]) + more
+    return Capped.of(f"{one.name}: {one.reason}" for one in left).text("; ", end="; and ")
 
 
 def outermost(paths: Collection[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from ...errors import ConflictError
 from ...format.chunk_keys import key_encoding
 from ...options import Options
 from ...storage.url_stores import is_url
+from ..capped import LISTED, Capped
 from ..job_mark import guard
 from ..jobs.batches import Batches
 from ..jobs.job_files import Ledger, LedgerLines, PlanFile, read_ledgers
@@ -48,8 +49,6 @@ __all__ = [
     "with_records",
 ]
 
-# Failures that a report lists.
-MAX_FAILURES = 1000
 # Member of the line of a ledger that says that the documents are written.
 FINISHED = "finished"
 
@@ -64,11 +63,10 @@ class Totals:
     n_written: int = 0
     n_empty: int = 0  # of those written, without an object
     n_skipped: int = 0
-    n_failed: int = 0
     n_moved_chunks: int = 0
     read_nbytes: int = 0
     written_nbytes: int = 0
-    failures: list[ShardFailure] = field(default_factory=list)
+    failures: Capped[ShardFailure] = field(default_factory=Capped)
     is_stopped: bool = False
     others: ObjectCounts = NO_OBJECTS
 
@@ -80,12 +78,16 @@ class Totals:
             len(group.records) + group.n_empty,
             group.n_empty + n_empty,
             group.n_skipped,
-            len(group.failures),
             sum(record.n_moved for record in group.records),
             sum(record.read_nbytes for record in group.records),
             sum(record.nbytes for record in group.records),
-            list(group.failures[:MAX_FAILURES]),
+            Capped.of(group.failures, LISTED),
         )
+
+    @property
+    def n_failed(self) -> int:
+        """Number of shards that could not be written."""
+        return self.failures.n
 
     @property
     def n_shards(self) -> int:
@@ -97,17 +99,11 @@ class Totals:
         self.n_written += more.n_written
         self.n_empty += more.n_empty
         self.n_skipped += more.n_skipped
-        self.n_failed += more.n_failed
         self.n_moved_chunks += more.n_moved_chunks
         self.read_nbytes += more.read_nbytes
         self.written_nbytes += more.written_nbytes
-        self.failures += more.failures[: MAX_FAILURES - len(self.failures)]
-
-    def add_failure(self, failure: ShardFailure) -> None:
-        """Add a shard that is not stored any more as it was written."""
-        self.n_failed += 1
-        if len(self.failures) < MAX_FAILURES:
-            self.failures.append(failure)
+        if more.failures:
+            self.failures.merge(more.failures)
 
 
 class UntilFailure(Monitor):
@@ -312,7 +308,7 @@ def batches_of_plan(plan: ConvertPlan, units: Iterable[RecordedUnit]) -> Batches
         totals = Totals()
         for at in array.coords(unit[0].group):
             name = f"{array.name}/{keys.key(at)}".lstrip("/")
-            totals.add_failure(ShardFailure(array.name, name, detail))
+            totals.failures.add(ShardFailure(array.name, name, detail))
         return totals
 
     return Batches(

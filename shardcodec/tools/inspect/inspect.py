@@ -20,13 +20,14 @@ from ...arguments import checked
 from ...format.byte_document import inner_codecs
 from ...format.spec import ChainSpec, ShardSpec
 from ...storage.store import LeftFolder
+from ..capped import Named
 from ..hierarchy import find_arrays
 from ..jobs.shard_pool import ShardPool
 from ..monitor import Monitor, RunOptions
 from ..targets import ArrayTarget, ForeignObject, ShardTarget
 from .array_picture import ArrayPicture
 from .array_report import ArrayReport, InspectReport, LayoutRecord
-from .shard_sums import MAX_NAMED, InspectTask, ShardInspector, ShardSums
+from .shard_sums import InspectTask, ShardInspector, ShardSums
 
 __all__ = ["chunk_shape_of_shards", "inspect"]
 
@@ -159,9 +160,8 @@ class _Pass:
         self._array, self._pool, self._monitor, self._picture = array, pool, pool.run.monitor, picture
         self._task = InspectTask(fail_fast)
         self._sums = ShardSums()
-        self._foreign: list[str] = []
+        self._foreign: Named[str] = Named()
         self._unreadable: list[str] = []
-        self._n_foreign = 0
 
     def run(self) -> ArrayReport:
         array = self._array
@@ -175,7 +175,7 @@ class _Pass:
                 spec,
                 array.n_grid_shards,
                 n_grid_chunks,
-                self._n_foreign,
+                self._foreign.n,
                 has_item_size=array.bytes is None or array.bytes.has_item_size,
             )
         return ArrayReport(
@@ -200,7 +200,7 @@ class _Pass:
                 self._sums.merge(sums)
                 if pool.is_remote:  # threads of this process have advanced it
                     self._monitor.advance(len(shards))
-                if self._task.fail_fast and self._sums.n_damaged:
+                if self._task.fail_fast and self._sums.damaged:
                     return False
         return True
 
@@ -209,9 +209,7 @@ class _Pass:
             if isinstance(one, ForeignObject) and one.is_unreadable:
                 self._unreadable.append(f"{one.name}: {one.reason}")
             elif isinstance(one, ForeignObject):
-                self._n_foreign += 1
-                if len(self._foreign) < MAX_NAMED:
-                    self._foreign.append(one.name)
+                self._foreign.add(one.name)
             else:
                 yield one
 

@@ -16,6 +16,7 @@ from ...access.read_indexes import ENTRIES_NBYTES, REQUEST_THREADS, ShardIndex, 
 from ...access.shard_layout import ShardLayout, shard_layout
 from ...format.spec import ShardSpec
 from ...options import Options
+from ..capped import Named
 from ..jobs.shard_work import ArrayTask
 from ..memory import MemoryBudget
 from ..monitor import Monitor, Stopped
@@ -24,10 +25,8 @@ from .array_picture import ArrayPicture
 from .array_report import DamagedShard, StoredRecord
 from .size_distribution import Sizes
 
-__all__ = ["MAX_NAMED", "InspectTask", "ShardInspector", "ShardSums"]
+__all__ = ["InspectTask", "ShardInspector", "ShardSums"]
 
-# Damaged shards and foreign objects that a report names; all are counted.
-MAX_NAMED = 20
 # Shards of one sum.
 STEP = 1024
 
@@ -37,8 +36,7 @@ class ShardSums:
 
     Attributes
     ----------
-    damaged : list of DamagedShard
-        The first damaged shards.
+    damaged : Named of DamagedShard
     """
 
     def __init__(self) -> None:
@@ -46,12 +44,7 @@ class ShardSums:
         self._sums: Counter[str] = Counter()
         self._orders: Counter[str] = Counter()
         self._alignments: Counter[int] = Counter()
-        self.damaged: list[DamagedShard] = []
-
-    @property
-    def n_damaged(self) -> int:
-        """Number of damaged shards."""
-        return self._sums["damaged"]
+        self.damaged: Named[DamagedShard] = Named()
 
     def add(self, one: ShardIndex[ShardTarget]) -> None:
         """Add a shard."""
@@ -61,7 +54,7 @@ class ShardSums:
         if one.nbytes is not None:
             self._shards.add([one.nbytes])
         if one.error is not None or one.entries is None:
-            self.add_damaged(one.shard, str(one.error))
+            self.damaged.add(DamagedShard(one.shard.name, str(one.error)))
             return
         layout: ShardLayout = one.result
         sizes = one.entries[:, 1]
@@ -74,12 +67,6 @@ class ShardSums:
         self._orders[layout.order] += 1
         self._alignments[layout.alignment] += 1
 
-    def add_damaged(self, shard: ShardTarget, message: str) -> None:
-        """Add a damaged shard that is counted already."""
-        self._sums["damaged"] += 1
-        if len(self.damaged) < MAX_NAMED:
-            self.damaged.append(DamagedShard(shard.name, message))
-
     def merge(self, other: ShardSums) -> None:
         """Add the sums of shards that come after these."""
         self._shards.merge(other._shards)
@@ -87,7 +74,8 @@ class ShardSums:
         self._sums.update(other._sums)
         self._orders.update(other._orders)
         self._alignments.update(other._alignments)
-        self.damaged += other.damaged[: MAX_NAMED - len(self.damaged)]
+        if other.damaged:
+            self.damaged.merge(other.damaged)
 
     def record(
         self, spec: ShardSpec, n_grid_shards: int, n_grid_chunks: int, n_foreign: int, *, has_item_size: bool
@@ -116,7 +104,7 @@ class ShardSums:
             n_without_index_checksum=0 if spec.n_index_checksums else sums["shards"],
             n_with_header=sums["with header"],
             n_with_footer=sums["with footer"],
-            n_damaged=sums["damaged"],
+            n_damaged=self.damaged.n,
             n_foreign=n_foreign,
         )
 
@@ -176,7 +164,7 @@ class ShardInspector:
                 n += 1
                 if self._picture is not None and one.error is None and one.entries is not None:
                     self._picture.add(one)
-                if self._task.fail_fast and sums.n_damaged:
+                if self._task.fail_fast and sums.damaged:
                     break
                 if n == STEP:
                     yield n, sums

@@ -16,6 +16,7 @@ from ...arguments import checked
 from ...option_sources import current_options
 from ...options import check
 from ...readable import Fact, format_count, format_nbytes, format_share
+from ..capped import NAMED
 from ..convert.execute import Execution, left_of, run_report
 from ..convert.report import ConvertReport
 from ..convert.units import is_finished, open_plan, recorded_shards
@@ -107,9 +108,6 @@ def run_part(
 
 # `status`: finished shards of each array and part of a plan, from its ledgers. The new hierarchy is not read.
 
-# Parts that a text names.
-MAX_NAMED = 20
-
 
 @dataclass(frozen=True)
 class ArrayProgress(Record):
@@ -193,8 +191,8 @@ class StatusReport(Report):
             lines = f"left out: {format_count(damaged, 'damaged line')}"
             yield "", f"{lines}, not of this plan: {format_count(foreign, 'ledger')}"
         if self.parts_left:
-            named = ",".join(map(str, self.parts_left[:MAX_NAMED]))
-            more = ",..." if len(self.parts_left) > MAX_NAMED else ""
+            named = ",".join(map(str, self.parts_left[:NAMED]))
+            more = ",..." if len(self.parts_left) > NAMED else ""
             yield "", f"parts left ({len(self.parts_left)} of {self.n_parts}): {named}{more}"
         if self.is_complete:
             yield "", "complete"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...readable import Fact, format_count
+from ..capped import Capped
 from ..findings import Finding
 from ..report import Report
 from ..run_over_arrays import ReportOfShards
@@ -46,7 +47,7 @@ class RepairedShard(Report):
     n_from_copy : int
         Inner chunks that were taken from the copy, absent ones too.
     lost : tuple of tuple of int
-        Grid positions of lost inner chunks, the first `MAX_LOST`; they are absent now.
+        Grid positions of lost inner chunks, the first `capped.LISTED`; they are absent now.
     n_lost : int
         Number of lost inner chunks; some of them may not have been stored.
     backup : str or None
@@ -98,9 +99,9 @@ class RepairedShard(Report):
         action = f"{'would be ' if would else ''}{self.action.value}"
         yield "", f"{self.shard}: {action}: {results.get(self.action, kept)}"
         if self.lost:
-            named = ", ".join(map(str, self.lost[:MAX_NAMED]))
-            more = f" and {self.n_lost - MAX_NAMED} more" if self.n_lost > MAX_NAMED else ""
-            yield "lost", f"{named}{more}"
+            named = Capped.of(self.lost)
+            named.n = self.n_lost
+            yield "lost", named.text()
         if self.backup is not None:
             yield "old object", self.backup
 
@@ -116,7 +117,7 @@ class RepairReport(ReportOfShards):
     n_shards : int
         Shards that were examined.
     shards : tuple of RepairedShard
-        The first `run_over_arrays.MAX_SHARDS` damaged shards; empty if each was reported on its own.
+        The first `capped.LISTED` damaged shards; empty if each was reported on its own.
     left_arrays : tuple of LeftArray
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool
@@ -145,6 +146,3 @@ class RepairReport(ReportOfShards):
             f"{format_count(self.n_lost_chunks, 'inner chunk')} lost"
             f"{'' if self.is_complete else '; stopped before the end'}"
         )
-
-
-MAX_NAMED = 20

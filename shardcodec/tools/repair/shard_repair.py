@@ -23,6 +23,7 @@ from ...access.shard_object import open_object
 from ...access.shard_writer import ShardWriter, replace_chunks
 from ...errors import ConflictError, ShardError
 from ...options import Options
+from ..capped import LISTED
 from ..chunk_check import ChunkCheck, Level
 from ..damage.index_layout import is_absent
 from ..damage.index_search import IndexStatus, StoredIndex
@@ -49,9 +50,6 @@ from .copy_source import ChunksOfCopy, CopySource
 from .report import RepairAction, RepairedShard
 
 __all__ = ["ShardRepair", "as_unreadable", "rolled_back"]
-
-# Lost inner chunks that a report lists, and those that its text names.
-MAX_LOST = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,9 +386,9 @@ def _inside(shard: ShardTarget) -> Any:
 
 
 def _coordinates(shard: ShardTarget, positions: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the grid positions of the first `MAX_LOST` inner chunks."""
+    """Return the grid positions of the first `capped.LISTED` inner chunks."""
     grid = shard.array.object_spec.grid_shape
-    return tuple(coordinates(position, grid) for position in positions[:MAX_LOST])
+    return tuple(coordinates(position, grid) for position in positions[:LISTED])
 
 
 def rolled_back(shard: ShardTarget) -> RepairedShard:

@@ -20,6 +20,7 @@ from ...access.shard_object import open_object
 from ...errors import ShardError, SpecError, UnsupportedError
 from ...option_sources import current_options
 from ..backup import same_bytes
+from ..capped import Capped
 from ..conventions.all_conventions import mended
 from ..convert.open_source import open_foreign, open_source, outermost
 from ..convert.source import SourceArray, SourceTree
@@ -49,8 +50,7 @@ __all__ = [
 # Decoded bytes of one block.
 BLOCK_NBYTES = 32 << 20
 
-# Attributes of a node that are named, and characters of a value.
-_MAX_NAMED = 20
+# Characters of a value that are shown.
 _MAX_TEXT = 200
 # The comparison has members that the format does not define, for example those of extensions, under this name.
 _MEMBERS = "members"
@@ -526,16 +526,16 @@ def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Iter
         if name not in ("attributes", _MEMBERS):
             yield f"{name}: expected {_text(value)}, got {_text(actual[name])}"
             continue
-        keys = [
+        keys = Capped.of(
             key
             for key in {**value, **actual[name]}
             if not _same(value.get(key, _NOT_THERE), actual[name].get(key, _NOT_THERE))
-        ]
-        for key in keys[:_MAX_NAMED]:
+        )
+        for key in keys:
             one, other = (_text(given.get(key, _NOT_THERE)) for given in (value, actual[name]))
             yield f"{name[:-1]} {key!r}: expected {one}, got {other}"
-        if len(keys) > _MAX_NAMED:
-            yield f"{len(keys) - _MAX_NAMED} more {name} differ"
+        if keys.n_more:
+            yield f"{keys.n_more} more {name} differ"
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -24,6 +24,7 @@ from ...errors import ShardError, SpecError
 from ...format.metadata import json_object
 from ...live.record import NAME as RECORD_NAME
 from ...live.record import problem_of as record_problem_of
+from ..capped import Capped
 from ..documents import DOCUMENTS
 from ..findings import Finding, FindingKind
 from ..hierarchy import Hierarchy
@@ -204,8 +205,8 @@ class BesideArrays:
             if is_node and relative not in listed:
                 wrong.append(f"{relative} is not in it")
         if wrong:
-            more = f", and {len(wrong) - _MAX_NAMED} more" if len(wrong) > _MAX_NAMED else ""
-            detail = f"expected consolidated metadata that are those of the nodes: {', '.join(wrong[:_MAX_NAMED])}{more}"
+            named = Capped.of(wrong, _MAX_NAMED).text(end=", and ")
+            detail = f"expected consolidated metadata that are those of the nodes: {named}"
             yield self._finding(FindingKind.STALE_METADATA, path, detail)
 
     def _lost(self, path: str, array: str = "") -> Finding:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...readable import Fact, format_count, format_nbytes, format_share
+from ..capped import NAMED
 from ..findings import WARNINGS, Finding, FindingKind
 from ..report import Record, Report
 
@@ -21,10 +22,6 @@ __all__ = ["NOT_IN_MANIFEST", "ShardFindings", "UncheckedPart", "VerifiedArray",
 # Why an object was not compared with a manifest.
 NOT_IN_MANIFEST = "the manifest has no hash of it: it is new, or it was damaged then"
 _MANY_NOT_IN_MANIFEST = "the manifest has no hash of them: they are new, or they were damaged then"
-
-# Parts that were not checked and that a report lists, and those that its text names; all are counted.
-MAX_UNCHECKED = 1000
-MAX_NAMED = 20
 
 # Findings that `repair` can do something about.
 _REPLACED = frozenset({FindingKind.DIFFERENT, FindingKind.MISSING_OBJECT})
@@ -42,7 +39,7 @@ class ShardFindings(Report):
     shard : str
         Path or key of the object.
     findings : tuple of Finding
-        At most `findings.MAX_FINDINGS`.
+        At most `capped.LISTED`.
     n_findings : int
         Number of findings that are not warnings, also of those that are not listed.
     """
@@ -183,7 +180,7 @@ class VerifyReport(Report):
     n_findings : int
         Number of findings that are not warnings.
     shards : tuple of ShardFindings
-        Shards with findings, the first `MAX_SHARDS` of them; empty if each was reported on its own.
+        Shards with findings, the first `capped.LISTED` of them; empty if each was reported on its own.
     is_complete : bool
         False after a stop at the first finding.
     n_other_objects : int
@@ -193,7 +190,7 @@ class VerifyReport(Report):
     n_unchecked : int
         Arrays and objects that could not be checked, or not completely.
     unchecked : tuple of UncheckedPart
-        The first `MAX_UNCHECKED` of them.
+        The first `capped.LISTED` of them.
     notes : tuple of str
         Sentences on what is not compared with this kind of hierarchy.
     """
@@ -230,7 +227,7 @@ class VerifyReport(Report):
             yield "", f"{format_count(self.n_documents, 'document')} of metadata checked"
         if self.n_other_objects:
             yield "", f"{format_count(self.n_other_objects, 'other object')} compared"
-        yield from (("", note) for note in self.notes[:MAX_NAMED])
+        yield from (("", note) for note in self.notes[:NAMED])
         yield from self._unchecked_facts()
         if not self.is_complete:
             yield "", "stopped at the first finding"
@@ -253,7 +250,7 @@ class VerifyReport(Report):
             if part.reason != NOT_IN_MANIFEST
         ]
         lines += self._not_in_manifest(parts)
-        for text, n_parts in lines[:MAX_NAMED]:
+        for text, n_parts in lines[:NAMED]:
             yield "", text
             n_more -= n_parts
         if n_more > 0:

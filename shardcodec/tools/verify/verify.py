@@ -23,6 +23,7 @@ from ...arguments import checked
 from ...errors import ShardError, UnsupportedError
 from ...format.spec import ShardSpec
 from ...storage.url_stores import placed_options
+from ..capped import Capped
 from ..chunk_check import Level, LevelName
 from ..convert.open_source import selection_of
 from ..documents import DOCUMENTS
@@ -45,7 +46,7 @@ from .beside_arrays import BesideArrays, different_hash
 from .manifest import Manifest, new_manifest
 from .manifest_rows import ManifestRow, path_of_shard
 from .old_manifest import OldManifest, old_manifest
-from .report import MAX_UNCHECKED, NOT_IN_MANIFEST, ShardFindings, UncheckedPart, VerifiedArray, VerifyReport
+from .report import NOT_IN_MANIFEST, ShardFindings, UncheckedPart, VerifiedArray, VerifyReport
 from .verify_shards import ShardVerdict, ShardVerifier, VerifyTask, inside_array
 
 __all__ = [
@@ -59,9 +60,6 @@ __all__ = [
     "verify",
 ]
 
-
-# Shards with findings that a report lists.
-MAX_SHARDS = 1000
 
 OnShard = Callable[[ShardFindings], None]
 
@@ -218,10 +216,10 @@ class _VerifyRun:
         self._monitor, self._on_shard = pool.run.monitor, on_shard
         self._arrays: list[VerifiedArray] = []
         self._targets: list[ArrayTarget] = []
-        self._unchecked: list[UncheckedPart] = []
-        self._n_unchecked = self._n_documents = 0
+        self._unchecked: Capped[UncheckedPart] = Capped()
+        self._n_documents = 0
         self._kinds: Counter[str] = Counter()
-        self._shards: list[ShardFindings] = []
+        self._shards: Capped[ShardFindings] = Capped()
         self._n_findings = self._n_other_objects = 0
         self.is_stopped = False
 
@@ -237,7 +235,7 @@ class _VerifyRun:
             is_complete=not self.is_stopped,
             n_other_objects=self._n_other_objects,
             n_documents=self._n_documents,
-            n_unchecked=self._n_unchecked,
+            n_unchecked=self._unchecked.n,
             unchecked=tuple(self._unchecked),
             notes=() if self._reference is None else tuple(self._reference.notes),
         )
@@ -516,9 +514,7 @@ class _VerifyRun:
 
     def _leave(self, name: str, reason: str) -> None:
         """Note a part that could not be checked."""
-        self._n_unchecked += 1
-        if len(self._unchecked) < MAX_UNCHECKED:
-            self._unchecked.append(UncheckedPart(name, reason))
+        self._unchecked.add(UncheckedPart(name, reason))
 
     def _note(self, finding: Finding) -> None:
         self._note_all(ShardFindings(finding.array, finding.shard, (finding,), 1 - finding.is_warning))
@@ -528,8 +524,8 @@ class _VerifyRun:
         self._n_findings += found.n_findings
         if self._on_shard is not None:
             self._on_shard(found)
-        elif len(self._shards) < MAX_SHARDS:
-            self._shards.append(found)
+        else:
+            self._shards.add(found)
         if self._fail_fast and found.n_findings:
             self.is_stopped = True
 

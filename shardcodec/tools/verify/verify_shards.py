@@ -16,8 +16,9 @@ from ...errors import ShardError
 from ...options import Options
 from ...storage.retry import retry
 from ...storage.undo_journal import pending_journal
+from ..capped import LISTED
 from ..chunk_check import ChunkCheck, Level
-from ..findings import MAX_FINDINGS, Finding, FindingKind
+from ..findings import Finding, FindingKind
 from ..jobs.shard_work import ArrayTask
 from ..memory import MemoryBudget, MemoryShare
 from ..monitor import Monitor
@@ -197,7 +198,7 @@ class ShardVerifier:
             )
             return ShardVerdict(None, tuple(findings), _n_errors(findings))
         if self.comparison is not None:
-            findings += itertools.islice(self.comparison.findings(shard), MAX_FINDINGS)
+            findings += itertools.islice(self.comparison.findings(shard), LISTED)
         sizes = found.nbytes, found.data_nbytes, found.verified_nbytes, found.unverifiable_nbytes
         n_errors = _n_errors(findings) + found.n_findings
         return ShardVerdict(sizes, (*findings, *found.findings), n_errors, state, sha256)
