@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..readable import Fact, format_count, format_nbytes
-from .report import Report
+from .report import ReportOfShard
 from .run_over_arrays import ReportOfShards
 
 __all__ = ["CompactAction", "CompactReport", "CompactedShard"]
@@ -24,15 +24,13 @@ class CompactAction(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class CompactedShard(Report):
+class CompactedShard(ReportOfShard):
     """The result of one shard.
 
     Attributes
     ----------
-    array : str
-        Path of the array in the hierarchy.
-    shard : str
-        Path or key of the shard.
+    array, shard
+        See `ReportOfShard`.
     action : CompactAction
     nbytes : int
         Size of the old object in bytes.
@@ -47,10 +45,7 @@ class CompactedShard(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.compact.shard"
-    schema_version: ClassVar[int] = 1
 
-    array: str
-    shard: str
     action: CompactAction
     nbytes: int
     dead_nbytes: int = 0
@@ -89,7 +84,7 @@ class CompactReport(ReportOfShards):
         Shards that were examined.
     shards : tuple of CompactedShard
         The first `capped.LISTED` packed or failed shards; empty if each was reported on its own.
-    left_arrays : tuple of LeftArray
+    left_arrays : tuple of LeftPart
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool
         False if the work was stopped before the end, or a new hierarchy has no metadata because a shard failed.
@@ -102,7 +97,6 @@ class CompactReport(ReportOfShards):
     """
 
     schema: ClassVar[str] = "shardcodec.compact"
-    schema_version: ClassVar[int] = 1
 
     n_packed: int
     n_failed: int

@@ -121,19 +121,32 @@ class CopyReport(Report):
         """The parts of the old hierarchy that the new hierarchy lacks or changes."""
         return self.others.parts
 
+    @cached_property
+    def left_arrays(self) -> tuple[LeftPart, ...]:
+        """Arrays that the new hierarchy does not have: no array of Zarr v3 can hold their elements, or their metadata cannot be read.
+
+        Also groups whose metadata cannot.
+        """
+        return self.left.of(LeftKind.ARRAY, LeftKind.GROUP)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """The parts of `left` that are metadata of groups, as sentences."""
         return tuple(one.reason for one in self.left.of(LeftKind.METADATA))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, and `left` and `notes`, as values that `json.dumps` accepts.
+        """Return the fields, and `left`, `left_arrays` and `notes`, as values that `json.dumps` accepts.
 
         Returns
         -------
         dict
         """
-        return {**super().to_json(), "left": self.left.to_json(), "notes": list(self.notes)}
+        arrays = [
+            {"name": one.name, "problem": one.reason, "is_unreadable": one.is_unreadable}
+            for one in self.left_arrays
+        ]
+        views = {"left": self.left.to_json(), "left_arrays": arrays, "notes": list(self.notes)}
+        return {**super().to_json(), **views}
 
 
 def left_object(name: str, error: UnreadableObject) -> LeftPart:

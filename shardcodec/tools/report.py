@@ -20,7 +20,7 @@ import numpy as np
 from ..readable import Fact, Readable, format_nbytes
 from .capped import Capped
 
-__all__ = ["Record", "Report", "to_json"]
+__all__ = ["Record", "Report", "ReportOfShard", "to_json"]
 
 
 class Record(Readable):
@@ -58,11 +58,11 @@ class Report(Record):
     schema : str
         Name of the schema, such as ``"shardcodec.inspect"``.
     schema_version : int
-        Its version.
+        Its version; a class whose members have changed has a higher one.
     """
 
     schema: ClassVar[str]
-    schema_version: ClassVar[int]
+    schema_version: ClassVar[int] = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as values that `json.dumps` accepts, after name and version of the schema.
@@ -72,6 +72,22 @@ class Report(Record):
         dict
         """
         return {"schema": self.schema, "schema_version": self.schema_version, **super().to_json()}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportOfShard(Report):
+    """The base of the reports on one shard.
+
+    Attributes
+    ----------
+    array : str
+        Path of the array in the hierarchy.
+    shard : str
+        Path or key of the shard.
+    """
+
+    array: str
+    shard: str
 
 
 def _facts_of(name: str, value: Any) -> Iterator[Fact]:

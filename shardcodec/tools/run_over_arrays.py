@@ -19,46 +19,16 @@ from .hierarchy import Hierarchy
 from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
-from .left_parts import NOTHING_LEFT, LeftPart
+from .left_parts import NOTHING_LEFT, LeftKind, LeftPart
 from .monitor import Stopped
 from .nodes import ZarrNodes
 from .other_objects import NO_OBJECTS, CopyReport, OtherObjects, count_objects, other_objects
-from .report import Record
 from .targets import ArrayTarget, ForeignObject, ShardTarget
 
-__all__ = ["LeftArray", "ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
+__all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
 
 R = TypeVar("R")
 S = TypeVar("S", bound="ReportOfShards")
-
-
-@dataclass(frozen=True)
-class LeftArray(Record):
-    """An array without shards that the tool can read.
-
-    Attributes
-    ----------
-    name : str
-        Path of the array in the hierarchy; empty for its root.
-    problem : str
-        Why it was left.
-    is_unreadable : bool
-        Its metadata are malformed, so no program can read the array: a finding, as in `verify`.
-    """
-
-    name: str
-    problem: str
-    is_unreadable: bool
-
-    @classmethod
-    def of(cls, array: ArrayTarget) -> LeftArray:
-        """Return the record of an array."""
-        return cls(array.name, array.problem or "it is not sharded", array.is_malformed)
-
-    def text(self, target: str, to: str | None) -> str:
-        """Return a line of text; `target` names the array at its root, and the new hierarchy `to` has a copy."""
-        done = "skipped" if to is None else "copied as it is"
-        return f"{self.name or target}: {'unreadable, ' if self.is_unreadable else ''}{done}: {self.problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +40,7 @@ class ReportOfShards(CopyReport):
     dry_run: bool
     n_shards: int
     shards: tuple[Any, ...]
-    left_arrays: tuple[LeftArray, ...] = ()
+    left_arrays: tuple[LeftPart, ...] = ()
     is_complete: bool = True
 
     @property
@@ -87,9 +57,10 @@ class ReportOfShards(CopyReport):
         """
         for shard in self.shards:
             yield from shard.result_facts(would=self.dry_run)
-        to = None if self.dry_run else self.to
+        done = "skipped" if self.dry_run or self.to is None else "copied as it is"
         for array in self.left_arrays:
-            yield "", array.text(self.target, to)
+            unreadable = "unreadable, " if array.is_unreadable else ""
+            yield "", f"{array.name or self.target}: {unreadable}{done}: {array.reason}"
         yield from self.others.result_facts(would=self.dry_run)
         yield "", self._sums()
 
@@ -147,7 +118,7 @@ class RunOverArrays(ABC, Generic[R, S]):
         self._to: HierarchyCopy | None = None
         self._n_shards = 0
         self._listed: Capped[R] = Capped()
-        self._left: list[LeftArray] = []
+        self._left: list[LeftPart] = []
         self._others = NO_OBJECTS
         self._spare, self._root = pool.spare, ""
 
@@ -292,7 +263,8 @@ class RunOverArrays(ABC, Generic[R, S]):
             self._to.add_group(array.name, array.folder)
         elif self._to is not None:
             self._leave_objects(array, self._to.copy_all(array))
-        self._left.append(LeftArray.of(array))
+        problem = array.problem or "it is not sharded"
+        self._left.append(LeftPart(LeftKind.ARRAY, array.name, problem, array.is_malformed))
 
     def _leave_objects(self, array: ArrayTarget, left: Iterable[LeftPart]) -> None:
         """Note objects of an array that is copied as it is; they cannot be read."""

@@ -56,7 +56,6 @@ class WritePlan(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.plan_writes"
-    schema_version: ClassVar[int] = 1
 
     shape: Ints
     align: str

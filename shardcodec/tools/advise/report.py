@@ -250,7 +250,6 @@ class AdviseReport(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.advise"
-    schema_version: ClassVar[int] = 1
 
     shape: Ints
     dtype: str

@@ -337,7 +337,7 @@ class _Conversion(Execution):
             if self.is_new and self.temp is None:
                 self._give_up(had_folder=had_folder)
             raise
-        if self.file is None and not is_complete and not totals.n_written:
+        if self.file is None and not is_complete and not totals.counts["n_written"]:
             self._give_up(had_folder=had_folder)
         plan = self.plan
         left = left_of(
@@ -368,7 +368,7 @@ class _Conversion(Execution):
         is_complete = False
         try:
             totals = via.make()
-            if totals.is_stopped or totals.n_failed:
+            if totals.is_stopped or totals.failures:
                 return totals, False, 0
             self.tree = via.tree()
             totals, is_complete, n_damaged = self.run(
@@ -494,5 +494,7 @@ def _planned(
 ) -> ConvertReport:
     """Return the report of a plan of which nothing was carried out."""
     left = left_of(tree, plan, others)
-    report = run_report(plan, options, Totals(others=others), plan.n_shards, False, 0, arrays, left)
+    totals = Totals()
+    totals.others = others
+    report = run_report(plan, options, totals, plan.n_shards, False, 0, arrays, left)
     return replace(report, dry_run=True)

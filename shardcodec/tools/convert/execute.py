@@ -152,17 +152,16 @@ class Execution:
                 for _, part in results:
                     totals.add(part)
                     until.add(part)
-                    self.monitor.add_nbytes(part.written_nbytes)
+                    self.monitor.add_nbytes(part.counts["written_nbytes"])
                     self.monitor.advance(part.n_shards)
         except Stopped:
             totals.is_stopped = not until.has_failed
         except LostScheduler as error:
             raise Incomplete(
-                f"{error}, after {totals.n_written} shards were written; the job can be resumed"
+                f"{error}, after {totals.counts['n_written']} shards were written; the job can be resumed"
             ) from error
         if n_empty and not totals.is_stopped:
-            totals.n_written += n_empty
-            totals.n_empty += n_empty
+            totals.add(Totals(n_written=n_empty, n_empty=n_empty))
             self.monitor.advance(n_empty)
         return totals
 
@@ -217,14 +216,14 @@ class Execution:
         FileExistsError
             Another program has written documents meanwhile.
         """
-        if totals.is_stopped or totals.n_failed:
+        if totals.is_stopped or totals.failures:
             return False
         try:
             if not self._is_over() and not self._has_all_shards(totals, finishes):
                 return False
             if not self.destination.is_complete:
                 self._copy_objects(totals)
-                if totals.n_failed:
+                if totals.failures:
                     return False
                 nodes = {
                     name: {"zarr.json": encoded_document(node)} for name, node in self.plan.documents.items()
@@ -260,7 +259,7 @@ class Execution:
             )
         for failure in work.unfinished(self.monitor):
             totals.failures.add(failure)
-        return not totals.n_failed
+        return not totals.failures
 
     def _copy_objects(self, totals: Totals) -> None:
         """Copy the arrays that are copied object by object, and all objects that belong to no array."""
@@ -288,24 +287,19 @@ def run_report(
 ) -> ConvertReport:
     """Return the report of a run; `left` is what it does not carry over."""
     return ConvertReport(
-        plan.source,
-        plan.destination,
-        False,
-        is_complete,
-        n_shards,
-        totals.n_written,
-        totals.n_skipped,
-        totals.n_failed,
-        totals.n_moved_chunks,
-        totals.read_nbytes,
-        totals.written_nbytes,
-        peak_nbytes(plan, options.threads),
-        n_damaged,
-        arrays,
-        tuple(totals.failures),
-        totals.is_stopped,
+        source=plan.source,
+        destination=plan.destination,
+        dry_run=False,
+        is_complete=is_complete,
+        n_shards=n_shards,
+        n_failed=totals.failures.n,
+        memory_nbytes=peak_nbytes(plan, options.threads),
+        n_damaged_lines=n_damaged,
+        arrays=arrays,
+        failures=tuple(totals.failures),
+        is_stopped=totals.is_stopped,
         others=replace(totals.others, parts=left),
-        n_empty=totals.n_empty,
+        **totals.counts,
     )
 
 

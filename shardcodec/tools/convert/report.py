@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 from ...readable import Fact, format_count, format_nbytes
-from ..left_parts import LeftKind, LeftPart
 from ..other_objects import CopyReport
 from ..report import Record, Report
 from .destination import ShardState
@@ -23,6 +21,7 @@ __all__ = [
     "ConvertReport",
     "ConvertedArray",
     "Cost",
+    "ReportOfJob",
     "ShardFailure",
     "ShardRecord",
     "table_lines",
@@ -196,7 +195,6 @@ class ConvertedArray(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.convert.array"
-    schema_version: ClassVar[int] = 1
 
     name: str
     method: str
@@ -244,8 +242,19 @@ class ConvertedArray(Report):
         yield from (("note", note) for note in self.notes)
 
 
-@dataclass(frozen=True)
-class ConvertReport(CopyReport):
+@dataclass(frozen=True, kw_only=True)
+class ReportOfJob(Report):
+    """The common fields of the reports of `convert` and `status`; `ConvertReport` describes the fields."""
+
+    source: str
+    destination: str
+    is_complete: bool
+    n_shards: int
+    n_damaged_lines: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertReport(CopyReport, ReportOfJob):
     """The result of `convert`, or of one part of a plan.
 
     Parameters
@@ -281,13 +290,8 @@ class ConvertReport(CopyReport):
     """
 
     schema: ClassVar[str] = "shardcodec.convert"
-    schema_version: ClassVar[int] = 1
 
-    source: str
-    destination: str
     dry_run: bool
-    is_complete: bool
-    n_shards: int
     n_written: int
     n_skipped: int
     n_failed: int
@@ -295,32 +299,10 @@ class ConvertReport(CopyReport):
     read_nbytes: int
     written_nbytes: int
     memory_nbytes: int
-    n_damaged_lines: int
     arrays: tuple[ConvertedArray, ...]
     failures: tuple[ShardFailure, ...]
     is_stopped: bool = False
     n_empty: int = 0
-
-    @cached_property
-    def left_arrays(self) -> tuple[LeftPart, ...]:
-        """Arrays that the new hierarchy does not have: no array of Zarr v3 can hold their elements, or their metadata cannot be read.
-
-        Also groups whose metadata cannot.
-        """
-        return self.left.of(LeftKind.ARRAY, LeftKind.GROUP)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields, and `left`, `left_arrays` and `notes`, as values that `json.dumps` accepts.
-
-        Returns
-        -------
-        dict
-        """
-        left = [
-            {"name": one.name, "problem": one.reason, "is_unreadable": one.is_unreadable}
-            for one in self.left_arrays
-        ]
-        return {**super().to_json(), "left_arrays": left}
 
     def facts(self) -> Iterator[Fact]:
         """Yield the arrays, what was left out, and the sums.

@@ -8,7 +8,7 @@ import math
 import socket
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...errors import ConflictError
@@ -24,7 +24,7 @@ from ..memory import MemoryBudget
 from ..monitor import Monitor, Stopped
 from ..new_hierarchy import NewHierarchy
 from ..node_selection import Selection
-from ..other_objects import NO_OBJECTS, ObjectCounts
+from ..other_objects import NO_OBJECTS
 from ..shard_threads import in_order
 from .open_source import open_source
 from .plan import ConvertPlan, Unit, check_same_source
@@ -56,54 +56,53 @@ FINISHED = "finished"
 RecordedUnit = tuple[Unit, Done]
 
 
-@dataclass
 class Totals:
-    """Sums over the finished units of a run."""
+    """Sums over the finished units of a run.
 
-    n_written: int = 0
-    n_empty: int = 0  # of those written, without an object
-    n_skipped: int = 0
-    n_moved_chunks: int = 0
-    read_nbytes: int = 0
-    written_nbytes: int = 0
-    failures: Capped[ShardFailure] = field(default_factory=Capped)
-    is_stopped: bool = False
-    others: ObjectCounts = NO_OBJECTS
+    Attributes
+    ----------
+    counts : dict
+        The sums of `ConvertReport`, by the names of its fields.
+    failures : Capped of ShardFailure
+    is_stopped : bool
+    others : ObjectCounts
+    """
+
+    def __init__(self, failures: Sequence[ShardFailure] = (), **counts: int) -> None:
+        self.counts = _NO_COUNTS | counts
+        self.failures: Capped[ShardFailure] = Capped.of(failures, LISTED) if failures else Capped()
+        self.is_stopped = False
+        self.others = NO_OBJECTS
 
     @classmethod
     def of(cls, group: GroupResult) -> Totals:
         """Return the sums over one unit."""
-        n_empty = sum(not record.nbytes for record in group.records)
         return cls(
-            len(group.records) + group.n_empty,
-            group.n_empty + n_empty,
-            group.n_skipped,
-            sum(record.n_moved for record in group.records),
-            sum(record.read_nbytes for record in group.records),
-            sum(record.nbytes for record in group.records),
-            Capped.of(group.failures, LISTED),
+            group.failures,
+            n_written=len(group.records) + group.n_empty,
+            n_empty=group.n_empty + sum(not record.nbytes for record in group.records),
+            n_skipped=group.n_skipped,
+            n_moved_chunks=sum(record.n_moved for record in group.records),
+            read_nbytes=sum(record.read_nbytes for record in group.records),
+            written_nbytes=sum(record.nbytes for record in group.records),
         )
-
-    @property
-    def n_failed(self) -> int:
-        """Number of shards that could not be written."""
-        return self.failures.n
 
     @property
     def n_shards(self) -> int:
         """Number of shards, however they ended."""
-        return self.n_written + self.n_skipped + self.n_failed
+        return self.counts["n_written"] + self.counts["n_skipped"] + self.failures.n
 
     def add(self, more: Totals) -> None:
         """Add the sums over further units."""
-        self.n_written += more.n_written
-        self.n_empty += more.n_empty
-        self.n_skipped += more.n_skipped
-        self.n_moved_chunks += more.n_moved_chunks
-        self.read_nbytes += more.read_nbytes
-        self.written_nbytes += more.written_nbytes
+        for name, n in more.counts.items():
+            self.counts[name] += n
         if more.failures:
             self.failures.merge(more.failures)
+
+
+_NO_COUNTS = dict.fromkeys(
+    ("n_written", "n_empty", "n_skipped", "n_moved_chunks", "read_nbytes", "written_nbytes"), 0
+)
 
 
 class UntilFailure(Monitor):
@@ -115,7 +114,7 @@ class UntilFailure(Monitor):
 
     def add(self, part: Totals) -> None:
         """Note the result of a unit."""
-        self.has_failed = self.has_failed or (self._fail_fast and part.n_failed > 0)
+        self.has_failed = self.has_failed or (self._fail_fast and part.failures.n > 0)
 
     def check(self) -> None:
         if self.has_failed:
@@ -290,7 +289,7 @@ class ConvertTask(ShardTask[RecordedUnit, Totals]):
         return UnitWriter(groups, done, opened.ledger, n_threads=n_threads, fail_fast=self.fail_fast)
 
     def weight(self, result: Totals) -> int:
-        return result.n_written + result.n_failed
+        return result.counts["n_written"] + result.failures.n
 
     def close(self, opened: OpenPlan) -> None:
         opened.ledger.close()

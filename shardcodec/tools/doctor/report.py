@@ -65,7 +65,6 @@ class DoctorReport(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.doctor"
-    schema_version: ClassVar[int] = 1
 
     target: str
     checks: tuple[Check, ...]

@@ -253,7 +253,6 @@ class ArrayReport(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.inspect.array"
-    schema_version: ClassVar[int] = 1
 
     name: str
     place: str
@@ -320,7 +319,6 @@ class InspectReport(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.inspect"
-    schema_version: ClassVar[int] = 1
 
     target: str
     n_arrays: int

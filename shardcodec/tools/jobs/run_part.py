@@ -18,11 +18,11 @@ from ...options import check
 from ...readable import Fact, format_count, format_nbytes, format_share
 from ..capped import NAMED
 from ..convert.execute import Execution, left_of, run_report
-from ..convert.report import ConvertReport
+from ..convert.report import ConvertReport, ReportOfJob
 from ..convert.units import is_finished, open_plan, recorded_shards
 from ..monitor import Monitor
 from ..new_hierarchy import NewHierarchy
-from ..report import Record, Report
+from ..report import Record
 from .job_files import PlanFile, read_ledgers
 
 __all__ = [
@@ -140,8 +140,8 @@ class ArrayProgress(Record):
         yield self.name or "array", f"{count}, {format_nbytes(self.nbytes)}"
 
 
-@dataclass(frozen=True)
-class StatusReport(Report):
+@dataclass(frozen=True, kw_only=True)
+class StatusReport(ReportOfJob):
     """How far a job is.
 
     Parameters
@@ -162,18 +162,12 @@ class StatusReport(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.status"
-    schema_version: ClassVar[int] = 1
 
     plan: str
-    source: str
-    destination: str
     n_parts: int
     parts_left: tuple[int, ...]
-    n_shards: int
     n_finished: int
-    n_damaged_lines: int
     n_foreign_ledgers: int
-    is_complete: bool
     arrays: tuple[ArrayProgress, ...]
 
     def facts(self) -> Iterator[Fact]:
@@ -246,15 +240,15 @@ def status(file: str | os.PathLike[str]) -> StatusReport:
         )
     )
     return StatusReport(
-        found.path,
-        found.source,
-        found.destination,
-        found.n_parts,
-        left,
-        plan.n_shards,
-        sum(one.n_finished for one in arrays),
-        lines.n_damaged,
-        lines.n_foreign,
-        is_finished(lines) and NewHierarchy(found.destination, found.storage_options).is_complete,
-        tuple(arrays),
+        plan=found.path,
+        source=found.source,
+        destination=found.destination,
+        n_parts=found.n_parts,
+        parts_left=left,
+        n_shards=plan.n_shards,
+        n_finished=sum(one.n_finished for one in arrays),
+        n_damaged_lines=lines.n_damaged,
+        n_foreign_ledgers=lines.n_foreign,
+        is_complete=is_finished(lines) and NewHierarchy(found.destination, found.storage_options).is_complete,
+        arrays=tuple(arrays),
     )

@@ -12,7 +12,7 @@ from typing import ClassVar
 from ...readable import Fact, format_count
 from ..capped import Capped
 from ..findings import Finding
-from ..report import Report
+from ..report import ReportOfShard
 from ..run_over_arrays import ReportOfShards
 
 __all__ = ["RepairAction", "RepairReport", "RepairedShard"]
@@ -30,15 +30,13 @@ class RepairAction(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class RepairedShard(Report):
+class RepairedShard(ReportOfShard):
     """The result of one damaged shard.
 
     Attributes
     ----------
-    array : str
-        Path of the array in the hierarchy.
-    shard : str
-        Path or key of the shard.
+    array, shard
+        See `ReportOfShard`.
     action : RepairAction
     findings : tuple of Finding
         What was damaged.
@@ -57,10 +55,7 @@ class RepairedShard(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.repair.shard"
-    schema_version: ClassVar[int] = 1
 
-    array: str
-    shard: str
     action: RepairAction
     findings: tuple[Finding, ...] = ()
     n_kept: int = 0
@@ -118,7 +113,7 @@ class RepairReport(ReportOfShards):
         Shards that were examined.
     shards : tuple of RepairedShard
         The first `capped.LISTED` damaged shards; empty if each was reported on its own.
-    left_arrays : tuple of LeftArray
+    left_arrays : tuple of LeftPart
         Arrays without readable shards; a new hierarchy has their objects as they are.
     is_complete : bool
         False if the work was stopped before the end.
@@ -133,7 +128,6 @@ class RepairReport(ReportOfShards):
     """
 
     schema: ClassVar[str] = "shardcodec.repair"
-    schema_version: ClassVar[int] = 1
 
     n_damaged: int
     n_restored: int

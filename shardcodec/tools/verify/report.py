@@ -14,7 +14,7 @@ from typing import ClassVar
 from ...readable import Fact, format_count, format_nbytes, format_share
 from ..capped import NAMED
 from ..findings import WARNINGS, Finding, FindingKind
-from ..report import Record, Report
+from ..report import Record, Report, ReportOfShard
 
 __all__ = ["NOT_IN_MANIFEST", "ShardFindings", "UncheckedPart", "VerifiedArray", "VerifyReport"]
 
@@ -29,15 +29,13 @@ _REPAIRED = frozenset(FindingKind) - WARNINGS - _REPLACED - {FindingKind.STALE_M
 
 
 @dataclass(frozen=True)
-class ShardFindings(Report):
+class ShardFindings(ReportOfShard):
     """The findings of one shard, or one foreign file.
 
     Attributes
     ----------
-    array : str
-        Path of the array in the hierarchy.
-    shard : str
-        Path or key of the object.
+    array, shard
+        See `ReportOfShard`.
     findings : tuple of Finding
         At most `capped.LISTED`.
     n_findings : int
@@ -45,10 +43,7 @@ class ShardFindings(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.verify.shard"
-    schema_version: ClassVar[int] = 1
 
-    array: str
-    shard: str
     findings: tuple[Finding, ...]
     n_findings: int
 
@@ -196,7 +191,6 @@ class VerifyReport(Report):
     """
 
     schema: ClassVar[str] = "shardcodec.verify"
-    schema_version: ClassVar[int] = 1
 
     target: str
     level: str
