@@ -42,9 +42,9 @@ from .rewrite import (
     stored_runs,
     user_parts,
 )
-from .run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
+from .rewrite_run import RewriteRequest, RewriteRun, ShardOutcome
 from .shard_threads import in_order
-from .targets import ArrayTarget, ShardTarget
+from .targets import ArrayTarget, ForeignObject, ShardTarget
 
 __all__ = ["CompactTask", "ShardPacker", "compact"]
 
@@ -364,7 +364,7 @@ def _with_index_checksum(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "codecs": codecs}
 
 
-class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
+class _CompactRun(RewriteRun[CompactedShard, CompactReport]):
     def __init__(
         self, task: CompactTask, request: RewriteRequest, pool: ShardPool, on_shard: OnCompact | None
     ) -> None:
@@ -385,7 +385,7 @@ class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
             freed_nbytes=self._freed,
         )
 
-    def _add(self, array: ArrayTarget) -> None:
+    def _rewrite(self, array: ArrayTarget) -> None:
         if self._task.index_crc and array.only is not None:
             raise ValueError("index_crc: expected a whole array, whose metadata change, got one shard")
         self._monitor.start(array.name or array.place, array.n_grid_shards)
@@ -393,7 +393,9 @@ class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
         if self._to is not None:
             task = replace(task, to=self._to.place)
             self._to.add(array, _with_index_checksum if task.index_crc else None)
-        self._work_on(array, task, ShardPacker(array, task, self._pool.options, self._pool.budget))
+        packer = ShardPacker(array, task, self._pool.options, self._pool.budget)
+        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
+        self._work_on(array, task, packer, shards)
 
     def _leave_objects(self, array: ArrayTarget, left: Iterable[LeftPart]) -> None:
         """Note chunks of an array that programs can read as failures."""
@@ -404,7 +406,7 @@ class _CompactRun(RunOverArrays[CompactedShard, CompactReport]):
             else:
                 self._note(CompactedShard(array.name, one.name, CompactAction.FAILED, 0, detail=one.reason))
 
-    def _count(self, done: CompactedShard) -> None:
+    def _sum(self, done: CompactedShard) -> None:
         if done.action is CompactAction.PACKED:
             self._n_packed += 1
             self._freed += done.dead_nbytes if done.new_nbytes is None else done.nbytes - done.new_nbytes

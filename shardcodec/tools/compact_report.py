@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ..readable import Fact, format_count, format_nbytes
 from .report import ReportOfShard
-from .run_over_arrays import ReportOfShards
+from .rewrite_run import ReportOfShards
 
 __all__ = ["CompactAction", "CompactReport", "CompactedShard"]
 

@@ -1,272 +1,87 @@
-# run_over_arrays.py - one run of a tool that writes shards, over several arrays
+# run_over_arrays.py - one run of a tool over the shards of several arrays
 # SPDX-License-Identifier: MIT
-"""`RunOverArrays`: a run of `repair` or `compact` from the arrays to the report. `ReportOfShards`: what their reports share."""
+"""`RunOverArrays`: `inspect`, `verify`, `repair` and `compact` work on arrays one after the other, each with its shards in threads or on dask."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from ..format.spec import ShardSpec
-from ..readable import Fact
 from .capped import Capped
-from .consolidated import notes_on_spare
-from .conventions.all_conventions import with_needed
-from .hierarchy import Hierarchy
-from .hierarchy_copy import HierarchyCopy, root_prefix
 from .jobs.shard_pool import ShardPool
 from .jobs.shard_work import ArrayTask, ShardTool
-from .left_parts import NOTHING_LEFT, LeftKind, LeftPart
-from .monitor import Stopped
-from .nodes import ZarrNodes
-from .other_objects import NO_OBJECTS, CopyReport, OtherObjects, count_objects, other_objects
-from .targets import ArrayTarget, ForeignObject, ShardTarget
+from .targets import ArrayTarget, ShardTarget
 
-__all__ = ["ReportOfShards", "RewriteRequest", "RunOverArrays", "ShardOutcome"]
+__all__ = ["RunOverArrays"]
 
 R = TypeVar("R")
-S = TypeVar("S", bound="ReportOfShards")
+L = TypeVar("L")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportOfShards(CopyReport):
-    """The common fields of the reports of `repair` and `compact`; `RepairReport` describes the fields."""
-
-    target: str
-    to: str | None
-    dry_run: bool
-    n_shards: int
-    shards: tuple[Any, ...]
-    left_arrays: tuple[LeftPart, ...] = ()
-    is_complete: bool = True
-
-    @property
-    def n_unreadable(self) -> int:
-        """Number of arrays that no program can read, and of other parts that cannot be read."""
-        return sum(array.is_unreadable for array in self.left_arrays) + self.left.n_unreadable
-
-    def facts(self) -> Iterator[Fact]:
-        """Yield the listed shards, what is beside them, and the sums.
-
-        Yields
-        ------
-        name, text : str
-        """
-        for shard in self.shards:
-            yield from shard.result_facts(would=self.dry_run)
-        done = "skipped" if self.dry_run or self.to is None else "copied as it is"
-        for array in self.left_arrays:
-            unreadable = "unreadable, " if array.is_unreadable else ""
-            yield "", f"{array.name or self.target}: {unreadable}{done}: {array.reason}"
-        yield from self.others.result_facts(would=self.dry_run)
-        yield "", self._sums()
-
-    def _sums(self) -> str:
-        """Return the last line of the text."""
-        raise NotImplementedError
-
-
-class ShardOutcome(NamedTuple, Generic[R]):
-    """The size of an object that was examined, and the result; None if the object needs nothing."""
-
-    nbytes: int
-    result: R | None
-
-
-class RewriteRequest(NamedTuple):
-    """The arrays that the caller wants to be written anew, and the place; see `repair` and `compact`."""
-
-    target: Any
-    to: Any
-    dry_run: bool
-    array: str | None
-    only_arrays: bool
-    spec: ShardSpec | None
-    exactly: bool = False
-
-    def check(self) -> None:
-        """Raise `ValueError` for `only_arrays` or `exactly` without `to`. The tools check their own options."""
-        if self.exactly and (self.to is None or self.array is None):
-            raise ValueError("exactly: expected `to` (--to) and `array` (--array), the array that is copied")
-        if self.only_arrays and self.to is None:
-            raise ValueError(
-                "only_arrays: expected `to` (--to), a new place, because nothing is copied in place"
-            )
-
-
-class RunOverArrays(ABC, Generic[R, S]):
-    """One run over several arrays. A new hierarchy gets the arrays without readable shards as they are.
+class RunOverArrays(ABC, Generic[R, L]):
+    """One run over several arrays: results of shards are counted in their order, and records are listed or given to the caller.
 
     Parameters
     ----------
-    request : RewriteRequest
     pool : ShardPool
-        It works on the shards; not open yet.
-    on_shard : callable or None
-        Called with each result, which the report does not list then.
+        It works on the shards; it may not be open yet.
+    on_record : callable or None
+        Called with each record, which is not listed then.
+    fail_fast : bool
+        Stop at the first record with findings.
+
+    Attributes
+    ----------
+    is_stopped : bool
+        A finding has stopped the run.
     """
 
+    # The threads of this process advance the monitor themselves.
+    _tool_advances = False
+
     def __init__(
-        self, request: RewriteRequest, pool: ShardPool, on_shard: Callable[[R], None] | None
+        self, pool: ShardPool, on_record: Callable[[L], None] | None, *, fail_fast: bool = False
     ) -> None:
-        self._request, self._pool, self._on_shard = request, pool, on_shard
-        self._monitor = pool.run.monitor
-        self._hierarchy: Hierarchy
-        self._to: HierarchyCopy | None = None
-        self._n_shards = 0
-        self._listed: Capped[R] = Capped()
-        self._left: list[LeftPart] = []
-        self._others = NO_OBJECTS
-        self._spare, self._root = pool.spare, ""
+        self._pool, self._monitor, self._fail_fast = pool, pool.run.monitor, fail_fast
+        self._listed: Capped[L] = Capped()
+        self._tell = self._listed.add if on_record is None else on_record
+        self.is_stopped: bool = False
 
-    def run(self) -> S:
-        """Work on all arrays, write the documents of a new hierarchy, and return the report.
-
-        Raises
-        ------
-        Stopped
-            The monitor stopped the work; the error has the report of what was done.
-        """
-        arrays, others = self._find()
-        self._root = repr(self._hierarchy.folder)  # there may be no array
-        with self._pool:
-            self._begin()
-            try:
-                for array in arrays:
-                    self._root = repr(replace(array.folder, prefix=root_prefix(array)))
-                    if self._works_on(array):
-                        self._add(array)
-                    else:
-                        self._leave(array)
-                if others is not None and self._to is not None:
-                    self._others = self._to.copy_others(others, self._monitor)
-            except Stopped as stop:
-                stop.report = self._report(is_complete=False)
-                raise
-        is_complete = self._to is None or self._has_all_shards
-        if self._to is not None and is_complete:
-            is_part = self._request.array is not None
-            self._to.finish(() if is_part else self._hierarchy.groups(), is_part=is_part)
-        self._end()
-        return self._report(is_complete=is_complete)
-
-    def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
-        """Return the arrays, and the objects that a new hierarchy gets beside them, which are counted."""
-        request, options = self._request, self._pool.run.storage_options
-        self._hierarchy = Hierarchy(request.target, options, spec=request.spec, spare=self._spare)
-        found = self._hierarchy.arrays(request.array)
-        if request.to is None:
-            return self._checked(found), None
-        arrays = list(found)
-        if self._hierarchy.rest:
-            return arrays, None
-        if request.array is not None and not request.exactly:
-            arrays += self._needed(arrays[0])
-        others = other_objects(
-            self._hierarchy,
-            arrays,
-            is_chosen=request.array is not None,
-            only_arrays=request.only_arrays,
-            whole=[array.name for array in arrays if not self._works_on(array)],
-        )
-        self._others = count_objects(others, self._monitor, self._pool.options.threads)
-        return arrays, others
-
-    def _needed(self, array: ArrayTarget) -> Iterator[ArrayTarget]:
-        """Yield the arrays that programs need beside the one that the caller has named, such as coordinates."""
-        for name in sorted(with_needed({array.name}, ZarrNodes(self._hierarchy.folder)) - {array.name}):
-            yield from self._hierarchy.arrays(name)
-
-    def _begin(self) -> None:
-        """Begin the new hierarchy, if there is one; a dry run only checks its place."""
-        if self._request.to is not None and self._request.dry_run:
-            self._pool.check_new_place(self._request.to, is_one_shard=bool(self._hierarchy.rest))
-        elif self._request.to is not None:
-            self._to = self._pool.begin_copy(self._request.to, self._hierarchy)
-
-    def _works_on(self, array: ArrayTarget) -> bool:
-        """Return True if the tool works on the objects of an array one by one."""
-        return array.is_sharded
-
-    def _checked(self, arrays: Iterable[ArrayTarget]) -> Iterable[ArrayTarget]:
-        """Return the arrays whose shards are changed in place, if this is permitted."""
-        return arrays
-
-    def _end(self) -> None:
-        """Do what comes after all arrays."""
-
-    @property
-    def _has_all_shards(self) -> bool:
-        """True if the new hierarchy may get its documents."""
-        return True
+    def run_over(self, arrays: Iterable[ArrayTarget]) -> None:
+        """Work on arrays until the run is stopped."""
+        for array in arrays:
+            self._add(array)
+            if self.is_stopped:
+                break
 
     @abstractmethod
     def _add(self, array: ArrayTarget) -> None:
-        """Work on one array, by `_work_on`."""
+        """Work on one array."""
 
     @abstractmethod
-    def _count(self, done: R) -> None:
-        """Count the result of one shard."""
-
-    @abstractmethod
-    def _report(self, *, is_complete: bool) -> S:
-        """Return the report, with `_facts`."""
-
-    def _facts(self) -> dict[str, Any]:
-        """Return what all reports have, without `is_complete`."""
-        request = self._request
-        left = NOTHING_LEFT + ([] if self._to is None else self._to.left)
-        lost = LeftPart.notes("", notes_on_spare(self._spare, self._root))
-        return {
-            "target": str(request.target),
-            "to": None if request.to is None else str(request.to),
-            "dry_run": request.dry_run,
-            "n_shards": self._n_shards,
-            "shards": tuple(self._listed),
-            "left_arrays": tuple(self._left),
-            "others": replace(self._others, parts=left + lost + self._others.parts),
-        }
+    def _count(self, shards: Sequence[ShardTarget], result: R) -> None:
+        """Count the result of some shards."""
 
     def _work_on(
         self,
         array: ArrayTarget,
-        task: ArrayTask[ShardOutcome[R]],
-        tool: ShardTool[ShardTarget, ShardOutcome[R]],
+        task: ArrayTask[R],
+        tool: ShardTool[ShardTarget, R],
+        shards: Iterable[ShardTarget],
     ) -> None:
-        """Work on the shards of one array."""
-        with closing(self._pool.results(task, tool, array, self._shards(array, tool))) as results:
-            for _, outcome in results:
-                self._n_shards += 1
-                if outcome.result is not None:
-                    self._note(outcome.result)
-                self._monitor.add_nbytes(outcome.nbytes)
-                self._monitor.advance()
+        """Work on shards of one array until the run is stopped."""
+        with closing(self._pool.results(task, tool, array, shards)) as results:
+            for some, result in results:
+                self._count(some, result)
+                if not self._tool_advances or self._pool.is_remote:
+                    self._monitor.advance(len(some))
+                if self.is_stopped:
+                    break
 
-    def _shards(
-        self, array: ArrayTarget, tool: ShardTool[ShardTarget, ShardOutcome[R]]
-    ) -> Iterator[ShardTarget]:
-        """Yield the shards to work on."""
-        return (item for item in array.objects() if not isinstance(item, ForeignObject))
-
-    def _note(self, done: R) -> None:
-        self._count(done)
-        if self._on_shard is not None:
-            self._on_shard(done)
-        else:
-            self._listed.add(done)
-
-    def _leave(self, array: ArrayTarget) -> None:
-        if self._to is not None and array.is_group:  # what is in it comes along with the others
-            self._to.add_group(array.name, array.folder)
-        elif self._to is not None:
-            self._leave_objects(array, self._to.copy_all(array))
-        problem = array.problem or "it is not sharded"
-        self._left.append(LeftPart(LeftKind.ARRAY, array.name, problem, array.is_malformed))
-
-    def _leave_objects(self, array: ArrayTarget, left: Iterable[LeftPart]) -> None:
-        """Note objects of an array that is copied as it is; they cannot be read."""
-        assert self._to is not None
-        self._to.left += left
+    def _list(self, record: L, n_findings: int = 0) -> None:
+        """List a record, or give it to the caller."""
+        self._tell(record)
+        if self._fail_fast and n_findings:
+            self.is_stopped = True

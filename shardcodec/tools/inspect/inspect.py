@@ -11,7 +11,6 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,10 @@ from ..capped import Named
 from ..hierarchy import find_arrays
 from ..jobs.shard_pool import ShardPool
 from ..monitor import Monitor, RunOptions
+from ..run_over_arrays import RunOverArrays
 from ..targets import ArrayTarget, ForeignObject, ShardTarget
 from .array_picture import ArrayPicture
-from .array_report import ArrayReport, InspectReport, LayoutRecord
+from .array_report import ArrayReport, InspectReport, LayoutRecord, StoredRecord
 from .shard_sums import InspectTask, ShardInspector, ShardSums
 
 __all__ = ["chunk_shape_of_shards", "inspect"]
@@ -112,28 +112,10 @@ def inspect(
     pool = ShardPool(target, spec, RunOptions(threads, memory, dask, storage_options, monitor or Monitor()))
     left: list[LeftFolder] = []
     found = find_arrays(target, array=array, spec=spec, storage_options=storage_options, left=left)
-    kept: list[ArrayReport] = []
-    n_arrays = n_findings = 0
     with pool:
-        for one in found if plot is None else _only_one(found):
-            picture = None if plot is None else ArrayPicture(one, plot, plot_axes)
-            report = _Pass(one, pool, fail_fast, picture).run()
-            if picture is not None:
-                picture.save()
-            n_arrays, n_findings = n_arrays + 1, n_findings + report.n_findings
-            if on_array is None:
-                kept.append(report)
-            else:
-                on_array(report)
-            if fail_fast and n_findings:
-                break
-    return InspectReport(
-        str(target),
-        n_arrays,
-        n_findings,
-        tuple(kept),
-        tuple(f"{one.key}: not followed: {one.reason}" for one in left),
-    )
+        run = _InspectRun(pool, on_array, fail_fast, plot, plot_axes)
+        run.run_over(found if plot is None else _only_one(found))
+    return run.report(str(target), left)
 
 
 def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:
@@ -147,38 +129,37 @@ def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:
     return found
 
 
-class _Pass:
-    """One pass over the shards of one array."""
+class _InspectRun(RunOverArrays[ShardSums, ArrayReport]):
+    """One run over several arrays; all their reports are listed."""
+
+    _tool_advances = True
 
     def __init__(
         self,
-        array: ArrayTarget,
         pool: ShardPool,
+        on_array: OnArray | None,
         fail_fast: bool,
-        picture: ArrayPicture | None,
+        plot: str | os.PathLike[str] | None,
+        plot_axes: Sequence[str | int] | None,
     ) -> None:
-        self._array, self._pool, self._monitor, self._picture = array, pool, pool.run.monitor, picture
-        self._task = InspectTask(fail_fast)
+        super().__init__(pool, on_array, fail_fast=fail_fast)
+        if on_array is None:
+            self._tell = self._listed.append  # all
+        self._task, self._plot, self._plot_axes = InspectTask(fail_fast), plot, plot_axes
+        self._n_arrays = self._n_findings = 0
+
+    def report(self, target: str, left: Sequence[LeftFolder]) -> InspectReport:
+        """Return the result."""
+        not_followed = tuple(f"{one.key}: not followed: {one.reason}" for one in left)
+        return InspectReport(target, self._n_arrays, self._n_findings, tuple(self._listed), not_followed)
+
+    def _add(self, array: ArrayTarget) -> None:
         self._sums = ShardSums()
         self._foreign: Named[str] = Named()
         self._unreadable: list[str] = []
-
-    def run(self) -> ArrayReport:
-        array = self._array
-        is_complete, stored = True, None
-        if array.is_sharded:
-            self._monitor.start(array.name or array.place, array.n_grid_shards)
-            is_complete = self._scan()
-            spec = array.shard_spec
-            n_grid_chunks = _n_grid_chunks(array, spec)
-            stored = self._sums.record(
-                spec,
-                array.n_grid_shards,
-                n_grid_chunks,
-                self._foreign.n,
-                has_item_size=array.bytes is None or array.bytes.has_item_size,
-            )
-        return ArrayReport(
+        picture = None if self._plot is None else ArrayPicture(array, self._plot, self._plot_axes)
+        stored = self._stored(array, picture) if array.is_sharded else None
+        report = ArrayReport(
             array.name,
             array.place,
             array.problem,
@@ -187,25 +168,38 @@ class _Pass:
             stored,
             tuple(self._sums.damaged),
             tuple(self._foreign),
-            is_complete,
+            not self.is_stopped,
             tuple(self._unreadable),
         )
+        if picture is not None:
+            picture.save()
+        self._n_arrays += 1
+        n_findings = report.n_findings
+        self._n_findings += n_findings
+        self._list(report, n_findings)
 
-    def _scan(self) -> bool:
-        """Add up all shards; return False after a stop at a damaged one."""
+    def _stored(self, array: ArrayTarget, picture: ArrayPicture | None) -> StoredRecord:
+        """Add up all shards of an array; a damaged one may stop it."""
         pool = self._pool
-        work = ShardInspector(self._array, self._task, pool.options, pool.budget, self._picture)
-        with closing(pool.results(self._task, work, self._array, self._only_shards())) as results:
-            for shards, sums in results:
-                self._sums.merge(sums)
-                if pool.is_remote:  # threads of this process have advanced it
-                    self._monitor.advance(len(shards))
-                if self._task.fail_fast and self._sums.damaged:
-                    return False
-        return True
+        self._monitor.start(array.name or array.place, array.n_grid_shards)
+        work = ShardInspector(array, self._task, pool.options, pool.budget, picture)
+        self._work_on(array, self._task, work, self._only_shards(array))
+        spec = array.shard_spec
+        return self._sums.record(
+            spec,
+            array.n_grid_shards,
+            _n_grid_chunks(array, spec),
+            self._foreign.n,
+            has_item_size=array.bytes is None or array.bytes.has_item_size,
+        )
 
-    def _only_shards(self) -> Iterator[ShardTarget]:
-        for one in self._array.objects():
+    def _count(self, shards: Sequence[ShardTarget], sums: ShardSums) -> None:
+        self._sums.merge(sums)
+        if self._fail_fast and sums.damaged:
+            self.is_stopped = True
+
+    def _only_shards(self, array: ArrayTarget) -> Iterator[ShardTarget]:
+        for one in array.objects():
             if isinstance(one, ForeignObject) and one.is_unreadable:
                 self._unreadable.append(f"{one.name}: {one.reason}")
             elif isinstance(one, ForeignObject):
@@ -219,7 +213,7 @@ def _n_grid_chunks(array: ArrayTarget, spec: ShardSpec) -> int:
     if array.layout is None or array.only is not None:
         return spec.n_chunks
     sizes = chunk_shape_of_shards(spec)
-    return math.prod(-(-n // size) for n, size in zip(array.counted_shape, sizes, strict=True))
+    return math.prod([-(-n // size) for n, size in zip(array.counted_shape, sizes, strict=True)])
 
 
 def chunk_shape_of_shards(spec: ShardSpec) -> tuple[int, ...]:

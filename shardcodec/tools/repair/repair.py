@@ -28,14 +28,13 @@ from ...storage.url_stores import is_url, placed_options
 from ...storage.whole_file import put_file
 from ..documents import DOCUMENTS
 from ..jobs.shard_pool import ShardPool, absolute_place
-from ..jobs.shard_work import ShardTool
 from ..left_parts import LeftPart
 from ..monitor import Monitor, RunOptions
 from ..names import inner_path
 from ..nearest_node import add_documents_of_copy
 from ..nodes import is_below
 from ..other_objects import ObjectCounts, OtherObjects
-from ..run_over_arrays import RewriteRequest, RunOverArrays, ShardOutcome
+from ..rewrite_run import RewriteRequest, RewriteRun
 from ..targets import ArrayTarget, ForeignObject, ShardTarget
 from .report import RepairedShard, RepairReport
 from .shard_repairer import RepairTask, ShardRepairer
@@ -215,7 +214,7 @@ def _check_is_no_hierarchy(backup: str, array: ArrayTarget) -> None:
             )
 
 
-class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
+class _RepairRun(RewriteRun[RepairedShard, RepairReport]):
     def __init__(
         self, task: RepairTask, request: RewriteRequest, pool: ShardPool, on_shard: OnRepair | None
     ) -> None:
@@ -297,7 +296,7 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         _check_is_outside(self._task.backup, first)
         return itertools.chain([first], rest)
 
-    def _add(self, array: ArrayTarget) -> None:
+    def _rewrite(self, array: ArrayTarget) -> None:
         if self._task.backup is not None:
             _check_is_no_hierarchy(self._task.backup, array)
         task = self._task if self._to is None else replace(self._task, to=self._to.place)
@@ -308,20 +307,18 @@ class _RepairRun(RunOverArrays[RepairedShard, RepairReport]):
         self._monitor.start(array.name or array.place, array.n_grid_shards)
         if self._to is not None:
             self._to.add(array)
-        self._work_on(array, task, work)
+        self._work_on(array, task, work, self._shards(array, work))
 
-    def _shards(
-        self, array: ArrayTarget, tool: ShardTool[ShardTarget, ShardOutcome[RepairedShard]]
-    ) -> Iterator[ShardTarget]:
+    def _shards(self, array: ArrayTarget, work: ShardRepairer) -> Iterator[ShardTarget]:
+        """Yield the shards of an array, and those that are missing and that the work can restore."""
         for one in array.objects():
             if not isinstance(one, ForeignObject):
                 yield one
             elif len(unnamed := array.unnamed(one)) == 1:
                 yield unnamed[0]
-        if isinstance(tool, ShardRepairer):
-            yield from tool.missing()
+        yield from work.missing()
 
-    def _count(self, done: RepairedShard) -> None:
+    def _sum(self, done: RepairedShard) -> None:
         self._n_damaged += 1
         self._n_restored += done.is_restored
         self._n_lost += done.n_lost

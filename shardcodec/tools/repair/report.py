@@ -13,7 +13,7 @@ from ...readable import Fact, format_count
 from ..capped import Capped
 from ..findings import Finding
 from ..report import ReportOfShard
-from ..run_over_arrays import ReportOfShards
+from ..rewrite_run import ReportOfShards
 
 __all__ = ["RepairAction", "RepairReport", "RepairedShard"]
 

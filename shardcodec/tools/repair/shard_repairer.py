@@ -27,7 +27,7 @@ from ..jobs.shard_work import ArrayTask
 from ..memory import MemoryBudget
 from ..monitor import Monitor
 from ..names import inner_path
-from ..run_over_arrays import ShardOutcome
+from ..rewrite_run import ShardOutcome
 from ..shard_threads import in_order
 from ..survey import Survey
 from ..targets import ArrayTarget, ShardTarget

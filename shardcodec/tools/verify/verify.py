@@ -32,6 +32,7 @@ from ..hierarchy import Hierarchy
 from ..jobs.shard_pool import ShardPool, absolute_place
 from ..monitor import Monitor, RunOptions
 from ..other_objects import OtherObjects
+from ..run_over_arrays import RunOverArrays
 from ..targets import ArrayTarget, ForeignObject, ShardTarget, lasting_state
 from .against import (
     Comparison,
@@ -184,10 +185,7 @@ def verify(
                 list(arrays), target, hierarchy, task.against, selection, array, storage_options
             )
         run = _VerifyRun(task, stack.enter_context(pool), sample, old, new, fail_fast, on_shard, reference)
-        for one in arrays:
-            run.add(one)
-            if run.is_stopped:
-                break
+        run.run_over(arrays)
         is_part = array is not None or selection.is_part
         if not is_part:
             run.find_lost_arrays()
@@ -196,7 +194,7 @@ def verify(
         return run.report(str(target))
 
 
-class _VerifyRun:
+class _VerifyRun(RunOverArrays[ShardVerdict, ShardFindings]):
     """One run over several arrays."""
 
     def __init__(
@@ -210,18 +208,16 @@ class _VerifyRun:
         on_shard: OnShard | None,
         reference: Reference | None,
     ) -> None:
-        self._reference = reference
-        self._task, self._pool = task, pool
-        self._sample, self._old, self._new, self._fail_fast = sample, old, new, fail_fast
-        self._monitor, self._on_shard = pool.run.monitor, on_shard
+        super().__init__(pool, on_shard, fail_fast=fail_fast)
+        self._reference, self._task = reference, task
+        self._sample, self._old, self._new = sample, old, new
         self._arrays: list[VerifiedArray] = []
         self._targets: list[ArrayTarget] = []
         self._unchecked: Capped[UncheckedPart] = Capped()
         self._n_documents = 0
+        self._counts: Counter[str] = Counter()  # of the array that is verified
         self._kinds: Counter[str] = Counter()
-        self._shards: Capped[ShardFindings] = Capped()
         self._n_findings = self._n_other_objects = 0
-        self.is_stopped = False
 
     def report(self, target: str) -> VerifyReport:
         """Return the result."""
@@ -231,7 +227,7 @@ class _VerifyRun:
             tuple(self._arrays),
             dict(sorted(self._kinds.items())),
             self._n_findings,
-            tuple(self._shards),
+            tuple(self._listed),
             is_complete=not self.is_stopped,
             n_other_objects=self._n_other_objects,
             n_documents=self._n_documents,
@@ -240,7 +236,7 @@ class _VerifyRun:
             notes=() if self._reference is None else tuple(self._reference.notes),
         )
 
-    def add(self, array: ArrayTarget) -> None:
+    def _add(self, array: ArrayTarget) -> None:
         """Verify the shards, or the chunks, of one array."""
         self._targets.append(array)
         if not array.is_readable:
@@ -252,7 +248,7 @@ class _VerifyRun:
                 self._note(_of_array(array, kind, array.problem))
             return
         self._monitor.start(array.name or array.place, array.n_grid_shards)
-        counts: Counter[str] = Counter()
+        self._counts.clear()
         work = self._work(array)
         if self.is_stopped:
             return
@@ -262,17 +258,15 @@ class _VerifyRun:
             detail += ", and checksums behind this codec, are checked"
             self._note(_of_array(array, FindingKind.UNSUPPORTED, detail))
             self._leave(array.name, detail)
-        chosen = self._chosen(array, counts)
-        with closing(self._pool.results(work.task, work, array, chosen)) as results:
-            for (shard,), verdict in results:
-                self._count(shard, verdict, counts)
-                self._monitor.advance()
-                if self.is_stopped:
-                    break
+        self._work_on(array, work.task, work, self._chosen(array))
         has_checksum = array.is_plain or bool(array.object_spec.n_index_checksums)
         self._arrays.append(
             VerifiedArray(
-                array.name, None, **counts, has_index_checksum=has_checksum, is_sharded=not array.is_plain
+                array.name,
+                None,
+                **self._counts,
+                has_index_checksum=has_checksum,
+                is_sharded=not array.is_plain,
             )
         )
         if not self.is_stopped:
@@ -397,7 +391,7 @@ class _VerifyRun:
                 break
         return compared
 
-    def _chosen(self, array: ArrayTarget, counts: Counter[str]) -> Iterator[ShardTarget]:
+    def _chosen(self, array: ArrayTarget) -> Iterator[ShardTarget]:
         """Yield the shards to check; report other objects."""
         n_chosen = 0
         for one in array.objects():
@@ -430,21 +424,19 @@ class _VerifyRun:
             elif isinstance(one, ForeignObject):
                 detail = f"an object that is not a {'chunk' if array.is_plain else 'shard'}: {one.reason}"
                 self._note(Finding(FindingKind.FOREIGN_FILE, one.name, detail, array.name))
-            elif self._is_unchanged(one):
-                counts["n_unchanged"] += 1
+            elif self._old is not None and self._is_unchanged(one, self._old):
+                self._counts["n_unchanged"] += 1
                 self._monitor.advance()
             elif n_chosen and native.load().crc32c(one.relative.encode()) >= self._sample * 2**32:
-                counts["n_not_sampled"] += 1
+                self._counts["n_not_sampled"] += 1
                 self._monitor.advance()
             else:
                 n_chosen += 1
                 yield one
 
-    def _is_unchanged(self, shard: ShardTarget) -> bool:
+    def _is_unchanged(self, shard: ShardTarget, old: OldManifest) -> bool:
         """Return True if an earlier run has found a shard whole at this level, and it has not changed."""
-        if self._old is None:
-            return False
-        row = self._old.find(shard.array.name, shard.relative)
+        row = old.find(shard.array.name, shard.relative)
         if (
             self._task.against is not None  # no earlier run shows that the elements are still equal
             or self._task.hashes  # the row has none
@@ -460,7 +452,8 @@ class _VerifyRun:
             self._new.add(row)
         return True
 
-    def _count(self, shard: ShardTarget, verdict: ShardVerdict, counts: Counter[str]) -> None:
+    def _count(self, shards: Sequence[ShardTarget], verdict: ShardVerdict) -> None:
+        (shard,), counts = shards, self._counts
         array, n_errors = shard.array.name, verdict.n_errors
         if verdict.sizes is not None:
             counts["n_shards"] += 1
@@ -522,12 +515,7 @@ class _VerifyRun:
     def _note_all(self, found: ShardFindings) -> None:
         self._kinds.update(one.kind.value for one in found.findings)
         self._n_findings += found.n_findings
-        if self._on_shard is not None:
-            self._on_shard(found)
-        else:
-            self._shards.add(found)
-        if self._fail_fast and found.n_findings:
-            self.is_stopped = True
+        self._list(found, found.n_findings)
 
 
 def _of_array(array: ArrayTarget, kind: FindingKind, detail: str) -> Finding:
