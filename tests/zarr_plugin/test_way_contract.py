@@ -299,7 +299,9 @@ def can_have(dtype: Any, layout: str, way: str) -> bool:
     return not (is_text and (layout == "big-endian" or way == "codec"))
 
 
-@writers
+@pytest.mark.parametrize(
+    "way", [way for way in WRITERS if way not in ("coroutines", "awaited engine")]
+)  # see FEW
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.filterwarnings("ignore")  # data types without a specification
 def test_elements_of_every_data_type(dtype: Any, way: str, tmp_path: Path) -> None:
