@@ -100,7 +100,7 @@ def test_worker_returns_the_rest_of_a_batch(planned: PlanFile, job: Path) -> Non
     assert len(units) == 4
     assert not worker.run(unrecorded(units), 0.0).results
     batch = worker.run(unrecorded(units[:3]), 60.0)
-    assert len(batch.results) == 3 and totals_of(batch).n_written == 9 and batch.seconds > 0
+    assert len(batch.results) == 3 and totals_of(batch).counts["n_written"] == 9 and batch.seconds > 0
     worker.stop()
     assert not worker.run(unrecorded(units[3:]), 60.0).results
     assert sum(map(len, shards_by_ledger(job).values())) == 9
@@ -292,7 +292,7 @@ def test_batch_that_ends_workers_is_divided_until_its_unit_has_failed() -> None:
     assert (
         results.index(failed) == 5 and [one for one in results if one is not failed] == units[:5] + units[6:]
     )
-    assert failed.n_failed == 1 and failed.failures[0].shard == "a/c/5"
+    assert failed.failures.n == 1 and failed.failures[0].shard == "a/c/5"
     assert "ended several workers: killed" in failed.failures[0].detail
 
 
