@@ -11,11 +11,15 @@ import typer
 
 from . import VERSION_LINE
 from .advise import advise
-from .convert import convert, plan, run_part, status
+from .compact import compact
+from .convert import convert
+from .doctor import doctor
 from .enable import disable, enable
 from .exit_code import ExitCode
-from .inspect import doctor, inspect, verify
-from .rewrite import compact, repair
+from .inspect import inspect
+from .jobs import plan, run_part, status
+from .repair import repair
+from .verify import verify
 
 __all__ = ["app", "run"]
 
