@@ -38,7 +38,7 @@ from zarr.registry import get_codec_class
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 import shardcodec
-from shardcodec.format.metadata import parse_document, spec_of
+from shardcodec.format.array_document import parse_document, spec_of
 from shardcodec.storage import budget
 
 ABSENT = 2**64 - 1

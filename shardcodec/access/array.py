@@ -26,8 +26,8 @@ from .array_request import Request
 from .box_reader import ArrayObjects, BoxReader, Folder, folder_at, name_of_handle
 from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, StoredDocument, delete_objects, type_for_zarr
-from .object_boxes import as_coordinates
 from .read import ObjectSelection
+from .split_by_object import as_coordinates
 from .text_chunks import as_texts
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import numpy as np
 from ..arguments import checked
 from ..compat import refusal_of
 from ..errors import ShardError, UnsupportedError, name_array, names_array
+from ..format.array_document import ArrayLayout, parse_document
 from ..format.chunk_keys import key_encoding
-from ..format.metadata import ArrayLayout, parse_document
 from ..format.ml_types import COMPLEX_NBYTES, ML_NBYTES
 from ..format.spec import ChainSpec
 from ..format.text import text_array
@@ -30,7 +30,7 @@ from ..option_sources import current_options
 from ..options import Options, active, check
 from ..readable import facts_table
 from ..storage import indexes as index_caches
-from ..storage import locks
+from ..storage import process_locks
 from ..storage.event_loop import in_thread
 from ..storage.indexes import IndexCache
 from ..storage.retry import Patience
@@ -38,9 +38,9 @@ from .box_reader import ArrayObjects, BoxReader, Folder, name_of_handle
 from .buffer import flush_names, is_any_buffered
 from .chunk_map import map_of_array
 from .compiled_chains import compiled, output_array
-from .object_boxes import as_coordinates
 from .read import ObjectSelection
 from .selection import KINDS, ArraySelection
+from .split_by_object import as_coordinates
 from .text_chunks import PLACE, TextCodecs, text_chain
 
 if TYPE_CHECKING:
@@ -188,7 +188,9 @@ class ArrayReader:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Keep other threads from changing the metadata of the handle: else older metadata could replace newer ones."""
-        return locks.table().hold([f"handle:{id(self)}"])  # unlike a mutex it is free in a forked child
+        return process_locks.table().hold(
+            [f"handle:{id(self)}"]
+        )  # unlike a mutex it is free in a forked child
 
     def __getitem__(self, selection: Any) -> Any:
         """Read a part of the array.

@@ -22,8 +22,8 @@ import numpy as np
 from .. import native
 from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
 from ..errors import ShardError, ShardFileError, SpecError, as_os_error
+from ..format.array_document import encoded_document, json_object
 from ..format.chunk_keys import KeyEncoding
-from ..format.metadata import encoded_document, json_object
 from ..options import Options
 from ..storage import file_systems
 from ..storage.budget import MAX_GAP_NBYTES
@@ -34,9 +34,9 @@ from ..storage.kinds import introduce, is_zarr_store, locate
 from ..storage.renamed_store import RenamedStore, original
 from ..storage.retry import Patience
 from ..storage.store import Store
-from .object_boxes import box_rows, object_boxes
 from .read import ObjectSelection, read, slice_reader
 from .regions import Box, Boxes, Selection, as_void, covers, whole
+from .split_by_object import box_rows, object_boxes
 
 if TYPE_CHECKING:
     from .._native import Chain

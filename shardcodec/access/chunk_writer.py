@@ -18,7 +18,7 @@ from .. import native
 from ..arguments import as_buffer
 from ..format.spec import ShardSpec
 from ..options import Options
-from ..storage import file_locks, locks, mount_scopes
+from ..storage import file_locks, lock_reach, process_locks
 from ..storage.file_systems import OpenFile
 from ..storage.synced_documents import sync_documents
 from .compiled_chains import compiled
@@ -259,9 +259,9 @@ class ChunkWriter:
                 confirm()
             return bool(sink.commit(sync=sync, only_new=file is file_locks.NO_FILE))
 
-        with locks.table().hold([path]):
+        with process_locks.table().hold([path]):
             file_locks.update(path, self._options, commit, sink.place[0])
-        mount_scopes.report_unguarded(path)
+        lock_reach.report_unguarded(path)
         if sync:
             sync_documents([path])
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import ShardError, ShardFormatError
-from ..storage import locks
+from ..storage import process_locks
 from ..storage.indexes import RemoteIndex
 from ..storage.store import Answer, ObjectChanged
 from .placement import ABSENT
@@ -177,7 +177,7 @@ class WriterWatch:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        table = self._counted_by = locks.table()
+        table = self._counted_by = process_locks.table()
         self._names = names
         self._before = {name: None if table.holds(name) else table.calm(name) for name in names}
 
@@ -187,9 +187,9 @@ class WriterWatch:
         table = self._table()
         return all(n is not None or table.holds(name) for name, n in self._before.items())
 
-    def _table(self) -> locks.LockTable:
+    def _table(self) -> process_locks.LockTable:
         """Return the table of this process. That of a forked child counts from 0."""
-        table = locks.table()
+        table = process_locks.table()
         if table is not self._counted_by:
             self._counted_by, self._before = table, dict.fromkeys(self._names, 0)
         return table

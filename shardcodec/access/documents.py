@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import names_array
+from ..format.array_document import attributes_of, encoded_document, json_object
 from ..format.dtypes import as_dtype
 from ..format.fill_values import fill_bytes, fill_from_document, fill_scalar, fill_to_json
-from ..format.metadata import attributes_of, encoded_document, json_object
 from ..format.ml_types import ML_NBYTES, ml_name
 from ..options import Options
 from ..storage.replace import replace

@@ -168,7 +168,7 @@ Item: TypeAlias = WriteItem | EncodedItem
 
 # The records of which a plan consists.
 #
-# The engine reads their attributes by name (shardcodec/binding/write.pxi). `item_placement.place_item` fills them in.
+# The engine reads their attributes by name (shardcodec/binding/write.pxi). `write_place.place_item` fills them in.
 
 # The way in which the engine makes a new object in the memory of the old one: only the rest needs new memory.
 ONTO = "onto"

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .object_boxes import along_objects, object_boxes
 from .regions import Box, Lists, Points, Positions, Selection, as_range, whole
+from .split_by_object import along_objects, object_boxes
 
 __all__ = ["KINDS", "ArraySelection", "brackets", "is_list", "parse_selection", "selected"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from ..arguments import as_buffer, check_argument, checked, show
 from ..format.spec import ShardSpec
 from ..options import NOTHING, OptionChoices, Options, WriteStrategy
-from ..storage import locks
+from ..storage import process_locks
 from ..storage.runner import BLOCKING, run_blocking
 from .buffer import active_buffer, flush_buffered
 from .buffer.buffered import Target
@@ -322,7 +322,7 @@ class Shard(ShardReader):
         ):
             return False
         name, kind = buffer.name_of(target), (chain, write_empty)
-        if locks.table().holds(name.name):  # the caller changes the shard just now
+        if process_locks.table().holds(name.name):  # the caller changes the shard just now
             return False
         place = Target(target.store, target.object_key, chain, options, write_empty, name=target.key)
 

@@ -18,7 +18,7 @@ from .. import native
 from ..compat import on_zarrs_loop
 from ..errors import ShardError, ShardFormatError, as_os_error
 from ..options import Options
-from ..storage import locks
+from ..storage import process_locks
 from ..storage.budget import Limits
 from ..storage.event_loop import all_of
 from ..storage.indexes import IndexCache, RemoteIndex
@@ -195,7 +195,7 @@ class RemoteShard:
     def __init__(
         self, loader: IndexLoader, limits: Callable[[], Limits], size: Callable[[], int], lock: str
     ) -> None:
-        if locks.table().holds(lock):
+        if process_locks.table().holds(lock):
             loader = with_fields(loader, name=None)  # the caller is about to change the object
         self._loader = loader
         self._chain = loader.chain
@@ -219,7 +219,7 @@ class RemoteShard:
         index = self._fetch_index()
         if index is None or index.state is not None or self._watch.is_quiet:
             return index
-        with locks.table().hold([self._lock]):
+        with process_locks.table().hold([self._lock]):
             index = self._fetch_index()
             self._watch.begin_again()
         return index

@@ -10,8 +10,8 @@ the box are carried over as encoded bytes, never decoded. They are copied into a
 The caller holds the locks of the objects (`storage.locks`). Items are written in groups, so that the old indexes of a group fit
 into memory. Each group goes through three steps, and no step calls an earlier one:
 
-    look      old_objects.look            read what is stored, under the caller's lock
-    place     item_placement.place_item   decide where each inner chunk goes: pure arithmetic
+    look      write_look.look             read what is stored, under the caller's lock
+    place     write_place.place_item      decide where each inner chunk goes: pure arithmetic
     execute   _execute                    one native call
 
 Some items of a group are written again: those whose object appeared between look and commit, as updates of it; and those
@@ -37,8 +37,8 @@ from .regions import as_void
 
 if TYPE_CHECKING:
     from .._native import Written
-from .item_placement import place_item
-from .old_objects import copied_nbytes, explain_error, look
+from .write_look import copied_nbytes, explain_error, look
+from .write_place import place_item
 
 __all__ = ["NOTHING", "Elements", "EncodedItem", "WriteItem", "work_nbytes", "write_objects"]
 

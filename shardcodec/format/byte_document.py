@@ -27,14 +27,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShardError, UnsupportedError
+from .array_document import ArrayLayout, parse_document
 from .checks import bounded_depth, parse_named, show, within
 from .codecs import COMPRESSORS, SERIALIZERS, Codec, Filter, RegistryPackBits, Sharding, parse_codecs
 from .dtypes import DType, parse_data_type
 from .fill_values import fill_from_json
-from .metadata import ArrayLayout, parse_document
-from .metadata_v2 import TEXT_CODECS, document_in_v3, has_text
 from .ml_types import COMPLEX_NBYTES, ML_NBYTES, ml_bits, ml_dtype, ml_kind
 from .spec import ChainSpec
+from .zarray_members import TEXT_CODECS, document_in_v3, has_text
 
 __all__ = ["ByteDocument", "byte_document", "inner_codecs"]
 

@@ -24,6 +24,7 @@ from typing import Any, Self, Unpack
 
 from ..arguments import check_argument
 from ..readable import Fact, Readable
+from .array_document import UserMetadata, spec_of
 from .checks import (
     as_chunk_shape,
     as_int_tuple,
@@ -55,7 +56,6 @@ from .codecs import (
 )
 from .dtypes import DType, SwapField, as_dtype, dtype_to_json, swap_fields
 from .fill_values import fill_bytes, fill_scalar, fill_to_json
-from .metadata import UserMetadata, spec_of
 from .spec_text import chain_facts, shard_facts, spec_repr
 
 __all__ = ["ChainSpec", "ShardSpec", "assign", "element"]

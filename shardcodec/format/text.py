@@ -21,8 +21,8 @@ import numpy as np
 from .checks import as_items, bounded_depth, parse_named, show, unsupported, within, wrong
 from .codecs import Filter, RegistryPackBits, Shuffle
 from .dtypes import DType
-from .metadata_v2 import TEXT_CODECS, document_in_v3
 from .spec import ChainSpec
+from .zarray_members import TEXT_CODECS, document_in_v3
 
 __all__ = ["TextArray", "text_array", "text_dtype"]
 

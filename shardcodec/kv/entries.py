@@ -30,7 +30,7 @@ from ..compat import options_of_zarr
 from ..errors import ConflictError, ShardError
 from ..option_sources import current_options
 from ..options import Options, active
-from ..storage import absent, indexes, locks
+from ..storage import absent, indexes, process_locks
 from ..storage.retry import Patience, retry
 from .base_object import NestedObject, Renew
 from .keys import (
@@ -212,7 +212,7 @@ class Entries:
             if self.target.is_near or not getattr(error, "changed", False):
                 raise
         # no writer of this process can replace the object during the last attempt
-        with locks.table().hold([self._outermost.identity]):
+        with process_locks.table().hold([self._outermost.identity]):
             return attempt()
 
     def _open(self, *, whole: bool = False) -> OpenedShard:

@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import native
 from ..arguments import show
-from ..format.metadata import attributes_of
+from ..format.array_document import attributes_of
 
 __all__ = ["Changes", "FrameOrder", "Positions", "axes_of", "make"]
 

@@ -17,7 +17,7 @@ from ..access.box_reader import Folder
 from ..access.documents import StoredDocument
 from ..arguments import show
 from ..errors import SpecError, StreamError
-from ..format.metadata import json_object
+from ..format.array_document import json_object
 from ..options import Options
 
 __all__ = ["NAME", "StreamRecord", "counted_shape", "problem_of", "read_record"]

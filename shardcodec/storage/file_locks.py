@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from .. import mounts, native
 from ..errors import LockError
 from ..options import Options
-from . import absent, file_systems, mount_scopes
+from . import absent, file_systems, lock_reach
 from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
 from .event_loop import in_thread
 from .file_systems import OpenFile
@@ -219,9 +219,9 @@ class FileLocks:
     def _taken(self, engine: Any, lock: Any, path: str, outcome: str) -> OpenFile | None:
         """Return the entry of `held` for a file, after an attempt to lock it."""
         if outcome == "held":
-            mount_scopes.check_held(lock, path, wants_cluster=self._wants_cluster)
+            lock_reach.check_held(lock, path, wants_cluster=self._wants_cluster)
             if not (lock.is_guarded or self._prompt) and file_systems.loses_locks(os.path.dirname(path)):
-                mount_scopes.check_unfenced(path, lock_folder(path), wants_cluster=self._wants_cluster)
+                lock_reach.check_unfenced(path, lock_folder(path), wants_cluster=self._wants_cluster)
             file = OpenFile._make((lock.fd, *lock.seen, lock.mount[0], lock.is_guarded))
             if file.n_links > 1:  # roll back an unfinished update before the first read
                 engine.roll_back(path, lock.fd)
@@ -229,9 +229,9 @@ class FileLocks:
             return file
         if outcome == "no file":
             if self._wants_cluster:
-                mount_scopes.check_absent(path)
+                lock_reach.check_absent(path)
             return NO_FILE
-        mount_scopes.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
+        lock_reach.check_not_lockable(lock, path, outcome, wants_cluster=self._wants_cluster)
         return None
 
     def _add(self, files: list[OpenFile | None]) -> None:
@@ -353,7 +353,7 @@ def hold(
 
 
 class AsyncFileHold:
-    """An asynchronous context manager that locks files; a class instead of a generator, as `locks.AsyncHold`."""
+    """An asynchronous context manager that locks files; a class instead of a generator, as `process_locks.AsyncHold`."""
 
     __slots__ = ("_few", "_locks", "_prompt")
 

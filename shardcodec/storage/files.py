@@ -19,7 +19,7 @@ import numpy as np
 from .. import native
 from ..compat import LocalStore
 from ..options import Options
-from . import absent, file_locks, file_systems, mount_scopes, object_names
+from . import absent, file_locks, file_systems, lock_reach, object_names
 from .concurrent_calls import call_each
 from .file_systems import OpenFile
 from .object_names import ByIdentity
@@ -228,7 +228,7 @@ class FileStore(Store):
                     work = list(zip(files, outcome.objects, held, strict=False))
                     inline = self.is_prompt and _is_quick(work, options)
                     appeared = await runner.call(_put_all, work, options, inline=inline)
-                mount_scopes.report_unguarded(locked[0].name)
+                lock_reach.report_unguarded(locked[0].name)
                 if options.durability == "fsync":
                     await runner.call(self.sync, [replacement.key for replacement in locked], inline=False)
         except OSError as error:  # files that have been written already are written once more

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from . import conditions, object_names
-from .mount_scopes import refuse_store
+from .lock_reach import refuse_store
 from .store import (
     NO_OBJECT,
     Answer,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 
 from ..options import Options
-from . import file_locks, locks
+from . import file_locks, process_locks
 from .runner import ON_LOOP, Runner
 from .store import Contest, Maker, Replacement, Store
 
@@ -38,7 +38,7 @@ async def replace(
         while exchange.remaining:
             names = await exchange.names()
             for name in _replaced.get():
-                if name in names and locks.table().holds(
+                if name in names and process_locks.table().holds(
                     name
                 ):  # what one of the two writes changes would be lost
                     raise file_locks.interrupted(name)

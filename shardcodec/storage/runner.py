@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..compat import on_zarrs_loop
 from ..options import Options
-from . import budget, file_locks, locks
+from . import budget, file_locks, process_locks
 from .event_loop import in_thread
 from .file_systems import OpenFile
 
@@ -76,7 +76,7 @@ class _OnLoop:
         return find().hold(amount, most)
 
     async def under_locks(self, names: Sequence[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        async with locks.table().hold_async(names):
+        async with process_locks.table().hold_async(names):
             return await work()
 
     def hold_files(
@@ -104,7 +104,7 @@ class _Blocking:
 
     async def under_locks(self, names: Sequence[str], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         # a native context manager: a signal handler that raises cannot leave its locks locked
-        with locks.table().hold(names):
+        with process_locks.table().hold(names):
             return await work()
 
     def hold_files(

@@ -11,7 +11,7 @@ from typing import Any
 from ..compat import (
     on_zarrs_loop,
 )
-from . import locks
+from . import process_locks
 from .store import (
     Store,
     StreamedObject,
@@ -83,7 +83,7 @@ class Upload:
         """
         self._check()
         piece, self._piece = self._piece, bytearray()
-        with locks.table().hold(self._store.lock_names([self._key])):
+        with process_locks.table().hold(self._store.lock_names([self._key])):
             try:
                 on_zarrs_loop(self._finish(piece))
             finally:

@@ -31,7 +31,7 @@ from ..options import Options
 from . import budget, conditions, forks, indexes, object_names
 from .event_loop import all_of
 from .file_systems import CLUSTER
-from .mount_scopes import refuse_store
+from .lock_reach import refuse_store
 from .runner import Runner
 from .store import (
     NO_OBJECT,

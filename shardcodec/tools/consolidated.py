@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..access.box_reader import Folder, SpareDocuments
-from ..format.metadata import encoded_document
+from ..format.array_document import encoded_document
 from .documents import Document, StoredDocuments, is_group, json_object, parsed
 
 __all__ = [

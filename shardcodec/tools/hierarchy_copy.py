@@ -19,7 +19,7 @@ from typing import Any
 from ..access.box_reader import Folder
 from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
-from ..format.metadata import encoded_document
+from ..format.array_document import encoded_document
 from ..format.spec import ShardSpec
 from ..options import Options
 from ..storage.kinds import object_at

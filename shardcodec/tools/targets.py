@@ -22,9 +22,9 @@ from ..access.box_reader import Folder
 from ..access.shard import Shard
 from ..access.shard_object import StoreObject, open_object
 from ..errors import ShardError, SpecError, UnsupportedError, as_os_error
+from ..format.array_document import ArrayLayout
 from ..format.byte_document import ByteDocument, byte_document, inner_codecs
 from ..format.chunk_keys import KeyEncoding, key_encoding
-from ..format.metadata import ArrayLayout
 from ..format.spec import ChainSpec, ShardSpec
 from ..live.record import NAME as RECORD_NAME
 from ..live.record import counted_shape

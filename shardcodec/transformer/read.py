@@ -34,7 +34,7 @@ from ..access.remote_index import IndexLoader, checked_entries
 from ..compat import Store
 from ..errors import ShardError
 from ..options import Options
-from ..storage import locks
+from ..storage import process_locks
 from ..storage.indexes import RemoteIndex
 from ..storage.kinds import store_of
 from ..storage.ranges import coalesced, cut_out
@@ -213,7 +213,7 @@ async def read(
         else:
             if not watch.has_changed():
                 return data
-    async with locks.table().hold_async(names):
+    async with process_locks.table().hold_async(names):
         return await read_all()
 
 

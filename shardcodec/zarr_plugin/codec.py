@@ -27,7 +27,7 @@ from ..compat import StorePath, as_numpy, buffer_from, foreign_codec, write_orde
 from ..errors import ShardError
 from ..option_sources import current_options
 from ..options import Options
-from ..storage import locks, turns
+from ..storage import process_locks, turns
 from ..storage.event_loop import in_thread
 from ..storage.kinds import introduce_async, is_zarr_store, locate
 from ..storage.runner import ON_LOOP
@@ -113,7 +113,7 @@ class ShardingCodec(ZarrShardingCodec):
         box = None if job is None else job.box(byte_setter, selection)
         values = None if job is None or box is None else job.values(value, box.shape)
         if job is None or box is None or values is None:
-            with locks.table().hold(_lock_names(byte_setter)):
+            with process_locks.table().hold(_lock_names(byte_setter)):
                 super()._encode_partial_sync(byte_setter, value, selection, shard_spec)  # type: ignore[misc]
             return
         check_store_writable(byte_setter.store)
@@ -129,7 +129,7 @@ class ShardingCodec(ZarrShardingCodec):
         box = None if job is None else job.box(byte_setter, selection, by_requests=True)
         values = None if job is None or box is None else job.values(value, box.shape)
         if job is None or box is None or values is None:
-            async with locks.table().hold_async(await _lock_names_async(byte_setter)):
+            async with process_locks.table().hold_async(await _lock_names_async(byte_setter)):
                 await super()._encode_partial_single(byte_setter, value, selection, shard_spec)
             return
         check_store_writable(byte_setter.store)  # a view may be read-only though its store is not

@@ -18,10 +18,10 @@ from typing import Any
 
 from ..compat import StorePath, WrapperStore
 from ..options import NOTHING, Options
-from ..storage import locks
+from ..storage import process_locks
 from ..storage.file_locks import NO_FILE
 from ..storage.kinds import is_zarr_store, store_of
-from ..storage.mount_scopes import refuse_store
+from ..storage.lock_reach import refuse_store
 from ..storage.replace import replace
 from ..storage.runner import ON_LOOP, Runner
 from ..storage.store import UNCHANGED, Outcome, Store, StoredObject
@@ -74,7 +74,7 @@ async def write_own(batch: Sequence[Any], write: _Write, options: Options) -> No
     """
     targets = [item[0] for item in batch if isinstance(item[0], StorePath)]
     if len(targets) < len(batch) or not all(is_zarr_store(target.store) for target in targets):
-        async with locks.table().hold_async(await ON_LOOP.call(_lock_names, targets, inline=False)):
+        async with process_locks.table().hold_async(await ON_LOOP.call(_lock_names, targets, inline=False)):
             await write(batch)
         return
     by_store: dict[int, list[Any]] = {}

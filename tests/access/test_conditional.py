@@ -29,7 +29,7 @@ from shardcodec.access.read import ObjectSelection
 from shardcodec.access.regions import Box
 from shardcodec.compat import default_spec
 from shardcodec.options import Options
-from shardcodec.storage import conditions, locks, object_store
+from shardcodec.storage import conditions, object_store, process_locks
 from shardcodec.storage.store import Answer, ObjectChanged
 
 # ---- a store with a callback between reading and writing
@@ -174,9 +174,9 @@ def test_wait_for_a_lock_of_this_process_does_not_count(clock: SimpleNamespace) 
     store.meanwhile = lambda key: store.replace(key, letters()) if len(store.tries) == 1 else None
     (name,) = store.lock_names(["a"])
     writer = threading.Thread(target=put_word, args=(store, "ZERO", "a"))
-    with locks.table().hold([name]):
+    with process_locks.table().hold([name]):
         writer.start()
-        while writer.is_alive() and not locks.table().n_waiting(name):
+        while writer.is_alive() and not process_locks.table().n_waiting(name):
             time.sleep(0.01)
         clock.now += 1000
     writer.join(60)
@@ -215,7 +215,7 @@ obstore = pytest.importorskip("obstore.store", reason="obstore is not installed"
 @pytest.fixture
 def no_locks() -> Iterator[None]:
     """Switch off the locks of this process, as if each writer ran in its own process."""
-    with mock.patch.object(locks.LockTable, "hold_async", return_value=contextlib.nullcontext()):
+    with mock.patch.object(process_locks.LockTable, "hold_async", return_value=contextlib.nullcontext()):
         yield
 
 

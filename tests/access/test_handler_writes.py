@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore, ObjectStore
 
 import shardcodec
 from shardcodec.access import array_write
-from shardcodec.storage import locks
+from shardcodec.storage import process_locks
 
 
 def new_handle(kind: str, folder: Path) -> Any:
@@ -87,7 +87,7 @@ def test_write_in_a_handler_into_another_shard_is_stored(
 
 def test_wait_in_a_handler_for_a_lock_that_the_interrupted_call_waits_for_is_refused() -> None:
     """The interrupted call would get the lock first, and cannot go on: the handler waited for ever."""
-    table, errors = locks.LockTable(), []
+    table, errors = process_locks.LockTable(), []
     table.acquire("a")
 
     def handle(*_: Any) -> None:

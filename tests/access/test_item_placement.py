@@ -15,13 +15,13 @@ from helpers import entries_of, letters, letters_spec
 import shardcodec
 from shardcodec import native
 from shardcodec.access.compiled_chains import compiled
-from shardcodec.access.item_placement import place_item
-from shardcodec.access.old_objects import look
 from shardcodec.access.placement import Facts
 from shardcodec.access.records import MISSING, ONTO, Elements, OldObject
 from shardcodec.access.regions import Box, whole
 from shardcodec.access.user_bytes import Extents, HeaderFooter, UserBytes
 from shardcodec.access.write import EncodedItem, WriteItem, write_objects
+from shardcodec.access.write_look import look
+from shardcodec.access.write_place import place_item
 from shardcodec.options import resolve
 from shardcodec.storage.file_locks import NO_FILE, hold
 from shardcodec.storage.file_systems import OpenFile

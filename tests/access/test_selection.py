@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from shardcodec import ChainSpec, ShardSpec, decode, encode, native, open_shard
 from shardcodec.access.compiled_chains import compiled
-from shardcodec.access.object_boxes import object_boxes
 from shardcodec.access.regions import Box
 from shardcodec.access.selection import parse_selection, selected
+from shardcodec.access.split_by_object import object_boxes
 
 Ints = tuple[int, ...]
 Parsed: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints]

@@ -103,14 +103,14 @@ def test_threads_take_turns(store: Any) -> None:
 
 def test_commit_waits_for_an_update_of_the_shard() -> None:
     """A new shard and an update in this process exclude each other."""
-    from shardcodec.storage import locks
+    from shardcodec.storage import process_locks
     from shardcodec.storage.kinds import object_at
 
     store = zarr.storage.ObjectStore(obstore.store.MemoryStore())
     writer = ShardWriter(store, letters_spec(), key="shard")
     found, key, _ = object_at(store, "shard")
     thread = threading.Thread(target=writer.commit)
-    with locks.table().hold(found.lock_names([key])):
+    with process_locks.table().hold(found.lock_names([key])):
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()

@@ -17,7 +17,7 @@ from helpers import WORDS, letters, letters_spec
 
 from shardcodec import _native
 from shardcodec.access.compiled_chains import compiled
-from shardcodec.storage.locks import LockTable
+from shardcodec.storage.process_locks import LockTable
 
 N_THREADS = 16
 CHAIN = compiled(letters_spec().chain)

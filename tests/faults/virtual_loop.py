@@ -34,7 +34,7 @@ from zarr.core import sync as zarr_sync
 from shardcodec import compat
 from shardcodec.access import buffer as buffers
 from shardcodec.access.buffer import group_writes
-from shardcodec.storage import conditions, locks, turns
+from shardcodec.storage import conditions, process_locks, turns
 from shardcodec.storage.runner import run_blocking
 
 __all__ = [
@@ -475,7 +475,7 @@ def _sync(coro: Coroutine[Any, Any, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _hold(table: locks.LockTable, keys: Sequence[str]) -> Iterator[None]:
+def _hold(table: process_locks.LockTable, keys: Sequence[str]) -> Iterator[None]:
     """Hold locks as `LockTable.hold` does; wait for them on the loop, because the thread that holds one may wait for the loop, too."""
     hold = table._engine.Hold(table._native, keys)
     try:
@@ -513,7 +513,7 @@ def virtual_package() -> Iterator[None]:
                 stack.enter_context(mock.patch.object(module, "random", at_random))
         stack.enter_context(mock.patch.object(turns, "perf_counter", clock.perf_counter))
         stack.enter_context(mock.patch.object(compat, "sync", _sync))
-        stack.enter_context(mock.patch.object(locks.LockTable, "hold", _hold))
+        stack.enter_context(mock.patch.object(process_locks.LockTable, "hold", _hold))
         yield
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcodec import SpecError, UnsupportedError
+from shardcodec.format.array_document import encoded_document, parse_document
 from shardcodec.format.chunk_keys import KeyEncoding, key_encoding
 from shardcodec.format.codecs import Blosc, Bytes, Crc32c, Transpose, Zlib
-from shardcodec.format.metadata import encoded_document, parse_document
 from shardcodec.format.spec import ChainSpec
 
 NESTED = [["a", ">i2"], ["b", [["c", "|S3"], ["d", ">c8"]]]]

@@ -16,10 +16,10 @@ from spec_json import BYTE, LITTLE, named
 
 from shardcodec import ShardSpec
 from shardcodec.errors import SpecError, UnsupportedError
+from shardcodec.format.array_document import parse_document
 from shardcodec.format.byte_document import byte_document
 from shardcodec.format.dtypes import as_dtype, dtype_to_json, parse_data_type, swap_fields
 from shardcodec.format.fill_values import fill_bytes, fill_from_document, fill_from_json, fill_to_json
-from shardcodec.format.metadata import parse_document
 from shardcodec.format.ml_types import COMPLEX_NBYTES, ML_NBYTES, ml_dtype
 from shardcodec.format.spec import ChainSpec
 

@@ -16,7 +16,7 @@ from workers import Workers
 
 import shardcodec
 from shardcodec import LockScopeError, LockScopeWarning, statistics
-from shardcodec.storage import file_systems, mount_scopes
+from shardcodec.storage import file_systems, lock_reach
 
 SIDE, N = 4, 8
 
@@ -24,8 +24,8 @@ SIDE, N = 4, 8
 @pytest.fixture(autouse=True)
 def unknown_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mount was looked at before."""
-    monkeypatch.setattr(mount_scopes, "_known_scopes", {})
-    monkeypatch.setattr(mount_scopes, "_told", set())
+    monkeypatch.setattr(lock_reach, "_known_scopes", {})
+    monkeypatch.setattr(lock_reach, "_told", set())
     monkeypatch.setattr(statistics.stats, "_lock_scopes", {})
 
 
@@ -97,8 +97,8 @@ def test_cluster_asks_the_kernel_which_process_has_the_lock(
                 assert set(scopes()) == {"cluster"}
             else:
                 with pytest.warns(LockScopeWarning) if exists else warnings.catch_warnings():
-                    mount_scopes._told.clear()
-                    mount_scopes._known_scopes.clear()
+                    lock_reach._told.clear()
+                    lock_reach._known_scopes.clear()
                     with pytest.raises(LockScopeError, match="the kernel keeps the locks") as caught:
                         array[:2, :2] = 2
                 assert (caught.value.mount, caught.value.scope) == (str(fuse.path), "node")

@@ -18,13 +18,13 @@ from mounts.fuse import Mount, mount
 
 import shardcodec
 from shardcodec import LockScopeWarning, ShardSpec, ShardWriter, native
-from shardcodec.storage import mount_scopes
+from shardcodec.storage import lock_reach
 from shardcodec.tools import convert, verify
 
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
-    monkeypatch.setattr(mount_scopes, "_told", set())
+    monkeypatch.setattr(lock_reach, "_told", set())
     with mount(tmp_path / "backing", tmp_path / "mount") as mounted:
         mounted.fail("link", errno.EPERM)
         yield mounted

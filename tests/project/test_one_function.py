@@ -26,7 +26,7 @@ ONLY_IN: list[tuple[str, str, set[str]]] = [
     ("read again while a writer changes the object", r"st_mtime_ns, found\.st_ino|\bCHANGING_SECONDS\b|\bATTEMPTS\b|[^_]\bchange_pause\(|_PAUSES\[", {"storage/retry.py", "access/write.py"}),
     ("open the bytes of an object whose index may be damaged", r"OpenShard\(None", {"access/opened_shard.py"}),
     ("read a shard inside a shard", r"self\._(first|offset) \+ offset, nbytes", {"access/opened_shard.py"}),
-    ("store a file that appears when it is whole", r"\bos\.(link|replace|renames?)\(|\.hardlink_to\(|\bNewFile\(", {"storage/whole_file.py", "access/shard_writer.py", "access/slot_writer.py", "storage/mount_scopes.py"}),
+    ("store a file that appears when it is whole", r"\bos\.(link|replace|renames?)\(|\.hardlink_to\(|\bNewFile\(", {"storage/whole_file.py", "access/shard_writer.py", "access/slot_writer.py", "storage/lock_reach.py"}),
     ("write a new hierarchy whose documents come last", r"def (write_documents|check_free|copy_array|claim|check_apart)\(", {"tools/new_hierarchy.py", "tools/job_mark.py"}),
     ("make consolidated metadata", r"[\"'](must_understand|kind)[\"']: (False|\"inline\").*metadata", {"tools/consolidated.py"}),
     ("keep a part of a hierarchy consistent", r"\"(multiscales|column-order|wells)\"", {"tools/conventions/ome_zarr.py", "tools/conventions/anndata.py", "tools/conventions/plates.py", "tools/conventions/spatialdata.py"}),

@@ -31,7 +31,7 @@ from zarr.storage import LocalStore, MemoryStore
 import shardcodec
 from shardcodec import ShardFileError, ShardSpec, ShardWriter, native
 from shardcodec.kv import ShardedKeyValueStore
-from shardcodec.storage import file_systems, mount_scopes
+from shardcodec.storage import file_systems, lock_reach
 from shardcodec.storage.sidecar import Sidecar
 from shardcodec.transformer import ShardingStorageTransformer, convert_2022, open_2022
 
@@ -357,16 +357,16 @@ def test_reach_of_locks_is_looked_up_again_after_descriptors_ran_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the fix the reach of locks on this mount was unknown for ever, and `locking="cluster"` refused to write."""
-    monkeypatch.setattr(mount_scopes, "_known_scopes", {})
+    monkeypatch.setattr(lock_reach, "_known_scopes", {})
     (tmp_path / "shard").write_bytes(b"")
     lock = native.load().FileLock()
     assert lock.try_acquire(str(tmp_path / "shard")) == "held"
     try:
         with free_descriptors(0):
-            mount_scopes.check_held(lock, "shard", wants_cluster=False)
-        assert not mount_scopes._known_scopes
-        mount_scopes.check_held(lock, "shard", wants_cluster=False)
-        (known,) = mount_scopes._known_scopes.values()
+            lock_reach.check_held(lock, "shard", wants_cluster=False)
+        assert not lock_reach._known_scopes
+        lock_reach.check_held(lock, "shard", wants_cluster=False)
+        (known,) = lock_reach._known_scopes.values()
         assert known.mount is not None
     finally:
         lock.release()

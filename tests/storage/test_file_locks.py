@@ -29,7 +29,7 @@ from lock_holders import end, holder, refusing_lock, take
 import shardcodec
 from shardcodec import LockError, _native
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, mount_scopes
+from shardcodec.storage import file_locks, lock_reach
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
 
@@ -380,8 +380,8 @@ def test_waits_grow_up_to_the_time_out(shard: str, monkeypatch: pytest.MonkeyPat
 def test_missing_locks_warn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
     engine = SimpleNamespace(FileLock=refusing_lock(outcome), file_locks_held=lambda: 0)
     monkeypatch.setattr(file_locks, "native", SimpleNamespace(load=lambda: engine))
-    monkeypatch.setattr(mount_scopes, "_told", set())
-    monkeypatch.setattr(mount_scopes, "_known_scopes", {})
+    monkeypatch.setattr(lock_reach, "_told", set())
+    monkeypatch.setattr(lock_reach, "_known_scopes", {})
     array = create(tmp_path)
     with pytest.warns(RuntimeWarning, match="other processes are not excluded"):
         array[:] = 1
@@ -408,7 +408,7 @@ def test_file_without_write_permission_is_replaced_with_a_warning() -> None:
             path.chmod(0o777 if path.is_dir() else 0o644)
 
         def child() -> None:
-            mount_scopes._told.clear()  # forget warnings of other tests
+            lock_reach._told.clear()  # forget warnings of other tests
             os.setuid(65534)
             mount = (
                 r"'/.*' \(" if is_below_listed_mount(folder) else r"an unknown mount( \(.+\))? for writing"

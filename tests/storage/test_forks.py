@@ -25,7 +25,7 @@ from zarr.storage import FsspecStore, LoggingStore, MemoryStore, ObjectStore, Zi
 
 import shardcodec
 from shardcodec.format import spec as spec_module
-from shardcodec.storage import forks, locks
+from shardcodec.storage import forks, process_locks
 from shardcodec.storage.kinds import store_of
 from shardcodec.zarr_plugin import setting as setting_module
 
@@ -110,7 +110,7 @@ def test_children_open_a_zip_file_again(layout: str, wrap: Any, enabled: None, t
 
 def test_child_opens_the_zip_file_of_a_shard_again(tmp_path: Path) -> None:
     store = zipped(tmp_path)
-    with locks.table().hold(store_of(store).lock_names(["c/0/1"])):
+    with process_locks.table().hold(store_of(store).lock_names(["c/0/1"])):
         pass  # a writer of the parent; the handle took the new lock table of a child for a change
     spec = shardcodec.ShardSpec.from_metadata(zarr.open_array(store, mode="r").metadata.to_dict())
     shard = shardcodec.open_shard(store, "c/0/1", spec)

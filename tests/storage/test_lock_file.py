@@ -24,7 +24,7 @@ from helpers import create, files_below, ours, shard_path, zarrs_view
 import shardcodec
 from shardcodec import _native
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, file_systems, mount_scopes
+from shardcodec.storage import file_locks, file_systems, lock_reach
 from shardcodec.storage.staging import lock_folder
 
 LOCK = ".shardcodec/lock"
@@ -531,7 +531,7 @@ def test_update_without_the_lock_file_is_an_error_or_a_warning(
     """
     create(tmp_path / "a")
     (tmp_path / "a/.shardcodec").write_text("no folder")
-    monkeypatch.setattr(mount_scopes, "_told", set())
+    monkeypatch.setattr(lock_reach, "_told", set())
     array = ours(tmp_path / "a")
     array[...] = 1
     with pytest.warns(shardcodec.LockScopeWarning, match="may not use the lock file"):

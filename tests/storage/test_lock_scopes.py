@@ -26,7 +26,7 @@ import shardcodec
 from shardcodec import LockScopeError, LockScopeWarning, _native, mounts, statistics
 from shardcodec.mounts import DescriptorInfo, Mount, find_mount, parse_line
 from shardcodec.options import resolve
-from shardcodec.storage import file_locks, file_systems, mount_scopes
+from shardcodec.storage import file_locks, file_systems, lock_reach
 from shardcodec.storage.file_systems import lock_scope
 from shardcodec.zarr_plugin.request import Refusal
 
@@ -199,7 +199,7 @@ def test_mount_that_is_not_listed_has_no_folder_and_no_options_of_another() -> N
     table = b"42 20 254:0 /opt /opt ro,relatime - ext4 /dev/vda rw,discard\n"
     found = find_mount(table, "20", "254:0")
     assert found == Mount("ext4", "20", "254:0", "", "/dev/vda", ("rw", "discard"))
-    assert mount_scopes.MountScope(found, "node", "").name == "an unknown mount (ext4)"
+    assert lock_reach.MountScope(found, "node", "").name == "an unknown mount (ext4)"
     listed = find_mount(table, "42", "254:0")
     assert listed is not None and (listed.point, listed.options[0]) == ("/opt", "ro")
 
@@ -297,8 +297,8 @@ def test_mount_of_an_open_file_is_found(tmp_path: Path) -> None:
 @pytest.fixture
 def unknown_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mount was looked at before."""
-    monkeypatch.setattr(mount_scopes, "_known_scopes", {})
-    monkeypatch.setattr(mount_scopes, "_told", set())
+    monkeypatch.setattr(lock_reach, "_known_scopes", {})
+    monkeypatch.setattr(lock_reach, "_told", set())
     monkeypatch.setattr(statistics.stats, "_lock_scopes", {})
 
 
@@ -450,7 +450,7 @@ def test_locks_of_other_nodes_need_a_look_past_the_cache(
         pytest.raises(LockScopeError, match="statx") as error,
     ):
         lock_of(str(tmp_path / "shard"), locking="cluster")
-    assert error.value.scope == mount_scopes.scope_at(str(tmp_path), probe=False).scope == "node"
+    assert error.value.scope == lock_reach.scope_at(str(tmp_path), probe=False).scope == "node"
 
 
 @pytest.mark.usefixtures("unknown_mounts")

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from helpers import in_child
 
-from shardcodec.storage import locks
-from shardcodec.storage.locks import LockTable
+from shardcodec.storage import process_locks
+from shardcodec.storage.process_locks import LockTable
 
 PATIENCE = 30.0
 
@@ -365,14 +365,14 @@ def test_forked_child_starts_without_locks() -> None:
     key = "a shard of test_locks"
 
     def child() -> None:
-        assert len(locks.table()) == 0
-        assert locks.table().try_acquire(key)
+        assert len(process_locks.table()) == 0
+        assert process_locks.table().try_acquire(key)
 
-    with locks.table().hold([key]):
+    with process_locks.table().hold([key]):
         in_child(child)
-        assert not locks.table().try_acquire(key)  # the lock of the parent is still held there
-    assert locks.table().try_acquire(key)
-    locks.table().release(key)
+        assert not process_locks.table().try_acquire(key)  # the lock of the parent is still held there
+    assert process_locks.table().try_acquire(key)
+    process_locks.table().release(key)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork is not available")
@@ -381,14 +381,14 @@ def test_child_forked_by_the_holder_may_leave_the_block() -> None:
     parent = os.getpid()
 
     def child() -> None:
-        with locks.table().hold([key]):
+        with process_locks.table().hold([key]):
             pass
 
-    with locks.table().hold([key]):
+    with process_locks.table().hold([key]):
         in_child(child)
     assert os.getpid() == parent
-    assert locks.table().try_acquire(key)
-    locks.table().release(key)
+    assert process_locks.table().try_acquire(key)
+    process_locks.table().release(key)
 
 
 def test_block_that_never_began_releases_its_locks() -> None:

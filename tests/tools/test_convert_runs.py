@@ -28,7 +28,7 @@ from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.format.chunk_keys import KeyEncoding
 from shardcodec.options import resolve
-from shardcodec.storage import mount_scopes
+from shardcodec.storage import lock_reach
 from shardcodec.tools import Prices, convert
 from shardcodec.tools.convert import intermediate_shape
 from shardcodec.tools.convert.choices import Choices
@@ -92,7 +92,7 @@ def test_intermediate_array_needs_no_locks_of_a_cluster(
     """Its folder is on a disk of the node, while the new array is on a file system of the cluster."""
     crossed(tmp_path / "a.zarr")
     checked: list[str] = []
-    monkeypatch.setattr(mount_scopes, "check_absent", checked.append)
+    monkeypatch.setattr(lock_reach, "check_absent", checked.append)
     with shardcodec.options(locking="cluster"):
         report = convert(tmp_path / "a.zarr", tmp_path / "b.zarr", temp=tmp_path / "temp", **CROSSED)
     assert report.is_complete and report.arrays[0].via_chunk_shape is not None

@@ -42,7 +42,7 @@ METHODS: list[dict[str, Any]] = [{}, {"codecs": ["zstd", "crc32c"]}]
 HELD = """
 import logging, os, threading, time
 from pathlib import Path
-from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.convert.write_group import GroupWork
 from shardcodec.tools.jobs.shard_work import ShardWorker
 lock, begun, is_stopped, parent = threading.Lock(), [], threading.Event(), os.getppid()
 def held(self, unit):
@@ -63,7 +63,7 @@ if not hasattr(GroupWork, "original"):  # dask runs the text of a preload twice
 """
 DEADLY = """
 import os, signal
-from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.convert.write_group import GroupWork
 def deadly(self, unit):
     if not any(unit.group):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +72,7 @@ if not hasattr(GroupWork, "original"):  # dask runs the text of a preload twice
     GroupWork.original, GroupWork.run = GroupWork.run, deadly
 """
 RESTORED = """
-from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.convert.write_group import GroupWork
 from shardcodec.tools.jobs.shard_work import ShardWorker
 if hasattr(GroupWork, "original"):
     GroupWork.run, ShardWorker.stop = GroupWork.original, ShardWorker.original

@@ -34,7 +34,7 @@ from shardcodec.tools.jobs.dask_workers import DaskWorkers  # noqa: E402
 
 SLOW = """
 import time
-from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.convert.write_group import GroupWork
 def slowly(self, unit):
     time.sleep(0.3)
     return GroupWork.original(self, unit)

@@ -30,7 +30,7 @@ from shardcodec.tools.jobs.shard_work import ArrayPlace, ShardBatch, ShardTask, 
 from shardcodec.tools.memory import MemoryBudget
 from shardcodec.tools.monitor import LostScheduler
 from shardcodec.tools.repair.report import RepairAction
-from shardcodec.tools.repair.shard_repairer import RepairTask
+from shardcodec.tools.repair.shards_of_array import RepairTask
 
 dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")

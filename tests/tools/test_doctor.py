@@ -18,9 +18,9 @@ from servers.http_objects import serving
 
 import shardcodec
 from shardcodec.mounts import Mount
-from shardcodec.storage import mount_scopes
+from shardcodec.storage import lock_reach
 from shardcodec.storage.file_systems import CLUSTER, NODE, NONE, UNKNOWN
-from shardcodec.storage.mount_scopes import FileTime, MountScope
+from shardcodec.storage.lock_reach import FileTime, MountScope
 from shardcodec.tools import doctor
 from shardcodec.tools.doctor import folder_facts as facts
 from shardcodec.tools.doctor.process_facts import check_process
@@ -90,7 +90,7 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(folder: str) -> MountScope:
         raise AssertionError("a file was made")
 
-    monkeypatch.setattr("shardcodec.storage.mount_scopes._probe", refuse)
+    monkeypatch.setattr("shardcodec.storage.lock_reach._probe", refuse)
     found = by_name(doctor(tmp_path, probe=False))
     assert found["clock"].status is Status.NOTE and "no file was made" in found["clock"].text
     assert found["locks"].details["scope"] in (NODE, UNKNOWN)
@@ -117,7 +117,7 @@ def test_locks(known: MountScope, status: Status, text: str) -> None:
 def test_files_that_have_only_a_name_of_nfs_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mount_scopes, "scope_at", lambda folder, probe: MountScope(NFS, CLUSTER, ""))
+    monkeypatch.setattr(lock_reach, "scope_at", lambda folder, probe: MountScope(NFS, CLUSTER, ""))
     shards = tmp_path / "a/c/0"
     shards.mkdir(parents=True)
     (shards / "0").touch()
@@ -265,14 +265,14 @@ def test_versions() -> None:
 
 
 def test_probe_that_fails_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = mount_scopes.scope_at(str(tmp_path), probe=False)
+    known = lock_reach.scope_at(str(tmp_path), probe=False)
 
     def scope_at(folder: str, *, probe: bool) -> MountScope:
         if probe:
             raise FileNotFoundError(2, "No such file or directory", f"{folder}/lock")
         return known
 
-    monkeypatch.setattr(mount_scopes, "scope_at", scope_at)
+    monkeypatch.setattr(lock_reach, "scope_at", scope_at)
     checks = by_name(doctor(tmp_path))
     assert checks["probe"].status is Status.PROBLEM and "/lock" in checks["probe"].text
     assert {"locks", "clock", "versions"} <= set(checks)

@@ -31,7 +31,7 @@ from monitors import StopAfter
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, plan_convert, run_part, status
-from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.convert.write_group import GroupWork
 from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.jobs.job_files import Ledger, ledger_folder, read_ledgers
 from shardcodec.tools.monitor import Incomplete
@@ -238,7 +238,7 @@ def held_command(*arguments: str, new: Path) -> subprocess.Popen[str]:
         from pathlib import Path
         from shardcodec.cli.app import run
         from shardcodec.cli.stop_requests import StopRequests
-        from shardcodec.tools.convert.work import GroupWork
+        from shardcodec.tools.convert.write_group import GroupWork
         requests, original, begin = [], GroupWork.run, StopRequests.__enter__
         def noted(self):
             requests.append(self)

@@ -23,7 +23,7 @@ N_KILLS = 10
 SLOW = """
     import sys, time
     from shardcodec.cli.app import run
-    from shardcodec.tools.convert.work import GroupWork
+    from shardcodec.tools.convert.write_group import GroupWork
     original = GroupWork.run
     def slow(self, unit):
         time.sleep(0.05)

@@ -25,8 +25,8 @@ from shardcodec.tools.convert import array_conversion
 from shardcodec.tools.convert.grouping import Grouping
 from shardcodec.tools.convert.layout import NewLayout
 from shardcodec.tools.convert.plan import ConvertPlan, PlannedArray, Unit
-from shardcodec.tools.convert.units import ConvertTask, PlanPlace, RecordedUnit, Totals, batches_of_plan
-from shardcodec.tools.convert.work import GroupWork
+from shardcodec.tools.convert.write_group import GroupWork
+from shardcodec.tools.convert.write_units import ConvertTask, PlanPlace, RecordedUnit, Totals, batches_of_plan
 from shardcodec.tools.job_mark import MARK, claim
 from shardcodec.tools.jobs.batches import (
     AHEAD,

@@ -26,9 +26,9 @@ from shardcodec.tools import repair
 from shardcodec.tools.backup import Backup
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.memory import MemoryBudget
+from shardcodec.tools.repair.one_shard import ShardRepair
 from shardcodec.tools.repair.report import RepairAction, RepairedShard
-from shardcodec.tools.repair.shard_repair import ShardRepair
-from shardcodec.tools.repair.shard_repairer import RepairTask, ShardRepairer
+from shardcodec.tools.repair.shards_of_array import RepairTask, ShardRepairer
 
 KEY = "c/0/1"
 

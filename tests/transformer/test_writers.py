@@ -22,7 +22,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from shardcodec import group_writes
 from shardcodec.errors import LockError
-from shardcodec.storage import locks
+from shardcodec.storage import process_locks
 from shardcodec.transformer import ShardingStorageTransformer
 
 pytestmark = [
@@ -157,14 +157,14 @@ async def test_lock_timeout_raises(tmp_path: Path) -> None:
 async def test_cancelled_write_does_not_stop_other_writes(tmp_path: Path) -> None:
     store = ShardingStorageTransformer(RecordingStore(MemoryStore()), (4,))
     name = f"memory:{id(store.store._store._store_dict)}/c/0"
-    locks.table().acquire(name)  # makes the writes wait in the queue
+    process_locks.table().acquire(name)  # makes the writes wait in the queue
     try:
         first, second = (asyncio.ensure_future(store.set(f"c/{i}", buffer(b"x"))) for i in (0, 1))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
     finally:
-        locks.table().release(name)
+        process_locks.table().release(name)
     await second
     assert await value(store, "c/1") == b"x"
     assert first.cancelled()

@@ -34,7 +34,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 import shardcodec
 from shardcodec.storage import object_store
-from shardcodec.storage.locks import LockTable
+from shardcodec.storage.process_locks import LockTable
 from shardcodec.storage.replace import _replaced
 from shardcodec.transformer.legacy_2022.legacy_store import LegacyStore
 

@@ -270,7 +270,7 @@ import asyncio, json, random, signal, sys, threading, time
 import numpy as np
 import shardcodec
 from shardcodec import native
-from shardcodec.storage import locks
+from shardcodec.storage import process_locks
 
 ENOUGH = 30  # interrupts, however slow the machine is
 patience = float(sys.argv[2])
@@ -314,7 +314,7 @@ def interrupted(work, look, seconds=0.5):
     print(json.dumps({"interrupts": n, "seen": sorted(seen)}), flush=True)
 
 def locks_left():
-    return [f"{len(locks.table())} locks"] if len(locks.table()) or locks.table().holds("a") else []
+    return [f"{len(process_locks.table())} locks"] if len(process_locks.table()) or process_locks.table().holds("a") else []
 """
 
 
@@ -342,7 +342,7 @@ def test_raising_handler_leaves_no_lock(tmp_path: Path) -> None:
     """The lock was taken and released in Python code: one interrupt in five left a shard locked forever."""
     code = """
     def work():
-        with locks.table().hold(["a", "b"]):
+        with process_locks.table().hold(["a", "b"]):
             pass
 
     interrupted(work, locks_left)
@@ -368,7 +368,7 @@ def test_raising_handler_loses_no_grant(tmp_path: Path) -> None:
     lock.
     """
     code = """
-    table, served = locks.table(), [0]
+    table, served = process_locks.table(), [0]
 
     async def others():
         while True:

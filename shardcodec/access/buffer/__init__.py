@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...compat import on_zarrs_loop
 from ...options import Options
-from ...storage import locks
+from ...storage import process_locks
 from ...storage.object_names import lies_below
 from ...storage.runner import BLOCKING, Runner, run_blocking
 from ...storage.store import Store
@@ -96,7 +96,7 @@ def flush_names(names: Sequence[str]) -> None:
     buffer = _buffer
     if buffer is None:
         return
-    chosen = [name for name in names if buffer.has(name) and not locks.table().holds(name)]
+    chosen = [name for name in names if buffer.has(name) and not process_locks.table().holds(name)]
     if chosen:
         on_zarrs_loop(buffer.flush_named(chosen))
 

@@ -31,7 +31,7 @@ import numpy as np
 from ... import native
 from ...errors import GroupWriteError
 from ...options import Options
-from ...storage import file_locks, locks
+from ...storage import file_locks, process_locks
 from ...storage.event_loop import all_of, in_thread
 from ...storage.kinds import store_of
 from ...storage.object_names import holders_of, lies_below, lies_in
@@ -194,7 +194,7 @@ class ProcessBuffer:
             return False
         if name.name in self._holders:
             return False
-        with locks.table().hold_free(name.name) as is_held:
+        with process_locks.table().hold_free(name.name) as is_held:
             writes = self._objects.get(name.name)
             if not is_held or not isinstance(writes, BufferedElements) or writes.kind != kind:
                 return False
@@ -290,7 +290,7 @@ class ProcessBuffer:
 
         LockError: the caller holds the lock, so it is a signal handler that has interrupted a write.
         """
-        if locks.table().holds(name.name):
+        if process_locks.table().holds(name.name):
             raise file_locks.interrupted(name.name)
         has_changed: bool | None = False
         while self._takes(name):
@@ -406,7 +406,7 @@ class ProcessBuffer:
             # chunks before the objects that hold them, as a flush takes their locks
             for depth in sorted({name.count("[") for name in names}, reverse=True):
                 await held.enter_async_context(
-                    locks.table().hold_async([name for name in names if name.count("[") == depth])
+                    process_locks.table().hold_async([name for name in names if name.count("[") == depth])
                 )
             yield
             if names != [folder]:  # an array or group, and not only one object
@@ -459,7 +459,7 @@ class ProcessBuffer:
 
         async def flush_one(name: str) -> None:
             try:
-                async with limit, locks.table().hold_async([name]):
+                async with limit, process_locks.table().hold_async([name]):
                     writes = self._objects.get(name)
                     if writes is not None:
                         await self._flush_object(name, writes)

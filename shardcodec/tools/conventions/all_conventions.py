@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...format.metadata import encoded_document
+from ...format.array_document import encoded_document
 from ..documents import StoredDocuments, is_group, parsed
 from ..left_parts import group_notes
 from ..nodes import Attributes, Nodes, groups_of

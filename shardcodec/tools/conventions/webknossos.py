@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from ...format.metadata import encoded_document
+from ...format.array_document import encoded_document
 from ..documents import parsed
 from .convention import Convention, Has, MendedObject
 

@@ -30,13 +30,13 @@ from ..targets import ArrayTarget
 from .choice_texts import rules_of
 from .choices import Choices
 from .cost import Prices, array_reports
-from .execute import Execution, left_of, run_report
 from .intermediate import Intermediate
 from .open_source import open_source, selection_of
 from .plan import ConvertPlan, VerifyLevel, make_plan
 from .report import ConvertedArray, ConvertReport
+from .run_plan import Execution, left_of, run_report
 from .source import SourceTree
-from .units import Totals, is_finished
+from .write_units import Totals, is_finished
 
 __all__ = [
     "convert",

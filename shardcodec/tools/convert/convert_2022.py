@@ -23,8 +23,8 @@ from ...access.shard_object import shard_object
 from ...arguments import checked
 from ...compat import on_zarrs_loop
 from ...errors import ShardFormatError, UnsupportedError
+from ...format.array_document import encoded_document, json_object
 from ...format.chunk_keys import key_encoding
-from ...format.metadata import encoded_document, json_object
 from ...option_sources import current_options
 from ...options import Durability, Options, check
 from ...readable import format_count
@@ -39,7 +39,7 @@ from ..new_hierarchy import NewHierarchy, check_apart
 from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects
 from ..rewrite import copy_chunks, stored_runs
 from ..shard_threads import in_order
-from .format_2022 import LegacyPlan, Source2022, collected
+from .source_2022 import LegacyPlan, Source2022, collected
 
 __all__ = ["convert_2022"]
 

@@ -20,12 +20,12 @@ from ...format.dtypes import swap_fields
 from ...format.spec import ShardSpec
 from ..jobs.job_files import ledger_folder
 from ..new_hierarchy import NewHierarchy
-from .execute import Execution
 from .grouping import Geometry, encode_grouping
 from .layout import NewLayout
 from .plan import ConvertPlan, PlannedArray
+from .run_plan import Execution
 from .source import SourceArray, SourceTree
-from .units import Totals
+from .write_units import Totals
 from .zarr_source import zarr_source
 
 __all__ = ["Intermediate"]

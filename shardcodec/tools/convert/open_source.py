@@ -16,10 +16,10 @@ from ...access.box_reader import Folder
 from ...arguments import show
 from ...compat import StorePath
 from ...errors import ShardError, SpecError, UnsupportedError
+from ...format.array_document import attributes_of
 from ...format.attributes import DIMENSIONS, as_json_attributes
 from ...format.chunk_keys import KeyEncoding, key_encoding
-from ...format.metadata import attributes_of
-from ...format.metadata_v2 import has_text
+from ...format.zarray_members import has_text
 from ...options import Options
 from ...storage.kinds import is_zarr_store
 from ...storage.url_stores import is_url
@@ -37,11 +37,11 @@ from ..nodes import KnownNodes, ZarrNodes, groups_of
 from ..other_objects import OtherObjects, written_documents
 from ..targets import ArrayTarget
 from .decoded_source import decoded_source
-from .format_2022 import legacy_hierarchy, legacy_tree
 from .hdf5_source import hdf5_tree, split_hdf5
 from .layout import codec_names
 from .object_source import array_attributes, instead_of, is_array_like, object_source
 from .source import SourceArray, SourceTree
+from .source_2022 import legacy_hierarchy, legacy_tree
 from .text_source import TEXT, TextSource, string_source_fields
 from .zarr_source import zarr_source
 

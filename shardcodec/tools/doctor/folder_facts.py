@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 from ...readable import format_nbytes, format_share
-from ...storage import mount_scopes
+from ...storage import lock_reach
 from ...storage.file_systems import (
     APPEND_TYPES,
     CLUSTER,
@@ -22,7 +22,7 @@ from ...storage.file_systems import (
     is_on_this_machine,
     strategies_at,
 )
-from ...storage.mount_scopes import MountScope, lease_seconds
+from ...storage.lock_reach import MountScope, lease_seconds
 from ...storage.undo_journal import is_old_name
 from .report import Check, Status
 
@@ -80,13 +80,13 @@ def check_folder(folder: str, *, probe: bool) -> Iterator[Check]:
 def _known(folder: str, *, probe: bool) -> tuple[MountScope, Check | None]:
     """Return how far locks reach, and a problem if the file of the probe cannot be made."""
     try:
-        return mount_scopes.scope_at(folder, probe=probe), None
+        return lock_reach.scope_at(folder, probe=probe), None
     except OSError as error:
         advice = "Choose a folder that takes new files."
         failed = Check(
             "probe", Status.PROBLEM, f"a file in {folder} cannot be made and locked: {error}", advice
         )
-        return mount_scopes.scope_at(folder, probe=False), failed
+        return lock_reach.scope_at(folder, probe=False), failed
 
 
 def _permissions(folder: str, *, is_writable: bool) -> Check:

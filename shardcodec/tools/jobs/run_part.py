@@ -17,9 +17,9 @@ from ...option_sources import current_options
 from ...options import check
 from ...readable import Fact, format_count, format_nbytes, format_share
 from ..capped import NAMED
-from ..convert.execute import Execution, left_of, run_report
 from ..convert.report import ConvertReport, ReportOfJob
-from ..convert.units import is_finished, open_plan, recorded_shards
+from ..convert.run_plan import Execution, left_of, run_report
+from ..convert.write_units import is_finished, open_plan, recorded_shards
 from ..monitor import Monitor
 from ..new_hierarchy import NewHierarchy
 from ..report import Record

@@ -37,7 +37,7 @@ from ..other_objects import ObjectCounts, OtherObjects
 from ..rewrite_run import RewriteRequest, RewriteRun
 from ..targets import ArrayTarget, ForeignObject, ShardTarget
 from .report import RepairedShard, RepairReport
-from .shard_repairer import RepairTask, ShardRepairer
+from .shards_of_array import RepairTask, ShardRepairer
 
 __all__ = ["repair"]
 

@@ -21,7 +21,7 @@ from ...access.box_reader import Folder
 from ...access.shard_object import open_object
 from ...compat import metadata_from, refusal_of
 from ...errors import ShardError, SpecError
-from ...format.metadata import json_object
+from ...format.array_document import json_object
 from ...live.record import NAME as RECORD_NAME
 from ...live.record import problem_of as record_problem_of
 from ..capped import Capped

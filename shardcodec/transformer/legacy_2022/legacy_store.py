@@ -31,8 +31,8 @@ from ...compat import (
     swaps_for_filters,
 )
 from ...errors import ShardError, UnsupportedError
+from ...format.array_document import json_object
 from ...format.checks import unsupported
-from ...format.metadata import json_object
 from ...storage.kinds import introduce
 from ...storage.renamed_store import RenamedStore
 from .legacy_keys import array_key, data_prefix, group_key

@@ -19,7 +19,7 @@ from ...compat import (
     quiet,
     with_empty_chunks,
 )
-from ...format.metadata import json_object
+from ...format.array_document import json_object
 from ...options import OptionChoices
 from ...storage.files import check_name
 from ...zarr_plugin.attach import attach

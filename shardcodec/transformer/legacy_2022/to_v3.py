@@ -23,7 +23,7 @@ from ...compat import data_type_of
 from ...format.attributes import DIMENSIONS, as_json_attributes, masked_attributes
 from ...format.checks import as_int, as_items, check_keys, show, unsupported, within, wrong
 from ...format.codecs import Blosc, Gzip, Zstd
-from ...format.metadata_v2 import TEXT_CODECS
+from ...format.zarray_members import TEXT_CODECS
 from .metadata import COMPRESSORS, DType, LegacyArray
 
 __all__ = ["has_certain_fill", "to_v3"]

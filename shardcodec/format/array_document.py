@@ -1,4 +1,4 @@
-# metadata.py - the metadata document of an array: zarr.json, or .zarray of Zarr v2
+# array_document.py - the metadata document of an array: zarr.json, or .zarray of Zarr v2
 # SPDX-License-Identifier: MIT
 """The metadata document of an array: ``zarr.json``, or ``.zarray`` of Zarr v2.
 
@@ -10,7 +10,7 @@ A ``.zarray`` becomes the same `ArrayLayout` as a ``zarr.json``, so the rest of 
     fill_value null                     zero bytes; NaT for times (the rule of zarr 3)
     dimension_separator                 chunk key encoding `v2` with that separator
 
-Other filters and Python objects raise `UnsupportedError`. `metadata_v2.document_in_v3`
+Other filters and Python objects raise `UnsupportedError`. `zarray_members.document_in_v3`
 describes the chunks of a column of text (``|O`` with the filter ``vlen-utf8`` or ``vlen-bytes``) as those of an array of Zarr v3.
 
 Source: Zarr v3 core specification 3.1, "Array metadata" and "Chunk key encoding"; zarr-extensions,
@@ -49,7 +49,8 @@ from .codecs import (
 )
 from .dtypes import DType, as_dtype, parse_data_type
 from .fill_values import fill_from_document, fill_scalar
-from .metadata_v2 import (
+from .same_text import parsed_once
+from .zarray_members import (
     ZARRAY_REQUIRED,
     endian_of,
     parse_v2_dtype,
@@ -58,7 +59,6 @@ from .metadata_v2 import (
     v2_transpose,
     with_bytes,
 )
-from .same_text import parsed_once
 
 __all__ = [
     "ArrayLayout",

@@ -1,4 +1,4 @@
-# format_2022.py - hierarchies of the 2022 format as sources
+# source_2022.py - hierarchies of the 2022 format as sources
 # SPDX-License-Identifier: MIT
 """Hierarchies of the 2022 format as sources of `convert`, through the view that shows their arrays as those of Zarr v3."""
 

@@ -1,4 +1,4 @@
-# old_objects.py - the first step of a write: look at the objects that it changes
+# write_look.py - the first step of a write: look at the objects that it changes
 # SPDX-License-Identifier: MIT
 """`look`: the first step of a write (`write.write_objects`).
 

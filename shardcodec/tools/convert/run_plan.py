@@ -1,4 +1,4 @@
-# execute.py - carry out a plan, or a part of it
+# run_plan.py - carry out a plan, or a part of it
 # SPDX-License-Identifier: MIT
 """`Execution`: opens what a plan names, runs units with or without ledger, and writes the documents at the end."""
 
@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...format.metadata import encoded_document
+from ...format.array_document import encoded_document
 from ...options import Options
 from ...readable import format_nbytes
 from ..job_mark import claim, has_claim, release
@@ -24,7 +24,8 @@ from ..other_objects import ObjectCounts
 from .plan import ConvertPlan, Unit
 from .report import ConvertedArray, ConvertReport, ShardFailure, ShardRecord
 from .source import Ints, SourceTree
-from .units import (
+from .write_group import Done, GroupWork
+from .write_units import (
     FINISHED,
     ConvertTask,
     PlanPlace,
@@ -38,7 +39,6 @@ from .units import (
     recorded_shards,
     with_records,
 )
-from .work import Done, GroupWork
 
 if TYPE_CHECKING:
     from ..jobs.dask_workers import DaskWorkers

@@ -1,4 +1,4 @@
-# metadata_v2.py - documents of Zarr v2
+# zarray_members.py - documents of Zarr v2
 # SPDX-License-Identifier: MIT
 """Parse the members of a ``.zarray``, and express them as those of a ``zarr.json``."""
 

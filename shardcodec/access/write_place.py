@@ -1,8 +1,8 @@
-# item_placement.py - the second step of a write: place the inner chunks of one item
+# write_place.py - the second step of a write: place the inner chunks of one item
 # SPDX-License-Identifier: MIT
 """`place_item`: the second step of a write (`write.write_objects`).
 
-It decides, from an item and from what `old_objects.look` has returned, how the new object is made and where each inner
+It decides, from an item and from what `write_look.look` has returned, how the new object is made and where each inner
 chunk goes. It is pure arithmetic over `placement` and `user_bytes`: nothing is read or written.
 """
 

@@ -1,4 +1,4 @@
-# object_boxes.py - boxes of an array, split along its objects
+# split_by_object.py - boxes of an array, split along its objects
 # SPDX-License-Identifier: MIT
 """From a box of an array to its objects and the elements of each: arithmetic on one grid."""
 

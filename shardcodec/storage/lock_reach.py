@@ -1,4 +1,4 @@
-# mount_scopes.py - how far the locks of this process reach, for each mount
+# lock_reach.py - how far the locks of this process reach, for each mount
 # SPDX-License-Identifier: MIT
 """`scope_at`: look once at each mount on which a shard is locked, warn if its locks do not reach other nodes, and remember it.
 

@@ -1,4 +1,4 @@
-# shard_repair.py - repair one shard
+# one_shard.py - repair one shard
 # SPDX-License-Identifier: MIT
 """Write a new shard from the inner chunks of a damaged one that are whole and have a proved position, and from a copy.
 

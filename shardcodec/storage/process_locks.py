@@ -1,4 +1,4 @@
-# locks.py - locks of shards in this process
+# process_locks.py - locks of shards in this process
 # SPDX-License-Identifier: MIT
 """`LockTable`: excludes the writers of this process from each other. `file_locks` excludes those of other processes.
 

@@ -1,4 +1,4 @@
-# units.py - write the units of a plan, and record the finished shards
+# write_units.py - write the units of a plan, and record the finished shards
 # SPDX-License-Identifier: MIT
 """`UnitWriter`: writes units of a plan in threads of this process, and appends each finished shard to a ledger."""
 
@@ -30,7 +30,7 @@ from .open_source import open_source
 from .plan import ConvertPlan, Unit, check_same_source
 from .report import ShardFailure, ShardRecord
 from .source import Ints, SourceTree
-from .work import Done, GroupResult, GroupWork
+from .write_group import Done, GroupResult, GroupWork
 
 __all__ = [
     "FINISHED",

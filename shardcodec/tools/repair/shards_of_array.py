@@ -1,4 +1,4 @@
-# shard_repairer.py - repair the shards of one array
+# shards_of_array.py - repair the shards of one array
 # SPDX-License-Identifier: MIT
 """`ShardRepairer`: repairs shards of an array, in threads. `RepairTask`: the same as plain data, for other processes.
 
@@ -32,8 +32,8 @@ from ..shard_threads import in_order
 from ..survey import Survey
 from ..targets import ArrayTarget, ShardTarget
 from .copy_source import CopySource
+from .one_shard import ShardRepair, as_unreadable, rolled_back
 from .report import RepairedShard
-from .shard_repair import ShardRepair, as_unreadable, rolled_back
 
 __all__ = ["RepairTask", "ShardRepairer"]
 

@@ -1,4 +1,4 @@
-# work.py - write one group of shards: move encoded chunks or encode elements
+# write_group.py - write one group of shards: move encoded chunks or encode elements
 # SPDX-License-Identifier: MIT
 """Write one group of shards: move encoded chunks or encode elements.
 
