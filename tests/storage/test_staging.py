@@ -178,12 +178,12 @@ def test_shard_made_by_another_writer_meanwhile_is_updated(
     tmp_path: Path, shards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two writers both found no shard and made one each. The second one lost the inner chunks of the first."""
-    from shardcodec.access import old_objects
+    from shardcodec.access import write_look
 
     layout = {"shards": shards, "chunks": (4, 3) if shards else (8, 12)}
     array = create(tmp_path / "a", **layout)
     ready = ready_made(tmp_path, **layout)
-    look = old_objects._open
+    look = write_look._open
     looks: list[str] = []
 
     def slow_look(item: Any, *rest: Any) -> Any:
@@ -194,7 +194,7 @@ def test_shard_made_by_another_writer_meanwhile_is_updated(
         looks.append(item.key)
         return found
 
-    monkeypatch.setattr(old_objects, "_open", slow_look)
+    monkeypatch.setattr(write_look, "_open", slow_look)
     array[7, 11] = 2
     assert len(looks) == 2
     assert zarrs_view(array)[0, 0] == 1
@@ -204,11 +204,11 @@ def test_shard_made_by_another_writer_meanwhile_is_updated(
 def test_erase_of_a_missing_shard_keeps_one_made_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardcodec.access import old_objects
+    from shardcodec.access import write_look
 
     array = create(tmp_path / "a")
     ready = ready_made(tmp_path)
-    look = old_objects._open
+    look = write_look._open
 
     def slow_look(item: Any, *rest: Any) -> Any:
         found = look(item, *rest)
@@ -216,18 +216,18 @@ def test_erase_of_a_missing_shard_keeps_one_made_meanwhile(
         shard_path(array).write_bytes(ready)
         return found
 
-    monkeypatch.setattr(old_objects, "_open", slow_look)
+    monkeypatch.setattr(write_look, "_open", slow_look)
     array[7, 11] = -1
     assert zarrs_view(array)[0, 0] == 1
 
 
 def test_shard_overwritten_during_an_update_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update must not mix the bytes of two states. It stops, and the shard of the other writer stays."""
-    from shardcodec.access import old_objects
+    from shardcodec.access import write_look
 
     array = create(tmp_path / "a")
     array[...] = 1
-    look = old_objects._open
+    look = write_look._open
 
     def slow_look(item: Any, *rest: Any) -> Any:
         found = look(item, *rest)
@@ -235,7 +235,7 @@ def test_shard_overwritten_during_an_update_is_kept(tmp_path: Path, monkeypatch:
         os.utime(shard_path(array), ns=(1, 1))
         return found
 
-    monkeypatch.setattr(old_objects, "_open", slow_look)
+    monkeypatch.setattr(write_look, "_open", slow_look)
     before = shard_path(array).read_bytes()
     with pytest.raises(shardcodec.ShardFormatError, match="changed while"):
         array[0, 0] = 2

@@ -18,7 +18,7 @@ from zarr.storage import MemoryStore, ObjectStore, WrapperStore
 
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
-from shardcodec.tools.convert import execute, work
+from shardcodec.tools.convert import run_plan, write_group
 from shardcodec.tools.convert.convert import convert, plan_convert
 from shardcodec.tools.job_mark import MARK, claim, release
 from shardcodec.tools.jobs.job_files import PlanFile
@@ -163,7 +163,7 @@ def test_worker_that_is_still_running_at_the_end_writes_nothing_more(
     plan = tmp_path / "plan"
     plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16), threads=1)
     runs = []
-    original = work.GroupWork.run
+    original = write_group.GroupWork.run
 
     def run_other_first(self: Any, unit: Any) -> Any:
         if not runs:
@@ -172,7 +172,7 @@ def test_worker_that_is_still_running_at_the_end_writes_nothing_more(
             zarr.open_array(tmp_path / "new", mode="r+")[...] = -5
         return original(self, unit)
 
-    monkeypatch.setattr(work.GroupWork, "run", run_other_first)
+    monkeypatch.setattr(write_group.GroupWork, "run", run_other_first)
     report = run_part(plan, 0)
     assert (report.is_complete, report.n_written) == (True, 0)
     assert (elements(tmp_path / "new") == -5).all()
@@ -185,14 +185,14 @@ def test_job_that_ends_while_a_worker_begins_is_complete(
     source(tmp_path / "old")
     plan = tmp_path / "plan"
     plan_convert(tmp_path / "old", tmp_path / "new", plan, n_parts=1, shards=(16, 16))
-    original = execute.claim
+    original = run_plan.claim
 
     def run_other_first(*arguments: Any, **options: Any) -> None:
-        monkeypatch.setattr(execute, "claim", original)
+        monkeypatch.setattr(run_plan, "claim", original)
         assert run_part(plan, 0).is_complete
         original(*arguments, **options)
 
-    monkeypatch.setattr(execute, "claim", run_other_first)
+    monkeypatch.setattr(run_plan, "claim", run_other_first)
     report = run_part(plan, 0)
     assert (report.is_complete, report.n_written, report.n_skipped) == (True, 0, 4)
 
@@ -250,14 +250,14 @@ def test_source_that_changed_while_a_job_ran_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = source(tmp_path / "old")
-    original = work.GroupWork.run
+    original = write_group.GroupWork.run
 
     def run_and_change(self: Any, unit: Any) -> Any:
         found = original(self, unit)
         array[...] = VALUES + sum(unit.group)
         return found
 
-    monkeypatch.setattr(work.GroupWork, "run", run_and_change)
+    monkeypatch.setattr(write_group.GroupWork, "run", run_and_change)
     with pytest.raises(ConflictError, match=r"the source of shard .* has changed"):
         convert(tmp_path / "old", tmp_path / "new", shards=(16, 16), job=tmp_path / "job", threads=1)
     assert not (tmp_path / "new" / "zarr.json").exists()
@@ -293,7 +293,7 @@ def test_part_that_was_stopped_before_the_metadata_has_exit_code_4(
 ) -> None:
     source(tmp_path / "old")
     plan_convert(tmp_path / "old", tmp_path / "new", tmp_path / "plan", n_parts=1, shards=(16, 16))
-    monkeypatch.setattr(work.GroupWork, "unfinished", _stopped)
+    monkeypatch.setattr(write_group.GroupWork, "unfinished", _stopped)
     code = run(["run-part", str(tmp_path / "plan"), "0", "--progress", "none"])
     assert not (tmp_path / "new" / "zarr.json").exists()
     assert code == 4

@@ -22,7 +22,7 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.access.opened_shard import NativeShard
 from shardcodec.tools import repair, verify
-from shardcodec.tools.repair import shard_repair, shard_repairer
+from shardcodec.tools.repair import one_shard, shards_of_array
 from shardcodec.tools.repair.report import RepairAction
 
 
@@ -125,7 +125,7 @@ def test_inner_chunk_that_is_damaged_after_the_survey_is_not_written(
     path.write_bytes(data)
     opened = NativeShard.range
     is_surveyed = []
-    original = shard_repair.user_parts
+    original = one_shard.user_parts
 
     def bad_range(self: Any, offset: int, nbytes: int) -> Any:
         found = bytearray(opened(self, offset, nbytes))
@@ -138,7 +138,7 @@ def test_inner_chunk_that_is_damaged_after_the_survey_is_not_written(
         is_surveyed.append(True)
         return found
 
-    monkeypatch.setattr(shard_repair, "user_parts", surveyed)
+    monkeypatch.setattr(one_shard, "user_parts", surveyed)
     monkeypatch.setattr(NativeShard, "range", bad_range)
     how = {"to": tmp_path / "b.zarr"} if way == "to" else {"backup": tmp_path / "old"}
     shards = repair(tmp_path / "a.zarr", threads=1, **how).shards
@@ -158,14 +158,14 @@ def test_shard_that_cannot_be_read_is_taken_from_the_copy_or_lost(
     for name in ("a.zarr", "copy.zarr"):
         checked(tmp_path / name)[...] = CONTENT
     before = (tmp_path / "a.zarr/c/0/1").read_bytes()
-    original = shard_repairer.open_object
+    original = shards_of_array.open_object
 
     def refusing(store: Any, key: str) -> Any:
         if (store.path(key) or "").endswith("a.zarr/c/0/1"):
             raise OSError(errno.EIO, "Input/output error", key)
         return original(store, key)
 
-    monkeypatch.setattr(shard_repairer, "open_object", refusing)
+    monkeypatch.setattr(shards_of_array, "open_object", refusing)
     ways: dict[str, dict[str, Any]] = {
         "to": {"to": tmp_path / "b.zarr"},
         "in place": {"backup": tmp_path / "old"},

@@ -24,7 +24,7 @@ from job_files import N_SHARDS, SHARDS, VALUES, check, files, shards_by_ledger
 from shardcodec.cli.app import run
 from shardcodec.errors import ConflictError
 from shardcodec.tools import convert, status
-from shardcodec.tools.convert import execute
+from shardcodec.tools.convert import run_plan
 from shardcodec.tools.job_mark import MARK
 from shardcodec.tools.monitor import Incomplete, Monitor, Stopped
 
@@ -389,7 +389,7 @@ def test_job_ends_only_if_the_ledgers_show_all_shards(
     client: Any, source: Path, new: Path, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If ledgers were on another disk, the job wrote the metadata although shards were missing."""
-    original = execute.recorded_shards
+    original = run_plan.recorded_shards
 
     def fewer(found: Any) -> Any:
         done = dict(original(found))
@@ -397,7 +397,7 @@ def test_job_ends_only_if_the_ledgers_show_all_shards(
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "recorded_shards", fewer)
+        patch.setattr(run_plan, "recorded_shards", fewer)
         with pytest.raises(Incomplete, match=r"expected 12 shards in the ledgers of the workers, got 11"):
             convert(source, new, shards=SHARDS, dask=client, job=job)
     assert not (new / "zarr.json").exists()

@@ -293,7 +293,7 @@ def test_command_repairs_with_workers_of_its_own(
 @pytest.mark.parametrize(
     ("kind", "module", "name", "method", "before"),
     [
-        ("to", "repair.shard_repairer", "ShardRepairer", "_look", False),  # written, and not answered
+        ("to", "repair.shards_of_array", "ShardRepairer", "_look", False),  # written, and not answered
     ],
 )
 def test_kill_of_a_worker_does_not_change_report_and_shards(

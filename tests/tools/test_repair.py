@@ -27,7 +27,7 @@ from shardcodec import ShardSpec
 from shardcodec.cli.app import run
 from shardcodec.storage.undo_journal import pending_journal
 from shardcodec.tools import repair, verify
-from shardcodec.tools.repair import shard_repair
+from shardcodec.tools.repair import one_shard
 from shardcodec.tools.repair.report import RepairAction
 
 
@@ -152,13 +152,13 @@ def test_writer_between_survey_and_replacement_is_not_lost(
 ) -> None:
     array = filled(tmp_path / "a.zarr")
     flip(array.store, "c/0/1")
-    original = shard_repair.copy_chunks
+    original = one_shard.copy_chunks
 
     def copy(*arguments: Any) -> None:
         original(*arguments)
         array[:4, 12:15] = 5
 
-    monkeypatch.setattr(shard_repair, "copy_chunks", copy)
+    monkeypatch.setattr(one_shard, "copy_chunks", copy)
     (one,) = repair(tmp_path / "a.zarr", backup=tmp_path / "old").shards
     assert one.action is RepairAction.UNREADABLE and "another writer has changed it" in one.detail
     expected = CONTENT.copy()
@@ -174,13 +174,13 @@ def test_shard_that_is_deleted_meanwhile_is_not_made_again(
     store = store_of(kind, tmp_path)
     filled(store)
     flip(store, "c/0/0", 10)
-    change = shard_repair.replace_chunks
+    change = one_shard.replace_chunks
 
     def change_late(*arguments: Any) -> Any:
         sync(store.delete("c/0/0"))
         return change(*arguments)
 
-    monkeypatch.setattr(shard_repair, "replace_chunks", change_late)
+    monkeypatch.setattr(one_shard, "replace_chunks", change_late)
     (one,) = repair(store, backup=tmp_path / "old").shards
     assert one.action is RepairAction.UNREADABLE
     assert "deleted" in one.detail
