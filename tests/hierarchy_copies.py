@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -357,7 +358,7 @@ def names_all_chosen(error: Exception, one: Hierarchy, copy: Copy, new: Path) ->
     return (
         chosen <= left
         and not has_groups
-        and all(f": {path}: " in f"{error}".replace(";", ":") for path in chosen)
+        and all(re.search(rf"[ /]{re.escape(path)}: ", str(error)) for path in chosen)
     )
 
 
