@@ -257,20 +257,17 @@ class as_os_error:  # noqa: N801
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, Exception):
             return
-        translated = os_error_of(error, self._name(*self._arguments), is_of_store=True)
+        translated = os_error_of(error, self._name(*self._arguments))
         if translated is not error:
             raise translated from error
 
 
-def os_error_of(error: Exception, place: str = "", *, is_of_store: bool = False) -> Exception:
+def os_error_of(error: Exception, place: str = "") -> Exception:
     """Return the `OSError` for an error of the client of a store; each client has classes of its own (obstore, botocore, icechunk).
 
-    Errors of Python, zarr and shardcodec are returned unchanged, but for a bare RuntimeError if a call of the store has raised it: that says
-    nothing of data or arguments. `place` names what was read.
+    Errors of Python, zarr and shardcodec are returned unchanged. `place` names what was read.
     """
-    is_bare = is_of_store and type(error) is RuntimeError
-    is_of_client = is_bare or type(error).__module__.partition(".")[0] not in _NO_CLIENTS
-    if isinstance(error, OSError) or not is_of_client:
+    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NO_CLIENTS:
         return error
     text = str(error).partition("\n\nDebug source:")[0] or "no message"
     name = type(error).__name__

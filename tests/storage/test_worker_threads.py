@@ -155,7 +155,7 @@ def test_no_thread_of_a_conversion_that_was_interrupted_writes_to_the_next_one(
     # the thread has finished its shard
     assert not working() and files_below(tmp_path / "new.zarr") == [".shardcodec-job", "c/0/0"]
     monkeypatch.undo()
-    with pytest.raises(FileExistsError, match="after a stopped run remove it"):
+    with pytest.raises(FileExistsError, match="another conversion writes there"):
         tools.convert(values, tmp_path / "new.zarr", codecs=["zstd"], **shapes)
     shutil.rmtree(tmp_path / "new.zarr")
     assert tools.convert(values, tmp_path / "new.zarr", codecs=["zstd"], **shapes).is_complete
