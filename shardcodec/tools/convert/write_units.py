@@ -69,9 +69,9 @@ class Totals:
     """
 
     def __init__(self, failures: Sequence[ShardFailure] = (), **counts: int) -> None:
-        self.counts = _NO_COUNTS | counts
+        self.counts: dict[str, int] = _NO_COUNTS | counts
         self.failures: Capped[ShardFailure] = Capped.of(failures, LISTED) if failures else Capped()
-        self.is_stopped = False
+        self.is_stopped: bool = False
         self.others = NO_OBJECTS
 
     @classmethod

@@ -80,7 +80,7 @@ class ShardRepairer:
         self._task = task
         self._to = None if task.to is None else CopyWriter(task.to, budget, options)
         self._options = replace(options, threads=1)
-        self.lacks_copy = ""
+        self.lacks_copy: str = ""
         source = self._source_of(array, options, budget)
         wanted = options.threads if source is None else source.n_threads
         holds_whole = holds_whole_shards(array, self._to)
