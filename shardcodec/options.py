@@ -439,11 +439,8 @@ def _affinity() -> int | None:
     """Return the number of processors that the affinity of this process permits; None where the system has none."""
     try:
         return len(os.sched_getaffinity(0))
-    except (
-        AttributeError,
-        OSError,
-        OverflowError,
-    ):  # a sandbox may refuse the call; Python tries larger sets
+    except (AttributeError, OSError, OverflowError):
+        # A sandbox may refuse the call. Python then tries larger sets, until one overflows.
         return None
 
 

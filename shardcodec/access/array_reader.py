@@ -188,9 +188,8 @@ class ArrayReader:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Keep other threads from changing the metadata of the handle: else older metadata could replace newer ones."""
-        return process_locks.table().hold(
-            [f"handle:{id(self)}"]
-        )  # unlike a mutex it is free in a forked child
+        # Unlike a mutex, this lock is free in a forked child.
+        return process_locks.table().hold([f"handle:{id(self)}"])
 
     def __getitem__(self, selection: Any) -> Any:
         """Read a part of the array.

@@ -38,9 +38,8 @@ async def replace(
         while exchange.remaining:
             names = await exchange.names()
             for name in _replaced.get():
-                if name in names and process_locks.table().holds(
-                    name
-                ):  # what one of the two writes changes would be lost
+                # The changes of one of the two writes would be lost.
+                if name in names and process_locks.table().holds(name):
                     raise file_locks.interrupted(name)
             await runner.under_locks(names, exchange.exchange)
     finally:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 __all__ = ["LISTED", "NAMED", "Capped", "Named"]
 
-# Items that a report lists, and those that a text names.
+# The largest number of items that a report lists, and that a text names.
 LISTED, NAMED = 1000, 20
 
 T = TypeVar("T")

@@ -44,7 +44,7 @@ from .rewrite import (
 )
 from .rewrite_run import RewriteRequest, RewriteRun, ShardOutcome
 from .shard_threads import in_order
-from .targets import ArrayTarget, ForeignObject, ShardTarget
+from .targets import ArrayTarget, ShardTarget
 
 __all__ = ["CompactTask", "ShardPacker", "compact"]
 
@@ -394,8 +394,7 @@ class _CompactRun(RewriteRun[CompactedShard, CompactReport]):
             task = replace(task, to=self._to.place)
             self._to.add(array, _with_index_checksum if task.index_crc else None)
         packer = ShardPacker(array, task, self._pool.options, self._pool.budget)
-        shards = (one for one in array.objects() if not isinstance(one, ForeignObject))
-        self._work_on(array, task, packer, shards)
+        self._work_on(array, task, packer, array.shards())
 
     def _leave_objects(self, array: ArrayTarget, left: Iterable[LeftPart]) -> None:
         """Note chunks of an array that programs can read as failures."""

@@ -30,7 +30,7 @@ __all__ = ["add_documents_of_copy", "nearest_node"]
 def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options: Any) -> list[str]:
     """Add the documents of the nodes of a copy that the target has lost; `options` are those of the stores of URLs.
 
-    Returns sentences on those that the copy has too, and that cannot be read there.
+    Returns a sentence for each document that the target has lost and that cannot be read in the copy.
     """
     folder = replace(next(_candidates(target, options))[0], spare=spare)
     try:

@@ -184,10 +184,9 @@ class NewHierarchy:
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it is a file")
         if path is not None and os.path.isdir(path) and _has_files(path):
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files; {hint}")
-        listed = () if path is not None else self.root.store.listed(self.root.prefix)
-        for key in listed or ():
+        for key in () if path is not None else self.root.store.listed(self.root.prefix) or ():
             raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
-        if (listed is None or not self.root.store.lists_all) and self.is_complete:
+        if self.is_complete:  # a listing may be older than the documents: clients of NFS and fsspec keep it
             raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
         self.check_around(is_empty=True)
 
@@ -235,8 +234,7 @@ class NewHierarchy:
     @property
     def is_complete(self) -> bool:
         """True if the root has a document, which is written last."""
-        path, names = self.path, sorted(DOCUMENTS)
-        return any(os.path.isfile(f"{path}/{name}") if path else self.get(name) is not None for name in names)
+        return any(self.get(name) is not None for name in sorted(DOCUMENTS))
 
     def has_document(self, document: Mapping[str, Any] | None) -> bool:
         """Return True if the ``zarr.json`` of the root has these members."""

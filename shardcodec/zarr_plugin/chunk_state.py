@@ -89,7 +89,7 @@ def chunk_state(
     Raises
     ------
     FileNotFoundError, SpecError
-        There is no array, or its metadata are malformed.
+        The array does not exist, or its metadata are malformed.
     UnsupportedError
         The array is not sharded on a regular grid, or a codec is applied to whole shards after ``sharding_indexed``.
     TypeError, ValueError

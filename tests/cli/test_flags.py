@@ -20,15 +20,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "plan": tools.plan_convert, "repair": tools.repair, "reshard": tools.convert, "run-part": tools.run_part,
     "status": tools.status, "verify": tools.verify,
 }  # fmt: skip
-# Parameters of commands with another name; those that turn a parameter off; and those that only a command or a function has.
+# Parameters that the command and the function name differently.
 RENAMED = {
     "path": "target", "metadata": "spec", "storage_option": "storage_options", "parts": "n_parts",
     "price_get": "prices", "price_put": "prices",
 }  # fmt: skip
+# Parameters of the command that turn one of the function off.
 INVERTED = {"keep_going": "fail_fast", ("doctor", "dry_run"): "probe"}
 ONLY_COMMAND = {"as_json", "jsonl", "progress", ("plan", "operation"), ("repair", "in_place")}
 ONLY_FUNCTION = {"monitor", "on_shard", "on_array"}
-# Names of flags that are not those of the parameter.
+# Flags that have another name than their parameter.
 FLAGS = {"copy": "from", "as_json": "json", "n_parts": "parts"}
 
 

@@ -300,7 +300,7 @@ def test_open_tensorstore_is_converted(tmp_path: Path) -> None:
 
 
 def test_masked_elements_get_the_fill_value(tmp_path: Path) -> None:
-    """What numpy holds behind a mask became elements of the array."""
+    """The values below the mask of a numpy array were stored as elements of the new array."""
     given = np.ma.masked_greater(np.arange(6), 3)
     convert(given, tmp_path / "new")
     assert elements(tmp_path / "new").tolist() == [0, 1, 2, 3, *2 * [given.fill_value]]

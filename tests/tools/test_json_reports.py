@@ -1,4 +1,4 @@
-# test_json_reports.py - the JSON of all reports stays as it is
+# test_json_reports.py - the JSON of all reports, compared with stored samples
 # SPDX-License-Identifier: MIT
 """Programs read the JSON of the tools, so a change of the records must not change it.
 

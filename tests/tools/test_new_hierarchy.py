@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 import zarr
 from helpers import create, files_below, quiet
+from zarr.storage import MemoryStore, WrapperStore
 
 from shardcodec.option_sources import current_options
-from shardcodec.tools import compact, repair, verify
+from shardcodec.tools import compact, convert, repair, verify
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.hierarchy_copy import HierarchyCopy
 from shardcodec.tools.memory import MemoryBudget
@@ -181,3 +183,22 @@ def test_repeated_copy_of_an_object_is_compared_with_the_first(tmp_path: Path) -
     with pytest.raises(FileExistsError):
         to.objects.copy(array, key)
     assert copied.read_bytes() == bytes(nbytes)
+
+
+@pytest.mark.parametrize("tool", [convert, repair, compact])
+def test_documents_that_an_older_listing_does_not_have_are_seen(tool: Any, tmp_path: Path) -> None:
+    """Clients of NFS and fsspec keep listings, so a place that another node has just filled may be listed as empty."""
+
+    class ListedBefore(WrapperStore[MemoryStore]):
+        async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+            for key in ():
+                yield key
+
+    hierarchy(tmp_path / "old")
+    destination = MemoryStore()
+    zarr.create_group(destination, attributes={"owner": "another node"})
+    arguments = (ListedBefore(destination),) if tool is convert else ()
+    named = {} if tool is convert else {"to": ListedBefore(destination)}
+    with pytest.raises(FileExistsError, match="it has metadata"):
+        tool(tmp_path / "old", *arguments, **named)
+    assert zarr.open_group(destination, mode="r").attrs["owner"] == "another node"

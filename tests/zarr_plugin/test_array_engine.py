@@ -1,6 +1,6 @@
 # test_array_engine.py - the array engines for zarr's draft of a protocol
 # SPDX-License-Identifier: MIT
-"""What engines have besides the selections, data types and stores of `test_way_contract`."""
+"""Tests of the engines. Their selections, data types and stores are tested in `test_way_contract`."""
 
 from __future__ import annotations
 

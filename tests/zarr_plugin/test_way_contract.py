@@ -1,6 +1,6 @@
 # test_way_contract.py - the same selections through every way to read and write an array, with numpy as the twin
 # SPDX-License-Identifier: MIT
-"""What every way of `array_ways` must do, in every layout, data type and kind of store. A new way or layout is one row.
+"""The contract of each way in `array_ways`, for each layout, data type and kind of store. A new way or layout is one row.
 
 The ways are strict, so the engine itself does the work. An object of each array is not stored.
 """

@@ -341,9 +341,10 @@ class _Strings:
 
 def _is_text(stored: bytes, encoding: str) -> bool:
     try:
-        return bool(stored.decode(encoding) or True)
+        stored.decode(encoding)
     except UnicodeDecodeError:
         return False
+    return True
 
 
 class _Extended:

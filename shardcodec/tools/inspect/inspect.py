@@ -130,7 +130,7 @@ def _only_one(arrays: Iterator[ArrayTarget]) -> list[ArrayTarget]:
 
 
 class _InspectRun(RunOverArrays[ShardSums, ArrayReport]):
-    """One run over several arrays; all their reports are listed."""
+    """One run over several arrays. The report of each array is kept, or given to the caller."""
 
     _tool_advances = True
 
@@ -142,16 +142,15 @@ class _InspectRun(RunOverArrays[ShardSums, ArrayReport]):
         plot: str | os.PathLike[str] | None,
         plot_axes: Sequence[str | int] | None,
     ) -> None:
-        super().__init__(pool, on_array, fail_fast=fail_fast)
-        if on_array is None:
-            self._tell = self._listed.append  # all
+        self._arrays: list[ArrayReport] = []
+        super().__init__(pool, on_array or self._arrays.append, fail_fast=fail_fast)
         self._task, self._plot, self._plot_axes = InspectTask(fail_fast), plot, plot_axes
         self._n_arrays = self._n_findings = 0
 
     def report(self, target: str, left: Sequence[LeftFolder]) -> InspectReport:
         """Return the result."""
         not_followed = tuple(f"{one.key}: not followed: {one.reason}" for one in left)
-        return InspectReport(target, self._n_arrays, self._n_findings, tuple(self._listed), not_followed)
+        return InspectReport(target, self._n_arrays, self._n_findings, tuple(self._arrays), not_followed)
 
     def _add(self, array: ArrayTarget) -> None:
         self._sums = ShardSums()

@@ -44,7 +44,7 @@ WINDOW = 3
 # Seconds between two looks at the workers; between two looks for ended batches.
 LOOK_SECONDS = 5.0
 PAUSE = 0.05
-# A scheduler that does not answer for so many seconds is lost. One that is busy answers within seconds.
+# Seconds without an answer after which the scheduler is lost. A busy scheduler answers within seconds.
 SILENT_SECONDS = 60.0
 # Seconds to wait for the first worker, and for the return of workers that this command has started.
 JOIN_SECONDS = 300.0
