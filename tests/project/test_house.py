@@ -5,8 +5,8 @@
 `NUMBERS` has the numbers of today. Who raises one lowers another, or changes the number in a commit of its own whose message says why. A number
 that falls by more than a fiftieth is written down at once, or the gain is lost.
 
-The calls and looks of a tool are those for one further small array: the difference between hierarchies of 10 and of 5 arrays. The looks
-once are those that are left of 5 arrays then, with the names in the folders above, which are three here.
+The calls and looks of a tool are those for one further small array: the difference between hierarchies of 10 and of 5 arrays. A tool
+also looks at documents once, for any number of arrays: in the place of the hierarchy, and in each folder above it, which are three here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAYERS = runpy.run_path(str(ROOT / "tests/project/test_layers.py"))
 
 # fmt: off
 NUMBERS: dict[str, dict[str, int]] = {
-    "lines of code": {"access": 7549, "binding": 4034, "cli": 1207, "csrc": 21843, "drawing": 348, "format": 2846, "kv": 1300, "live": 1278, "shardcodec": 1687, "storage": 3940, "tools": 14232, "transformer": 2092, "zarr_plugin": 1723},
+    "lines of code": {"access": 7547, "binding": 4034, "cli": 1207, "csrc": 21843, "drawing": 348, "format": 2846, "kv": 1300, "live": 1278, "shardcodec": 1683, "storage": 3938, "tools": 14229, "transformer": 2092, "zarr_plugin": 1723},
     "records": {"access": 42, "format": 41, "kv": 5, "live": 4, "shardcodec": 6, "storage": 17, "tools": 107, "transformer": 7, "zarr_plugin": 2},
     "modules that one other imports": {"all": 65, "below 150 lines": 30},
     "modules of the engine that tools and commands use": {"all": 41},
@@ -52,7 +52,7 @@ NUMBERS: dict[str, dict[str, int]] = {
     "options": {"all": 15},
     "Python calls for one further array": {"compact": 687, "convert": 1494, "inspect": 565, "repair": 867, "verify": 997},
     "looks at documents for one further array": {"compact": 6, "convert": 5, "inspect": 1, "repair": 6, "verify": 2},
-    "looks at documents once": {"compact": 30, "convert": 36, "inspect": 7, "repair": 30, "verify": 8},
+    "looks at documents once": {"compact": 40, "convert": 51, "inspect": 7, "repair": 40, "verify": 8},
 }
 # fmt: on
 
