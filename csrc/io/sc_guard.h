@@ -73,16 +73,18 @@
 /* The mark: mode bits of a shard that is updated under a lock file. */
 #define SC_GUARD_MARK S_ISVTX
 
-/* How a lock can be lost. */
+/* How a lock can be lost, or what else its file system does not hold to. */
 enum sc_guard_kind {
     SC_GUARD_LEASED = 0, /* NFS 4: a read of the lock file tells it */
     SC_GUARD_FORGOTTEN = 1, /* NFS 3: no read tells it */
     SC_GUARD_SMB = 2, /* nor here; and a lock that is held cannot be taken again, and no file replaced that is open */
+    SC_GUARD_OLD_NAMES =
+        3, /* it is not lost, and needs no lock file; but no look at a path tells which file has the name (sc_lock.h) */
 };
 
 struct sc_guard {
-    int fd;         /* the lock file; -1: the lock is not held */
-    int at;         /* its folder */
+    int fd; /* the lock file; -1: the lock is not held */
+    int at; /* its folder */
     uint64_t shard; /* number of the shard (sc_file_number()) */
     uint64_t inode, device; /* of the folder */
     bool is_direct; /* reads of fd pass the cache by */

@@ -103,7 +103,7 @@ is_current(struct sc_lock *lock, const char *path, bool *current, bool *marked, 
     struct stat ours, named;
 
     *current = false;
-    if (sc_lock_stat(lock->fd, "", &ours, &lock->mount_id)) {
+    if ((lock->has_old_names && fdatasync(lock->fd)) || sc_lock_stat(lock->fd, "", &ours, &lock->mount_id)) {
         if (!means_replaced(errno))
             return sc_file_error(where, "fstat");
         sc_file_look_again(path);
@@ -115,7 +115,8 @@ is_current(struct sc_lock *lock, const char *path, bool *current, bool *marked, 
     *marked = ours.st_mode & SC_GUARD_MARK;
     if (stat_named(lock, path, &named))
         return sc_file_means_missing(errno) || means_replaced(errno) ? SC_OK : sc_file_error(where, "stat");
-    *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+    *current = ours.st_nlink && ours.st_dev == named.st_dev && ours.st_ino == named.st_ino &&
+               (!lock->has_old_names || sc_lock_has_name(path, &ours));
     return SC_OK;
 }
 
@@ -263,6 +264,7 @@ sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char
     *outcome = SC_LOCK_DENIED;
     *lock =
         (struct sc_lock){ .fd = -1, .guard = { .fd = -1, .at = -1 }, .path = sc_strdup(path), .name = sc_strdup(name) };
+    lock->has_old_names = kind == SC_GUARD_OLD_NAMES;
     status = lock->path && lock->name ? SC_OK : SC_NO_MEMORY;
     if (!status && folder)
         status = try_guarded(lock, path, folder, kind, outcome, where);

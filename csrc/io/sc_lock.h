@@ -12,7 +12,10 @@
  *     B                                                                            open i2, lock i2, path is i2: held
  *
  * A client of a network file system may know the path from earlier. So there the folder is looked at first, past the caches: one
- * request.
+ * request. A client of GlusterFS answers from its caches nevertheless, for a second. It notices at the lock that the file is gone, but
+ * not if the file has another name (a hard link of the user, a temporary one of a dead writer): then an acknowledged update was lost.
+ * There fdatasync(), which asks the server, brings the true times. A file whose last change, such as the loss of a name, is long ago
+ * has its name still; for another one the list of the folder tells.
  *
  * A process that replaces, changes or removes a file must hold the lock of the file that is there. Then this file stays the
  * one at the path as long as the lock is held. A file that does not exist has no lock: it is created exclusively, and
@@ -43,6 +46,7 @@ struct sc_lock {
     struct sc_guard guard; /* holds the lock in place of fd, if guard.fd >= 0 */
     bool is_kept; /* with a guard: the shard is locked, too, and stays open until it is replaced */
     bool has_failed; /* the guard may be lost */
+    bool has_old_names; /* SC_GUARD_OLD_NAMES */
     char *path, *name; /* of the shard: with links resolved, and as its writer names it */
     struct sc_file_id id; /* the file when it was locked, or at the last attempt that found one */
     int refusal;          /* errno of the last attempt to lock that failed; 0: none */
@@ -56,7 +60,8 @@ enum sc_status sc_lock_init(void);
 /* Try to take the lock of the file at `path`, which is not a symbolic link. It never waits for another holder. name: another path
  * of the file, by which the caller replaces or removes it.
  *
- * folder: NULL, or that of the lock file. Then the lock is held after SC_LOCK_NO_FILE, too. kind: how the lock can be lost. If the lock file may not be used (permissions), the shard is locked itself; SC_LOCK_GUARDED if
+ * folder: NULL, or that of the lock file. Then the lock is held after SC_LOCK_NO_FILE, too. kind: how the lock can be lost; without a
+ * folder only SC_GUARD_OLD_NAMES counts. If the lock file may not be used (permissions), the shard is locked itself; SC_LOCK_GUARDED if
  * others do not respect that. */
 enum sc_status sc_lock_try(struct sc_lock *lock, const char *path, const char *name, const char *folder,
                            enum sc_guard_kind kind, enum sc_lock_outcome *outcome, struct sc_where *where);

@@ -21,4 +21,8 @@ void sc_lock_forget_names(struct sc_lock *lock);
  * @mount_id: set to the number of the mount, 0: unknown. NULL: only device, inode and kind are wanted. */
 int sc_lock_stat(int fd, const char *path, struct stat *st, uint64_t *mount_id);
 
+/* True if a file had a name at `path` for so long that no cache shows an older one, or has it in the list of the folder. state: of the
+ * file, past all caches. */
+bool sc_lock_has_name(const char *path, const struct stat *state);
+
 #endif

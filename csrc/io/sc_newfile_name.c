@@ -250,6 +250,20 @@ take_place_in_turn(struct sc_newfile *file, struct sc_where *where)
     return status;
 }
 
+/* After a rename or link of the temporary name has failed. ENOENT in a folder that exists: the temporary name is gone, so it is ESTALE, and
+ * the caller writes the file once more. GlusterFS removes a folder although another client has just made a file in it, and the user may
+ * remove the staging folder. */
+static enum sc_status
+naming_failed(const struct sc_newfile *file, const char *call, struct sc_where *where)
+{
+    int error = errno;
+
+    if (error == ENOENT && !file->guarded && sc_lock_look_at_folder(file->path) == 0)
+        error = ESTALE;
+    errno = error;
+    return sc_file_error(where, call);
+}
+
 /* Replace the final name, whatever it names, by the temporary one. */
 static enum sc_status
 take_place(struct sc_newfile *file, struct sc_where *where)
@@ -262,7 +276,7 @@ take_place(struct sc_newfile *file, struct sc_where *where)
         return take_place_in_turn(file, where);
     if (!sc_file_allows("rename", file->path, NULL) ||
         renameat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path))
-        return sc_file_error(where, "rename");
+        return naming_failed(file, "rename", where);
     return SC_OK;
 }
 
@@ -277,14 +291,14 @@ take_free_place(struct sc_newfile *file, bool *taken, struct sc_where *where)
         return SC_OK;
     }
     if (!sc_file_call_refused(errno))
-        return sc_file_error(where, "renameat2");
+        return naming_failed(file, "renameat2", where);
     if (!sc_file_allows("link", file->path, NULL))
         return sc_file_error(where, "link");
     if (linkat(sc_newfile_at(file), sc_newfile_temp(file), AT_FDCWD, file->path, 0)) {
         *taken = errno == EEXIST;
         if (!*taken && links_unsupported(errno))
             return take_unguarded(file, taken, where);
-        return *taken ? SC_OK : sc_file_error(where, "link");
+        return *taken ? SC_OK : naming_failed(file, "link", where);
     }
     *taken = false;
     sc_newfile_unlink_temp(file); /* the file has two names now; if this one stays, a later writer removes it */

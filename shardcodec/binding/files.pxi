@@ -22,8 +22,8 @@ cdef class FileLock:
 
         name: another path of the file, by which the caller writes it. folder: that of the lock file (csrc/io/sc_guard.h), which
         holds the lock in place of the shard; after "no file", too. "guarded": other processes use the lock file; without
-        `folder`, call again with it, otherwise this process may not open it. kind: how the lock
-        can be lost, a number of `sc_guard_kind`.
+        `folder`, call again with it, otherwise this process may not open it. kind: what the lock lacks on its file system, a
+        number of `sc_guard_kind`.
         """
         cdef bytes path_text = path_bytes(path)
         cdef bytes name_text = path_text if name is None else path_bytes(name)

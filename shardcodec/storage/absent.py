@@ -29,7 +29,7 @@ PREFIX = ".nfs"
 
 def may_lack(path: str | None) -> bool:
     """Return True for a file that may exist although it was not found; the first question about a folder costs a look at it."""
-    return path is not None and bool(file_systems.loses_locks(os.path.dirname(path)))
+    return path is not None and file_systems.loses_locks(os.path.dirname(path))
 
 
 def old_names(names: Iterable[str]) -> list[str]:
@@ -78,7 +78,7 @@ def _second_name(folders: dict[str, list[str]]) -> OSError | None:
 def is_forgotten(error: OSError) -> bool:
     """Return True if a server of NFS may have forgotten that this client has the file open: it was cut off for longer than its lease."""
     is_lost = error.errno in (errno.EIO, errno.EBADF) and isinstance(error.filename, str)
-    return is_lost and bool(file_systems.loses_locks(os.path.dirname(error.filename)))
+    return is_lost and file_systems.loses_locks(os.path.dirname(error.filename))
 
 
 def check(path: Any) -> None:

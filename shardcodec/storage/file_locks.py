@@ -179,9 +179,10 @@ class FileLocks:
     def _timed(self, lock: Any, path: str, name: str) -> tuple[str, float]:
         """Try to take a lock, that of the lock file where locks can be lost; return the outcome and the seconds."""
         begin = time.perf_counter()
-        is_leased = not self._prompt and file_systems.loses_locks(os.path.dirname(path))
-        place = (lock_folder(path), file_systems.loss_of_locks(os.path.dirname(path))) if is_leased else ()
-        outcome: str = lock.try_acquire(path, name, *place)
+        network = "" if self._prompt else file_systems.network_type(os.path.dirname(path))
+        is_leased = network in file_systems.LEASED_TYPES
+        folder = lock_folder(path) if is_leased else None
+        outcome: str = lock.try_acquire(path, name, folder, file_systems.LOCK_KINDS.get(network, 0))
         if outcome == "guarded" and not is_leased:
             outcome = lock.try_acquire(path, name, lock_folder(path))
         if outcome == "no file" and is_leased and (doubt := absent.doubt([path])) is not None:

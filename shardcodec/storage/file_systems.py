@@ -36,9 +36,9 @@ __all__ = [
     "is_prompt",
     "lock_scope",
     "loses_locks",
-    "loss_of_locks",
     "mount_of",
     "name_of",
+    "network_type",
     "seed_latency",
     "strategies_at",
 ]
@@ -58,6 +58,11 @@ DISK_TYPES = LOCAL_TYPES | {"apfs", "exfat", "fuseblk", "nilfs2", "ntfs3", "ramf
 NFS_3 = "nfs"  # the kernel's name for versions 2 and 3
 SMB_TYPES = frozenset({"cifs", "smb3"})
 LEASED_TYPES = frozenset({NFS_3, "nfs4"}) | SMB_TYPES
+# File systems where, for a second, a client answers by the caches of its own process which file has a name, and where a folder is
+# removed although another client has just made a file in it: both were seen on GlusterFS 10.3, and lost an update.
+OLD_NAME_TYPES = frozenset({"fuse.glusterfs"})
+# What a lock lacks there (`sc_guard_kind` of csrc/io/sc_guard.h).
+LOCK_KINDS = {"nfs4": 0, NFS_3: 1} | dict.fromkeys(SMB_TYPES, 2) | dict.fromkeys(OLD_NAME_TYPES, 3)
 
 # Cost of a call in seconds that is assumed until calls have been timed: FUSE has an unknown server behind it.
 LOCAL_SECONDS, FUSE_SECONDS, REMOTE_SECONDS = 2e-6, 100e-6, 500e-6
@@ -262,18 +267,18 @@ def is_prompt(path: str) -> bool:
                 return seed_latency(fd) in LOCAL_TYPES
 
 
-def loss_of_locks(folder: str) -> int:
-    """Return how a lock in a folder where one can be lost is lost (`sc_guard_kind` of csrc/io/sc_guard.h)."""
-    return 2 if (name := loses_locks(folder)) in SMB_TYPES else int(name == NFS_3)
+def loses_locks(folder: str) -> bool:
+    """Return True if a lock in a folder, which need not exist yet, can be lost."""
+    return network_type(folder) in LEASED_TYPES
 
 
 @functools.lru_cache(maxsize=1024)
-def loses_locks(folder: str) -> str:
-    """Return the name of the file system if a lock in a folder, which need not exist yet, can be lost; else an empty text.
+def network_type(folder: str) -> str:
+    """Return the name of the file system of a folder, which need not exist yet, if it is one of `LOCK_KINDS`; else an empty text.
 
     A folder is looked at only on a machine that has a mount of such a kind: there, each may lead to it.
     """
-    if not mounts.may_reach(LEASED_TYPES):
+    if not mounts.may_reach(LOCK_KINDS):
         return ""
     while True:
         try:
@@ -285,7 +290,7 @@ def loses_locks(folder: str) -> str:
         else:
             with opened as fd:
                 name = name_of(fd)
-                return name if name in LEASED_TYPES else ""
+                return name if name in LOCK_KINDS else ""
 
 
 def call_seconds(path: str) -> float:

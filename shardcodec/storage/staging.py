@@ -13,6 +13,8 @@ import os
 import re
 import shutil
 
+from . import file_systems
+
 __all__ = [
     "LOCK_FOLDER",
     "is_node",
@@ -42,13 +44,14 @@ def staging_folder(root: str) -> str | None:
     """Return the staging folder for all files below a folder, such as '/data/.a.zarr.shardcodec'; None if the top has no parent.
 
     The top of the hierarchy is the highest ancestor of `root` that is reached through folders with a metadata document; `root`
-    itself need not have one.
+    itself need not have one. On GlusterFS it is None, too: files would vanish with the folder, and are made beside their final names.
     """
     top = os.path.realpath(root)
     while is_node(os.path.dirname(top)) and os.path.dirname(top) != top:
         top = os.path.dirname(top)
     parent, name = os.path.split(top)
-    return os.path.join(parent, f".{name}.shardcodec") if name else None
+    has_one = name and file_systems.network_type(parent) not in file_systems.OLD_NAME_TYPES
+    return os.path.join(parent, f".{name}.shardcodec") if has_one else None
 
 
 def _node_of(folder: str) -> str | None:

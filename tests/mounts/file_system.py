@@ -177,15 +177,15 @@ class FileSystem:
         _, offset, nbytes, *_ = p.READ_IN.unpack(body)
         fd = os.open(self.nodes[number].path(), os.O_RDONLY)
         try:
-            found = [(".", stat.S_IFDIR), ("..", stat.S_IFDIR)]
+            found = [(".", stat.S_IFDIR, 1), ("..", stat.S_IFDIR, 1)]
             with os.scandir(fd) as entries:
-                found += sorted((e.name, e.stat(follow_symlinks=False).st_mode) for e in entries)
+                found += sorted((e.name, e.stat(follow_symlinks=False).st_mode, e.inode()) for e in entries)
         finally:
             os.close(fd)
         out = b""
-        for position, (text, mode) in enumerate(found[offset:], offset + 1):
+        for position, (text, mode, inode) in enumerate(found[offset:], offset + 1):
             name = os.fsencode(text)
-            record = p.DIRENT.pack(1, position, len(name), mode >> 12) + name
+            record = p.DIRENT.pack(inode, position, len(name), mode >> 12) + name
             record += bytes(-len(record) % 8)
             if len(out) + len(record) > nbytes:
                 break

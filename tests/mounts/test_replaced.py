@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import create, ours, quiet, shard_path
-from mounts.fuse import Mount, mount
+from mounts.fuse import FILE_SYSTEM, Mount, mount
 from workers import Workers, in_threads
 
 import shardcodec
@@ -106,6 +106,48 @@ def test_writers_on_two_mounts_lose_no_update(two: tuple[Mount, Mount], switches
         assert found.ravel().tolist() == list(range(1, N * N + 1))
 
 
+def as_gluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the mounts of the tests for some of GlusterFS."""
+    monkeypatch.setattr(file_systems, "OLD_NAME_TYPES", frozenset({FILE_SYSTEM}))
+    monkeypatch.setitem(file_systems.LOCK_KINDS, FILE_SYSTEM, 3)
+
+
+def test_replaced_shard_that_has_another_name_is_not_updated(
+    two: tuple[Mount, Mount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On GlusterFS an acknowledged update was lost: its client led to the old shard for a second, and told nothing.
+
+    Usually the old file is gone, and the lock says so. This one had another name: here of the user, in the run that found it of a
+    writer that was killed between the second name of a new shard and the removal of the first one.
+    """
+    as_gluster(monkeypatch)
+    for mounted in two:
+        mounted.set(stale_handles=False, stale_open=0, entry_seconds=1.0)
+    one, other = (ours(mounted.path / "a", index_cache=0) for mounted in two)
+    for number in range(1, 4):
+        assert other[0, 0] == one[0, 0]  # the client knows the name now
+        kept = two[0].path.parent / "backing/a/c/0/0"
+        os.link(kept, f"{kept}.kept{number}")
+        one[chunk(2 * number)] = number
+        other[chunk(2 * number + 1)] = number
+    with mount(two[0].path.parent / "backing", two[0].path.parent / "third") as fresh:
+        found = zarr.open_array(fresh.path / "a", mode="r")[::SIDE, ::SIDE]
+        assert found.ravel()[:8].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_temporary_files_are_in_no_folder_that_another_client_may_remove(
+    two: tuple[Mount, Mount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of GlusterFS removes a folder in which another client has just made a file: `FileNotFoundError` of a rename."""
+    as_gluster(monkeypatch)
+    array = ours(two[0].path / "a")
+    array[0, 0] = 5
+    assert array[0, 0] == 5
+    assert not two[0].calls()["mkdir"] and not two[0].calls()["rmdir"]
+    shard = two[0].path / "a/c/0/0"
+    assert [path.name for path in shard.parent.iterdir()] == [shard.name]
+
+
 def test_readers_on_the_other_mount_see_the_old_or_the_new_shard(two: tuple[Mount, Mount]) -> None:
     writer, reader = two
     done = threading.Event()
@@ -169,6 +211,18 @@ def test_a_write_begins_again(one: Mount, call: str, code: int) -> None:
     one.fail(call, code, times=12, name="0")
     array[0, 0] = 5
     assert one.failed()[call] == 12
+    assert array[0, 0] == 5
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["replaced", "new"])
+def test_a_write_whose_temporary_file_vanishes_begins_again(one: Mount, is_new: bool) -> None:
+    """It was a `FileNotFoundError` of the shard, although its folder is there: another client had removed the staging folder."""
+    array = ours(one.path / "a")
+    if is_new:
+        shard_path(array).unlink()
+    one.fail("link" if is_new else "rename", errno.ENOENT, times=2)
+    array[0, 0] = 5
+    assert one.failed()["link" if is_new else "rename"] == 2
     assert array[0, 0] == 5
 
 

@@ -35,7 +35,7 @@ SMB = 2  # sc_guard_kind
 def leased(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take each file system for one where locks can be lost."""
     monkeypatch.setattr(file_systems, "LOCAL_TYPES", frozenset())
-    monkeypatch.setattr(file_systems, "loses_locks", lambda folder: True)
+    monkeypatch.setattr(file_systems, "network_type", lambda folder: "nfs4")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ SILLY = ".nfs00000000000a4c1200000003"
 def leased(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take each file system for NFS, and wait a short time."""
     monkeypatch.setattr(file_systems, "LOCAL_TYPES", frozenset())
-    monkeypatch.setattr(file_systems, "loses_locks", lambda folder: True)
+    monkeypatch.setattr(file_systems, "network_type", lambda folder: "nfs4")
     monkeypatch.setattr(absent, "SECONDS", 0.3)
 
 
