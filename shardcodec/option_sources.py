@@ -22,6 +22,7 @@ from .options import (
     Setting,
     active,
     available_cpus,
+    check,
     environment,
     flag,
     resolve,
@@ -36,6 +37,7 @@ __all__ = [
     "Resolver",
     "current_options",
     "inherited_variables",
+    "is_direct",
     "selector_of_new_process",
     "settings_in_force",
     "settings_without_calls",
@@ -201,6 +203,19 @@ def current_options(*, argument: Choices = NOTHING, attached: Choices = NOTHING)
         A name or a value in the configuration or the environment is invalid.
     """
     return resolve(argument=argument, attached=attached, config=options_of_zarr(), max_workers=max_workers())
+
+
+def is_direct() -> bool:
+    """Return the option ``direct`` of arrays without options of their own; no other option is looked at.
+
+    Raises
+    ------
+    ValueError
+        Its value in the configuration or the environment is invalid.
+    """
+    chosen = {"direct": options_of_zarr().get("direct")}
+    found = {"direct": Options.direct, **environment(), **check(chosen, where="zarr.config shardcodec:")}
+    return bool(found["direct"])
 
 
 class Resolver:

@@ -111,6 +111,9 @@ class Options:
         (`LockScopeError`) if the locks do not reach other nodes or if this cannot be told.
     lock_timeout : float
         Seconds to wait for a shard that another process writes before `LockError`; infinity waits without limit.
+    direct : bool
+        As long as `enable`, or a setting of zarr, selects shardcodec, replace the methods of `zarr.Array` for square brackets and basic
+        selections by ones that do without zarr's event loop where they can, as those of `attach`. Results and errors are equal.
     staging_nbytes : int
         Bound in bytes of the encoded and decoded inner chunks held at a time for codecs that are not native. One inner
         chunk for each thread is held in any case.
@@ -135,6 +138,7 @@ class Options:
     io_latency: float | Literal["auto"] = "auto"
     locking: Locking = "process"
     lock_timeout: float = 60.0
+    direct: bool = True
     staging_nbytes: int = 64 << 20
 
     @property
@@ -166,6 +170,7 @@ class OptionChoices(TypedDict, total=False):
     io_latency: float | Literal["auto"] | None
     locking: Locking | None
     lock_timeout: float | None
+    direct: bool | None
     staging_nbytes: int | None
 
 
@@ -250,6 +255,7 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "io_latency": _auto_or(_finite_seconds),
     "locking": _one_of(*get_args(Locking)),
     "lock_timeout": _seconds,
+    "direct": flag,
     "staging_nbytes": _number(1, _MAX_NBYTES),
 }
 

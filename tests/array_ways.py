@@ -1,6 +1,6 @@
 # array_ways.py - the ways to read and write the elements of an array, with the same calls for all of them
 # SPDX-License-Identifier: MIT
-"""`WAYS`: zarr with the pipeline or the codec, attached arrays, handles, their coroutines, array engines, and xarray, which only reads.
+"""`WAYS`: zarr with the pipeline or the codec, arrays with the option `direct`, attached arrays, handles, their coroutines, and xarray, which only reads.
 
 A selection has one of the kinds of zarr; `key_of` says what it means to numpy, the twin of all ways. The array is "a" in a group.
 """
@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from engine_protocol import EngineArray
 from helpers import on_pipeline, quiet
 from zarr.buffer import cpu
 from zarr.core.dtype import VariableLengthBytes
 
 import shardcodec
-from shardcodec.zarr_plugin.array_engine import ArrayEngine, AsyncArrayEngine
+from shardcodec.zarr_plugin import direct_methods
 
 __all__ = [
     "KINDS",
@@ -137,20 +136,6 @@ class Awaited(OfHandle):
         asyncio.run(self.array.write(selection, value, kind=kind))
 
 
-class OfEngine(EngineArray):
-    def get(self, kind: Any, selection: Any, *, out: Any = None, fields: Any = None) -> Any:
-        into = None if out is None else cpu.NDBuffer.from_numpy_array(out)
-        return super().get(kind, selection, out=into, fields=fields)
-
-
-class OfAwaitedEngine(EngineArray):
-    def get(self, kind: Any, selection: Any, **_: Any) -> Any:
-        return asyncio.run(self.get_async(kind, selection))
-
-    def set(self, kind: Any, selection: Any, value: Any, **_: Any) -> None:
-        asyncio.run(self.set_async(kind, selection, value))
-
-
 class OfXarray:
     """A variable that is not loaded. xarray has no masks and no blocks."""
 
@@ -190,14 +175,19 @@ def _codec(store: Any) -> Any:
         return OfZarr(_opened(store))
 
 
+def _direct(store: Any) -> Any:
+    """Open the array as any library does, with replaced methods of zarr's class; `shardcodec.disable` restores them."""
+    direct_methods.replace()
+    return OfZarr(zarr.Array(shardcodec.attach(_opened(store), strict=True, direct=True).async_array))
+
+
 WRITERS: dict[str, Callable[[Any], Any]] = {
     "pipeline": _pipeline,
     "codec": _codec,
+    "direct": _direct,
     "attached": lambda store: OfZarr(shardcodec.attach(_opened(store), strict=True)),
     "handle": lambda store: OfHandle(_handle(store)),
     "coroutines": lambda store: Awaited(_handle(store)),
-    "engine": lambda store: OfEngine(ArrayEngine(store, "a"), _opened(store).metadata),
-    "awaited engine": lambda store: OfAwaitedEngine(AsyncArrayEngine(store, "a"), _opened(store).metadata),
 }
 READERS: dict[str, Callable[[Any], Any]] = {"xarray": OfXarray}
 WAYS = WRITERS | READERS

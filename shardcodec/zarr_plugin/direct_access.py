@@ -155,6 +155,7 @@ class DirectAccess:
         self._metadata = metadata
         self._spec = spec_with(config)
         self._options = options
+        self.serves_all = options.direct  # also arrays that were not made by `attach`
         self._guard: ArrayGuard | None = None
         self._reads = fills_missing_chunks(config)
         self._empty = functools.partial(_empty, order)
@@ -163,8 +164,11 @@ class DirectAccess:
         cache = indexes.shared(options.index_cache, options.open_files)
         self._reader = BoxReader(objects, options, cache, np.empty if order == "C" else self._empty)
 
-    def read(self, selection: Any) -> Any:
-        """Return the elements of a selection as zarr returns them; None if nothing was read."""
+    def read(self, selection: Any, *, is_basic: bool = False) -> Any:
+        """Return the elements of a selection as zarr returns them; None if nothing was read.
+
+        is_basic: as `get_basic_selection` does, and not square brackets.
+        """
         buffer = active_buffer()
         if buffer is not None and buffer.is_empty:
             buffer = None
@@ -178,7 +182,7 @@ class DirectAccess:
             elements = self._read(selection, buffer)
         if elements is None or elements.shape:
             return elements
-        return elements if _is_orthogonal(selection) else elements[()]
+        return elements if _is_orthogonal(selection) and not is_basic else elements[()]
 
     def _read(self, selection: Any, buffer: Any) -> np.ndarray[Any, Any] | None:
         """Read a selection of any size, unless it is not basic or has buffered writes."""

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 from .. import statistics
 from ..compat import CodecPipeline, config, pipelines_of_arrays
-from ..option_sources import (
-    PIPELINE_KEY,
-    source_of,
-)
+from ..option_sources import PIPELINE_KEY, is_direct, source_of
 from ..readable import ReadableDict
+from . import direct_methods
 from .pipeline import ShardCodecPipeline
 from .setting import CALL, setting
 
@@ -55,11 +53,21 @@ class OpenArrays(tuple[OpenArray, ...]):
         if not self:
             return "no zarr array is open"
         width = max(len(array.pipeline) for array in self)
-        return "\n".join(
+        lines = [
             f"{'native' if array.is_native else 'zarr':6}  {array.pipeline:{width}}  {array.name}"
             + (f"  ({array.reason})" if array.reason else "")
             for array in self
-        )
+        ]
+        return "\n".join(lines + ([f"direct: {self.direct}"] if direct_methods.unknown() else []))
+
+    @property
+    def direct(self) -> str:
+        """Whether the methods of `zarr.Array` are those of the option ``direct``: ``"on"``, or ``"off"`` with the reason."""
+        if direct_methods.is_active():
+            return "on"
+        if why := direct_methods.unknown():
+            return f"off: {why}"
+        return "off: no array was opened with it" if is_direct() else "off: the option is not set"
 
 
 def open_arrays() -> OpenArrays:

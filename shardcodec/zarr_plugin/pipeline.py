@@ -34,7 +34,7 @@ from ..compat import (
     write_order,
 )
 from ..errors import ShardError, UnsupportedError, name_shard
-from ..option_sources import Resolver
+from ..option_sources import Resolver, is_direct
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
 from ..storage import forks, turns
@@ -165,6 +165,10 @@ class ShardCodecPipeline(CodecPipeline):
         if not isinstance(array_metadata, ArrayMetadata):
             raise NotImplementedError("expected an array of Zarr format 2 or 3")
         native.load()
+        if is_direct():
+            from . import direct_methods  # it imports this module
+
+            direct_methods.replace()
         return cls(array_metadata, store)
 
     def evolve_from_array_spec(self, array_spec: Any) -> Self:

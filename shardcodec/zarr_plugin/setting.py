@@ -15,11 +15,13 @@ from ..option_sources import (
     ENABLED_KEY,
     PIPELINE_KEY,
     PIPELINE_PATH,
+    is_direct,
     selector_of_new_process,
     settings_without_calls,
     source_of,
     variable_of_setting,
 )
+from . import direct_methods
 from .children import ChildVariables, variables_of
 
 __all__ = ["CALL", "setting"]
@@ -109,6 +111,10 @@ class _Setting:
         if self._calls:
             values = {f"shardcodec.{name}": value for name, value in _options_of(self._calls).items()}
             self._active = config.set({PIPELINE_KEY: PIPELINE_PATH, **values})
+        if self._calls and is_direct():
+            direct_methods.replace()
+        else:
+            direct_methods.restore()
         calls = [call for call in self._calls if call.children]
         self._variables.put(variables_of(_options_of(calls)) if calls else {})
 

@@ -38,7 +38,7 @@ def run(page: str, names: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["index.md", "guide.md", "options.md", "tools.md", "engine.md", "cluster.md", "gallery.md"]
+    "page", ["index.md", "guide.md", "options.md", "tools.md", "cluster.md", "gallery.md"]
 )
 def test_page_for_users_runs(page: str, tmp_path: Path) -> None:
     """In a new process, because the pages switch shardcodec on."""

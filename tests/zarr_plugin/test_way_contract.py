@@ -106,9 +106,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "v2": {"chunks": (4, 5), "zarr_format": 2},
     "v2 in order F": {"chunks": (4, 5), "zarr_format": 2, "order": "F"},
 }
-OF_ZARR = ("pipeline", "codec", "attached")
+OF_ZARR = ("pipeline", "codec", "direct", "attached")
 # The coroutines have the requests of the others, and the codec is that of shards alone.
-FEW = {"coroutines": ["sharded", "plain"], "awaited engine": ["sharded", "plain"], "codec": [*LAYOUTS][:7]}
+FEW = {"coroutines": ["sharded", "plain"], "codec": [*LAYOUTS][:7]}
 writers = pytest.mark.parametrize("way", WRITERS)
 
 
@@ -152,7 +152,7 @@ def test_reads_equal_numpy(way: str, layout: str, tmp_path: Path) -> None:
             expected = values[key_of(kind, selection, SHAPE, extents)]
             found = array.get(kind, selection)
             check_read(found, expected, (kind, selection))
-            if way in ("pipeline", "attached", "engine"):  # the class and the order are those of zarr
+            if way in ("pipeline", "direct", "attached"):  # the class and the order are those of zarr
                 theirs = getattr(zarrs, f"get_{kind}_selection")(selection)
                 assert type(found) is type(theirs), (kind, selection)
                 assert kind == "coordinate" or np.asarray(found).strides == np.asarray(theirs).strides, (
@@ -184,7 +184,7 @@ def test_boxes_and_chunks_of_a_handle_equal_numpy(layout: str, tmp_path: Path) -
     assert bits(stored(tmp_path)) == bits(values)
 
 
-@pytest.mark.parametrize("way", ["pipeline", "attached", "handle", "coroutines", "engine"])
+@pytest.mark.parametrize("way", ["pipeline", "direct", "attached", "handle", "coroutines"])
 @pytest.mark.parametrize("layout", ["sharded", "plain", "v2 in order F"])
 def test_out_is_read_into(way: str, layout: str, tmp_path: Path) -> None:
     """Memory of the caller in any order; what lies between its elements stays. An engine has one axis for coordinates."""
@@ -299,9 +299,7 @@ def can_have(dtype: Any, layout: str, way: str) -> bool:
     return not (is_text and (layout == "big-endian" or way == "codec"))
 
 
-@pytest.mark.parametrize(
-    "way", [way for way in WRITERS if way not in ("coroutines", "awaited engine")]
-)  # see FEW
+@pytest.mark.parametrize("way", [way for way in WRITERS if way != "coroutines"])  # see FEW
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.filterwarnings("ignore")  # data types without a specification
 def test_elements_of_every_data_type(dtype: Any, way: str, tmp_path: Path) -> None:

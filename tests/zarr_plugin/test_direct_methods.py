@@ -1,0 +1,158 @@
+# test_direct_methods.py - the option `direct` replaces methods of zarr's class, and only as long as it is wanted
+# SPDX-License-Identifier: MIT
+"""The results are compared in test_attached.py; here is who is served, and when the methods are zarr's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+from helpers import create, python_environment
+
+import shardcodec
+from shardcodec.zarr_plugin import direct_methods
+
+NAMES = ("__getitem__", "__setitem__", "get_basic_selection", "set_basic_selection")
+ZARRS_OWN = {name: zarr.Array.__dict__[name] for name in NAMES}
+
+
+def are_zarrs_own() -> bool:
+    return all(zarr.Array.__dict__[name] is method for name, method in ZARRS_OWN.items())
+
+
+@pytest.fixture(autouse=True)
+def _end() -> Iterator[None]:
+    yield
+    shardcodec.disable()
+    assert are_zarrs_own()
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The selections that took zarr's way, by the method of its array."""
+    calls: list[str] = []
+    for name in ("_get_selection", "_set_selection"):
+        own = getattr(zarr.AsyncArray, name)
+
+        def count(*arguments: Any, _own: Any = own, _name: str = name, **others: Any) -> Any:
+            calls.append(_name)
+            return _own(*arguments, **others)
+
+        monkeypatch.setattr(zarr.AsyncArray, name, count)
+    return calls
+
+
+def use(array: Any) -> None:
+    array[0, :4] = 7
+    array.set_basic_selection((1, slice(0, 4)), 8)
+    assert array[0, :4].tolist() == [7] * 4 and array.get_basic_selection((1, 2)) == 8
+
+
+def test_methods_are_replaced_while_enable_demands_it(tmp_path: Path, counted: list[str]) -> None:
+    create(tmp_path)
+    with shardcodec.enable(direct=True):
+        use(zarr.open_array(tmp_path))
+        assert not counted and not are_zarrs_own()
+        with shardcodec.enable(direct=False):  # the last call decides
+            assert are_zarrs_own()
+            use(zarr.open_array(tmp_path))
+        assert len(counted) == 4
+        use(zarr.open_array(tmp_path))
+        assert len(counted) == 4
+    assert are_zarrs_own()
+    with shardcodec.enable():  # the default
+        assert not are_zarrs_own()
+
+
+def test_configuration_of_zarr_demands_it_too(tmp_path: Path, counted: list[str]) -> None:
+    create(tmp_path)
+    chosen = {"codec_pipeline.path": "shardcodec.ShardCodecPipeline", "shardcodec.direct": True}
+    with zarr.config.set(chosen):
+        array = zarr.open_array(tmp_path)
+        use(array)
+        assert not counted
+    with shardcodec.options(direct=False):
+        use(array)
+    assert len(counted) == 4
+
+
+def test_children_inherit_it(tmp_path: Path) -> None:
+    create(tmp_path)
+    code = f"import zarr; zarr.open_array({str(tmp_path)!r})[0]; import shardcodec; print(shardcodec.open_arrays().direct)"
+    with shardcodec.enable(direct=True):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=python_environment(), capture_output=True, text=True, check=True
+        )
+    assert done.stdout == "on\n"
+
+
+def test_other_arrays_are_not_touched(tmp_path: Path, counted: list[str]) -> None:
+    class Mine(zarr.Array):  # type: ignore[type-arg]
+        pass
+
+    zarrs = create(tmp_path / "zarrs", own=True)
+    create(tmp_path / "ours")
+    with pytest.warns(RuntimeWarning, match="opened before"):
+        call = shardcodec.enable(direct=True)
+    with call:
+        use(zarrs)
+        assert len(counted) == 4
+        use(Mine(zarr.open_array(tmp_path / "ours").async_array))
+        assert len(counted) == 8
+
+
+def test_methods_that_are_not_known_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getitem(self: Any, selection: Any, more: Any = None) -> Any:
+        return ZARRS_OWN["__getitem__"](self, selection)
+
+    create(tmp_path)
+    monkeypatch.setattr(zarr.Array, "__getitem__", getitem)
+    with shardcodec.enable(direct=True):
+        array = zarr.open_array(tmp_path)
+        assert zarr.Array.__dict__["__getitem__"] is getitem
+        assert array[0, 0] == -1
+        told = repr(shardcodec.open_arrays())
+        assert "direct: off: zarr.Array.__getitem__ has the parameters ('self', 'selection', 'more')" in told
+    monkeypatch.undo()
+
+
+def test_method_that_another_program_has_replaced_meanwhile_stays_its_own(
+    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(tmp_path)
+    with shardcodec.enable(direct=True):
+        array = zarr.open_array(tmp_path)
+        ours = zarr.Array.__getitem__
+
+        def theirs(self: Any, selection: Any) -> Any:
+            return ours(self, selection)
+
+        zarr.Array.__getitem__ = theirs  # type: ignore[method-assign]
+        assert array[0, 0] == -1 and not counted
+    assert zarr.Array.__getitem__ is theirs
+    assert array[0, 0] == -1 and counted  # ours, which theirs calls, takes zarr's way
+    zarr.Array.__getitem__ = ZARRS_OWN["__getitem__"]  # type: ignore[method-assign]
+
+
+def test_open_arrays_says_whether_it_is_on(tmp_path: Path) -> None:
+    create(tmp_path)
+    assert shardcodec.open_arrays().direct == "off: no array was opened with it"
+    with shardcodec.enable(direct=False):
+        assert shardcodec.open_arrays().direct == "off: the option is not set"
+    with shardcodec.enable():
+        array = zarr.open_array(tmp_path)
+        assert shardcodec.open_arrays().direct == "on"
+    assert array[0, 0] == -1
+
+
+def test_documentation_and_signature_are_zarrs() -> None:
+    with shardcodec.enable(direct=True):
+        for name, method in ZARRS_OWN.items():
+            ours = zarr.Array.__dict__[name]
+            assert ours is not method and ours.__doc__ == method.__doc__ and ours.__wrapped__ is method
+    assert direct_methods.unknown() == ""
