@@ -104,7 +104,7 @@ is_current(struct sc_lock *lock, const char *path, bool *current, bool *marked, 
 
     *current = false;
     if ((lock->has_old_names && fdatasync(lock->fd)) || sc_lock_stat(lock->fd, "", &ours, &lock->mount_id)) {
-        if (!means_replaced(errno))
+        if (!means_replaced(errno) && errno != EINTR)
             return sc_file_error(where, "fstat");
         sc_file_look_again(path);
         return SC_OK;
