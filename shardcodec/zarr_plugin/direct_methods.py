@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from zarr import Array
 
-from .pipeline import ShardCodecPipeline
-
 if TYPE_CHECKING:
     from .direct_access import DirectAccess
 
@@ -33,10 +31,10 @@ _replacements: dict[str, Method] = {}
 def _wanted(array: Any) -> DirectAccess | None:
     """Return the direct access to an array that any library has opened; None if it, or the option, leaves all to zarr."""
     inner = array._async_array
-    pipeline = inner.codec_pipeline
-    if type(array) is not Array or type(pipeline) is not ShardCodecPipeline or not _originals:
+    direct = getattr(inner.codec_pipeline, "direct", None)  # no other pipeline has it
+    if direct is None or type(array) is not Array or not _originals:
         return None
-    access = pipeline.direct.of(inner)
+    access: DirectAccess | None = direct.of(inner)
     return access if access is not None and access.serves_all else None
 
 

@@ -41,6 +41,7 @@ from ..storage import forks, turns
 from ..storage.kinds import introduce, store_of
 from ..storage.renamed_store import originals
 from ..storage.retry import Patience
+from . import direct_methods
 from .array_codecs import Kind, kind_of
 from .request import Refusal, prepare
 
@@ -166,8 +167,6 @@ class ShardCodecPipeline(CodecPipeline):
             raise NotImplementedError("expected an array of Zarr format 2 or 3")
         native.load()
         if is_direct():
-            from . import direct_methods  # it imports this module
-
             direct_methods.replace()
         return cls(array_metadata, store)
 
