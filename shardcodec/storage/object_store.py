@@ -365,9 +365,8 @@ class ObjectStore(ZarrStore):
             stored_id = answer.attributes.get(WRITE_ID)
             if stored_id is None and may_be_repeated:
                 answer = await self._obstore.get_async(self._store, key)
-                is_stored = await holds(answer, data)
-            else:
-                is_stored = stored_id == write_id
+                stored_id = answer.attributes.get(WRITE_ID)  # of another writer that has come since
+            is_stored = stored_id == write_id if stored_id else may_be_repeated and await holds(answer, data)
         except FileNotFoundError:
             is_stored = False
         if not is_stored:

@@ -287,6 +287,37 @@ def test_equal_object_of_another_writer_is_not_taken_for_the_own(s3: S3Bucket) -
     assert bytes(obstore.get(s3.store(), "lock").bytes()) == b"taken"
 
 
+def test_equal_object_that_another_writer_stores_between_two_looks_is_not_taken_for_the_own(
+    s3: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look finds an object without an id, so the bytes are fetched: by then they are those of another writer, and have its id.
+
+    Two writers took one lock, `random/628/579` of the explorer of schedules.
+    """
+    import obstore
+
+    async def race() -> None:
+        await obstore.put_async(s3.store(direct=True), "lock", b"free")
+        mine = EntityStore(object_store(s3.store()))
+        theirs = EntityStore(object_store(s3.store(direct=True)))
+        found = await theirs.get("lock")
+        look = obstore.get_async
+
+        async def looked(store: Any, key: str, **more: Any) -> Any:
+            answer = await look(store, key, **more)
+            if more.get("options") == {"head": True} and answer.meta["size"] == 4:
+                await theirs.put("lock", b"taken", found)
+            return answer
+
+        with s3.proxy.fault(What.CUT_BEFORE, "PUT", "/lock$"), monkeypatch.context() as patch:
+            patch.setattr(obstore, "get_async", looked)
+            with pytest.raises(obstore.exceptions.GenericError):
+                await mine.put("lock", b"taken", found)
+
+    asyncio.run(race())
+    assert bytes(obstore.get(s3.store(), "lock").bytes()) == b"taken"
+
+
 @pytest.mark.parametrize("own_nbytes", [0, 8 << 20], ids=["several buffers", "one buffer"])
 def test_lost_answer_is_compared_by_bytes_without_object_metadata(
     s3: S3Bucket, own_nbytes: int, monkeypatch: pytest.MonkeyPatch
