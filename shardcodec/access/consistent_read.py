@@ -115,9 +115,11 @@ def checked_data(
     """Return the bytes of an answer to a request for a range; raise if it is shorter or longer than the range.
 
     positions: returns those of the requested inner chunks, for the error. answer: None if the object is gone, or ends before
-    `offset`.
+    `offset`: `ObjectChanged`, because an object that was erased for a moment may have the same state again, and is not damaged.
     """
-    actual = 0 if answer is None else len(answer.data)
+    if answer is None:
+        raise ObjectChanged(loader.key)
+    actual = len(answer.data)
     if actual > nbytes:
         raise ShardFormatError(
             f"shard {loader.key!r}: expected {nbytes} bytes at offset {offset}, got {actual} bytes from the store",
@@ -126,7 +128,7 @@ def checked_data(
             expected=nbytes,
             actual=actual,
         )
-    if answer is None or actual < nbytes:
+    if actual < nbytes:
         error = _too_short(loader, index, positions(), offset, nbytes, actual)
         raise with_key(error, loader.chain, loader.key)
     return answer.data
