@@ -4,89 +4,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from typer import Argument, BadParameter, Option
+from typer import BadParameter
 
 from ..readable import parse_nbytes
 from ..tools.advise.access_pattern import parse_access
 from ..tools.advise.advise import advise as propose
-from ..tools.advise.report import Bounds
+from ..tools.advise.report import AdviseReport, Bounds
 from ..tools.advise.trials import try_proposal
 from ..tools.hierarchy import find_arrays
 from ..tools.inspect.inspect import chunk_shape_of_shards
 from ..tools.monitor import Monitor
 from ..tools.nodes import ZarrNodes
 from ..tools.targets import ArrayTarget
-from .common_options import (
-    ArrayOption,
-    JsonOption,
-    MemoryOption,
-    StorageOption,
-    ThreadsOption,
-    storage_options_from,
-)
 from .exit_code import ExitCode
-from .output import Output
-from .progress import ProgressKind
-from .run_command import run_command
+from .flags import Flag
+from .tool_command import Run, command
 
 __all__ = ["advise"]
 
 N_TRIALS = 2
 
+ROWS = {
+    "target": Flag("An array; or give --shape and --dtype.", metavar="[PATH]"),
+    "access": Flag(
+        "A box that is read, such as '1,:,:', '1,64,64@10' or time=1; may be repeated.",
+        metavar="BOX[@WEIGHT]",
+        kind=list[str],
+    ),
+    "shape": Flag("Shape of a new array.", metavar="N,N,..."),
+    "dtype": Flag("Data type of a new array.", metavar="TYPE"),
+    "chunk_size": Flag(
+        "Target of an inner chunk, decoded.", metavar="SIZE", parser=parse_nbytes, show_default="1MiB"
+    ),
+    "shard_size": Flag("Largest shard, decoded.", metavar="SIZE", parser=parse_nbytes, show_default="512MiB"),
+    "max_files": Flag("Shards at most.", metavar="N", min=1),
+    "writers": Flag("Writers at the same time.", metavar="N", min=1),
+    "ratio": Flag("Expected compression ratio.", metavar="R", min=0.01),
+    "measure": Flag("Measure the best two on a sample of PATH.", "--try"),
+}
 
-def advise(
-    access: Annotated[
-        list[str],
-        Option(
-            "--access",
-            metavar="BOX[@WEIGHT]",
-            help="A box that is read, such as '1,:,:', '1,64,64@10' or time=1; may be repeated.",
-        ),
-    ],
-    path: Annotated[
-        str | None, Argument(metavar="[PATH]", help="An array; or give --shape and --dtype.")
-    ] = None,
-    shape: Annotated[str | None, Option("--shape", metavar="N,N,...", help="Shape of a new array.")] = None,
-    dtype: Annotated[str, Option("--dtype", metavar="TYPE", help="Data type of a new array.")] = "uint16",
-    chunk: Annotated[
-        int,
-        Option(
-            "--chunk-size",
-            metavar="SIZE",
-            parser=parse_nbytes,
-            show_default="1MiB",
-            help="Target of an inner chunk, decoded.",
-        ),
-    ] = 1 << 20,
-    shard: Annotated[
-        int,
-        Option(
-            "--shard-size",
-            metavar="SIZE",
-            parser=parse_nbytes,
-            show_default="512MiB",
-            help="Largest shard, decoded.",
-        ),
-    ] = 512 << 20,
-    max_files: Annotated[
-        int | None, Option("--max-files", metavar="N", min=1, help="Shards at most.")
-    ] = None,
-    writers: Annotated[int, Option("--writers", metavar="N", min=1, help="Writers at the same time.")] = 1,
-    ratio: Annotated[
-        float, Option("--ratio", metavar="R", min=0.01, help="Expected compression ratio.")
-    ] = 1.0,
-    measure: Annotated[bool, Option("--try", help="Measure the best two on a sample of PATH.")] = False,
-    array: ArrayOption = None,
-    storage_option: StorageOption = None,
-    memory: MemoryOption = None,
-    threads: ThreadsOption = None,
-    as_json: JsonOption = False,
-) -> None:
+
+def _propose(
+    target: str | None = None,
+    *,
+    access: Sequence[str],
+    shape: str | None = None,
+    dtype: str = "uint16",
+    chunk_size: int = 1 << 20,
+    shard_size: int = 512 << 20,
+    max_files: int | None = None,
+    writers: int = 1,
+    ratio: float = 1.0,
+    measure: bool = False,
+    array: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    memory: int | None = None,
+    threads: int | None = None,
+    monitor: Monitor,
+) -> AdviseReport:
+    """Return proposals from the texts of the user."""
+    if (target is None) == (shape is None):
+        raise BadParameter("expected PATH or --shape, and not both")
+    if measure and target is None:
+        raise BadParameter("--try: expected PATH, an array with the data of the sample")
+    bounds = Bounds(
+        chunk_nbytes=chunk_size,
+        shard_nbytes=shard_size,
+        max_files=max_files,
+        memory=memory,
+        writers=writers,
+        ratio=ratio,
+    )
+    if target is None:
+        sizes, kind, found, present = _shape(shape or ""), _dtype(dtype), None, None
+        names: Sequence[str | None] = ()
+    else:
+        found = _one_array(target, array, storage_options)
+        assert found.layout is not None
+        sizes, kind = found.layout.shape, found.layout.dtype
+        facts = ZarrNodes(found.folder).array("")
+        names = () if facts is None else facts.names
+        present = (
+            (chunk_shape_of_shards(found.spec), found.spec.shard_shape) if found.spec is not None else None
+        )
+    accesses = [parse_access(text, sizes, names) for text in access]
+    report = propose(sizes, kind, accesses, bounds, present=present)
+    if measure and found is not None:
+        trials = [
+            try_proposal(found, one, accesses, threads=threads, monitor=monitor)
+            for one in report.proposals[:N_TRIALS]
+        ]
+        report = replace(report, trials=tuple(trials))
+    return report
+
+
+@command(_propose, ROWS, output=("as_json",))
+def advise(run: Run) -> ExitCode:
     """Propose shapes of shards and inner chunks for the way an array is read.
 
     For each proposal: requests, bytes and memory of an access, on average over all positions. --memory is that of one
@@ -96,48 +114,8 @@ def advise(
 
         shardcodec advise --shape 900,2048,2048 --access 1,:,: --max-files 99
     """
-    output = Output(as_json=as_json, as_lines=False)
-    if (path is None) == (shape is None):
-        raise BadParameter("expected PATH or --shape, and not both")
-    if measure and path is None:
-        raise BadParameter("--try: expected PATH, an array with the data of the sample")
-
-    def work(monitor: Monitor) -> ExitCode:
-        bounds = Bounds(
-            chunk_nbytes=chunk,
-            shard_nbytes=shard,
-            max_files=max_files,
-            memory=memory,
-            writers=writers,
-            ratio=ratio,
-        )
-        if path is None:
-            sizes, kind, target, present = _shape(shape or ""), _dtype(dtype), None, None
-            names: Sequence[str | None] = ()
-        else:
-            target = _one_array(path, array, storage_option)
-            assert target.layout is not None
-            sizes, kind = target.layout.shape, target.layout.dtype
-            facts = ZarrNodes(target.folder).array("")
-            names = () if facts is None else facts.names
-            present = (
-                (chunk_shape_of_shards(target.spec), target.spec.shard_shape)
-                if target.spec is not None
-                else None
-            )
-        accesses = [parse_access(text, sizes, names) for text in access]
-        report = propose(sizes, kind, accesses, bounds, present=present)
-        if measure and target is not None:
-            trials = [
-                try_proposal(target, one, accesses, threads=threads, monitor=monitor)
-                for one in report.proposals[:N_TRIALS]
-            ]
-            report = replace(report, trials=tuple(trials))
-        output.text(report.lines())
-        output.end(report)
-        return ExitCode.CLEAN
-
-    run_command(work, ProgressKind.NONE)
+    run.report()
+    return ExitCode.CLEAN
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -157,8 +135,8 @@ def _dtype(text: str) -> np.dtype[Any]:
         raise ValueError(f"--dtype: expected a data type of numpy, such as uint16, got {text!r}") from error
 
 
-def _one_array(path: str, array: str | None, storage_option: list[str] | None) -> ArrayTarget:
-    found = list(find_arrays(path, array=array, storage_options=storage_options_from(storage_option)))
+def _one_array(path: str, array: str | None, storage_options: Mapping[str, Any] | None) -> ArrayTarget:
+    found = list(find_arrays(path, array=array, storage_options=storage_options))
     if len(found) != 1:
         names = ", ".join(one.name for one in found[:3])
         raise ValueError(

@@ -1,6 +1,6 @@
 # app.py - the commands
 # SPDX-License-Identifier: MIT
-"""`run`: parse the arguments and run a command. A command is a function with the types of `cli.common_options`."""
+"""`run`: parse the arguments and run a command. `cli.tool_command` makes the commands of tools."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import typer
 
 from . import VERSION_LINE
 from .advise import advise
-from .compact import compact
-from .convert import convert
+from .convert import convert, plan, run_part, status
 from .doctor import doctor
 from .enable import disable, enable
 from .exit_code import ExitCode
 from .inspect import inspect
-from .jobs import plan, run_part, status
-from .repair import repair
+from .rewrite import compact, repair
 from .verify import verify
 
 __all__ = ["app", "run"]

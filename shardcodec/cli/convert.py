@@ -1,168 +1,42 @@
-# convert.py - the command `convert`
+# convert.py - the commands `convert`, `plan`, `run-part` and `status`
 # SPDX-License-Identifier: MIT
-"""The command `convert`: `shardcodec convert SRC DST` converts arrays to shards."""
+"""The command `convert`, which converts arrays to shards, and `plan`, `run-part` and `status`: several processes share a conversion.
+
+`shardcodec plan convert` plans the same as `shardcodec convert` for them.
+"""
 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any
+from collections.abc import Iterable
 
-from typer import Argument, Option
-
-from ..tools.convert.choice_texts import parse_rules
+from ..readable import format_count
 from ..tools.convert.convert import convert as convert_arrays
+from ..tools.convert.convert import plan_convert
 from ..tools.convert.cost import Prices
-from ..tools.convert.layout import parse_codec_list
 from ..tools.convert.report import ConvertedArray, table_lines
-from ..tools.monitor import Monitor
-from .common_options import (
-    ArrayOption,
-    DaskOption,
-    DryRunOption,
-    ExactlyOption,
-    ExcludeOption,
-    JsonLinesOption,
-    JsonOption,
-    MemoryOption,
-    OnlyArraysOption,
-    OnlyOption,
-    ProgressOption,
-    StorageOption,
-    ThreadsOption,
-    storage_options_from,
-)
+from ..tools.jobs.run_part import run_part as run_one_part
+from ..tools.jobs.run_part import status as job_status
 from .exit_code import ExitCode
-from .output import Output
-from .progress import ProgressKind
-from .run_command import run_command
+from .flags import FLAGS, KEEP_WRITING, Flag, Rows
+from .tool_command import Run, command
 
-__all__ = [
-    "AccessOption",
-    "ChunksOption",
-    "CodecsOption",
-    "DestinationArgument",
-    "LikeOption",
-    "Operation",
-    "ShardsOption",
-    "SourceArgument",
-    "Verify",
-    "VerifyOption",
-    "chosen",
-    "convert",
-    "layout",
-]
+__all__ = ["convert", "plan", "run_part", "status"]
+
+CONVERT_ROWS: Rows = {
+    "temp": Flag("A new folder for an intermediate array, where it saves reads.", metavar="FOLDER"),
+    "job": Flag("Make it resumable: a new file for the plan; the ledger is beside it.", metavar="FILE"),
+    "resume": Flag("Go on with the job in --job FILE, or begin it if there is none."),
+    "prices": {
+        "price_get": Flag("Price of 1,000 reads, for --dry-run.", metavar="X", min=0, kind=float),
+        "price_put": Flag("Price of 1,000 writes, for --dry-run.", metavar="X", min=0, kind=float),
+    },
+    "fail_fast": KEEP_WRITING,
+}
 
 
-class Verify(enum.StrEnum):
-    """The part of new shards that is read again."""
-
-    NONE = "none"
-    CHECKSUM = "checksum"
-    FULL = "full"
-
-
-class Operation(enum.StrEnum):
-    """The commands that `plan` can prepare."""
-
-    CONVERT = "convert"
-
-
-SourceArgument = Annotated[
-    str,
-    Argument(
-        metavar="SRC",
-        help="A group or an array of Zarr, or an HDF5 file: a path, a URL, or a path into a file.",
-    ),
-]
-DestinationArgument = Annotated[
-    str, Argument(metavar="DST", help="The new hierarchy: a path or a URL; nothing may be there.")
-]
-ChunksOption = Annotated[
-    list[str] | None,
-    Option(
-        "--chunks",
-        metavar="[ARRAY:]SHAPE",
-        help="Inner chunks: a shape such as 64,64,64; sizes by names of axes such as time=24,lat=90; or auto, for --access. ARRAY is "
-        "a path or a pattern; may be repeated.",
-    ),
-]
-ShardsOption = Annotated[
-    list[str] | None,
-    Option(
-        "--shards",
-        metavar="[ARRAY:]SIZE|SHAPE",
-        help="Largest shard, decoded, such as 512MiB; or as --chunks, such as time=240.",
-    ),
-]
-AccessOption = Annotated[
-    list[str] | None,
-    Option(
-        "--access",
-        metavar="BOX[@WEIGHT]",
-        help="A box that is read, such as '1,:,:' or time=1, for --chunks auto and --shards auto; may be repeated.",
-    ),
-]
-CodecsOption = Annotated[
-    str | None,
-    Option("--codecs", metavar="LIST", help="Codecs of an inner chunk: names such as zstd,crc32c, or JSON."),
-]
-LikeOption = Annotated[
-    str | None, Option("--like", metavar="ARRAY", help="Take shapes and codecs of this array.")
-]
-VerifyOption = Annotated[
-    Verify, Option("--verify", help="Read new shards again: their checksums, or all of them.")
-]
-
-
-def convert(
-    source: SourceArgument,
-    destination: DestinationArgument,
-    chunks: ChunksOption = None,
-    shards: ShardsOption = None,
-    access: AccessOption = None,
-    codecs: CodecsOption = None,
-    like: LikeOption = None,
-    only: OnlyOption = None,
-    exclude: ExcludeOption = None,
-    exactly: ExactlyOption = False,
-    only_arrays: OnlyArraysOption = False,
-    verify: VerifyOption = Verify.NONE,
-    temp: Annotated[
-        str | None,
-        Option(
-            "--temp", metavar="FOLDER", help="A new folder for an intermediate array, where it saves reads."
-        ),
-    ] = None,
-    job: Annotated[
-        str | None,
-        Option(
-            "--job",
-            metavar="FILE",
-            help="Make it resumable: a new file for the plan; the ledger is beside it.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, Option("--resume", help="Go on with the job in --job FILE, or begin it if there is none.")
-    ] = False,
-    dask: DaskOption = None,
-    price_get: Annotated[
-        float | None, Option("--price-get", metavar="X", min=0, help="Price of 1,000 reads, for --dry-run.")
-    ] = None,
-    price_put: Annotated[
-        float | None, Option("--price-put", metavar="X", min=0, help="Price of 1,000 writes, for --dry-run.")
-    ] = None,
-    array: ArrayOption = None,
-    storage_option: StorageOption = None,
-    memory: MemoryOption = None,
-    threads: ThreadsOption = None,
-    keep_going: Annotated[
-        bool, Option("--keep-going/--fail-fast", help="Go on after a shard that cannot be written, or stop.")
-    ] = True,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    jsonl: JsonLinesOption = False,
-    progress: ProgressOption = ProgressKind.AUTO,
-) -> None:
+@command(convert_arrays, CONVERT_ROWS)
+def convert(run: Run) -> ExitCode:
     """Convert arrays to shards. Encoded chunks are moved as they are where shapes and codecs permit.
 
     Sources: Zarr v2, v3 with or without shards, the 2022 format, HDF5. Groups keep attributes and the names of axes, and all objects
@@ -176,69 +50,89 @@ def convert(
 
         shardcodec convert images.zarr copy.zarr --dask local:2
     """
-    output = Output(as_json=as_json, as_lines=jsonl)
+    _check_choice(run)
+    given, prices = run.given, None
+    if given["price_get"] is not None or given["price_put"] is not None:
+        prices = Prices(given["price_get"] or 0.0, given["price_put"] or 0.0)
     arrays: list[ConvertedArray] = []
 
-    def on_array(done: ConvertedArray) -> None:
+    def array_lines(done: ConvertedArray) -> Iterable[str]:
         arrays.append(done)
-        output.part(done)
-        output.text(done.lines())
+        return done.lines()
 
-    def work(monitor: Monitor) -> ExitCode:
-        prices = None
-        if price_get is not None or price_put is not None:
-            prices = Prices(price_get or 0.0, price_put or 0.0)
-        report = convert_arrays(
-            source,
-            destination,
-            **layout(chunks, shards, access, codecs, like),
-            **chosen(only, exclude, array, exactly=exactly),
-            only_arrays=only_arrays,
-            verify=verify.value,
-            memory=memory,
-            threads=threads,
-            temp=temp,
-            job=job,
-            resume=resume,
-            dask=dask,
-            fail_fast=not keep_going,
-            dry_run=dry_run,
-            prices=prices,
-            storage_options=storage_options_from(storage_option),
-            monitor=monitor,
-            on_array=None if output.keeps_parts else on_array,
-        )
-        output.text(table_lines(arrays))
-        output.text(report.lines())
-        output.end(report)
-        if dry_run or report.is_complete:
-            return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
-        return ExitCode.INCOMPLETE if job is not None or dask is not None else ExitCode.FAILED
-
-    run_command(work, progress)
+    report = run.report(array_lines, lambda report: [*table_lines(arrays), *report.lines()], prices=prices)
+    if given["dry_run"] or report.is_complete:
+        return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
+    return ExitCode.FAILED if given["job"] is None and given["dask"] is None else ExitCode.INCOMPLETE
 
 
-def layout(
-    chunks: list[str] | None,
-    shards: list[str] | None,
-    access: list[str] | None,
-    codecs: str | None,
-    like: str | None,
-) -> dict[str, Any]:
-    """Return the arguments of `convert` that describe the new arrays."""
-    return {
-        "chunks": parse_rules("chunks", chunks or ()),
-        "shards": parse_rules("shards", shards or ()),
-        "access": tuple(access or ()),
-        "codecs": None if codecs is None else parse_codec_list(codecs),
-        "like": like,
-    }
-
-
-def chosen(
-    only: list[str] | None, exclude: list[str] | None, array: str | None, *, exactly: bool
-) -> dict[str, Any]:
-    """Return the arguments of `convert` that choose arrays."""
-    if only and array is not None:
+def _check_choice(run: Run) -> None:
+    """Refuse two flags that both choose arrays."""
+    if run.given["only"] and run.given["array"] is not None:
         raise ValueError("expected one of --array and --only, got both")
-    return {"only": tuple(only or ()), "exclude": tuple(exclude or ()), "array": array, "exactly": exactly}
+
+
+class Operation(enum.StrEnum):
+    """The commands that `plan` can prepare."""
+
+    CONVERT = "convert"
+
+
+PLAN_ROWS: Rows = {
+    "source": {
+        "operation": Flag("What is planned: convert.", metavar="OPERATION", kind=Operation),
+        "source": FLAGS["source"],
+    },
+    "file": Flag("The new file of the plan.", "-o", "--output", metavar="FILE"),
+    "n_parts": Flag("Number of parts.", "--parts", metavar="N", min=1, default=1),
+}
+
+
+@command(plan_convert, PLAN_ROWS)
+def plan(run: Run) -> ExitCode:
+    """Plan a conversion whose parts run in processes of their own, such as the tasks of a job array.
+
+    The file has the whole plan. `shardcodec run-part FILE N` runs a part, and `shardcodec status FILE` says how far it is.
+
+    Example:
+
+        shardcodec plan convert images.zarr shards.zarr --parts 4 -o plan.json
+    """
+    _check_choice(run)
+    report = run.report()
+    shards, parts = format_count(report.n_shards, "shard"), format_count(run.given["n_parts"], "part")
+    run.output.text([f"{shards} in {parts}: {run.given['file']}"])
+    return ExitCode.FINDINGS if report.left_arrays or report.left.n_unreadable else ExitCode.CLEAN
+
+
+PART_ROWS = {
+    "part": Flag("Number of the part, from 0 on.", metavar="N", min=0),
+    "fail_fast": KEEP_WRITING,
+}
+
+
+@command(run_one_part, PART_ROWS)
+def run_part(run: Run) -> ExitCode:
+    """Run one part of a plan. Parts may run at the same time, in any order, and again: finished shards are skipped.
+
+    After SIGTERM, or if a shard cannot be written, the exit code is 4; run the part again. The part that finds all shards
+    finished writes the metadata.
+
+    Example:
+
+        shardcodec run-part plan.json 0
+    """
+    report = run.report()
+    is_done = report.n_written + report.n_skipped == report.n_shards and not report.n_failed
+    return ExitCode.CLEAN if is_done and not report.is_stopped else ExitCode.INCOMPLETE
+
+
+@command(job_status)
+def status(run: Run) -> ExitCode:
+    """Show how far a job is, from its ledgers. The exit code is 4 until it is complete.
+
+    Example:
+
+        shardcodec status plan.json
+    """
+    return ExitCode.CLEAN if run.report().is_complete else ExitCode.INCOMPLETE

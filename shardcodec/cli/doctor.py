@@ -4,34 +4,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from typer import Argument
-
 from ..tools.doctor.doctor import doctor as examine
-from ..tools.monitor import Monitor
-from .common_options import (
-    DryRunOption,
-    JsonLinesOption,
-    JsonOption,
-    StorageOption,
-    storage_options_from,
-)
 from .exit_code import ExitCode
-from .output import Output
-from .progress import ProgressKind
-from .run_command import run_command
+from .flags import Flag
+from .tool_command import Run, command
 
 __all__ = ["doctor"]
 
+ROWS = {"target": Flag("The place of arrays: a folder or a URL.", metavar="PATH")}
 
-def doctor(
-    path: Annotated[str, Argument(metavar="PATH", help="The place of arrays: a folder or a URL.")],
-    storage_option: StorageOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    jsonl: JsonLinesOption = False,
-) -> None:
+
+@command(examine, ROWS, output=("as_json", "jsonl"))
+def doctor(run: Run) -> ExitCode:
     """Show whether a place is fit for shards, and how shardcodec works here.
 
     It makes a file with a temporary name, locks it and removes it; not with --dry-run. Lines with ! are problems, lines
@@ -41,12 +25,4 @@ def doctor(
 
         shardcodec doctor images.zarr
     """
-    output = Output(as_json=as_json, as_lines=jsonl)
-
-    def work(monitor: Monitor) -> ExitCode:
-        report = examine(path, probe=not dry_run, storage_options=storage_options_from(storage_option))
-        output.text(report.lines())
-        output.end(report)
-        return ExitCode.FINDINGS if report.n_problems else ExitCode.CLEAN
-
-    run_command(work, ProgressKind.NONE)
+    return ExitCode.FINDINGS if run.report().n_problems else ExitCode.CLEAN

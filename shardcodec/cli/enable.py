@@ -23,8 +23,8 @@ from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, source_of_new_process
 from ..options import check
 from ..storage.whole_file import put_file
 from ..tools.monitor import Monitor
-from .common_options import DryRunOption
 from .exit_code import ExitCode
+from .flags import DRY_RUN
 from .progress import ProgressKind
 from .run_command import run_command
 
@@ -104,6 +104,7 @@ EnvOption = Annotated[
     bool, Option("--env", help="All programs of this environment (the default): <sys.prefix>/etc/zarr.")
 ]
 UserOption = Annotated[bool, Option("--user", help="All programs of this user: ~/.config/zarr.")]
+DryRunOption = Annotated[bool, Option("--dry-run", help=DRY_RUN)]
 SystemOption = Annotated[bool, Option("--system", help="All programs of this machine: /etc/zarr.")]
 
 

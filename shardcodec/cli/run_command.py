@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from typer import BadParameter, Exit
 from zarr.errors import BaseZarrError
@@ -27,7 +27,6 @@ _FAILURES = (ShardError, OSError, ImportError, MemoryError, BaseZarrError)
 def run_command(
     work: Callable[[Monitor], ExitCode],
     progress: ProgressKind,
-    show: Callable[[Any], None] | None = None,
 ) -> NoReturn:
     """Run a command and leave with its exit code.
 
@@ -37,8 +36,6 @@ def run_command(
         Gets the monitor, prints the report and returns the exit code. `Stopped` and errors are handled here.
     progress : ProgressKind
         How progress is shown.
-    show : callable, optional
-        Prints the report of what was done before a stop, if the tool has one.
 
     Raises
     ------
@@ -53,12 +50,7 @@ def run_command(
     with StopRequests() as stop:
         try:
             with shown(progress, stop) as monitor:
-                try:
-                    code = work(monitor)
-                except Stopped as error:
-                    if show is not None and error.report is not None:
-                        show(error.report)
-                    raise
+                code = work(monitor)
         except (BadParameter, Exit):
             raise
         except Exception as error:  # noqa: BLE001 - the exit code of an uncaught error, 1, means findings

@@ -324,7 +324,7 @@ def test_incomplete_job_has_exit_code_4(
     def lost(*arguments: object, **choices: object) -> None:
         raise Incomplete("the scheduler was lost")
 
-    monkeypatch.setattr("shardcodec.cli.convert.convert_arrays", lost)
+    monkeypatch.setattr(sys.modules[convert.__module__], "chosen_cluster", lost)
     assert run(["convert", str(source), str(new), "--dask", "tcp://127.0.0.1:1"]) == 4
     assert capsys.readouterr().err == "shardcodec: the scheduler was lost\n"
 
