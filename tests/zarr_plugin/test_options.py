@@ -138,6 +138,7 @@ def test_unknown_option_is_refused(use: Any) -> None:
         ("compact", "maybe"),
         ("allow_in_index", 2),
         ("immutable", "perhaps"),
+        ("direct", "perhaps"),
         ("locking", "node"),
     ],
 )
