@@ -270,7 +270,7 @@ begin(struct sc_newfile *file, const char *path, const char *staging, bool share
     bool exists;
 
     sc_closer_wait();
-    *file = (struct sc_newfile){ .fd = -1, .at = -1, .staging = staging };
+    *file = (struct sc_newfile){ .fd = -1, .at = -1, .staging = staging, .is_shared = shared };
     status = look(file, path, &st, &exists, where);
     if (!status)
         status = open_new(file, shared, where);
@@ -344,7 +344,7 @@ sc_newfile_join(struct sc_newfile *file, const char *path, const char *temp, con
         forget(file);
         return status;
     }
-    file->named = true;
+    file->named = file->is_shared = true;
     return SC_OK;
 }
 

@@ -36,6 +36,7 @@ struct sc_newfile {
     /* the path is a symbolic link without a target: the object is missing, and the link may be replaced */
     bool dangling;
     bool staged; /* the staging folder was used */
+    bool is_shared; /* another process may have given it its name */
     bool guarded; /* temp is in the folder of the lock file */
     unsigned n_made; /* number of folders that were made */
 };

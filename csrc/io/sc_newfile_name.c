@@ -258,7 +258,7 @@ naming_failed(const struct sc_newfile *file, const char *call, struct sc_where *
 {
     int error = errno;
 
-    if (error == ENOENT && !file->guarded && sc_lock_look_at_folder(file->path) == 0)
+    if (error == ENOENT && !file->guarded && !file->is_shared && sc_lock_look_at_folder(file->path) == 0)
         error = ESTALE;
     errno = error;
     return sc_file_error(where, call);
