@@ -52,18 +52,19 @@ async def consistent_read(
     `ObjectChanged` if it sees another state of the object, and may be called several times. whole: reads them with one request
     for the object.
     """
-    for _ in range(MAX_TRIES):
+    for attempt in range(MAX_TRIES):
         if index is None and (index := await loader.load()) is None:
             return None
         try:
             return await by_index(index)
         except ObjectChanged:
             index = None
-        except ShardError:
+        except ShardError as error:
             newer = await loader.load()
             if newer is None:
                 return None
-            if newer.matches(index):
+            # an object that was erased for a moment may have the same state again, and is not damaged
+            if newer.matches(index) and (attempt or not getattr(error, "is_gone", False)):
                 raise
             index = newer
     return await whole()
@@ -115,11 +116,9 @@ def checked_data(
     """Return the bytes of an answer to a request for a range; raise if it is shorter or longer than the range.
 
     positions: returns those of the requested inner chunks, for the error. answer: None if the object is gone, or ends before
-    `offset`: `ObjectChanged`, because an object that was erased for a moment may have the same state again, and is not damaged.
+    `offset`.
     """
-    if answer is None:
-        raise ObjectChanged(loader.key)
-    actual = len(answer.data)
+    actual = 0 if answer is None else len(answer.data)
     if actual > nbytes:
         raise ShardFormatError(
             f"shard {loader.key!r}: expected {nbytes} bytes at offset {offset}, got {actual} bytes from the store",
@@ -128,9 +127,11 @@ def checked_data(
             expected=nbytes,
             actual=actual,
         )
-    if actual < nbytes:
-        error = _too_short(loader, index, positions(), offset, nbytes, actual)
-        raise with_key(error, loader.chain, loader.key)
+    if answer is None or actual < nbytes:
+        short = _too_short(loader, index, positions(), offset, nbytes, actual)
+        error: Any = with_key(short, loader.chain, loader.key)
+        error.is_gone = answer is None
+        raise error
     return answer.data
 
 

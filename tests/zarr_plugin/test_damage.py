@@ -76,10 +76,11 @@ def test_short_answer_is_an_error(n: int) -> None:
     assert raised.value.shard == "c/0/0"
 
 
-def test_missing_answers_for_a_stored_object_are_not_believed() -> None:
-    """Each range is answered as if the object were gone, and it is not: all of it is read."""
+def test_missing_answer_for_a_stored_object_is_an_error() -> None:
     array = lying(lambda buffer, wanted: None if hasattr(wanted, "start") else buffer)
-    assert array[1, 2] == lying(lambda buffer, _: buffer)[1, 2]
+    with pytest.raises(shardcodec.ShardFormatError) as raised:
+        array[1, 2]
+    assert raised.value.shard == "c/0/0" and raised.value.offset is not None
 
 
 def test_object_deleted_during_a_read_reads_as_missing() -> None:
