@@ -52,6 +52,7 @@ from .errors import ShardError, SpecError
 __all__ = [
     "IN_MEMORY",
     "READS_SHARDS_OF_STRUCTS",
+    "SETTINGS_OF_ARRAYS",
     "ArrayConfig",
     "ArrayMetadata",
     "ArraySpec",
@@ -111,7 +112,6 @@ __all__ = [
     "quiet",
     "refusal_of",
     "replaced_part",
-    "settings_of_zarr",
     "spec_with",
     "store_by_fsspec",
     "stored_document",
@@ -130,6 +130,9 @@ __all__ = [
 T = TypeVar("T")
 ArrayMetadata = ArrayV2Metadata | ArrayV3Metadata
 config: Config = _zarrs_config
+
+# The values of zarr's configuration on which an open array depends, in the dictionary `config.config`: `config.get` is slow.
+SETTINGS_OF_ARRAYS = ("buffer", "ndbuffer", "threading", "shardcodec")
 
 # Buffers in the memory of this process, which the engine needs. zarr looks up its default in its configuration at each call.
 IN_MEMORY: BufferPrototype = cpu.buffer_prototype
@@ -513,12 +516,6 @@ def max_workers() -> int | None:
 def options_of_zarr() -> dict[str, Any]:
     """Return the options in the section ``shardcodec`` of zarr's configuration, including its environment variables."""
     return {n: value for n, value in (config.config.get("shardcodec") or {}).items() if n != "enabled"}
-
-
-def settings_of_zarr() -> tuple[Any, ...]:
-    """Return all values of zarr's configuration on which an open array depends; compare with a copy to find a change."""
-    chosen = config.config  # called often, and config.get() is slow
-    return chosen.get("buffer"), chosen.get("ndbuffer"), chosen.get("threading"), chosen.get("shardcodec")
 
 
 def _async_array(array: Any) -> Any:

@@ -112,8 +112,8 @@ class Options:
     lock_timeout : float
         Seconds to wait for a shard that another process writes before `LockError`; infinity waits without limit.
     direct : bool
-        As long as `enable`, or a setting of zarr, selects shardcodec, replace the methods of `zarr.Array` for square brackets and basic
-        selections by ones that do without zarr's event loop where they can, as those of `attach`. Results and errors are equal.
+        As long as `enable`, or a setting of zarr, selects shardcodec, replace the methods of `zarr.Array` for selections by ones that
+        do without zarr's indexers and event loop where they can, as those of `attach`. Results and errors are equal.
     staging_nbytes : int
         Bound in bytes of the encoded and decoded inner chunks held at a time for codecs that are not native. One inner
         chunk for each thread is held in any case.

@@ -1,17 +1,21 @@
 # attach.py - one array on shardcodec's pipeline, with options of its own
 # SPDX-License-Identifier: MIT
-"""`attach` returns an `AttachedArray`: a `zarr.Array` whose square brackets do without zarr's event loop where they can."""
+"""`attach` returns an `AttachedArray`: a `zarr.Array` whose selections do without zarr's event loop where they can."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from zarr import Array, AsyncArray
 
 from .. import native
 from ..compat import pipeline_of, quiet, with_pipeline
 from ..options import OptionChoices, check
+from .direct_methods import replacements
 from .pipeline import ShardCodecPipeline
+
+if TYPE_CHECKING:
+    from .direct_access import DirectAccess
 
 __all__ = ["AttachedArray", "attach"]
 
@@ -19,30 +23,14 @@ __all__ = ["AttachedArray", "attach"]
 class AttachedArray(Array[Any]):
     """A `zarr.Array` on shardcodec's pipeline; made by `shardcodec.attach`.
 
-    ``array[selection]`` and ``array[selection] = value`` use the `DirectAccess` of the pipeline for integers, slices and an
-    ellipsis. Everything else, and all other methods, are those of `zarr.Array`. The results are equal.
+    Its reads and writes of selections use the `DirectAccess` of the pipeline where they can. All other methods are those of
+    `zarr.Array`. The results are equal.
 
     Parameters
     ----------
     async_array : AsyncArray
         The array, with a `ShardCodecPipeline`.
     """
-
-    def __getitem__(self, selection: Any) -> Any:
-        """Return the elements of a selection; see `zarr.Array.__getitem__`."""
-        array = self._async_array
-        pipeline = array.codec_pipeline
-        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
-        found = None if access is None else access.read(selection)
-        return super().__getitem__(selection) if found is None else found
-
-    def __setitem__(self, selection: Any, value: Any) -> None:
-        """Store a value in the elements of a selection; see `zarr.Array.__setitem__`."""
-        array = self._async_array
-        pipeline = array.codec_pipeline
-        access = pipeline.direct.of(array) if type(pipeline) is ShardCodecPipeline else None
-        if access is None or not access.write(selection, value):
-            super().__setitem__(selection, value)
 
     def with_config(self, config: Any) -> Any:
         """Return a handle on the same array with another configuration, and with the options of this handle.
@@ -66,14 +54,24 @@ class AttachedArray(Array[Any]):
     __hash__ = Array.__hash__  # None: a resize changes an array
 
 
+def _access_to(array: Any) -> DirectAccess | None:
+    inner = array._async_array
+    pipeline = inner.codec_pipeline
+    return pipeline.direct.of(inner) if type(pipeline) is ShardCodecPipeline else None
+
+
+for _name, _method in replacements(_access_to).items():
+    setattr(AttachedArray, _name, _method)
+
+
 A = TypeVar("A")  # zarr.Array or zarr.AsyncArray
 
 
 def attach(array: A, **choices: Unpack[OptionChoices]) -> A:
     """Return a handle on a zarr array that uses shardcodec's pipeline with its own options, and less of zarr's own work.
 
-    ``array[...]`` and ``array[...] = value`` with integers, slices and an ellipsis do without zarr's event loop, for arrays in
-    local folders and in memory. Results, errors and stored objects are those of any array on the pipeline.
+    Reads and writes of basic, orthogonal, coordinate and mask selections do without zarr's indexers and, for arrays in local folders
+    and in memory, without its event loop. Results, errors and stored objects are those of any array on the pipeline.
 
     Parameters
     ----------

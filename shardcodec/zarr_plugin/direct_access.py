@@ -1,11 +1,11 @@
-# direct_access.py - basic selections of an array without zarr's event loop
+# direct_access.py - selections of an array without zarr's own way to a pipeline
 # SPDX-License-Identifier: MIT
 """`DirectAccess`: reads and writes of one array in the thread of the caller.
 
 zarr's own way to a pipeline (indexers, one spec for each chunk, a change of threads to its event loop and back) takes 100 to
-200 microseconds, more than a small read itself. Integers, slices and an ellipsis need none of it where the engine opens the
-objects itself. `read` and `write` decline everything else, and everything that fails: zarr's way then does the work, or raises
-the complete error.
+200 microseconds, more than a small read itself. Selections of usual types need none of it, but for one change of threads if the
+store is read with requests. `read` and `write` decline everything else, and what fails without a request: zarr's way then does the
+work, or raises the complete error.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from ..access.buffer import active_buffer, store_elements_blocking
 from ..access.compiled_chains import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import Box, has_buffer_format
-from ..access.selection import parse_selection
+from ..access.selection import KINDS, ArraySelection
 from ..compat import (
     IN_MEMORY,
+    SETTINGS_OF_ARRAYS,
     chunk_shape_of,
+    config,
     fills_missing_chunks,
     has_usual_buffers,
     is_repaired,
     is_zarrs_loop,
-    settings_of_zarr,
     spec_with,
 )
 from ..errors import ShardError, name_shard
@@ -39,6 +40,7 @@ from ..format.chunk_keys import key_encoding
 from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
 from ..storage import indexes
+from ..storage.renamed_store import RenamedStore
 from ..storage.store import Store
 from .array_codecs import Kind, TextKind
 from .request import Refusal
@@ -52,9 +54,21 @@ Ints = tuple[int, ...]
 
 _BASIC = (slice, int, EllipsisType)  # without their subclasses, such as bool
 
+_BASIC_KINDS = ("brackets", "basic")
+_BOX_KINDS = (*_BASIC_KINDS, "orthogonal")  # their results have the memory order of the array
+# For each kind of selections the kinds of dtypes that its lists may have, and the types of its other parts.
+_PARTS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "orthogonal": ("iub", _BASIC),
+    "coordinate": ("iu", (int,)),
+    "mask": ("b", ()),
+}
+
+# The objects of a write, the axes of the array in the values, the shape of the values there, and that of the selection.
+_Place = tuple[list[ObjectSelection], Ints, Ints, Ints]
+
 
 # A `DirectAccess` or None, and what it was made from: metadata, which zarr replaces when the array is resized, and configuration
-# of the array; `Store.place`; `options.active`; a copy of `settings_of_zarr`. To unpack a tuple is faster than attributes.
+# of the array; `Store.place`; `options.active`; a copy of `SETTINGS_OF_ARRAYS`. To unpack a tuple is faster than attributes.
 _Made = tuple["DirectAccess | None", Any, Any, Any, Choices, Any]
 
 
@@ -79,13 +93,13 @@ class MemoisedAccess:
 
         TypeError, ValueError: an option in the configuration or the environment is invalid.
         """
-        access, metadata, config, place, choices, settings = self._made
+        access, metadata, own_config, place, choices, settings = self._made
         if (
             metadata is not array.metadata
-            or config is not array.config
+            or own_config is not array.config
             or place is not self._store.place
             or choices is not active()
-            or settings != settings_of_zarr()
+            or settings != list(map(config.config.get, SETTINGS_OF_ARRAYS))
         ):
             self._made = self._make(array)
             access = self._made[0]
@@ -93,7 +107,8 @@ class MemoisedAccess:
 
     def _make(self, array: Any) -> _Made:
         # the inputs first: a change meanwhile makes the access again
-        inputs = array.metadata, array.config, self._store.place, active(), copy.deepcopy(settings_of_zarr())
+        settings = copy.deepcopy(list(map(config.config.get, SETTINGS_OF_ARRAYS)))
+        inputs = array.metadata, array.config, self._store.place, active(), settings
         access = None
         if has_usual_buffers():
             options = self._resolver.resolve(any_threads=True)
@@ -106,12 +121,12 @@ def direct_access(
 ) -> DirectAccess | None:
     """Return the direct access to an array, with its metadata and configuration of this moment; None if zarr's way is needed.
 
-    That is so if the objects are read with requests, codecs have no native code, the grid is not regular, the key encoding is
-    unknown, or the array has rank 0. `kind` and `is_plain` are as for `MemoisedAccess`.
+    That is so if codecs have no native code, the grid is not regular, the key encoding is unknown, the store is a view of another
+    one, or the array has rank 0. `kind` and `is_plain` are as for `MemoisedAccess`.
     """
     metadata = array.metadata
     chunk_shape = chunk_shape_of(metadata)
-    if kind is None or chunk_shape is None or not metadata.shape or not store.is_near:
+    if kind is None or chunk_shape is None or not metadata.shape or isinstance(array.store, RenamedStore):
         return None
     native_order = memory_order(array.dtype, kind.dtype)
     if native_order is None:
@@ -132,7 +147,7 @@ def direct_access(
 
 
 class DirectAccess:
-    """Basic selections of one array, in the thread of the caller.
+    """Selections of one array, in the thread of the caller.
 
     config: zarr's configuration of the array. order: memory order of results. is_plain: as for `MemoisedAccess`.
     """
@@ -158,64 +173,72 @@ class DirectAccess:
         self.serves_all = options.direct  # also arrays that were not made by `attach`
         self._guard: ArrayGuard | None = None
         self._reads = fills_missing_chunks(config)
-        self._empty = functools.partial(_empty, order)
+        self._empty = functools.partial(_empty, order=order)
         if has_buffer_format(objects.dtype):
             self._empty = functools.partial(np.empty, order=order)
         cache = indexes.shared(options.index_cache, options.open_files)
         self._reader = BoxReader(objects, options, cache, np.empty if order == "C" else self._empty)
 
-    def read(self, selection: Any, *, is_basic: bool = False) -> Any:
+    def read(self, selection: Any, kind: str = "brackets") -> Any:
         """Return the elements of a selection as zarr returns them; None if nothing was read.
 
-        is_basic: as `get_basic_selection` does, and not square brackets.
+        kind: one of `KINDS`. Lists in brackets are declined: zarr's method then asks for a selection of their kind.
         """
+        if not self._reads:
+            return None
         buffer = active_buffer()
         if buffer is not None and buffer.is_empty:
             buffer = None
-        if not self._reads:
-            return None
+        if kind not in _BASIC_KINDS:
+            return self._read(_located(selection, kind, self._objects), buffer, kind)
         try:
             elements = self._reader.get(selection) if buffer is None else None
         except (ShardError, OSError):
             return None
         if elements is None:
-            elements = self._read(selection, buffer)
+            elements = self._read(_basic(selection, self._objects), buffer, kind)
         if elements is None or elements.shape:
             return elements
-        return elements if _is_orthogonal(selection) and not is_basic else elements[()]
+        return elements if kind == "brackets" and _is_orthogonal(selection) else elements[()]
 
-    def _read(self, selection: Any, buffer: Any) -> np.ndarray[Any, Any] | None:
-        """Read a selection of any size, unless it is not basic or has buffered writes."""
-        objects = self._objects
-        parsed = _parse(selection, objects.shape)
-        if parsed is None:
+    def _read(self, chosen: ArraySelection | None, buffer: Any, kind: str) -> np.ndarray[Any, Any] | None:
+        """Read a selection of any size; None if it has buffered writes."""
+        objects, store = self._objects, self._objects.folder.store
+        if chosen is None or not (store.is_near or not is_zarrs_loop()):
             return None
-        box, axes, shape = parsed
-        out: np.ndarray[Any, Any] = self._empty(shape, objects.dtype)
-        if 0 in box.count:
-            return out
-        items = objects.items(box)
-        if buffer is not None and buffer.has_any(objects.folder.store, [item.key for item in items]):
+        order = {} if kind in _BOX_KINDS else {"order": "C"}
+        out: np.ndarray[Any, Any] = self._empty(chosen.shape, objects.dtype, **order)
+        items = objects.items_of(chosen.parts) if chosen.parts else []
+        if buffer is not None and buffer.has_any(store, [item.key for item in items]):
             return None
         try:
-            self._reader.read(items, out, axes)
-        except ShardError:
-            return None
-        return out
+            if items:
+                self._reader.read(items, out, chosen.axes)
+        except ShardError as error:
+            if store.is_near:
+                return None
+            name_shard(error, store.describe)
+            raise
+        return out.reshape(chosen.result)
 
-    def write(self, selection: Any, value: Any) -> bool:
-        """Store a value in the elements of a selection; return False if nothing was stored. Raises as `write_request`."""
+    def write(self, selection: Any, value: Any, kind: str = "brackets") -> bool:
+        """Store a value in the elements of a selection; return False if nothing was stored.
+
+        kind: as for `read`. Raises as `write_request`.
+        """
         objects = self._objects
         store = objects.folder.store
         must_use_zarr = is_zarrs_loop() or store.is_read_only or is_repaired(self._metadata)
-        place = None if must_use_zarr else self._find(selection)
+        place = None if must_use_zarr else self._find(selection, kind)
         if place is None:
             return False
-        items, axes, shape = place
-        values = _as_values(value, shape, objects.dtype)
+        items, axes, shape, result = place
+        values = _as_values(value, result, objects.dtype)
         if values is None:
             return False
-        if not values.ndim:
+        if values.ndim:
+            values = values.reshape(shape)
+        else:
             axes = (-1,) * len(axes)
         request = Request(store, items, range(len(items)), axes, values, self._spec)
         try:
@@ -233,36 +256,61 @@ class DirectAccess:
             self._guard = ArrayGuard(self._metadata, folder.store, folder.prefix.rstrip("/"))
         return self._guard
 
-    def _find(self, selection: Any) -> tuple[list[ObjectSelection], Ints, Ints] | None:
-        """Return the items of a basic selection, and axes and shape as `parse_selection`; None if it has no elements."""
+    def _find(self, selection: Any, kind: str) -> _Place | None:
+        """Return the place of a write; None if the selection has no elements, or zarr has to find them."""
         objects = self._objects
+        if kind not in _BASIC_KINDS:
+            chosen = _located(selection, kind, objects)
+            # zarr keeps what an object has beyond the array, unless slices alone cover the rest of it
+            return None if chosen is None else (objects.items_of(chosen.parts), *chosen[1:])
         if (place := self._reader.locate(selection)) is not None:
             item, axes, shape = place
             assert isinstance(item.box, Box)
             if not self._has_edge or any(item.box.start) or item.covers:  # else it may end at the edge
-                return [item], axes, shape
-        parsed = _parse(selection, objects.shape)
-        if parsed is None or 0 in parsed[0].count:
+                return [item], axes, shape, shape
+        chosen = _basic(selection, objects)
+        if chosen is None or not chosen.parts:
             return None
-        box, axes, shape = parsed
-        if self._has_edge and any(axes[axis] < 0 for axis in self._single):
+        if self._has_edge and any(chosen.axes[axis] < 0 for axis in self._single):
             return None  # versions of zarr differ in whether an integer replaces a chunk with one element within the array
-        return objects.items(box, drops_rest=self._has_edge), axes, shape
+        return objects.items_of(chosen.parts, drops_rest=self._has_edge), *chosen[1:]
 
 
-def _empty(order: str, shape: Ints, dtype: np.dtype[Any]) -> Any:
+def _empty(shape: Ints, dtype: np.dtype[Any], order: str) -> Any:
     """Return a new array as zarr makes it."""
     return IN_MEMORY.nd_buffer.empty(shape=shape, dtype=dtype, order=order).as_ndarray_like()  # type: ignore[arg-type]
 
 
-def _parse(selection: Any, shape: Ints) -> tuple[Box, Ints, Ints] | None:
-    """Parse a basic selection as `parse_selection`; return None for a selection of another kind or outside the array."""
+def _basic(selection: Any, objects: ArrayObjects) -> ArraySelection | None:
+    """Parse a basic selection; return None for a selection of another kind or outside the array."""
     parts = selection if type(selection) is tuple else (selection,)
     for part in parts:
         if type(part) not in _BASIC and not isinstance(part, np.integer):
             return None
+    return _parsed(parts, "basic", objects)
+
+
+def _located(selection: Any, kind: str, objects: ArrayObjects) -> ArraySelection | None:
+    """Parse a selection of another kind; return None if it has no list or no elements, is unusual, or lies outside the array."""
+    parts = selection if type(selection) is tuple else (selection,)
     try:
-        return parse_selection(parts, shape)
+        parts = tuple(np.asarray(part) if type(part) is list else part for part in parts)
+    except ValueError:  # lists of several lengths
+        return None
+    permitted, others = _PARTS[kind]
+    n_lists = 0
+    for part in parts:
+        if type(part) is np.ndarray and part.ndim and part.dtype.kind in permitted:
+            n_lists += 1
+        elif type(part) not in others and not isinstance(part, np.integer):
+            return None
+    chosen = _parsed(parts, kind, objects) if n_lists else None
+    return chosen if chosen is not None and chosen.parts else None
+
+
+def _parsed(parts: tuple[Any, ...], kind: str, objects: ArrayObjects) -> ArraySelection | None:
+    try:
+        return KINDS[kind](parts, objects.shape, objects.chain.shape)
     except (IndexError, TypeError):
         return None
 

@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from zarr import Array
 
+from .setting import setting
+
 if TYPE_CHECKING:
     from .direct_access import DirectAccess
 
-__all__ = ["is_active", "replace", "restore", "unknown"]
+__all__ = ["is_active", "replace", "replacements", "restore", "unknown"]
 
 Method = Callable[..., Any]
+# Returns the direct access to an array; None if zarr's way is to be taken.
+Find = Callable[[Any], "DirectAccess | None"]
 
-# What was replaced, and by what, by name; empty if nothing is.
+# The methods of zarr and their replacements, by name; empty while the option is off.
 _originals: dict[str, Method] = {}
 _replacements: dict[str, Method] = {}
 
@@ -38,63 +42,94 @@ def _wanted(array: Any) -> DirectAccess | None:
     return access if access is not None and access.serves_all else None
 
 
-def _getitem(original: Method) -> Method:
+def _brackets_get(original: Method, kind: str, find: Find) -> Method:
     @functools.wraps(original)
     def method(self: Any, selection: Any) -> Any:
-        access = _wanted(self)
-        found = None if access is None else access.read(selection)
+        access = find(self)
+        found = None if access is None else access.read(selection, kind)
         return original(self, selection) if found is None else found
 
     return method
 
 
-def _setitem(original: Method) -> Method:
+def _brackets_set(original: Method, kind: str, find: Find) -> Method:
     @functools.wraps(original)
     def method(self: Any, selection: Any, value: Any) -> None:
-        access = _wanted(self)
-        if access is None or not access.write(selection, value):
+        access = find(self)
+        if access is None or not access.write(selection, value, kind):
             original(self, selection, value)
 
     return method
 
 
-def _get_basic_selection(original: Method) -> Method:
+def _has_no_more(others: dict[str, Any], kind: str) -> bool:
+    """Return True if keywords say nothing. zarr's brackets give ``fields``: what they ask of the basic kind was declined already."""
+    return not others or (kind != "basic" and not any(others.values()) and list(others) == ["fields"])
+
+
+def _get(original: Method, kind: str, find: Find) -> Method:
     @functools.wraps(original)
-    def method(self: Any, selection: Any = ..., **others: Any) -> Any:
-        access = None if any(other is not None for other in others.values()) else _wanted(self)
-        found = None if access is None else access.read(selection, is_basic=True)
-        return original(self, selection, **others) if found is None else found
+    def method(self: Any, *selection: Any, **others: Any) -> Any:
+        access = find(self) if len(selection) == 1 and _has_no_more(others, kind) else None
+        found = None if access is None else access.read(selection[0], kind)
+        return original(self, *selection, **others) if found is None else found
 
     return method
 
 
-def _set_basic_selection(original: Method) -> Method:
+def _set(original: Method, kind: str, find: Find) -> Method:
     @functools.wraps(original)
-    def method(self: Any, selection: Any, value: Any, **others: Any) -> None:
-        access = None if any(other is not None for other in others.values()) else _wanted(self)
-        if access is None or not access.write(selection, value):
-            original(self, selection, value, **others)
+    def method(self: Any, *given: Any, **others: Any) -> None:
+        access = find(self) if len(given) == 2 and _has_no_more(others, kind) else None
+        if access is None or not access.write(given[0], given[1], kind):
+            original(self, *given, **others)
 
     return method
 
 
-# The methods, the parameters that they have in zarr 3.1 to 3.4, and what makes the replacement of one.
-_METHODS: dict[str, tuple[tuple[str, ...], Callable[[Method], Method]]] = {
-    "__getitem__": (("self", "selection"), _getitem),
-    "__setitem__": (("self", "selection", "value"), _setitem),
-    "get_basic_selection": (("self", "selection", "out", "prototype", "fields"), _get_basic_selection),
-    "set_basic_selection": (("self", "selection", "value", "fields", "prototype"), _set_basic_selection),
+_OF_GET = ("out", "prototype", "fields")
+_OF_SET = ("fields", "prototype")
+
+# For each method its parameters in zarr 3.1 to 3.4, in any order, what makes its replacement, and the kind of selections.
+_METHODS: dict[str, tuple[tuple[str, ...], Callable[[Method, str, Find], Method], str]] = {
+    "__getitem__": (("self", "selection"), _brackets_get, "brackets"),
+    "__setitem__": (("self", "selection", "value"), _brackets_set, "brackets"),
+    "get_basic_selection": (("self", "selection", *_OF_GET), _get, "basic"),
+    "set_basic_selection": (("self", "selection", "value", *_OF_SET), _set, "basic"),
+    "get_orthogonal_selection": (("self", "selection", *_OF_GET), _get, "orthogonal"),
+    "set_orthogonal_selection": (("self", "selection", "value", *_OF_SET), _set, "orthogonal"),
+    "get_coordinate_selection": (("self", "selection", *_OF_GET), _get, "coordinate"),
+    "set_coordinate_selection": (("self", "selection", "value", *_OF_SET), _set, "coordinate"),
+    "get_mask_selection": (("self", "mask", *_OF_GET), _get, "mask"),
+    "set_mask_selection": (("self", "mask", "value", *_OF_SET), _set, "mask"),
 }
+
+
+def _refusal(name: str) -> str:
+    """Return in what a method of zarr's class is not as expected; empty if it is."""
+    expected = _METHODS[name][0]
+    method = _zarrs_own(name)
+    found = tuple(inspect.signature(method).parameters) if inspect.isfunction(method) else None
+    is_known = found is not None and sorted(found) == sorted(expected)
+    return "" if is_known else f"zarr.Array.{name} has the parameters {found}, expected {expected}"
+
+
+def _zarrs_own(name: str) -> Any:
+    return _originals.get(name, Array.__dict__.get(name))
 
 
 def unknown() -> str:
     """Return which method of zarr's class is not as expected, for messages; empty if all are."""
-    for name, (expected, _) in _METHODS.items():
-        method = _originals.get(name, Array.__dict__.get(name))
-        found = tuple(inspect.signature(method).parameters) if inspect.isfunction(method) else None
-        if found != expected:
-            return f"zarr.Array.{name} has the parameters {found}, expected {expected}"
-    return ""
+    return next(filter(None, map(_refusal, _METHODS)), "")
+
+
+def replacements(find: Find) -> dict[str, Method]:
+    """Return methods by name that first ask the access to their array, for all methods of zarr that are as expected."""
+    return {
+        name: make(_zarrs_own(name), kind, find)
+        for name, (_, make, kind) in _METHODS.items()
+        if not _refusal(name)
+    }
 
 
 def is_active() -> bool:
@@ -106,9 +141,8 @@ def replace() -> None:
     """Replace the methods, unless they are replaced already or are not known."""
     if _originals or unknown():
         return
-    for name, (_, make) in _METHODS.items():
-        _originals[name] = Array.__dict__[name]
-        _replacements[name] = make(_originals[name])
+    _replacements.update(replacements(_wanted))
+    _originals.update({name: Array.__dict__[name] for name in _METHODS})
     for name, method in _replacements.items():
         setattr(Array, name, method)
 
@@ -119,3 +153,13 @@ def restore() -> None:
         if Array.__dict__[name] is _replacements[name]:
             setattr(Array, name, original)
     _originals.clear()
+
+
+def _follow(is_demanded: bool) -> None:
+    if is_demanded:
+        replace()
+    else:
+        restore()
+
+
+setting.follow_direct = _follow

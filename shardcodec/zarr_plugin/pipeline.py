@@ -41,7 +41,6 @@ from ..storage import forks, turns
 from ..storage.kinds import introduce, store_of
 from ..storage.renamed_store import originals
 from ..storage.retry import Patience
-from . import direct_methods
 from .array_codecs import Kind, kind_of
 from .request import Refusal, prepare
 
@@ -167,6 +166,8 @@ class ShardCodecPipeline(CodecPipeline):
             raise NotImplementedError("expected an array of Zarr format 2 or 3")
         native.load()
         if is_direct():
+            from . import direct_methods
+
             direct_methods.replace()
         return cls(array_metadata, store)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..compat import config
@@ -21,7 +21,6 @@ from ..option_sources import (
     source_of,
     variable_of_setting,
 )
-from . import direct_methods
 from .children import ChildVariables, variables_of
 
 __all__ = ["CALL", "setting"]
@@ -45,6 +44,8 @@ class _Setting:
         self._active: Any = None  # a context of zarr's `config.set`
         self._variables = ChildVariables()
         self._warned: str | None = None
+        # Told whether the calls demand the option `direct`; its module is loaded for the first array.
+        self.follow_direct: Callable[[bool], None] | None = None
         os.register_at_fork(
             before=self._mutex.acquire,
             after_in_parent=self._mutex.release,
@@ -111,10 +112,8 @@ class _Setting:
         if self._calls:
             values = {f"shardcodec.{name}": value for name, value in _options_of(self._calls).items()}
             self._active = config.set({PIPELINE_KEY: PIPELINE_PATH, **values})
-        if self._calls and is_direct():
-            direct_methods.replace()
-        else:
-            direct_methods.restore()
+        if self.follow_direct is not None:
+            self.follow_direct(bool(self._calls) and is_direct())
         calls = [call for call in self._calls if call.children]
         self._variables.put(variables_of(_options_of(calls)) if calls else {})
 

@@ -16,8 +16,14 @@ from helpers import create, python_environment
 
 import shardcodec
 from shardcodec.zarr_plugin import direct_methods
+from shardcodec.zarr_plugin.direct_access import DirectAccess
 
-NAMES = ("__getitem__", "__setitem__", "get_basic_selection", "set_basic_selection")
+KINDS = ("basic", "orthogonal", "coordinate", "mask")
+NAMES = (
+    "__getitem__",
+    "__setitem__",
+    *(f"{verb}_{kind}_selection" for verb in ("get", "set") for kind in KINDS),
+)
 ZARRS_OWN = {name: zarr.Array.__dict__[name] for name in NAMES}
 
 
@@ -66,7 +72,48 @@ def test_methods_are_replaced_while_enable_demands_it(tmp_path: Path, counted: l
         assert len(counted) == 4
     assert are_zarrs_own()
     with shardcodec.enable():  # the default
+        zarr.open_array(tmp_path)
         assert not are_zarrs_own()
+
+
+def test_methods_are_replaced_for_the_first_array(tmp_path: Path) -> None:
+    """Before, `enable` loaded the module that replaces them, in programs that open no array, too."""
+    create(tmp_path)
+    code = f"""
+import sys, zarr, shardcodec
+shardcodec.enable()
+own, name = zarr.Array.__getitem__, "shardcodec.zarr_plugin.direct_methods"
+assert name not in sys.modules
+zarr.open_array({str(tmp_path)!r})
+assert zarr.Array.__getitem__ is not own
+shardcodec.disable()
+assert zarr.Array.__getitem__ is own
+"""
+    subprocess.run([sys.executable, "-c", code], env=python_environment(), check=True)
+
+
+def test_declined_and_failed_selections_are_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """zarr's brackets call a method that is replaced, too, so the same was tried twice."""
+    create(tmp_path)
+    asked = []
+    for name in ("read", "write"):
+        own = getattr(DirectAccess, name)
+
+        def count(access: Any, selection: Any, *others: Any, _own: Any = own) -> Any:
+            found = _own(access, selection, *others)
+            asked.append(found is None or found is False)
+            return found
+
+        monkeypatch.setattr(DirectAccess, name, count)
+    with shardcodec.enable(direct=True):
+        array = zarr.open_array(tmp_path)
+        with pytest.raises(Exception, match="out of bounds"):
+            array[..., 99]
+        with pytest.raises(Exception, match="out of bounds"):
+            array[..., 99] = 1
+        assert asked == [True, True]
 
 
 def test_configuration_of_zarr_demands_it_too(tmp_path: Path, counted: list[str]) -> None:
@@ -152,6 +199,7 @@ def test_open_arrays_says_whether_it_is_on(tmp_path: Path) -> None:
 
 def test_documentation_and_signature_are_zarrs() -> None:
     with shardcodec.enable(direct=True):
+        direct_methods.replace()
         for name, method in ZARRS_OWN.items():
             ours = zarr.Array.__dict__[name]
             assert ours is not method and ours.__doc__ == method.__doc__ and ours.__wrapped__ is method
