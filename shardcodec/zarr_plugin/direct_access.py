@@ -20,7 +20,6 @@ import numpy as np
 from ..access.array_request import Request
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import active_buffer, store_elements_blocking
-from ..access.compiled_chains import memory_order
 from ..access.read import ObjectSelection
 from ..access.regions import Box, has_buffer_format
 from ..access.selection import KINDS, ArraySelection
@@ -43,7 +42,6 @@ from ..storage import indexes
 from ..storage.renamed_store import RenamedStore
 from ..storage.store import Store
 from .array_codecs import Kind, TextKind
-from .request import Refusal
 
 if TYPE_CHECKING:
     from ..access.buffer.array_guard import ArrayGuard
@@ -128,13 +126,12 @@ def direct_access(
     chunk_shape = chunk_shape_of(metadata)
     if kind is None or chunk_shape is None or not metadata.shape or isinstance(array.store, RenamedStore):
         return None
-    native_order = memory_order(array.dtype, kind.dtype)
-    if native_order is None:
+    chain = kind.chain_for(tuple(chunk_shape), array.dtype)
+    if chain is None:
         return None
     try:
-        chain = kind.chain(tuple(chunk_shape), native_order)
         keys = key_encoding(metadata.to_dict())
-    except (Refusal, ShardError):
+    except ShardError:
         return None
     sample = tuple(range(1, len(metadata.shape) + 1))
     is_native = chain.stage is None or isinstance(kind, TextKind)

@@ -42,37 +42,18 @@ def _wanted(array: Any) -> DirectAccess | None:
     return access if access is not None and access.serves_all else None
 
 
-def _brackets_get(original: Method, kind: str, find: Find) -> Method:
-    @functools.wraps(original)
-    def method(self: Any, selection: Any) -> Any:
-        access = find(self)
-        found = None if access is None else access.read(selection, kind)
-        return original(self, selection) if found is None else found
-
-    return method
-
-
-def _brackets_set(original: Method, kind: str, find: Find) -> Method:
-    @functools.wraps(original)
-    def method(self: Any, selection: Any, value: Any) -> None:
-        access = find(self)
-        if access is None or not access.write(selection, value, kind):
-            original(self, selection, value)
-
-    return method
-
-
-def _has_no_more(others: dict[str, Any], kind: str) -> bool:
-    """Return True if keywords say nothing. zarr's brackets give ``fields``: what they ask of the basic kind was declined already."""
-    return not others or (kind != "basic" and not any(others.values()) and list(others) == ["fields"])
+def _say_nothing(others: dict[str, Any], kind: str) -> bool:
+    """Return True if keywords are those of zarr's brackets without fields. What these ask of the basic kind was declined already."""
+    return kind != "basic" and list(others) == ["fields"] and not others["fields"]
 
 
 def _get(original: Method, kind: str, find: Find) -> Method:
     @functools.wraps(original)
-    def method(self: Any, *selection: Any, **others: Any) -> Any:
-        access = find(self) if len(selection) == 1 and _has_no_more(others, kind) else None
-        found = None if access is None else access.read(selection[0], kind)
-        return original(self, *selection, **others) if found is None else found
+    def method(self: Any, *given: Any, **others: Any) -> Any:
+        is_usual = len(given) == 1 and (not others or _say_nothing(others, kind))
+        access = find(self) if is_usual else None
+        found = None if access is None else access.read(given[0], kind)
+        return original(self, *given, **others) if found is None else found
 
     return method
 
@@ -80,29 +61,25 @@ def _get(original: Method, kind: str, find: Find) -> Method:
 def _set(original: Method, kind: str, find: Find) -> Method:
     @functools.wraps(original)
     def method(self: Any, *given: Any, **others: Any) -> None:
-        access = find(self) if len(given) == 2 and _has_no_more(others, kind) else None
+        is_usual = len(given) == 2 and (not others or _say_nothing(others, kind))
+        access = find(self) if is_usual else None
         if access is None or not access.write(given[0], given[1], kind):
             original(self, *given, **others)
 
     return method
 
 
-_OF_GET = ("out", "prototype", "fields")
-_OF_SET = ("fields", "prototype")
+# For each kind of selections that has methods of its own the name of their parameter.
+_PARAMETERS = {"basic": "selection", "orthogonal": "selection", "coordinate": "selection", "mask": "mask"}
 
 # For each method its parameters in zarr 3.1 to 3.4, in any order, what makes its replacement, and the kind of selections.
 _METHODS: dict[str, tuple[tuple[str, ...], Callable[[Method, str, Find], Method], str]] = {
-    "__getitem__": (("self", "selection"), _brackets_get, "brackets"),
-    "__setitem__": (("self", "selection", "value"), _brackets_set, "brackets"),
-    "get_basic_selection": (("self", "selection", *_OF_GET), _get, "basic"),
-    "set_basic_selection": (("self", "selection", "value", *_OF_SET), _set, "basic"),
-    "get_orthogonal_selection": (("self", "selection", *_OF_GET), _get, "orthogonal"),
-    "set_orthogonal_selection": (("self", "selection", "value", *_OF_SET), _set, "orthogonal"),
-    "get_coordinate_selection": (("self", "selection", *_OF_GET), _get, "coordinate"),
-    "set_coordinate_selection": (("self", "selection", "value", *_OF_SET), _set, "coordinate"),
-    "get_mask_selection": (("self", "mask", *_OF_GET), _get, "mask"),
-    "set_mask_selection": (("self", "mask", "value", *_OF_SET), _set, "mask"),
+    "__getitem__": (("self", "selection"), _get, "brackets"),
+    "__setitem__": (("self", "selection", "value"), _set, "brackets"),
 }
+for _kind, _name in _PARAMETERS.items():
+    _METHODS[f"get_{_kind}_selection"] = ("self", _name, "out", "prototype", "fields"), _get, _kind
+    _METHODS[f"set_{_kind}_selection"] = ("self", _name, "value", "prototype", "fields"), _set, _kind
 
 
 def _refusal(name: str) -> str:
@@ -155,11 +132,4 @@ def restore() -> None:
     _originals.clear()
 
 
-def _follow(is_demanded: bool) -> None:
-    if is_demanded:
-        replace()
-    else:
-        restore()
-
-
-setting.follow_direct = _follow
+setting.follow_direct = lambda is_demanded: replace() if is_demanded else restore()

@@ -46,7 +46,6 @@ from .request import Refusal, prepare
 
 if TYPE_CHECKING:
     from ..access.buffer.buffered import LayoutGuard
-    from .buffered_write import SmallWriter
     from .direct_access import MemoisedAccess
 from .own_writes import write_own
 from .small_reader import SmallReader
@@ -109,13 +108,6 @@ class ShardCodecPipeline(CodecPipeline):
         from .direct_access import MemoisedAccess
 
         return MemoisedAccess(self._kind, self._usual[1], self._resolver, is_plain=self._is_plain)
-
-    @cached_property
-    def _small_writer(self) -> SmallWriter | None:
-        """The fast path for blocks of `group_writes`."""
-        from .buffered_write import SmallWriter
-
-        return SmallWriter(self._kind, *self._usual) if self._kind else None
 
     def _guard_of(self, target: Any) -> LayoutGuard | None:
         """Return the guard of this array, which `target` is an object of, for blocks of `group_writes`."""
@@ -365,9 +357,6 @@ class ShardCodecPipeline(CodecPipeline):
         options = self._options()
         buffer = active_buffer()
         guard = None if buffer is None else self._guard_of(items[0][0])
-        fast_path = self._small_writer if buffer is not None and len(batch) == 1 and not drop_axes else None
-        if buffer is not None and fast_path and fast_path.write(batch[0], value, options, buffer, guard):
-            return
         try:
             request = self._prepare(batch, value, drop_axes)
         except Refusal as why:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zarr
 from helpers import create, python_environment
@@ -204,3 +205,29 @@ def test_documentation_and_signature_are_zarrs() -> None:
             ours = zarr.Array.__dict__[name]
             assert ours is not method and ours.__doc__ == method.__doc__ and ours.__wrapped__ is method
     assert direct_methods.unknown() == ""
+
+
+def test_all_that_xarray_and_dask_ask_is_served(tmp_path: Path, counted: list[str]) -> None:
+    """Counted with xarray 2025 and 2026: all its indexers, and all selections of dask, are of kinds that need no way of zarr."""
+    xarray = pytest.importorskip("xarray", reason="xarray is not installed")
+    pytest.importorskip("dask", reason="dask is not installed")
+    values = np.arange(8 * 6 * 5, dtype="f4").reshape(8, 6, 5)
+    data = xarray.Dataset({"t": (("z", "y", "x"), values)}, coords={"z": np.arange(8)})
+    form = {"t": {"chunks": (2, 3, 5), "shards": (4, 6, 5)}}
+    point = xarray.DataArray([1, 5], dims="p")
+    with shardcodec.enable(direct=True):
+        data.to_zarr(tmp_path, consolidated=False, encoding=form)
+        for chunks in (None, {}):
+            found = xarray.open_dataset(tmp_path, engine="zarr", chunks=chunks, consolidated=False).t
+            for selection in (
+                {"z": 3},
+                {"z": slice(1, 7, 2), "x": slice(None, None, -1)},
+                {"z": [6, 1]},
+                {"z": [6, 1], "y": [0, 4], "x": 2},
+                {"z": point, "y": point},
+            ):
+                assert found.isel(selection).equals(data.t.isel(selection))
+            assert found.sel(z=4).equals(data.t.sel(z=4))
+        data.chunk(z=4, y=6, x=5).drop_encoding().to_zarr(tmp_path, mode="w", consolidated=False)
+        data.to_zarr(tmp_path, append_dim="z", consolidated=False)
+    assert not counted

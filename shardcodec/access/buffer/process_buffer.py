@@ -44,7 +44,7 @@ from ..read import INLINE_NBYTES, ObjectSelection, decoded_nbytes
 from ..regions import Box
 from ..shard_object import ShardObject
 from .buffered import BufferedElements, BufferedWrites, LayoutGuard, LayoutLooks, LockName, LockNames, Target
-from .overlay import Array, Overlay
+from .overlay import Overlay
 
 __all__ = ["ProcessBuffer"]
 
@@ -202,17 +202,6 @@ class ProcessBuffer:
                 return False
             writes.target = target
             return self._note(name.name, writes)
-
-    def write_slices(self, target: Target, chunk_selection: Any, array_selection: Any, array: Array) -> bool:
-        """Buffer slices of an array that are exactly one inner chunk; return as `put_quickly`."""
-        name = self._names.known(target.store, target.key)
-        if name is None:
-            return False
-
-        def put(overlay: Overlay) -> bool:
-            return overlay.write_slices(chunk_selection, array_selection, array)
-
-        return self.put_quickly(name, target.chain, target, put, array.nbytes)
 
     def _may_buffer(self, name: LockName, item: ObjectSelection) -> bool:
         """Return True if an item of a request is buffered.
