@@ -176,7 +176,7 @@ def _codec(store: Any) -> Any:
 
 
 def _direct(store: Any) -> Any:
-    """Open the array as any library does, with replaced methods of zarr's class; `shardcodec.disable` restores them."""
+    """Open the array as any library does, with replaced methods of zarr's class; the caller restores them."""
     direct_methods.replace()
     return OfZarr(zarr.Array(shardcodec.attach(_opened(store), strict=True, direct=True).async_array))
 

@@ -162,7 +162,7 @@ def _element(dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
 
 
 # Number of chains kept for one array, by shape and byte order; a rectilinear grid may have any number of shapes.
-_MAX_CHAINS = 64
+MAX_CHAINS = 64
 
 
 class Kind:
@@ -177,7 +177,7 @@ class Kind:
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
-        self.chain = functools.lru_cache(_MAX_CHAINS)(self._checked_chain)
+        self.chain = functools.lru_cache(MAX_CHAINS)(self._checked_chain)
 
     def chain_for(self, shape: tuple[int, ...], dtype: Any) -> Chain | None:
         """Return the chain for chunks of this shape and elements of `dtype` in memory; None if zarr handles them."""

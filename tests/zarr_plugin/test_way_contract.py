@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from zarr.codecs import numcodecs as of_numcodecs
 from zarr.storage import LocalStore
 
 import shardcodec
+from shardcodec.zarr_plugin import direct_methods
 
 SHAPE = (13, 18)
 ROWS, COLUMNS = np.array([True, False] * 6 + [True]), np.arange(18) > 11
@@ -123,6 +124,13 @@ def in_layouts(ways: Iterable[str]) -> pytest.MarkDecorator:
             if layout != "staged" or way in (*OF_ZARR, "xarray")
         ],
     )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _end_of_replaced_methods() -> Iterator[None]:
+    """Later tests of the same process had the methods of the way "direct"."""
+    yield
+    direct_methods.restore()
 
 
 @written_once
