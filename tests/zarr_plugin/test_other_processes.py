@@ -70,13 +70,14 @@ def run_foreign(python: str, folder: Path, **environment: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def environment() -> Iterator[None]:
     """Begin without such variables, and check that none is left."""
-    for name in variables():
-        monkeypatch.delenv(name)
-    yield
-    shardcodec.disable()
-    assert variables() == {}
+    with pytest.MonkeyPatch.context() as patch:  # not that of the tests, some of which undo it
+        for name in variables():
+            patch.delenv(name)
+        yield
+        shardcodec.disable()
+        assert variables() == {}
 
 
 # ---- no way to start a process loses elements
