@@ -120,11 +120,13 @@ def direct_access(
     """Return the direct access to an array, with its metadata and configuration of this moment; None if zarr's way is needed.
 
     That is so if codecs have no native code, the grid is not regular, the key encoding is unknown, the store is a view of another
-    one, or the array has rank 0. `kind` and `is_plain` are as for `MemoisedAccess`.
+    one or has documents of other arrays, or the array has rank 0. `kind` and `is_plain` are as for `MemoisedAccess`.
     """
     metadata = array.metadata
     chunk_shape = chunk_shape_of(metadata)
-    if kind is None or chunk_shape is None or not metadata.shape or isinstance(array.store, RenamedStore):
+    if kind is None or chunk_shape is None or not metadata.shape:
+        return None
+    if isinstance(array.store, RenamedStore) or not store.describes_arrays:
         return None
     chain = kind.chain_for(tuple(chunk_shape), array.dtype)
     if chain is None:

@@ -139,6 +139,17 @@ def test_state_stores_elements_buffered_above_a_transformer(store: Any) -> None:
     assert (array[0, 0], array[2, 7], array[7, 0], other[1, 1]) == (1, 5, 5, 5)
 
 
+def test_block_stores_elements_above_a_transformer(store: Any) -> None:
+    """With the option `direct` the array was compared with the document of the sharded one below, and its writes were dropped."""
+    array = make(store, "a")
+    upper = over(store, "a")
+    with shardcodec.enable(direct=True):
+        zarr.create_array({}, shape=(1,), dtype="u1")  # the first array replaces the methods
+        with group_writes():
+            upper[2, 7] = upper[7, 0] = 5
+    assert (array[2, 7], array[7, 0]) == (5, 5)
+
+
 def test_views_of_one_shard_are_buffered_apart(tmp_path: Path) -> None:
     """Two views of one shard use the same name for different parts, which must not be buffered as one."""
     one = ShardingStorageTransformer(LocalStore(tmp_path), (2, 3))
