@@ -62,7 +62,7 @@ class OpenArrays(tuple[OpenArray, ...]):
 
     @property
     def direct(self) -> str:
-        """Whether the methods of `zarr.Array` are those of the option ``direct``: ``"on"``, or ``"off"`` with the reason."""
+        """State of the option ``direct``: ``"on"`` if it has replaced methods of `zarr.Array`, or ``"off"`` with the reason."""
         if direct_methods.is_active():
             return "on"
         if why := direct_methods.unknown():

@@ -26,7 +26,7 @@ from .children import ChildVariables, variables_of
 __all__ = ["CALL", "setting"]
 
 
-# What selects the pipeline while a call of `enable` is active.
+# The name of what selects the pipeline while a call of `enable` is active.
 CALL = "shardcodec.enable()"
 
 

@@ -67,7 +67,7 @@ def _replaced_methods() -> Iterator[None]:
 
 @pytest.fixture(params=[shardcodec.attach, direct], ids=["attach", "direct"])
 def serve(request: pytest.FixtureRequest) -> Serve:
-    """What makes an array that does without zarr's event loop."""
+    """Function that returns an array that does without zarr's event loop."""
     return request.param
 
 
