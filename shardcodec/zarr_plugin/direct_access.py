@@ -26,6 +26,7 @@ from ..access.selection import KINDS, ArraySelection
 from ..compat import (
     IN_MEMORY,
     SETTINGS_OF_ARRAYS,
+    StorePath,
     chunk_shape_of,
     config,
     fills_missing_chunks,
@@ -39,6 +40,7 @@ from ..format.chunk_keys import key_encoding
 from ..option_sources import Resolver
 from ..options import NOTHING, Choices, Options, active
 from ..storage import indexes
+from ..storage.kinds import is_zarr_store
 from ..storage.renamed_store import RenamedStore
 from ..storage.store import Store
 from .array_codecs import Kind, TextKind
@@ -46,7 +48,7 @@ from .array_codecs import Kind, TextKind
 if TYPE_CHECKING:
     from ..access.buffer.array_guard import ArrayGuard
 
-__all__ = ["DirectAccess", "MemoisedAccess", "direct_access"]
+__all__ = ["DirectAccess", "MemoisedAccess"]
 
 Ints = tuple[int, ...]
 
@@ -65,35 +67,38 @@ _PARTS: dict[str, tuple[str, tuple[type, ...]]] = {
 _Place = tuple[list[ObjectSelection], Ints, Ints, Ints]
 
 
-# A `DirectAccess` or None, and what it was made from: metadata, which zarr replaces when the array is resized, and configuration
-# of the array; `Store.place`; `options.active`; a copy of `SETTINGS_OF_ARRAYS`. To unpack a tuple is faster than attributes.
-_Made = tuple["DirectAccess | None", Any, Any, Any, Choices, Any]
+# A `DirectAccess` or None, and what it was made from: metadata, which zarr replaces when the array is resized, configuration and
+# place of the array; `Store.place`; `options.active`; a copy of `SETTINGS_OF_ARRAYS`. To unpack a tuple is faster than attributes.
+_Made = tuple["DirectAccess | None", Any, Any, Any, Any, Choices, Any]
 
 
 class MemoisedAccess:
     """The `DirectAccess` to one array; made again only when the array was resized or moved, or an option has changed.
 
-    kind: None if zarr's own pipeline does the work. is_plain: zarr writes objects of this array as a whole, and not by inner
+    kind: None if zarr's own pipeline does the work. base: the zarr store of the pipeline; an array that was given another one
+    later takes zarr's way. store: our `Store` of it. is_plain: zarr writes objects of this array as a whole, and not by inner
     chunks.
     """
 
     def __init__(
-        self, kind: Kind | None, store: Store, resolver: Resolver, *, is_plain: bool = False
+        self, kind: Kind | None, base: Any, store: Store, resolver: Resolver, *, is_plain: bool = False
     ) -> None:
         self._is_plain = is_plain
         self._kind = kind
+        self._base = base
         self._store = store
         self._resolver = resolver
-        self._made: _Made = None, None, None, None, NOTHING, None
+        self._made: _Made = None, None, None, None, None, NOTHING, None
 
     def of(self, array: Any) -> DirectAccess | None:
         """Return the access to an array; None if each access must take zarr's way.
 
         TypeError, ValueError: an option in the configuration or the environment is invalid.
         """
-        access, metadata, own_config, place, choices, settings = self._made
+        access, metadata, own_config, store_path, place, choices, settings = self._made
         if (
             metadata is not array.metadata
+            or store_path is not array.store_path
             or own_config is not array.config
             or place is not self._store.place
             or choices is not active()
@@ -106,43 +111,40 @@ class MemoisedAccess:
     def _make(self, array: Any) -> _Made:
         # the inputs first: a change meanwhile makes the access again
         settings = copy.deepcopy(list(map(config.config.get, SETTINGS_OF_ARRAYS)))
-        inputs = array.metadata, array.config, self._store.place, active(), settings
-        access = None
-        if has_usual_buffers():
-            options = self._resolver.resolve(any_threads=True)
-            access = direct_access(array, self._kind, self._store, options, is_plain=self._is_plain)
-        return access, *inputs
+        inputs = array.metadata, array.config, array.store_path, self._store.place, active(), settings
+        return self._access(array), *inputs
 
+    def _access(self, array: Any) -> DirectAccess | None:
+        """Return the direct access to an array, with its metadata and configuration of this moment; None if zarr's way is needed.
 
-def direct_access(
-    array: Any, kind: Kind | None, store: Store, options: Options, *, is_plain: bool
-) -> DirectAccess | None:
-    """Return the direct access to an array, with its metadata and configuration of this moment; None if zarr's way is needed.
+        That is so if buffers are unusual, codecs have no native code, the grid is not regular, the key encoding is unknown, or the
+        array has rank 0.
+        """
+        kind, metadata, place = self._kind, array.metadata, array.store_path
+        chunk_shape = chunk_shape_of(metadata)
+        if kind is None or chunk_shape is None or not metadata.shape or not self._has_objects_of(place):
+            return None
+        chain = kind.chain_for(tuple(chunk_shape), array.dtype)
+        if chain is None or not has_usual_buffers():
+            return None
+        try:
+            keys = key_encoding(metadata.to_dict())
+        except ShardError:
+            return None
+        sample = tuple(range(1, len(metadata.shape) + 1))
+        is_native = chain.stage is None or isinstance(kind, TextKind)
+        if not is_native or metadata.encode_chunk_key(sample) != keys.key(sample):
+            return None
+        folder = Folder(self._store, f"{place.path}/" if place.path else "")
+        objects = ArrayObjects(folder, keys, metadata.shape, chain, array.dtype)
+        options = self._resolver.resolve(any_threads=True)
+        return DirectAccess(objects, metadata, array.config, array.order, options, is_plain=self._is_plain)
 
-    That is so if codecs have no native code, the grid is not regular, the key encoding is unknown, the store is a view of another
-    one or has documents of other arrays, or the array has rank 0. `kind` and `is_plain` are as for `MemoisedAccess`.
-    """
-    metadata = array.metadata
-    chunk_shape = chunk_shape_of(metadata)
-    if kind is None or chunk_shape is None or not metadata.shape:
-        return None
-    if isinstance(array.store, RenamedStore) or not store.describes_arrays:
-        return None
-    chain = kind.chain_for(tuple(chunk_shape), array.dtype)
-    if chain is None:
-        return None
-    try:
-        keys = key_encoding(metadata.to_dict())
-    except ShardError:
-        return None
-    sample = tuple(range(1, len(metadata.shape) + 1))
-    is_native = chain.stage is None or isinstance(kind, TextKind)
-    if not is_native or metadata.encode_chunk_key(sample) != keys.key(sample):
-        return None
-    path = array.store_path.path
-    folder = Folder(store, f"{path}/" if path else "")
-    objects = ArrayObjects(folder, keys, metadata.shape, chain, array.dtype)
-    return DirectAccess(objects, metadata, array.config, array.order, options, is_plain=is_plain)
+    def _has_objects_of(self, place: Any) -> bool:
+        """Return True if the objects of an array are in the store itself, which is one of zarr and not a mock."""
+        base = self._base
+        is_usual = type(place) is StorePath and place.store is base and is_zarr_store(base)
+        return is_usual and not isinstance(base, RenamedStore) and self._store.describes_arrays
 
 
 class DirectAccess:

@@ -107,7 +107,7 @@ class ShardCodecPipeline(CodecPipeline):
         """Access to the array without zarr's event loop, for `attach`."""
         from .direct_access import MemoisedAccess
 
-        return MemoisedAccess(self._kind, self._usual[1], self._resolver, is_plain=self._is_plain)
+        return MemoisedAccess(self._kind, *self._usual, self._resolver, is_plain=self._is_plain)
 
     def _guard_of(self, target: Any) -> LayoutGuard | None:
         """Return the guard of this array, which `target` is an object of, for blocks of `group_writes`."""

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from array_ways import STRUCT, elements, new_array, same
 from helpers import (
     KINDS_OF_STORE,
     ZARR_IS_31,
+    OtherMemoryStore,
     bits,
     create,
     keys_of,
@@ -34,6 +36,7 @@ from helpers import (
 from hypothesis import given
 from hypothesis import strategies as st
 from zarr.core.sync import sync
+from zarr.storage import StorePath
 
 import shardcodec
 from shardcodec.compat import pipeline_of
@@ -334,7 +337,7 @@ def test_strict_refuses_what_zarr_would_do() -> None:
     array = shardcodec.attach(create({}, own=True), strict=True)
     pipeline = pipeline_of(array)
     pipeline._kind = None
-    pipeline.direct = MemoisedAccess(None, pipeline._usual[1], pipeline._resolver)
+    pipeline.direct = MemoisedAccess(None, *pipeline._usual, pipeline._resolver)
     with pytest.raises(shardcodec.UnsupportedError):
         array[0]
     with pytest.raises(shardcodec.UnsupportedError):
@@ -381,6 +384,25 @@ def test_moved_store_is_read_where_it_is(serve: Serve, tmp_path: Path) -> None:
     assert array[0, 0] == 4
     sync(store.move(tmp_path / "new"))
     assert array[0, 0] == 4
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_STORE)
+def test_mock_of_a_store_is_left_to_zarr(serve: Serve, tmp_path: Path, kind: str) -> None:
+    """The pipeline leaves it to zarr, because it may answer anything; programs count and replace its calls."""
+    array = serve(new_array(store_of(kind, tmp_path), SHAPE, **LAYOUTS["sharded"]))
+    array[...] = 1
+    mock = AsyncMock(wraps=array.store, spec=type(array.store))
+    pipeline = pipeline_of(array)
+    assert pipeline.direct.of(array.async_array) is not None
+    for base in (mock, OtherMemoryStore()):  # the second one is not the store of the pipeline
+        other = copy.copy(array.async_array)
+        object.__setattr__(other, "store_path", StorePath(base, "a"))
+        assert other.codec_pipeline is pipeline and pipeline.direct.of(other) is None
+        assert pipeline.direct.of(array.async_array) is not None
+    made = type(pipeline)(array.metadata, mock)
+    other = copy.copy(array.async_array)
+    object.__setattr__(other, "store_path", StorePath(mock, "a"))
+    assert made.direct.of(other) is None
 
 
 def test_changed_shard_is_read_again(serve: Serve, tmp_path: Path) -> None:
