@@ -10,12 +10,14 @@ function.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from .. import native
 from ..compat import on_zarrs_loop
 from ..options import Options
 from . import budget, file_locks, process_locks
@@ -92,7 +94,10 @@ class _Blocking:
         return work(*arguments)
 
     async def request(self, work: Coroutine[Any, Any, T]) -> T:
-        return on_zarrs_loop(work)  # type: ignore[no-any-return]
+        request = _WholeRequest(work)
+        # an interrupted wait would free the locks, and the request would end after that of the next writer
+        answer: T = native.load().call_or_undo(lambda: on_zarrs_loop(request.run()), request.end)
+        return answer
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -111,6 +116,29 @@ class _Blocking:
         self, paths: Sequence[str], options: Options, names: Sequence[str], *, prompt: bool
     ) -> AbstractAsyncContextManager[list[OpenFile | None]]:
         return _AsyncForm(file_locks.hold(paths, options, names, prompt=prompt))
+
+
+class _WholeRequest:
+    """A request that has ended, or never begins, after `end`, which may be interrupted and called again."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+        self._ended = threading.Event()
+        self._first: dict[str, str] = {}  # the method that came first: `setdefault` is atomic
+
+    async def run(self) -> Any:
+        if self._first.setdefault("first", "run") != "run":
+            raise asyncio.CancelledError
+        try:
+            return await self._work
+        finally:
+            self._ended.set()
+
+    def end(self, *_: Any) -> None:
+        if self._first.setdefault("first", "end") == "end":
+            self._work.close()
+        else:
+            self._ended.wait()
 
 
 class _AsyncForm(AbstractAsyncContextManager[T]):

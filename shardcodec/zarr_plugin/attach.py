@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from zarr import Array, AsyncArray
@@ -60,7 +61,17 @@ def _access_to(array: Any) -> DirectAccess | None:
     return pipeline.direct.of(inner) if type(pipeline) is ShardCodecPipeline else None
 
 
-for _name, _method in replacements(_access_to).items():
+def _of_zarr(name: str) -> Any:
+    """Return a function that calls a method of `zarr.Array` as it is at the call: other programs replace some for a time."""
+
+    @functools.wraps(getattr(Array, name))
+    def method(self: Any, *given: Any, **others: Any) -> Any:
+        return getattr(super(AttachedArray, self), name)(*given, **others)
+
+    return method
+
+
+for _name, _method in replacements(_access_to, _of_zarr).items():
     setattr(AttachedArray, _name, _method)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from ..access.array_request import Request
 from ..access.box_reader import ArrayObjects, BoxReader, Folder
 from ..access.buffer import active_buffer, store_elements_blocking
-from ..access.read import ObjectSelection
+from ..access.read import ObjectSelection, is_damage
 from ..access.regions import Box, has_buffer_format
 from ..access.selection import KINDS, ArraySelection
 from ..compat import (
@@ -33,6 +33,7 @@ from ..compat import (
     has_usual_buffers,
     is_repaired,
     is_zarrs_loop,
+    quiet,
     spec_with,
 )
 from ..errors import ShardError, name_shard
@@ -128,7 +129,8 @@ class MemoisedAccess:
         if chain is None or not has_usual_buffers():
             return None
         try:
-            keys = key_encoding(metadata.to_dict())
+            with quiet():  # some data types warn
+                keys = key_encoding(metadata.to_dict())
         except ShardError:
             return None
         sample = tuple(range(1, len(metadata.shape) + 1))
@@ -245,6 +247,8 @@ class DirectAccess:
         try:
             store_elements_blocking(request, self._options, self._layout_guard)
         except ShardError as error:
+            if is_damage(error) and kind not in _BASIC_KINDS:
+                return False  # zarr's way looks whether the array has grown, and tries again
             name_shard(error, store.describe)
             raise
         return True
@@ -262,9 +266,16 @@ class DirectAccess:
         objects = self._objects
         if kind not in _BASIC_KINDS:
             chosen = _located(selection, kind, objects)
-            # zarr keeps what an object has beyond the array, unless slices alone cover the rest of it
-            return None if chosen is None else (objects.items_of(chosen.parts), *chosen[1:])
-        if (place := self._reader.locate(selection)) is not None:
+            if chosen is None:
+                return None
+            # the array may have grown since it was opened, so lists do not know that they have all elements of an object
+            items = [item._replace(inside=None) for item in objects.items_of(chosen.parts)]
+            return items, *chosen[1:]
+        try:
+            place = self._reader.locate(selection)
+        except (IndexError, OverflowError, TypeError, ValueError):
+            return None
+        if place is not None:
             item, axes, shape = place
             assert isinstance(item.box, Box)
             if not self._has_edge or any(item.box.start) or item.covers:  # else it may end at the edge
@@ -302,6 +313,8 @@ def _located(selection: Any, kind: str, objects: ArrayObjects) -> ArraySelection
     n_lists = 0
     for part in parts:
         if type(part) is np.ndarray and part.ndim and part.dtype.kind in permitted:
+            if part.dtype == np.uint64 or (part.dtype.kind == "i" and part.size and part.min() < 0):
+                return None  # zarr refuses them, or changes them in place
             n_lists += 1
         elif type(part) not in others and not isinstance(part, np.integer):
             return None

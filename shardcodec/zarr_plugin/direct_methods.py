@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import zarr
 from zarr import Array
 
 from .setting import setting
@@ -44,7 +46,8 @@ def _wanted(array: Any) -> DirectAccess | None:
 
 def _say_nothing(others: dict[str, Any], kind: str) -> bool:
     """Return True if keywords are those of zarr's brackets without fields. What these ask of the basic kind was declined already."""
-    return kind != "basic" and list(others) == ["fields"] and not others["fields"]
+    fields = others.get("fields", others)
+    return kind != "basic" and len(others) == 1 and (fields is None or (type(fields) is list and not fields))
 
 
 def _get(original: Method, kind: str, find: Find) -> Method:
@@ -73,6 +76,7 @@ def _set(original: Method, kind: str, find: Find) -> Method:
 _PARAMETERS = {"basic": "selection", "orthogonal": "selection", "coordinate": "selection", "mask": "mask"}
 
 # For each method its parameters in zarr 3.1 to 3.4, in any order, what makes its replacement, and the kind of selections.
+_FOLDER_OF_ZARR = os.path.dirname(zarr.__file__)
 _METHODS: dict[str, tuple[tuple[str, ...], Callable[[Method, str, Find], Method], str]] = {
     "__getitem__": (("self", "selection"), _get, "brackets"),
     "__setitem__": (("self", "selection", "value"), _set, "brackets"),
@@ -85,14 +89,15 @@ for _kind, _name in _PARAMETERS.items():
 def _refusal(name: str) -> str:
     """Return in what a method of zarr's class is not as expected; empty if it is."""
     expected = _METHODS[name][0]
-    method = _zarrs_own(name)
+    method = _originals.get(name, Array.__dict__.get(name))
     found = tuple(inspect.signature(method).parameters) if inspect.isfunction(method) else None
-    is_known = found is not None and sorted(found) == sorted(expected)
-    return "" if is_known else f"zarr.Array.{name} has the parameters {found}, expected {expected}"
-
-
-def _zarrs_own(name: str) -> Any:
-    return _originals.get(name, Array.__dict__.get(name))
+    if found is None or sorted(found) != sorted(expected):
+        return f"zarr.Array.{name} has the parameters {found}, expected {expected}"
+    while method is not None:
+        if not method.__code__.co_filename.startswith(_FOLDER_OF_ZARR):
+            return f"zarr.Array.{name} is a function of {method.__code__.co_filename}"
+        method = getattr(method, "__wrapped__", None)
+    return ""
 
 
 def unknown() -> str:
@@ -100,13 +105,9 @@ def unknown() -> str:
     return next(filter(None, map(_refusal, _METHODS)), "")
 
 
-def replacements(find: Find) -> dict[str, Method]:
-    """Return methods by name that first ask the access to their array, for all methods of zarr that are as expected."""
-    return {
-        name: make(_zarrs_own(name), kind, find)
-        for name, (_, make, kind) in _METHODS.items()
-        if not _refusal(name)
-    }
+def replacements(find: Find, own: Callable[[str], Method]) -> dict[str, Method]:
+    """Return methods by name that first ask the access to their array. own: returns that of zarr."""
+    return {name: make(own(name), kind, find) for name, (_, make, kind) in _METHODS.items()}
 
 
 def is_active() -> bool:
@@ -118,7 +119,7 @@ def replace() -> None:
     """Replace the methods, unless they are replaced already or are not known."""
     if _originals or unknown():
         return
-    _replacements.update(replacements(_wanted))
+    _replacements.update(replacements(_wanted, lambda name: Array.__dict__[name]))
     _originals.update({name: Array.__dict__[name] for name in _METHODS})
     for name, method in _replacements.items():
         setattr(Array, name, method)

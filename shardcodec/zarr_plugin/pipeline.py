@@ -28,13 +28,14 @@ from ..compat import (
     ArrayMetadata,
     StorePath,
     codecs_of,
+    config,
     get_result,
     own_pipeline,
     own_pipeline_class,
     write_order,
 )
 from ..errors import ShardError, UnsupportedError, name_shard
-from ..option_sources import Resolver, is_direct
+from ..option_sources import PIPELINE_KEY, PIPELINE_PATH, Resolver, is_direct
 from ..options import NOTHING, OptionChoices, Options
 from ..statistics import stats
 from ..storage import forks, turns
@@ -157,10 +158,7 @@ class ShardCodecPipeline(CodecPipeline):
         if not isinstance(array_metadata, ArrayMetadata):
             raise NotImplementedError("expected an array of Zarr format 2 or 3")
         native.load()
-        if is_direct():
-            from . import direct_methods
-
-            direct_methods.replace()
+        _serve_directly()
         return cls(array_metadata, store)
 
     def evolve_from_array_spec(self, array_spec: Any) -> Self:
@@ -459,7 +457,17 @@ class ShardCodecPipeline(CodecPipeline):
 
 def restored(state: tuple[Any, ...]) -> ShardCodecPipeline:
     """Return the pipeline that was pickled; `state` begins with zarr's own pipeline of its array."""
+    if config.get(PIPELINE_KEY) == PIPELINE_PATH:
+        _serve_directly()
     return ShardCodecPipeline(*state[1:])
+
+
+def _serve_directly() -> None:
+    """Replace methods of zarr for the option ``direct``."""
+    if is_direct():
+        from . import direct_methods
+
+        direct_methods.replace()
 
 
 class _Deferred:

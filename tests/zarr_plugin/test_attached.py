@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import pickle
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,9 @@ from helpers import (
     bits,
     create,
     keys_of,
+    object_of,
     on_pipeline,
+    put_object,
     quiet,
     random_array,
     store_of,
@@ -35,8 +40,9 @@ from helpers import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from zarr.codecs import Crc32cCodec
 from zarr.core.sync import sync
-from zarr.storage import StorePath
+from zarr.storage import MemoryStore, StorePath, WrapperStore
 
 import shardcodec
 from shardcodec.compat import pipeline_of
@@ -53,7 +59,36 @@ LAYOUTS: dict[str, Any] = {
 }
 
 
+# Objects of 8 elements with a checksum at their end.
+LAYOUTS_1D: dict[str, Any] = {
+    "sharded": {"shards": (8,), "chunks": (4,)},
+    "no shards": {"chunks": (8,), "compressors": [Crc32cCodec()]},
+}
+
 Serve = Callable[..., Any]
+
+
+class SlowStore(WrapperStore):  # type: ignore[type-arg]
+    """A store of requests, the next `set` of which takes some seconds."""
+
+    seconds = 0.0
+
+    async def set(self, key: str, value: Any) -> None:
+        seconds, self.seconds = self.seconds, 0.0
+        await asyncio.sleep(seconds)
+        await self._store.set(key, value)
+
+
+@contextlib.contextmanager
+def raised_after(seconds: float) -> Iterator[None]:
+    """Raise KeyboardInterrupt in the main thread, as Ctrl-C does."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def direct(array: Any, **choices: Any) -> Any:
@@ -235,7 +270,7 @@ def test_basic_selections_do_without_zarrs_way(serve: Serve, tmp_path: Path, dty
 def test_lists_and_masks_do_without_zarrs_way(serve: Serve, tmp_path: Path, kind: str) -> None:
     array = serve(new_array(store_of(kind, tmp_path), SHAPE, **LAYOUTS["sharded"]))
     array[...] = values = np.arange(13 * 22, dtype="i4").reshape(SHAPE)
-    rows, mask = np.array([7, 1, -4]), values % 7 == 3
+    rows, mask = np.array([7, 1, 9]), values % 7 == 3
     for array_part, own_part in (
         ((rows, slice(2, 9, 3)), np.s_[rows, 2:9:3]),
         (([0, 12], [5, 21]), np.ix_([0, 12], [5, 21])),
@@ -384,6 +419,44 @@ def test_moved_store_is_read_where_it_is(serve: Serve, tmp_path: Path) -> None:
     assert array[0, 0] == 4
     sync(store.move(tmp_path / "new"))
     assert array[0, 0] == 4
+
+
+@pytest.mark.parametrize("write", ["basic", "orthogonal", "coordinate", "handle"])
+def test_write_after_an_interrupted_one_stays(serve: Serve, write: str) -> None:
+    """A signal handler ended the wait for a request and freed the lock; the request itself ended after the next write."""
+    base = SlowStore(MemoryStore())
+    array = serve(new_array(base, (64,), "i4", shards=(64,), chunks=(8,)))
+    array[...] = 0
+    handle = shardcodec.open_array(base, "a", mode="r+")
+    acts = {
+        "basic": lambda: array.set_basic_selection(slice(0, 4), 1),
+        "orthogonal": lambda: array.set_orthogonal_selection([0, 3], 1),
+        "coordinate": lambda: array.set_coordinate_selection([0, 3], 1),
+        "handle": lambda: handle.set_selection(slice(0, 4), 1),
+    }
+    base.seconds = 0.6
+    with raised_after(0.2), pytest.raises(KeyboardInterrupt):
+        acts[write]()
+    array[32:36] = 2
+    time.sleep(0.8)
+    assert array[32:36].tolist() == [2] * 4 and array[0] in (0, 1)
+
+
+@pytest.mark.parametrize("layout", ["sharded", "no shards"])
+def test_old_handle_keeps_what_others_appended_to_a_damaged_object(serve: Serve, layout: str) -> None:
+    """A list that covered an object up to the old end replaced it, with the elements behind it, which were whole."""
+    store = MemoryStore()
+    array = serve(new_array(store, (10,), "i4", **LAYOUTS_1D[layout]))
+    array[...] = 1
+    new = zarr.open_array(store, path="a")
+    new.resize((16,))
+    new[10:] = 77
+    stored = bytearray(object_of(store, "a/c/1") or b"")
+    stored[-1] ^= 1
+    put_object(store, "a/c/1", bytes(stored))
+    with pytest.raises(Exception, match=r"checksum|crc32c|Stored and computed"):
+        array.oindex[[8, 9]] = 5
+    assert object_of(store, "a/c/1") == bytes(stored)
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_STORE)

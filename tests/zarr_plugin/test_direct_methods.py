@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, python_environment
+from helpers import create, python_environment, quiet
 
 import shardcodec
 from shardcodec.zarr_plugin import direct_methods
@@ -231,3 +234,97 @@ def test_all_that_xarray_and_dask_ask_is_served(tmp_path: Path, counted: list[st
         data.chunk(z=4, y=6, x=5).drop_encoding().to_zarr(tmp_path, mode="w", consolidated=False)
         data.to_zarr(tmp_path, append_dim="z", consolidated=False)
     assert not counted
+
+
+def test_method_that_another_program_replaced_before_us_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`functools.wraps` gave it the signature of zarr's method, so it was taken for that, and not called any more."""
+    create(tmp_path)
+    own, calls = zarr.Array.get_orthogonal_selection, []
+
+    @functools.wraps(own)
+    def theirs(self: Any, *given: Any, **others: Any) -> Any:
+        calls.append(given)
+        return own(self, *given, **others)
+
+    monkeypatch.setattr(zarr.Array, "get_orthogonal_selection", theirs)
+    with shardcodec.enable(direct=True):
+        array = zarr.open_array(tmp_path)
+        assert array.oindex[[0, 1], 0].tolist() == [-1, -1] and len(calls) == 1
+        assert f"is a function of {__file__}" in shardcodec.open_arrays().direct
+    monkeypatch.undo()
+
+
+def test_attached_array_calls_methods_of_zarr_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = shardcodec.attach(create(tmp_path))
+    own = zarr.Array.__getitem__
+    with monkeypatch.context() as patch:
+        patch.setattr(zarr.Array, "__getitem__", lambda self, selection: "theirs")
+        assert array[0.5,] == "theirs"
+    assert zarr.Array.__getitem__ is own
+    with pytest.raises(IndexError):
+        array[0.5,]
+
+
+def test_arrays_that_come_by_pickle_are_served(tmp_path: Path) -> None:
+    """Only an array that was opened replaced the methods, so it was off in workers of dask and of pools."""
+    create(tmp_path)
+    code = """
+import pickle, sys, zarr
+array = pickle.load(sys.stdin.buffer)
+import shardcodec
+print(shardcodec.open_arrays().direct, array[0, 0])
+"""
+    with shardcodec.enable(direct=True):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=python_environment(),
+            input=pickle.dumps(zarr.open_array(tmp_path)),
+            capture_output=True,
+            check=True,
+        )
+    assert done.stdout == b"on -1\n"
+
+
+@pytest.mark.parametrize("fields", [0, np.array(["a", "b"]), ()])
+def test_arguments_that_zarr_refuses_are_left_to_zarr(
+    tmp_path: Path, counted: list[str], fields: Any
+) -> None:
+    create(tmp_path)
+    with shardcodec.enable(direct=True), contextlib.suppress(IndexError):
+        zarr.open_array(tmp_path).get_orthogonal_selection(([1, 2], 0), fields=fields)
+    assert len(counted) == 1
+
+
+@pytest.mark.parametrize("index", [np.array([1], "u8"), np.array([-1]), np.array([-1], "i1")])
+def test_positions_that_zarr_refuses_or_changes_are_left_to_zarr(
+    tmp_path: Path, counted: list[str], index: np.ndarray[Any, Any]
+) -> None:
+    create(tmp_path)
+    with shardcodec.enable(direct=True), contextlib.suppress(IndexError):
+        zarr.open_array(tmp_path).oindex[index, 0]
+    assert len(counted) == 1
+
+
+def test_bad_slice_beside_a_mask_is_left_to_zarr(tmp_path: Path, counted: list[str]) -> None:
+    create(tmp_path)
+    with shardcodec.enable(direct=True):
+        array = zarr.open_array(tmp_path)
+        for part in (slice(None, None, "a"), slice(None, None, 0)):
+            with pytest.raises((TypeError, ValueError)):
+                array[part, np.array([True] * array.shape[1])] = 1
+
+
+@pytest.mark.filterwarnings("error::zarr.errors.UnstableSpecificationWarning")
+def test_access_does_not_warn(tmp_path: Path) -> None:
+    """Some data types warn when their metadata become a document; zarr's way does so at the opening alone."""
+    with quiet():
+        zarr.create_array(tmp_path, shape=(4,), chunks=(2,), dtype="S3")
+    with shardcodec.enable(direct=True):
+        with quiet():
+            array = zarr.open_array(tmp_path)
+        array[0:2] = b"a"
+        assert array[1] == b"a"

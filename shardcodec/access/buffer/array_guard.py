@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from ...compat import ArrayMetadata, chunk_shape_of, is_regular, metadata_from, stored_document
+from ...compat import ArrayMetadata, chunk_shape_of, is_regular, metadata_from, quiet, stored_document
 from ...errors import ShardError
 from ...format.chunk_keys import key_encoding
 from ...format.ml_types import ML_NBYTES
@@ -104,7 +104,9 @@ def _parsed(document: Mapping[str, Any]) -> tuple[ArrayMetadata, Replaced]:
 
 
 def _layout_of(metadata: ArrayMetadata, *, grid: bool = True) -> str:
-    document = stored_document(metadata)
+    with quiet():
+        # zarr unpickles a codec "bytes" without byte order as one with "little", and parses it without
+        document = stored_document(metadata_from(stored_document(metadata)))
     members = _LAYOUT_V3 if metadata.zarr_format == 3 else _LAYOUT_V2
     return json.dumps(
         {name: document.get(name) for name in members if grid or name != "chunk_grid"}, sort_keys=True
@@ -131,7 +133,8 @@ class _Grid:
         self._shape = metadata.shape
         self._chunk_shape = chunk_shape_of(metadata)
         try:
-            self._keys = key_encoding(metadata.to_dict())
+            with quiet():
+                self._keys = key_encoding(metadata.to_dict())
         except ShardError:  # an encoding of a third party
             self._chunk_shape = None
 
