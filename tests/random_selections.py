@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Callable
@@ -131,23 +132,25 @@ class Choice(NamedTuple):
     more: Callable[[], dict[str, Any]] = dict
 
     def read(self, array: Any) -> Any:
+        selection = copy.deepcopy(self.selection)  # zarr changes negative indexes in place
         if self.method in ("oindex", "vindex", "blocks"):
-            return getattr(array, self.method)[self.selection]
+            return getattr(array, self.method)[selection]
         if self.method == "[]":
-            return array[self.selection]
+            return array[selection]
         given = self.more()
-        found = getattr(array, f"get_{self.method}_selection")(self.selection, **given)
+        found = getattr(array, f"get_{self.method}_selection")(selection, **given)
         out = given.get("out")
         return [found, out.as_numpy_array()] if isinstance(out, cpu.NDBuffer) else found
 
     def write(self, array: Any, value: Any) -> None:
+        selection = copy.deepcopy(self.selection)
         if self.method in ("oindex", "vindex", "blocks"):
-            getattr(array, self.method)[self.selection] = value
+            getattr(array, self.method)[selection] = value
         elif self.method == "[]":
-            array[self.selection] = value
+            array[selection] = value
         else:
             given = {name: one for name, one in self.more().items() if name != "out"}
-            getattr(array, f"set_{self.method}_selection")(self.selection, value, **given)
+            getattr(array, f"set_{self.method}_selection")(selection, value, **given)
 
     def repeats(self, shape: Shape) -> bool:
         """Return True if a write may meet an element twice: which of two values it keeps is not fixed."""
