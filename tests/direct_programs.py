@@ -207,6 +207,7 @@ class Program:
         if "rectilinear_chunks" in zarr.config.get("array"):
             self.settings["array.rectilinear_chunks"] = True
         self.has_equal_bytes = True
+        self.is_damaged = False
         self.kinds: Counter[str] = Counter()
 
     def run(self) -> str:
@@ -228,6 +229,9 @@ class Program:
         if repr(direct) != repr(usual):
             return f"direct: {direct}\n  usual:  {usual}"
         if step.kind == "read" or self.kind == "zip":
+            return ""
+        if self.is_damaged and "error" in repr(usual):
+            self.usual.array = None  # the end: which objects a failing write has stored before is not fixed
             return ""
         stored, expected = (side.objects() for side in (self.direct, self.usual))
         if stored.keys() != expected.keys():
@@ -406,6 +410,7 @@ class Program:
         data = self.usual.objects().get(key, b"")
         if not data or not self.has_equal_bytes:
             return self.read()
+        self.is_damaged = True
         at = pick.randrange(len(data))
         changed = data[:at] + (
             b"" if pick.random() < 0.3 else bytes([data[at] ^ 1 << pick.randrange(8)]) + data[at + 1 :]
