@@ -36,7 +36,7 @@ TESTS = Path(__file__).resolve().parent
 if str(TESTS) not in sys.path:  # a program of its own
     sys.path.insert(0, str(TESTS))
 
-from helpers import OtherMemoryStore, keys_of, memory_object_store, object_of, put_object, quiet  # noqa: E402
+from helpers import ZARR_IS_31, OtherMemoryStore, keys_of, memory_object_store, object_of, put_object, quiet  # noqa: E402
 from random_hierarchies import FLOATS, NUMBERS, STRUCT, TEXTS, TIMES, elements_of, layout_of  # noqa: E402
 from random_selections import KINDS, METHODS, Choice, Shape, keywords, value_for  # noqa: E402
 
@@ -78,6 +78,11 @@ class Layout(NamedTuple):
     path: str
     objects: dict[str, bytes]
     about: str
+
+    @property
+    def orders(self) -> str:
+        """Memory orders to draw from; in order F zarr 3.1 itself stores texts of any length at wrong places."""
+        return "C" if ZARR_IS_31 and self.dtype in ("str", "bytes") else "CF"
 
 
 def new_layout(pick: random.Random) -> Layout:
@@ -203,7 +208,10 @@ class Program:
             Side(folder / name, self.kind, self.layout.objects, options) for name in ("direct", "usual")
         )
         # of several requests at once, any one may fail first
-        self.settings: dict[str, Any] = {"array.order": pick.choice("CCF"), "async.concurrency": 1}
+        self.settings: dict[str, Any] = {
+            "array.order": pick.choice(self.layout.orders),
+            "async.concurrency": 1,
+        }
         if "rectilinear_chunks" in zarr.config.get("array"):
             self.settings["array.rectilinear_chunks"] = True
         self.has_equal_bytes = True
@@ -362,7 +370,7 @@ class Program:
     def open(self, mode: Any = None) -> Step:
         pick = self.random
         mode = mode or pick.choice(("r", "r") if self.kind == "zip" else ("r+", "r+", "r+", "r"))
-        config = {"order": pick.choice("CF"), "write_empty_chunks": pick.random() < 0.3}
+        config = {"order": pick.choice(self.layout.orders), "write_empty_chunks": pick.random() < 0.3}
         given: dict[str, Any] = {"mode": mode, "config": pick.choice((None, config))}
 
         def work(side: Side) -> None:
@@ -371,7 +379,10 @@ class Program:
         return Step("open", told(given), work)
 
     def configure(self) -> Step:
-        config = {"order": self.random.choice("CF"), "write_empty_chunks": self.random.random() < 0.5}
+        config = {
+            "order": self.random.choice(self.layout.orders),
+            "write_empty_chunks": self.random.random() < 0.5,
+        }
 
         def work(side: Side) -> None:
             side.array = side.array.with_config(config)
@@ -380,7 +391,7 @@ class Program:
 
     def set(self) -> Step:
         """Change zarr's configuration and the options for the steps that follow."""
-        self.settings = {**self.settings, "array.order": self.random.choice("CF")}
+        self.settings = {**self.settings, "array.order": self.random.choice(self.layout.orders)}
         options = self.random.choice(OPTIONS)
         for side in (self.direct, self.usual):
             side.options = {**options, "direct": side.options["direct"]}

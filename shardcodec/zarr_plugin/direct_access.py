@@ -59,7 +59,7 @@ _BASIC_KINDS = ("brackets", "basic")
 _BOX_KINDS = (*_BASIC_KINDS, "orthogonal")  # their results have the memory order of the array
 # For each kind of selections the kinds of dtypes that its lists may have, and the types of its other parts.
 _PARTS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "orthogonal": ("iub", _BASIC),
+    "orthogonal": ("iub", (slice, int)),  # zarr raises for an ellipsis beside an array
     "coordinate": ("iu", (int,)),
     "mask": ("b", ()),
 }
@@ -316,7 +316,7 @@ def _located(selection: Any, kind: str, objects: ArrayObjects) -> ArraySelection
             if part.dtype == np.uint64 or (part.dtype.kind == "i" and part.size and part.min() < 0):
                 return None  # zarr refuses them, or changes them in place
             n_lists += 1
-        elif type(part) not in others and not isinstance(part, np.integer):
+        elif type(part) not in others and not (isinstance(part, np.signedinteger) and "i" in permitted):
             return None
     chosen = _parsed(parts, kind, objects) if n_lists else None
     return chosen if chosen is not None and chosen.parts else None

@@ -36,8 +36,9 @@ def test_random_programs() -> None:
 
 
 @pytest.mark.nightly
-def test_many_random_programs() -> None:
-    check_programs(os.environ.get("SEED", "0"), 1000)
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_programs(part: int) -> None:
+    check_programs(f"{os.environ.get('SEED', '0')}-{part}", 100)
 
 
 def is_found() -> bool:
