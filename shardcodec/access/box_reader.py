@@ -453,7 +453,7 @@ class BoxReader:
         if place is None:
             return None
         coords, (start, count, step, axes, shape) = place
-        box = Box(start, count, step, (0,) * len(start))
+        box = Box(start, count, None if set(step) == {1} else step, (0,) * len(start))
         return (
             ObjectSelection(self._key(coords), objects.chain, box, inside=objects.inside(coords)),
             axes,

@@ -50,9 +50,8 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Bucket]:
         yield bucket
 
 
-def assign(store: Any, values: Any) -> None:
-    """Write a shard by a zarr assignment."""
-    array = zarr.create_array(
+def new_array(store: Any) -> Any:
+    return zarr.create_array(
         store,
         name="array",
         shape=SHAPE,
@@ -61,7 +60,17 @@ def assign(store: Any, values: Any) -> None:
         dtype="uint8",
         compressors=None,
     )
-    shardcodec.attach(array, strict=True)[...] = values
+
+
+def assign(store: Any, values: Any) -> None:
+    """Write a shard by a zarr assignment."""
+    shardcodec.attach(new_array(store), strict=True)[...] = values
+
+
+def by_handle(store: Any, values: Any) -> None:
+    """Write a shard by a handle, which held the whole shard in memory: its box had steps of 1."""
+    new_array(store)
+    shardcodec.open_array(store, "array", mode="r+")[...] = values
 
 
 def stream(store: Any, values: Any) -> None:
@@ -71,7 +80,7 @@ def stream(store: Any, values: Any) -> None:
             writer.write_chunk((row, 0), values[row : row + 1])
 
 
-WAYS = pytest.mark.parametrize("way", [assign, stream])
+WAYS = pytest.mark.parametrize("way", [assign, by_handle, stream])
 
 
 def uploads(s3: S3Bucket, server: S3Server) -> int:
