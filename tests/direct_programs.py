@@ -185,7 +185,7 @@ def facts(found: Any) -> Any:
 
 
 class Step(NamedTuple):
-    """What is done with each side; the text tells it to a reader."""
+    """An action on each side, and its text for a reader."""
 
     kind: str
     text: str

@@ -102,7 +102,7 @@ def block(pick: random.Random, shape: Shape) -> Any:
 
 
 def wild(pick: random.Random, shape: Shape) -> Any:
-    """Return what is no selection, or names fields."""
+    """Return a value that is no selection, or the name of a field."""
     scalars = (None, 1.5, "a", b"a", "s", True, np.bool_(True), range(1), slice("a"), slice(1.5))
     many = ([], (), {}, [[0, 0]], [True], ["a"], (..., ...), (None, 0), (0,) * (len(shape) + 1))
     arrays = (np.array(0), np.array([0.0]), np.array(["a"]))
