@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from ..errors import UnsupportedError
 from ..format.checks import as_int
 from ..format.codecs import IndexLocation
 from ..storage import turns
-from ..storage.event_loop import Threads, in_thread
+from ..storage.event_loop import Threads, in_thread, threads_for_locks
 from ..storage.url_stores import is_url
 from .base_object import NestedObject, object_of_base
 from .entries import Entries, WriteBuffer
@@ -128,7 +128,7 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
         self._grid = Grid(layout.grid_shape, as_bytes(path, "path"))
         self._cache_pool = cache_pool
         self._concurrency = data_copy_concurrency
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._pool: tuple[int, Threads] | None = None
         self.stored: Entries = Entries(target, layout, cache_pool)
         self._use(self.stored)
 
@@ -554,10 +554,10 @@ class ShardedKeyValueStore(MutableMapping[Key, bytes]):
     async def _in_thread(self, work: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
         return await in_thread(partial(work, *arguments, **keywords), pool=self._threads())
 
-    def _threads(self) -> ThreadPoolExecutor | None:
-        """Return the threads of this store, which start with its first coroutine; None for those of the event loop."""
+    def _threads(self) -> Executor:
+        """Return the threads of this store, which start with its first coroutine, or those that all stores share."""
         if self._concurrency is None:
-            return None
+            return threads_for_locks()
         pid = os.getpid()
         if self._pool is None or self._pool[0] != pid:  # after a fork the pool has no threads
             self._pool = pid, Threads(self._concurrency, thread_name_prefix="shardcodec.kv")

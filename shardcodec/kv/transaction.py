@@ -26,7 +26,7 @@ from ..access.shard_change import StoredShard, change_all
 from ..access.shard_object import ShardObject
 from ..arguments import checked
 from ..errors import ConflictError, UnsupportedError
-from ..storage.event_loop import in_thread
+from ..storage.event_loop import in_thread, threads_for_locks
 from .entries import Entries, Flags, WriteBuffer
 from .keys import FAILED, NO_VALUE, PENDING, UNNAMED, ByteRange, ReadResult, Stamp, is_there, result_of
 from .spec import Layout
@@ -252,7 +252,7 @@ class Transaction(CommitAtEnd):
 
     async def commit(self) -> None:
         """Store all buffered writes as `commit_sync` does, in another thread, so that the event loop is not blocked."""
-        await in_thread(self.commit_sync)
+        await in_thread(self.commit_sync, pool=threads_for_locks())
 
     def _groups(self) -> list[list[Member]]:
         """Return groups of members to commit one after the other. The members of a group change in one step.

@@ -11,16 +11,17 @@ from __future__ import annotations
 import _thread
 import asyncio
 import functools
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
 from .. import native
-from ..compat import Caller, is_zarrs_loop, submit
+from ..compat import Caller, is_zarrs_loop, max_workers, submit
 from ..native import listen_to
 
-__all__ = ["Threads", "all_of", "from_zarrs_loop", "in_thread"]
+__all__ = ["Threads", "all_of", "from_zarrs_loop", "in_thread", "threads_for_locks"]
 
 T = TypeVar("T")
 
@@ -29,6 +30,13 @@ POLL_SECONDS = 0.05
 
 # The caller that waits for the task which started this one.
 _caller: ContextVar[Caller | None] = ContextVar("shardcodec.caller", default=None)
+
+# Work may wait for zarr's event loop, where a codec waits for a thread. It finds one of the next pool, because all threads of
+# one pool may be waiting. Work that waits for locks has threads of its own: the locks' owners may wait for all others.
+_pools: dict[int, ThreadPoolExecutor] = {}
+_level: ContextVar[int] = ContextVar("shardcodec.level", default=0)
+_LOCKS = -1
+os.register_at_fork(after_in_child=_pools.clear)
 
 
 async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
@@ -51,12 +59,16 @@ async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | No
     """Run work in another thread, with the context of the caller, and wait for its end, also after a cancellation.
 
     A cancellation, or a caller that no longer waits, stops the native plans in the work, so the work ends soon. The
-    thread is one of `pool`, or of the event loop's default executor. If the system refuses to start one, the caller does the work
-    itself.
+    thread is one of `pool`; otherwise of a pool of this module, with as many threads as zarr's own. If the system refuses to
+    start one, the caller does the work itself.
     """
     cancel = native.load().Cancel()
     with listen_to(cancel):
         context = copy_context()
+    if pool is None:
+        level = _level.get()
+        context.run(_level.set, level + 1)
+        pool = _pool(level)
     call = _OneCall(functools.partial(context.run, work, *arguments))
     try:
         future = asyncio.get_running_loop().run_in_executor(pool, call)
@@ -68,6 +80,17 @@ async def in_thread(work: Callable[..., T], *arguments: Any, pool: Executor | No
 async def from_zarrs_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on zarr's event loop, which the connections of stores belong to, and wait for it on any event loop."""
     return await (work if is_zarrs_loop() else asyncio.wrap_future(submit(work)))
+
+
+def threads_for_locks() -> Executor:
+    """Return the threads for work of `in_thread` that waits for locks."""
+    return _pool(_LOCKS)
+
+
+def _pool(level: int) -> ThreadPoolExecutor:
+    return _pools.get(level) or _pools.setdefault(
+        level, ThreadPoolExecutor(max_workers(), thread_name_prefix="shardcodec")
+    )
 
 
 class Threads(ThreadPoolExecutor):

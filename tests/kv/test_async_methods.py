@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import in_child
+from helpers import in_child, run_checked
 from kv_stores import key, open_kv
 from zarr.storage import MemoryStore
 
@@ -95,3 +95,40 @@ def test_forked_child_starts_its_own_threads(path: Path) -> None:
     asyncio.run(use())
     in_child(lambda: asyncio.run(use()))
     asyncio.run(use())
+
+
+def test_writes_that_wait_for_a_lock_leave_threads_to_its_owner(tmp_path: Path) -> None:
+    """A coroutine of an array holds the lock of a shard while it waits for a thread.
+
+    All threads of the event loop waited for that lock in writes of the store, until these gave up.
+    """
+    code = f"""
+        import asyncio, numpy as np, zarr, shardcodec
+        from pathlib import Path
+        from zarr.core.sync import sync
+        from shardcodec.kv import ShardedKeyValueStore
+        zarr.config.set({{"threading.max_workers": 1}})
+        shardcodec.enable(lock_timeout=5)
+        path = Path({str(tmp_path)!r})
+        array = zarr.create_array(path / "a", shape=(2048, 2048), shards=(2048, 2048), chunks=(256, 256), dtype="i4")
+        array[:] = 1
+        store = ShardedKeyValueStore(
+            path / "a/c/0/0",
+            grid_shape=(8, 8),
+            index_codecs=[{{"name": "bytes", "configuration": {{"endian": "little"}}}}, {{"name": "crc32c"}}],
+        )
+        key, value = list(store.items())[-1]
+        half = (slice(None), slice(0, 1024))
+
+        async def use():
+            arrays = [array.async_array.setitem(half, np.full((2048, 1024), n)) for n in range(6)]
+            values = [store.write(key, value) for _ in range(3)]
+            async with store.transaction() as transaction:
+                await transaction.write(key, value)
+                values.append(transaction.commit())
+                await asyncio.gather(*arrays[:3], *values, *arrays[3:])
+
+        for _ in range(4):
+            sync(use())
+    """
+    run_checked(code)

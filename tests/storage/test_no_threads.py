@@ -15,6 +15,7 @@ import zarr
 
 import shardcodec
 from shardcodec import kv, tools
+from shardcodec.storage import event_loop
 from shardcodec.storage.event_loop import Threads, in_thread
 
 
@@ -28,6 +29,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_work_of_a_coroutine_is_done_by_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.new_event_loop()
     refuse(monkeypatch)
+    monkeypatch.setattr(event_loop, "_pools", {})
     assert loop.run_until_complete(in_thread(threading.get_ident)) == threading.get_ident()
     with pytest.raises(ZeroDivisionError):
         loop.run_until_complete(in_thread(divmod, 1, 0))

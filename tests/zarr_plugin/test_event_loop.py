@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import create, ours
+from helpers import create, ours, run_checked
 from zarr.core.sync import sync
 
 from shardcodec import compat
@@ -89,3 +89,39 @@ def test_concurrent_threads_are_all_served(array: Any, threads: list[str]) -> No
     for other in others:
         other.join()
     assert results == [int(array[:].sum())] * 4
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_threads_that_wait_for_codecs_leave_threads_to_them(tmp_path: Path, direct: bool) -> None:
+    """Each write of an array with codecs of other packages waits in a thread for them, and they need one, too.
+
+    All were threads of zarr's pool, so more writes than it has threads waited for ever.
+    """
+    code = f"""
+        import threading, numpy as np, zarr, shardcodec
+        from zarr.codecs.numcodecs import BZ2
+        zarr.config.set({{"threading.max_workers": 1}})
+        shardcodec.enable(direct={direct})
+        arrays = [
+            zarr.create_array(
+                {str(tmp_path)!r} + f"/{{n}}", shape=(64, 64), shards=(32, 32), chunks=(8, 8), dtype="i4", compressors=[BZ2()]
+            )
+            for n in range(3)
+        ]
+        values = np.arange(4096).reshape(64, 64)
+
+        def use(array):
+            for number in range(5):
+                array[:] = values + number
+                assert (array[:] == values + number).all()
+            ended.append(array)
+
+        ended = []
+        threads = [threading.Thread(target=use, args=(array,), daemon=True) for array in arrays]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(ended) == 3, "they wait for each other"
+    """
+    run_checked(code)

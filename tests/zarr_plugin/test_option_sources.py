@@ -352,6 +352,7 @@ MAY_READ_CONFIGURATION = {
     "__main__.py": "prints each option with its source",
     "tools/doctor/process_facts.py": "prints each option with its source",
     "kv/entries.py": "looks for a change only",
+    "storage/event_loop.py": "has as many threads as zarr",
 }
 
 
