@@ -313,8 +313,10 @@ def _located(selection: Any, kind: str, objects: ArrayObjects) -> ArraySelection
     n_lists = 0
     for part in parts:
         if type(part) is np.ndarray and part.ndim and part.dtype.kind in permitted:
-            if part.dtype == np.uint64 or (part.dtype.kind == "i" and part.size and part.min() < 0):
-                return None  # zarr refuses them, or changes them in place
+            if part.dtype.kind == "u" and (part.itemsize == 8 or (part[1:] < part[:-1]).any()):
+                return None  # zarr refuses them: its differences of unsigned numbers are never negative
+            if part.dtype.kind == "i" and part.size and part.min() < 0:
+                return None  # zarr changes them in place
             n_lists += 1
         elif type(part) not in others and not (isinstance(part, np.signedinteger) and "i" in permitted):
             return None

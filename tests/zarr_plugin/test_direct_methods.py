@@ -299,7 +299,9 @@ def test_arguments_that_zarr_refuses_are_left_to_zarr(
     assert len(counted) == 1
 
 
-@pytest.mark.parametrize("index", [np.array([1], "u8"), np.array([-1]), np.array([-1], "i1")])
+@pytest.mark.parametrize(
+    "index", [np.array([1], "u8"), np.array([5, 1], "u2"), np.array([-1]), np.array([-1], "i1")]
+)
 def test_positions_that_zarr_refuses_or_changes_are_left_to_zarr(
     tmp_path: Path, counted: list[str], index: np.ndarray[Any, Any]
 ) -> None:
