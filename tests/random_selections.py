@@ -37,7 +37,8 @@ def integer(pick: random.Random, n: int) -> Any:
 
 def a_slice(pick: random.Random, n: int) -> slice:
     ends = [pick.choice((None, typed(pick, pick.randint(-n - 3, n + 3)))) for _ in "ab"]
-    steps = (None, None, None, 1, 1, 2, 3, n + 1, np.int64(2), -1, -2, 0, 2**70, 1.5, "a")
+    # with larger steps zarr's quotients of floats are rounded, and it updates chunks without chosen elements
+    steps = (None, None, None, 1, 1, 2, 3, n + 1, np.int64(2), -1, -2, 0, 2**40, 1.5, "a")
     return slice(*ends, steps[pick.randrange(9 if pick.random() < 0.9 else len(steps))])
 
 

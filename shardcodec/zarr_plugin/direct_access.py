@@ -196,7 +196,7 @@ class DirectAccess:
             return self._read(_located(selection, kind, self._objects), buffer, kind)
         try:
             elements = self._reader.get(selection) if buffer is None else None
-        except (ShardError, OSError):
+        except (ShardError, OSError, TypeError, ValueError):
             return None
         if elements is None:
             elements = self._read(_basic(selection, self._objects), buffer, kind)
@@ -283,8 +283,8 @@ class DirectAccess:
         chosen = _basic(selection, objects)
         if chosen is None or not chosen.parts:
             return None
-        if self._has_edge and any(chosen.axes[axis] < 0 for axis in self._single):
-            return None  # versions of zarr differ in whether an integer replaces a chunk with one element within the array
+        if self._has_edge and (_has_step(selection) or any(chosen.axes[axis] < 0 for axis in self._single)):
+            return None  # steps never replace a chunk; versions of zarr differ in whether an integer does in an axis of one element
         return objects.items_of(chosen.parts, drops_rest=self._has_edge), *chosen[1:]
 
 
@@ -300,6 +300,11 @@ def _basic(selection: Any, objects: ArrayObjects) -> ArraySelection | None:
         if type(part) not in _BASIC and not isinstance(part, np.integer):
             return None
     return _parsed(parts, "basic", objects)
+
+
+def _has_step(selection: Any) -> bool:
+    parts = selection if type(selection) is tuple else (selection,)
+    return any(type(part) is slice and part.step not in (None, 1) for part in parts)
 
 
 def _located(selection: Any, kind: str, objects: ArrayObjects) -> ArraySelection | None:
@@ -327,7 +332,7 @@ def _located(selection: Any, kind: str, objects: ArrayObjects) -> ArraySelection
 def _parsed(parts: tuple[Any, ...], kind: str, objects: ArrayObjects) -> ArraySelection | None:
     try:
         return KINDS[kind](parts, objects.shape, objects.chain.shape)
-    except (IndexError, TypeError):
+    except (IndexError, TypeError, ValueError):
         return None
 
 

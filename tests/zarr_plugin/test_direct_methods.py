@@ -311,17 +311,53 @@ def test_positions_that_zarr_refuses_or_changes_are_left_to_zarr(
     assert len(counted) == 1
 
 
-def test_bad_slice_beside_a_mask_is_left_to_zarr(tmp_path: Path) -> None:
-    """The parser of basic selections raised its own error."""
-    create(tmp_path, shape=(9, 3, 5), chunks=(4, 3, 5), shards=(8, 3, 5))
+@pytest.mark.parametrize(
+    ("n_rows", "selection"),
+    [
+        (9, (slice(None, None, "a"), np.array([False, True, False]), ...)),
+        (0, (np.array([], bool), slice(None, None, 0))),
+    ],
+)
+def test_bad_slice_beside_a_mask_is_left_to_zarr(tmp_path: Path, n_rows: int, selection: Any) -> None:
+    """The parser of basic selections raised its own error, and so did that of orthogonal ones."""
+    create(tmp_path, shape=(n_rows, 3, 5), chunks=(4, 3, 5), shards=(8, 3, 5))
     errors = []
     for is_direct in (False, True):
         with shardcodec.enable(direct=is_direct):
             array = zarr.open_array(tmp_path)
             with pytest.raises((IndexError, TypeError, ValueError)) as caught:
-                array[slice(None, None, "a"), np.array([False, True, False]), ...] = 1
+                array.oindex[selection] = 1
             errors.append((caught.type, str(caught.value)))
     assert errors[0] == errors[1]
+
+
+def test_slice_that_no_axis_takes_is_left_to_zarr(tmp_path: Path) -> None:
+    """The quick way for small reads raised its own error, where zarr looks at the array first."""
+    create(tmp_path)
+    errors = []
+    for is_direct in (False, True):
+        with shardcodec.enable(direct=is_direct):
+            array = zarr.open_array(tmp_path)
+            with pytest.raises((TypeError, ValueError)) as caught:
+                array[slice(None, 3, 1.5), ..., np.array([8.0, 9.0, 11.0])]
+            errors.append((caught.type, str(caught.value)))
+    assert errors[0] == errors[1]
+
+
+def test_steps_keep_what_a_smaller_array_left_in_its_chunk(tmp_path: Path) -> None:
+    """Zarr updates a chunk whose one element within the array a step chooses; it was written anew."""
+    rows = {}
+    for is_direct in (False, True):
+        with shardcodec.enable(direct=is_direct):
+            array = zarr.create_array(
+                tmp_path / str(is_direct), shape=(2, 8), chunks=(2, 3), dtype="i4", fill_value=0
+            )
+            array[:] = 7
+            array.resize((1, 8))
+            array[::2] = 0
+            array.resize((2, 8))
+            rows[is_direct] = array[:].tolist()
+    assert rows[True] == rows[False] == [[0] * 8, [7] * 8]
 
 
 @pytest.mark.filterwarnings("error::zarr.errors.UnstableSpecificationWarning")
