@@ -293,9 +293,13 @@ def _empty(shape: Ints, dtype: np.dtype[Any], order: str) -> Any:
     return IN_MEMORY.nd_buffer.empty(shape=shape, dtype=dtype, order=order).as_ndarray_like()  # type: ignore[arg-type]
 
 
+def _parts(selection: Any) -> tuple[Any, ...]:
+    return selection if type(selection) is tuple else (selection,)
+
+
 def _basic(selection: Any, objects: ArrayObjects) -> ArraySelection | None:
     """Parse a basic selection; return None for a selection of another kind or outside the array."""
-    parts = selection if type(selection) is tuple else (selection,)
+    parts = _parts(selection)
     for part in parts:
         if type(part) not in _BASIC and not isinstance(part, np.integer):
             return None
@@ -303,15 +307,13 @@ def _basic(selection: Any, objects: ArrayObjects) -> ArraySelection | None:
 
 
 def _has_step(selection: Any) -> bool:
-    parts = selection if type(selection) is tuple else (selection,)
-    return any(type(part) is slice and part.step not in (None, 1) for part in parts)
+    return any(type(part) is slice and part.step not in (None, 1) for part in _parts(selection))
 
 
 def _located(selection: Any, kind: str, objects: ArrayObjects) -> ArraySelection | None:
     """Parse a selection of another kind; return None if it has no list or no elements, is unusual, or lies outside the array."""
-    parts = selection if type(selection) is tuple else (selection,)
     try:
-        parts = tuple(np.asarray(part) if type(part) is list else part for part in parts)
+        parts = tuple(np.asarray(part) if type(part) is list else part for part in _parts(selection))
     except ValueError:  # lists of several lengths
         return None
     permitted, others = _PARTS[kind]
@@ -338,8 +340,7 @@ def _parsed(parts: tuple[Any, ...], kind: str, objects: ArrayObjects) -> ArraySe
 
 def _is_orthogonal(selection: Any) -> bool:
     """Return True if zarr reads integers as an orthogonal selection, whose result is an array of rank 0 and not a scalar."""
-    parts = selection if type(selection) is tuple else (selection,)
-    return all(type(part) is int for part in parts)
+    return all(type(part) is int for part in _parts(selection))
 
 
 def _as_values(value: Any, shape: Ints, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:

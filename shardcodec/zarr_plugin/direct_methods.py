@@ -117,12 +117,13 @@ def is_active() -> bool:
 
 def replace() -> None:
     """Replace the methods, unless they are replaced already or are not known."""
-    if _originals or unknown():
-        return
-    _replacements.update(replacements(_wanted, lambda name: Array.__dict__[name]))
-    _originals.update({name: Array.__dict__[name] for name in _METHODS})
-    for name, method in _replacements.items():
-        setattr(Array, name, method)
+    with setting.mutex:  # two threads may open the first arrays
+        if _originals or unknown():
+            return
+        _replacements.update(replacements(_wanted, lambda name: Array.__dict__[name]))
+        _originals.update({name: Array.__dict__[name] for name in _METHODS})
+        for name, method in _replacements.items():
+            setattr(Array, name, method)
 
 
 def restore() -> None:

@@ -39,7 +39,7 @@ class _Setting:
 
     def __init__(self) -> None:
         # A fork waits for it: under it a thread may hold the lock of zarr's configuration, which is not made again in a child.
-        self._mutex = threading.RLock()
+        self.mutex = threading.RLock()
         self._calls: list[Any] = []
         self._active: Any = None  # a context of zarr's `config.set`
         self._variables = ChildVariables()
@@ -47,14 +47,14 @@ class _Setting:
         # Told whether the calls demand the option `direct`; its module is loaded for the first array.
         self.follow_direct: Callable[[bool], None] | None = None
         os.register_at_fork(
-            before=self._mutex.acquire,
-            after_in_parent=self._mutex.release,
-            after_in_child=self._mutex.release,
+            before=self.mutex.acquire,
+            after_in_parent=self.mutex.release,
+            after_in_child=self.mutex.release,
         )
 
     def add(self, call: Any) -> None:
         """Add a call."""
-        with self._mutex:
+        with self.mutex:
             if self._calls:  # otherwise a variable may be meant for other processes
                 self.look()
             self._warned = None
@@ -87,7 +87,7 @@ class _Setting:
 
     def remove(self, call: Any) -> bool:
         """Undo one call; return False if it is not active."""
-        with self._mutex:
+        with self.mutex:
             if call not in self._calls:
                 return False
             self.look()
@@ -97,7 +97,7 @@ class _Setting:
 
     def clear(self) -> list[Any]:
         """Undo all calls, also those of the process that started this one; return those of this process."""
-        with self._mutex:
+        with self.mutex:
             if self._calls:
                 self.look()
             calls, self._calls = self._calls, []

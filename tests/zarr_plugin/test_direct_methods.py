@@ -9,6 +9,7 @@ import functools
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -329,6 +330,30 @@ def test_bad_slice_beside_a_mask_is_left_to_zarr(tmp_path: Path, n_rows: int, se
                 array.oindex[selection] = 1
             errors.append((caught.type, str(caught.value)))
     assert errors[0] == errors[1]
+
+
+def test_threads_that_open_the_first_arrays_replace_the_methods_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The later thread took the methods of the earlier one for zarr's, and they stayed after `disable`."""
+    own = dict(zarr.Array.__dict__)
+    unknown = direct_methods.unknown
+    both = threading.Barrier(2, timeout=0.2)
+
+    def unknown_in_both() -> str:
+        with contextlib.suppress(threading.BrokenBarrierError):  # one of them at a time
+            both.wait()
+        return unknown()
+
+    monkeypatch.setattr(direct_methods, "unknown", unknown_in_both)
+    threads = [threading.Thread(target=direct_methods.replace) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert zarr.Array.__dict__["__getitem__"] is not own["__getitem__"]
+    direct_methods.restore()
+    assert dict(zarr.Array.__dict__) == own
 
 
 def test_slice_that_no_axis_takes_is_left_to_zarr(tmp_path: Path) -> None:
