@@ -145,7 +145,7 @@ class Side:
     def text(self, told: object) -> str:
         """Return a text without the place of the store and without addresses."""
         text = str(told).replace(str(self.place), "PLACE")
-        return re.sub(r"memory://\d+|(?<=at )0x[0-9a-f]+", "ADDRESS", text)
+        return re.sub(r"memory:(?://)?\d+|(?<=at )0x[0-9a-f]+", "ADDRESS", text)
 
     def outcome(self, work: Callable[[Side], Any]) -> Any:
         """Return the facts of a result, or of an error."""

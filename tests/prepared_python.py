@@ -23,8 +23,10 @@ __all__ = ["Fork", "PreparedPython"]
 
 # Only the child leaves the loop, and it ends as a script does. No thread runs before the fork.
 SERVER = """
-import json, os, sys
-import numpy, zarr, shardcodec.cli.app, shardcodec.tools
+import contextlib, json, os, sys
+import numpy, zarr, shardcodec.tools
+with contextlib.suppress(ImportError):  # without typer
+    import shardcodec.cli.app
 answers = os.fdopen(os.dup(1), "w")
 for line in iter(sys.stdin.readline, ""):
     what, given = json.loads(line)

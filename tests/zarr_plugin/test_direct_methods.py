@@ -307,7 +307,7 @@ def test_positions_that_zarr_refuses_or_changes_are_left_to_zarr(
     tmp_path: Path, counted: list[str], index: np.ndarray[Any, Any]
 ) -> None:
     create(tmp_path)
-    with shardcodec.enable(direct=True), contextlib.suppress(IndexError):
+    with shardcodec.enable(direct=True), contextlib.suppress(IndexError, TypeError):
         zarr.open_array(tmp_path).oindex[index, 0]
     assert len(counted) == 1
 
