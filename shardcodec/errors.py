@@ -10,7 +10,9 @@ unchanged; a failed allocation is a `MemoryError`.
 from __future__ import annotations
 
 import functools
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -265,14 +267,30 @@ class as_os_error:  # noqa: N801
 def os_error_of(error: Exception, place: str = "") -> Exception:
     """Return the `OSError` for an error of the client of a store; each client has classes of its own (obstore, botocore, icechunk).
 
-    Errors of Python, zarr and shardcodec are returned unchanged. `place` names what was read.
+    Errors of Python, zarr, shardcodec and of handlers of signals are returned unchanged. `place` names what was read.
     """
-    if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NO_CLIENTS:
+    is_no_client = isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _NO_CLIENTS
+    if is_no_client or is_of_signal_handler(error):
         return error
     text = str(error).partition("\n\nDebug source:")[0] or "no message"
     name = type(error).__name__
     is_forbidden = "PermissionDenied" in name or getattr(error, "status", None) == _FORBIDDEN
     return (PermissionError if is_forbidden else OSError)(f"{place and f'{place}: '}{name}: {text}")
+
+
+def is_of_signal_handler(error: BaseException) -> bool:
+    """Return True if a handler of the program, such as one that ends what takes too long, has raised an error."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = filter(callable, map(signal.getsignal, signal.valid_signals()))
+    functions = (getattr(handler, "func", handler) for handler in handlers)
+    codes = [
+        getattr(one, "__code__", None) or getattr(type(one).__call__, "__code__", None) for one in functions
+    ]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in codes:
+        trace = trace.tb_next
+    return trace is not None
 
 
 def name_shard(error: ShardError, describe: Callable[[str], str]) -> None:

@@ -75,15 +75,19 @@ class Interrupting:
 
 
 class Points:
-    """Calls a handler at point `number` of the block: at a line or the begin of a function of the package, or behind a call of C."""
+    """Calls a handler at point `number` of the block: at a line or the begin of a function of the package, or behind a call of C.
 
-    def __init__(self, number: int, handler: Callable[[], object]) -> None:
+    place: the beginning of the paths of the modules that have points.
+    """
+
+    def __init__(self, number: int, handler: Callable[[], object], place: str = PACKAGE) -> None:
         self._left = number
         self._handler = handler
+        self._place = place
         self.is_reached = False
 
     def _count(self, frame: Any, event: str, _: Any) -> Any:
-        if event in ("call", "line", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+        if event in ("call", "line", "c_return") and frame.f_code.co_filename.startswith(self._place):
             self._left -= 1
             if not self._left:
                 self.is_reached = True

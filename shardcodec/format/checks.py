@@ -164,7 +164,7 @@ def check_keys(
     for key in required:
         if key not in value:
             wrong(_join(path, key), "missing required key")
-    known = list(dict.fromkeys([*required, *optional]))
+    known = dict.fromkeys([*required, *optional])
     for key in value:
         if key not in known:
             expected = f"one of {', '.join(known)}" if known else "no keys"

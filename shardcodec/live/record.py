@@ -52,7 +52,8 @@ def counted_shape(folder: Folder, shape: Sequence[int]) -> tuple[int, ...]:
     """Return a shape that has all frames which the record of an array counts.
 
     A stream with `grow_every` stores frames before the shape counts them. After a kill they lie beyond the shape, until another
-    stream resumes. A record that `stream` cannot read counts nothing, nor that of a stream that has ended: then the shape counts.
+    stream resumes. After its end that is so for the frames of a last row that is not complete. A record that `stream` cannot read
+    counts nothing, nor does one after whose end the shape was changed.
     """
     # a virtual store takes no stream, and may refuse a key that it does not know
     stored = folder.get(folder.prefix + NAME) if shape and folder.store.lists_all else None
@@ -61,11 +62,13 @@ def counted_shape(folder: Folder, shape: Sequence[int]) -> tuple[int, ...]:
     except SpecError:
         record = {}
     axes = record.get("axes")
-    if not (record.get("grows") is True is record.get("open")) or problem_of(record) is not None:
+    if record.get("grows") is not True or problem_of(record) is not None:
         return tuple(shape)
     if not axes or not all(type(axis) is int and 0 <= axis < len(shape) for axis in axes):
         return tuple(shape)
     n_inner = max(1, math.prod(shape[axis] for axis in axes[1:]))
+    if record.get("open") is not True and record["frames"] // n_inner != shape[axes[0]]:
+        return tuple(shape)
     extent = max(shape[axes[0]], -(-record["frames"] // n_inner))
     return tuple(extent if axis == axes[0] else n for axis, n in enumerate(shape))
 

@@ -223,8 +223,14 @@ def stream(
     writers = StreamWriters(
         queues, memory, min(sum(queue.n_threads for queue in queues), targets[0].options.threads)
     )
-    streams = [Stream(each, writers, memory, full, copy, ends_threads=not is_group) for each in queues]
-    return StreamGroup(streams, writers) if is_group else streams[0]
+
+    def begin() -> Stream | StreamGroup:
+        writers.start()
+        streams = [Stream(each, writers, memory, full, copy, ends_threads=not is_group) for each in queues]
+        return StreamGroup(streams, writers) if is_group else streams[0]
+
+    begun: Stream | StreamGroup = native.load().call_or_undo(begin, lambda *_: writers.end())
+    return begun
 
 
 @names_array(name_of_handle)

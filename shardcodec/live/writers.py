@@ -58,13 +58,18 @@ class StreamWriters:
         self._is_ending = self._is_abandoned = self._has_no_thread = False
         self._process = os.getpid()
         self._caller = threading.get_ident()
+        self._n_threads, self._kept_nbytes = n_threads, 0
         self._threads = WorkerThreads[None](n_threads, "shardcodec-stream")
-        for _ in range(n_threads):
+
+    def start(self) -> None:
+        """Start the threads; `end` follows also an interrupt in here."""
+        for _ in range(self._n_threads):
             self._threads.submit(self._run)
-        # new memory for each update would cost as much as a copy of the frames; last, so that `end` follows
-        update_nbytes = min(max(queue.update_nbytes for queue in queues), APPEND_NBYTES)
-        self._kept_nbytes = KEPT_UPDATES * n_threads * update_nbytes
-        native.load().keep_memory(self._kept_nbytes)
+        # new memory for each update would cost as much as a copy of the frames
+        update_nbytes = min(max(queue.update_nbytes for queue in self._queues), APPEND_NBYTES)
+        kept_nbytes = KEPT_UPDATES * self._n_threads * update_nbytes
+        native.load().keep_memory(kept_nbytes)
+        self._kept_nbytes = kept_nbytes
 
     def check_process(self) -> None:
         """Raise RuntimeError in a forked child, which has none of the threads."""

@@ -32,7 +32,7 @@ from .jobs.shard_pool import ShardPool, absolute_place
 from .jobs.shard_work import ArrayTask
 from .left_parts import LeftPart
 from .memory import MemoryBudget
-from .monitor import Monitor, RunOptions
+from .monitor import Monitor, RunOptions, passes_on_signals
 from .rewrite import (
     copy_chunks,
     encoded_chunks,
@@ -249,6 +249,7 @@ def _size(shard: ShardTarget) -> int:
 OnCompact = Callable[[CompactedShard], None]
 
 
+@passes_on_signals
 @checked
 def compact(
     target: Any,

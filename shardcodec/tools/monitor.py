@@ -4,13 +4,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import signal
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 from .report import Report
 
-__all__ = ["Incomplete", "LostScheduler", "Monitor", "RunOptions", "Stopped"]
+__all__ = ["Incomplete", "LostScheduler", "Monitor", "RunOptions", "Stopped", "passes_on_signals"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class Stopped(Exception):
@@ -77,3 +86,53 @@ class RunOptions:
     dask: Any = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     monitor: Monitor = field(default_factory=Monitor)
+
+
+def passes_on_signals(tool: Callable[P, R]) -> Callable[P, R]:
+    """Return a tool that raises what a signal handler of the program has raised, also where it was taken for an error of an object."""
+
+    @functools.wraps(tool)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if threading.current_thread() is not threading.main_thread():
+            return tool(*args, **kwargs)
+        raised: list[Exception] = []
+        own = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        noting = {
+            number: _noting(handler, raised)
+            for number, handler in own.items()
+            if callable(handler) and handler is not signal.default_int_handler
+        }
+        try:
+            for number, handler in noting.items():
+                signal.signal(number, handler)
+            return tool(*args, **kwargs)
+        finally:
+            for number, handler in noting.items():
+                if signal.getsignal(number) is handler:
+                    signal.signal(number, own[number])
+            for error in raised:
+                if _was_caught_here(error):
+                    raise error
+
+    return call
+
+
+def _noting(handler: Callable[..., Any], raised: list[Exception]) -> Callable[..., Any]:
+    """Return a handler of signals that also notes the errors it raises."""
+
+    @functools.wraps(handler)
+    def call(*arguments: Any) -> Any:
+        try:
+            return handler(*arguments)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    return call
+
+
+def _was_caught_here(error: Exception) -> bool:
+    """Return True if the outermost frame that an error has passed is one of this package."""
+    return error.__traceback__ is not None and error.__traceback__.tb_frame.f_code.co_filename.startswith(
+        _PACKAGE
+    )

@@ -45,7 +45,7 @@ from ..compat import (
     quiet,
     replaced_part,
 )
-from ..errors import ShardError, SpecError, UnsupportedError
+from ..errors import ShardError, SpecError, UnsupportedError, is_of_signal_handler
 from .request import Refusal
 
 if TYPE_CHECKING:
@@ -338,4 +338,6 @@ def kind_of(metadata: ArrayMetadata) -> Kind:
     try:
         return StagedKind(metadata)
     except Exception as error:  # codecs of third parties may raise any exception
+        if is_of_signal_handler(error):
+            raise
         raise Refusal(f"{reason}; {error}") from error

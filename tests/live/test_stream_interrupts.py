@@ -364,3 +364,24 @@ def test_signals_while_the_caller_stores_the_frames_itself(
         signal.signal(signal.SIGALRM, before)
     frames.close()
     assert n_stops > 20 and (array[...] == np.arange(1, n + 1)[:, np.newaxis]).all()
+
+
+def test_interrupted_begin_leaves_no_threads(tmp_path: Path) -> None:
+    """The threads lived on, because nobody had the stream whose `close` ends them."""
+    zarr.create_array(tmp_path / "a", shape=(12, 4), chunks=(1, 4), shards=(6, 4), dtype="int64")
+    module = Path(PACKAGE, "live", "writers.py")
+    n_left = []
+    for number in itertools.count(1):
+        points = Points(number, stop, str(module))
+        try:
+            with points:
+                frames = shardcodec.stream(tmp_path / "a", start=0)
+        except Stop:
+            n_left.append(
+                sum(thread.name.startswith("shardcodec-stream") for thread in threading.enumerate())
+            )
+        else:
+            frames.close()
+        if not points.is_reached:
+            break
+    assert len(n_left) > 20 and not any(n_left), n_left

@@ -94,3 +94,38 @@ def test_frames_of_a_stream_that_has_ended_are_those_of_the_shape(tmp_path: Path
     tools.convert(tmp_path / "running", tmp_path / "copy")
     assert zarr.open_array(tmp_path / "copy").shape[0] == 7
     assert tools.verify(tmp_path / "running").n_findings == 0
+
+
+@pytest.mark.parametrize("copy", [
+    tools.convert,
+    lambda source, to: tools.compact(source, to=to),
+    lambda source, to: tools.repair(source, to=to),
+], ids=["convert", "compact", "repair"])  # fmt: skip
+def test_last_row_that_a_closed_stream_has_not_filled_is_copied(
+    tmp_path: Path, copy: Callable[[Path, Path], Any]
+) -> None:
+    """A stream along two axes counts whole rows in the shape; the frames of the last one were left out, and a resume left a hole."""
+    source, to = tmp_path / "source", tmp_path / "copy"
+    zarr.create_array(source, shape=(0, 3, 8, 8), chunks=(1, 1, 8, 8), shards=(4, 3, 8, 8), dtype="uint16")
+    with shardcodec.stream(source, (0, 1), grow_every=3) as frames:
+        for number in range(N_FRAMES):
+            frames.append(np.full((8, 8), number + 1, "uint16"))
+    assert zarr.open_array(source).shape[0] == N_FRAMES // 3
+    copy(source, to)
+    with shardcodec.stream(to, (0, 1), grow_every=3, resume=True) as frames:
+        assert frames.position == N_FRAMES
+        for number in range(N_FRAMES, 27):
+            frames.append(np.full((8, 8), number + 1, "uint16"))
+    assert zarr.open_array(to)[..., 0, 0].ravel().tolist() == list(range(1, 28))
+
+
+def test_verify_checks_the_last_row_of_a_closed_stream(tmp_path: Path) -> None:
+    zarr.create_array(
+        tmp_path / "a", shape=(0, 3, 8, 8), chunks=(1, 1, 8, 8), shards=(1, 3, 8, 8), dtype="uint16"
+    )
+    with shardcodec.stream(tmp_path / "a", (0, 1), grow_every=3) as frames:
+        for _ in range(N_FRAMES):
+            frames.append(np.ones((8, 8), "uint16"))
+    shard = tmp_path / "a/c/8/0/0/0"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert tools.verify(tmp_path / "a").n_findings == 1

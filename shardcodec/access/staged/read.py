@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from ... import native
-from ...errors import CodecError, ElementTypeError, ShardError
+from ...errors import CodecError, ElementTypeError, ShardError, is_of_signal_handler
 from ...storage.files import open_file
 from ...storage.worker_threads import WorkerThreads
 from ..chunk_regions import Cuts, cuts_of
@@ -125,6 +125,8 @@ def decode_pieces(run: Sequence[Piece], codecs: ChunkCodecs) -> list[Array]:
     try:
         chunks = codecs.decode([piece.data for piece in run], shapes)
     except Exception as error:
+        if is_of_signal_handler(error):
+            raise
         if len(run) == 1:
             raise codec_error(error, run[0].item, run[0].position) from error
         # one by one, to find the chunk that fails

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ... import native
-from ...errors import ShardError
+from ...errors import ShardError, is_of_signal_handler
 from ..chunk_regions import Cuts, cuts_of
 from ..placement import ABSENT
 from ..read import is_damage
@@ -270,6 +270,8 @@ class _StagedWrite:
             ):
                 buffers[i] = buffer
         except Exception as error:
+            if is_of_signal_handler(error):
+                raise
             if len(run) == 1:
                 raise codec_error(error, run[0].item, run[0].position) from error
             # one by one, to find the chunk that fails

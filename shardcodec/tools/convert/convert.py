@@ -23,7 +23,7 @@ from ..hierarchy import find_arrays
 from ..job_mark import MARK, has_claim, release
 from ..jobs.job_files import PlanFile, read_ledgers, remove_ledgers
 from ..jobs.shard_pool import chosen_cluster, default_job, open_workers
-from ..monitor import Incomplete, Monitor, Stopped
+from ..monitor import Incomplete, Monitor, Stopped, passes_on_signals
 from ..new_hierarchy import NewHierarchy, absolute, check_apart
 from ..other_objects import NO_OBJECTS, ObjectCounts, count_objects
 from ..targets import ArrayTarget
@@ -99,6 +99,7 @@ def _remove(file: PlanFile) -> None:
 OnArray = Callable[[ConvertedArray], None]
 
 
+@passes_on_signals
 @checked
 def convert(
     source: Any,
@@ -380,6 +381,7 @@ class _Conversion(Execution):
                 via.remove()
 
 
+@passes_on_signals
 @checked
 def plan_convert(
     source: Any,

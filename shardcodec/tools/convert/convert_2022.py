@@ -33,7 +33,7 @@ from ...transformer.legacy_2022.open import open_converted
 from ..capped import Capped
 from ..job_mark import has_claim
 from ..memory import MemoryBudget, MemoryShare
-from ..monitor import Monitor
+from ..monitor import Monitor, passes_on_signals
 from ..names import is_own_name, node_path
 from ..new_hierarchy import NewHierarchy, check_apart
 from ..other_objects import ObjectCounts, OtherObject, OtherObjects, count_objects
@@ -53,6 +53,7 @@ PIECE_NBYTES = 16 << 20
 LISTING_SHARDS = 4096
 
 
+@passes_on_signals
 @checked
 def convert_2022(
     src: Any,

@@ -22,7 +22,7 @@ from ...storage.store import LeftFolder
 from ..capped import Named
 from ..hierarchy import find_arrays
 from ..jobs.shard_pool import ShardPool
-from ..monitor import Monitor, RunOptions
+from ..monitor import Monitor, RunOptions, passes_on_signals
 from ..run_over_arrays import RunOverArrays
 from ..targets import ArrayTarget, ForeignObject, ShardTarget
 from .array_picture import ArrayPicture
@@ -34,6 +34,7 @@ __all__ = ["chunk_shape_of_shards", "inspect"]
 OnArray = Callable[[ArrayReport], None]
 
 
+@passes_on_signals
 @checked
 def inspect(
     target: Any,

@@ -20,7 +20,7 @@ from ..capped import NAMED
 from ..convert.report import ConvertReport, ReportOfJob
 from ..convert.run_plan import Execution, left_of, run_report
 from ..convert.write_units import is_finished, open_plan, recorded_shards
-from ..monitor import Monitor
+from ..monitor import Monitor, passes_on_signals
 from ..new_hierarchy import NewHierarchy
 from ..report import Record
 from .job_files import PlanFile, read_ledgers
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 
+@passes_on_signals
 @checked
 def run_part(
     file: str | os.PathLike[str],

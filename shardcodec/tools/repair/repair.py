@@ -29,7 +29,7 @@ from ...storage.whole_file import put_file
 from ..documents import DOCUMENTS
 from ..jobs.shard_pool import ShardPool, absolute_place
 from ..left_parts import LeftPart
-from ..monitor import Monitor, RunOptions
+from ..monitor import Monitor, RunOptions, passes_on_signals
 from ..names import inner_path
 from ..nearest_node import add_documents_of_copy
 from ..nodes import is_below
@@ -50,6 +50,7 @@ IN_PLACE_ON_DASK = (
 OnRepair = Callable[[RepairedShard], None]
 
 
+@passes_on_signals
 @checked
 def repair(
     target: Any,

@@ -30,7 +30,7 @@ from ..documents import DOCUMENTS
 from ..findings import Finding, FindingKind
 from ..hierarchy import Hierarchy
 from ..jobs.shard_pool import ShardPool, absolute_place
-from ..monitor import Monitor, RunOptions
+from ..monitor import Monitor, RunOptions, passes_on_signals
 from ..other_objects import OtherObjects
 from ..run_over_arrays import RunOverArrays
 from ..targets import ArrayTarget, ForeignObject, ShardTarget, lasting_state
@@ -65,6 +65,7 @@ __all__ = [
 OnShard = Callable[[ShardFindings], None]
 
 
+@passes_on_signals
 @checked
 def verify(
     target: Any,
