@@ -17,17 +17,15 @@ kind of node hid the nodes below it, while `verify` found nothing.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,6 @@ import numpy as np
 import pytest
 import zarr
 from helpers import ForbiddingStore, as_user, files_below, python_environment, quiet
-from interrupts import Points
 from spec_json import array_2022
 from tool_sources import COPIES, copies, edit, write_2022
 from zarr.storage import MemoryStore, WrapperStore
@@ -182,66 +179,6 @@ def test_errors_of_clients_of_stores_become_os_errors() -> None:
     ):
         with pytest.raises(type(error)), as_os_error():
             raise error
-
-
-class Timeout(Exception):
-    """The error of a handler of signals, as that of a timer."""
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may come in a destructor
-@pytest.mark.parametrize("error", [Timeout, TimeoutError])
-@pytest.mark.parametrize(
-    "work",
-    [convert, lambda path, to: repair(path, to=to), lambda path, _: verify(path)],
-    ids=["convert", "repair", "verify"],
-)
-def test_error_of_a_signal_handler_reaches_the_caller_of_a_tool(
-    work: Any, error: type[Exception], tmp_path: Path
-) -> None:
-    """It was an object that cannot be read: `convert` left out an array and said that the copy was complete."""
-    hierarchy(tmp_path / "h")
-
-    def handler(*_: object) -> None:
-        raise error("time is over")
-
-    own = signal.signal(signal.SIGUSR1, handler)
-    outcomes = []
-    try:
-        for number in itertools.count(1, 611):
-            points = Points(number, lambda: signal.raise_signal(signal.SIGUSR1))
-            try:
-                with points:
-                    work(tmp_path / "h", tmp_path / str(number))
-            except error:
-                outcomes.append("raised")
-            else:
-                outcomes.append("returned")
-            assert signal.getsignal(signal.SIGUSR1) is handler
-            if not points.is_reached:
-                break
-    finally:
-        signal.signal(signal.SIGUSR1, own)
-    assert outcomes.count("returned") == 1 and len(outcomes) > 5, outcomes
-
-
-def test_error_of_a_signal_handler_reaches_the_caller_of_a_read(tmp_path: Path) -> None:
-    """It was an `OSError` of the document, so that `except` of its class did not catch it."""
-    hierarchy(tmp_path / "h")
-
-    def handler(*_: object) -> None:
-        raise Timeout
-
-    own = signal.signal(signal.SIGUSR1, handler)
-    try:
-        for number in itertools.count(1, 7):
-            points = Points(number, lambda: signal.raise_signal(signal.SIGUSR1))
-            with points, suppress(Timeout):
-                shardcodec.open_array(tmp_path / "h/a")
-            if not points.is_reached:
-                break
-    finally:
-        signal.signal(signal.SIGUSR1, own)
-    assert number > 100
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
