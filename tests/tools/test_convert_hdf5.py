@@ -475,3 +475,44 @@ def test_scale_of_another_length_gives_no_name(tmp_path: Path) -> None:
     with quiet():
         found = xarray.open_zarr(tmp_path / "new", consolidated=False)
     assert (found.x.dims[1], found.sizes["t"], found.sizes["y"]) == ("y", 3, 5)
+
+
+REFERENCES = h5py.vlen_dtype(h5py.ref_dtype)
+MALFORMED: dict[str, tuple[str, Any, Any]] = {
+    "no lists": ("DIMENSION_LIST", [None] * 2, h5py.ref_dtype),
+    "one reference": ("DIMENSION_LIST", None, h5py.ref_dtype),
+    "numbers": ("DIMENSION_LIST", [1, 2], "i8"),
+    "lists for more axes": ("DIMENSION_LIST", [[None]] * 5, REFERENCES),
+    "labels that are numbers": ("DIMENSION_LABELS", [1, 2], "i8"),
+    "labels for more axes": ("DIMENSION_LABELS", ["a"] * 5, h5py.string_dtype()),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_malformed_dimensions_give_no_names(kind: str, tmp_path: Path) -> None:
+    """The HDF5 library, which was asked for the scales, ended the process with a signal."""
+    name, given, dtype = MALFORMED[kind]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = VALUES
+        own = file["x"].ref
+        values = np.empty(np.shape(given)[:1], object)
+        for at in np.ndindex(values.shape):
+            one = given[at[0]] if at else given
+            values[at] = np.array([own], h5py.ref_dtype) if one == [None] else own if one is None else one
+        file["x"].attrs.create(name, values, dtype=dtype)
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    assert report.is_complete and name in report.arrays[0].notes[0]
+    assert (stored(tmp_path / "new", "x") == VALUES).all()
+
+
+def test_scale_that_was_removed_gives_no_name(tmp_path: Path) -> None:
+    """It refused the whole file, as a malformed list of the datasets of a scale."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = VALUES
+        for axis, name in enumerate(("gone", "kept")):
+            file.create_dataset(name, data=np.arange(VALUES.shape[axis]), maxshape=(None,)).make_scale(name)
+            file["x"].dims[axis].attach_scale(file[name])
+        del file["gone"]
+        file["kept"].attrs["REFERENCE_LIST"] = np.arange(2)
+    convert(tmp_path / "a.h5", tmp_path / "new")
+    assert zarr.open_array(tmp_path / "new/x", mode="r").metadata.dimension_names == (None, "kept")

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,10 +30,11 @@ __all__ = ["hdf5_tree", "split_hdf5"]
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # Attributes of HDF5's dimension scales and labels, which become the names of the axes, and those that netCDF hides.
+_LABELS, _LIST = "DIMENSION_LABELS", "DIMENSION_LIST"
 _HIDDEN = frozenset(
     {
-        "DIMENSION_LABELS",
-        "DIMENSION_LIST",
+        _LABELS,
+        _LIST,
         "REFERENCE_LIST",
         "_Netcdf4Dimid",
         "_Netcdf4Coordinates",
@@ -381,20 +382,24 @@ class _Axes:
     def names(self, values: Any) -> tuple[str | None, ...] | None:
         """Return the names of the axes of a dataset, their labels or those of scales of their length; None if it has none."""
         labels = tuple(
-            str(axis.label) or (_base_name(scale) if scale is not None and self._extent(scale) == n else None)
-            for axis, scale, n in self._zipped(values)
+            label or (_base_name(scale) if scale is not None and self._extent(scale) == n else None)
+            for label, scale, n in self._zipped(values)
         )
         return labels if any(labels) else None
 
     def notes(self, values: Any) -> Iterator[str]:
-        """Yield sentences on scales of another length, whose names are left out: xarray opens no such hierarchy."""
-        for number, (axis, scale, n) in enumerate(self._zipped(values)):
-            if scale is not None and not axis.label and (found := self._extent(scale)) != n:
+        """Yield sentences on scales of another length, whose names are left out: xarray opens no such hierarchy; and on malformed attributes."""
+        for name in (_LABELS, _LIST):
+            if _of_axes(values, name) is None:
+                yield f"the axes have no names of {name}, which is not of the type and shape that HDF5 defines"
+        for number, (label, scale, n) in enumerate(self._zipped(values)):
+            if scale is not None and not label and (found := self._extent(scale)) != n:
                 length = "no axis" if found is None else f"{found} elements"
                 yield f"axis {number} of {n} elements has no name, because its scale {scale.name!r} has {length}"
 
-    def _zipped(self, values: Any) -> Iterator[tuple[Any, Any, int]]:
-        return zip(values.dims, self._scales(values), self.shape(values), strict=True)
+    def _zipped(self, values: Any) -> Iterator[tuple[str, Any, int]]:
+        labels = (_as_text(label) for label in _of_axes(values, _LABELS) or [""] * values.ndim)
+        return zip(labels, self._scales(values), self.shape(values), strict=True)
 
     def _extent(self, scale: Any) -> int | None:
         return self.shape(scale)[0] if scale.shape else None
@@ -412,7 +417,8 @@ class _Axes:
 
         A scale has no scales itself. It is that of its axis, and netCDF numbers the axes of a scale that has several.
         """
-        scales = tuple(axis[0] if len(axis) else None for axis in values.dims)
+        lists = _of_axes(values, _LIST) or [()] * values.ndim
+        scales = tuple(_first_scale(values.file, references) for references in lists)
         if not values.is_scale or any(scales):
             return scales
         if len(scales) == 1:
@@ -427,8 +433,10 @@ class _Axes:
             return 0
         if scale not in self._lengths:
             lengths = [scale.shape[0]]
-            for reference, axis in scale.attrs.get("REFERENCE_LIST", ()):
-                with suppress(KeyError, ValueError, OSError, IndexError):  # a dataset that was removed
+            for entry in np.ravel(scale.attrs.get("REFERENCE_LIST", ())):
+                # a dataset that was removed, or a malformed list
+                with suppress(KeyError, ValueError, OSError, IndexError, TypeError):
+                    reference, axis = entry
                     lengths.append(scale.file[reference].shape[axis])
             self._lengths[scale] = int(max(lengths))
         return self._lengths[scale]
@@ -445,6 +453,33 @@ class _Axes:
 
             file.visititems(look)
         return known
+
+
+def _of_axes(values: Any, name: str) -> list[Any] | None:
+    """Return what `_LABELS` or `_LIST` has for each axis, perhaps nothing; None if it is malformed.
+
+    `values.dims` of h5py is not asked, because malformed ones end the process in the HDF5 library.
+    """
+    import h5py
+
+    if name not in values.attrs:
+        return []
+    with suppress(TypeError):  # a type that numpy does not have
+        stored = values.attrs.get_id(name)
+        item = h5py.check_vlen_dtype(stored.dtype)
+        is_list = item is not None and h5py.check_ref_dtype(item) is h5py.Reference
+        is_valid = is_list if name == _LIST else h5py.check_string_dtype(stored.dtype) is not None
+        if is_valid and stored.shape == (values.ndim,):
+            return list(values.attrs[name])
+    return None
+
+
+def _first_scale(file: Any, references: Sequence[Any]) -> Any:
+    """Return the dataset to which the first reference leads; None if there is none."""
+    with suppress(KeyError, ValueError, OSError, IndexError):  # a dataset that was removed
+        node = file[references[0]]
+        return node if hasattr(node, "is_scale") else None
+    return None
 
 
 def _base_name(node: Any) -> str:
