@@ -421,6 +421,30 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert verify(tmp_path / "new", against=tmp_path / "old.h5").n_findings == 0
 
 
+@pytest.mark.parametrize("name", ["zarr.json", ".zarray", ".shardcodec-job", "..", "a\\b"])
+def test_name_that_zarr_cannot_have_is_left_out_and_named(name: str, tmp_path: Path) -> None:
+    """It refused the whole file."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["good"] = VALUES
+        file.create_group("sub").create_dataset(name, data=[1])
+        file.create_group("in").create_group(name)["x"] = [1]
+    report = convert(tmp_path / "a.h5", tmp_path / "new")
+    assert report.is_complete
+    assert {one.name for one in report.left_arrays} == {f"sub/{name}", f"in/{name}"}
+    assert all(repr(name) in one.reason for one in report.left_arrays)
+    assert (stored(tmp_path / "new", "good") == VALUES).all()
+    with quiet():
+        assert sorted(dict(zarr.open_group(tmp_path / "new", mode="r").members(None))) == [
+            "good",
+            "in",
+            "sub",
+        ]
+    assert not verify(tmp_path / "new", against=tmp_path / "a.h5", only="good").n_findings
+    with pytest.raises(ValueError, match="can be written"):
+        convert(tmp_path / "a.h5", tmp_path / "none", only=["good", f"sub/{name}"])
+    assert not (tmp_path / "none").exists()
+
+
 def test_text_that_is_not_utf8_is_named_with_its_element(tmp_path: Path) -> None:
     """The report named neither the dataset nor the element."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -443,12 +443,17 @@ def test_names_of_an_hdf5_file(name: str, is_group: bool, tmp_path: Path) -> Non
             file[name] = np.arange(20)
     create(tmp_path / "victim.zarr")[...] = 5
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    left = name.removesuffix("/victim.zarr")
     with pytest.raises(ValueError, match=CANNOT):
-        convert(tmp_path / "a.h5", tmp_path / "b.zarr")
-    with pytest.raises(ValueError, match=CANNOT):
-        plan_convert(tmp_path / "a.h5", tmp_path / "b.zarr", tmp_path / "plan.json", n_parts=1)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert convert(tmp_path / "a.h5", tmp_path / "c.zarr", only=["fine"]).is_complete
+        convert(tmp_path / "a.h5", tmp_path / "b.zarr", only=[left])
+    report = convert(tmp_path / "a.h5", tmp_path / "c.zarr")
+    assert report.is_complete and [one.name for one in report.left_arrays] == [left]
+    new = {path for path in (tmp_path / "c.zarr").rglob("*") if path.is_file()}
+    assert {path.name for path in new} == {"zarr.json", "0"}
+    assert {path: path.read_bytes() for path in {*tmp_path.rglob("*")} - new if path.is_file()} == before
+    planned = plan_convert(tmp_path / "a.h5", tmp_path / "d.zarr", tmp_path / "plan.json", n_parts=1)
+    assert [one.name for one in planned.left_arrays] == [left]
+    assert convert(tmp_path / "a.h5", tmp_path / "e.zarr", only=["fine"]).is_complete
 
 
 def listed(kind: str, folder: Path, name: str) -> Any:

@@ -19,6 +19,7 @@ from ...format.attributes import as_json_attributes
 from ...format.dtypes import DType, as_dtype, dtype_to_json, packed
 from ...storage.kinds import file_above
 from ..left_parts import LeftKind, LeftPart, group_notes
+from ..names import node_path
 from ..node_selection import Selection
 from ..nodes import ArrayFacts, KnownNodes
 from .object_source import ObjectSource, array_attributes, fields_of
@@ -178,15 +179,22 @@ def _facts(values: Any, axes: _Axes) -> ArrayFacts:
 def _nodes(group: Any, name: str, above: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     """Yield a group and all nodes in it with their paths, also those to which soft and external links lead.
 
-    For a link that leads to nothing it is the error of h5py, and for one that leads to a group above it `_LinkAbove`.
+    For a link that leads to nothing it is the error of h5py, for one that leads to a group above it `_LinkAbove`, and for a name that
+    Zarr cannot have a `ValueError`.
     """
     yield name, group
     for key in group:
         own = _as_text(key).removeprefix(_NOT_COORDINATE)
         path = f"{name}/{own}" if name else own
         try:
+            node_path(own)
             node = group[key]
-        except (KeyError, OSError, RuntimeError) as error:  # the last one: links that lead to one another
+        except (
+            KeyError,
+            OSError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # a RuntimeError: links that lead to one another
             node = error
         if not hasattr(node, "keys"):
             yield path, node
@@ -206,9 +214,13 @@ class _LinkAbove(Exception):
 
 
 def _lost_link(place: str, name: str, error: Exception, selection: Selection) -> list[LeftPart]:
-    """Return the part for a link that leads to nothing; FileNotFoundError: the user has named it."""
+    """Return the part for a link that leads to nothing, or has no name for Zarr; FileNotFoundError, ValueError: the user has named it."""
     if not selection.matches(name):
         return []
+    if isinstance(error, ValueError):
+        if selection.names(name):
+            raise error
+        return [LeftPart(LeftKind.ARRAY, name, str(error))]
     reason = f"the link leads to nothing: {error.args[0] if error.args else error}"
     if selection.names(name):
         raise FileNotFoundError(
