@@ -21,6 +21,7 @@ import shardcodec
 from shardcodec.cli.app import run
 from shardcodec.errors import UnsupportedError
 from shardcodec.tools import convert, run_part, verify
+from shardcodec.tools.convert import hdf5_source
 from shardcodec.tools.convert.convert import plan_convert
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
@@ -445,8 +446,11 @@ def test_name_that_zarr_cannot_have_is_left_out_and_named(name: str, tmp_path: P
     assert not (tmp_path / "none").exists()
 
 
-def test_text_that_is_not_utf8_is_named_with_its_element(tmp_path: Path) -> None:
-    """The report named neither the dataset nor the element."""
+@pytest.mark.parametrize("n_checked", [1, 5, 1 << 16])
+def test_text_that_is_not_utf8_is_left_out_and_named_with_its_element(
+    n_checked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report named neither the dataset nor the element, and no other array of the file could be opened."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(10)
         for name, encoding, bad in ("t", "utf-8", b"\xff"), ("s", "ascii", b"\xe9"):
@@ -454,16 +458,20 @@ def test_text_that_is_not_utf8_is_named_with_its_element(tmp_path: Path) -> None
             texts[...] = b"a"
             texts[2, 1] = bad
         file.create_dataset("scalar", data=b"\xff", dtype=h5py.string_dtype())
+        file.create_dataset("sound", data=["é", ""] * 5, dtype=h5py.string_dtype(), chunks=(3,))
+    monkeypatch.setattr(hdf5_source, "_N_CHECKED", n_checked)
     report = convert(tmp_path / "a.h5", tmp_path / "new")
-    assert not report.is_complete and not report.left_arrays
-    told = {one.array: one.detail for one in report.failures}
-    assert told.keys() == {"t", "s", "scalar"}
-    assert "a.h5/t: element (2, 1): expected text in UTF-8, got b'\\xff'" in told["t"]
-    assert "a.h5/s: element (2, 1): expected text in ASCII, got b'\\xe9'" in told["s"]
-    assert "a.h5/scalar: element (): expected text in UTF-8" in told["scalar"]
-    report = convert(tmp_path / "a.h5", tmp_path / "part", exclude=["t", "s", "scalar"])
     assert report.is_complete
-    assert not verify(tmp_path / "part", against=tmp_path / "a.h5", only="x").n_findings
+    assert {one.name: one.reason for one in report.left_arrays} == {
+        "t": "element (2, 1): expected text in UTF-8, got b'\\xff'",
+        "s": "element (2, 1): expected text in ASCII, got b'\\xe9'",
+        "scalar": "element (): expected text in UTF-8, got b'\\xff'",
+    }
+    assert stored(tmp_path / "new", "sound").tolist() == ["é", ""] * 5
+    assert not verify(tmp_path / "new", against=tmp_path / "a.h5", only=["x", "sound"]).n_findings
+    with pytest.raises(UnsupportedError, match=r"a\.h5/t: element \(2, 1\)"):
+        convert(tmp_path / "a.h5", tmp_path / "none", only=["t", "x"])
+    assert not (tmp_path / "none").exists()
 
 
 def test_dataset_whose_external_raw_data_are_missing_is_left_out(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...arguments import shortened
-from ...errors import CodecError, ShardError, UnsupportedError
+from ...errors import ShardError, UnsupportedError
 from ...format.attributes import as_json_attributes
 from ...format.dtypes import DType, as_dtype, dtype_to_json, packed
 from ...storage.kinds import file_above
@@ -112,7 +113,8 @@ def _is_hdf5(path: str) -> bool:
 def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
     """Open a dataset, or the chosen datasets of a group. Each link to a dataset becomes an array.
 
-    A link to a group above it is left out; one that leads to nothing too, unless the user has named it.
+    A link to a group above it is left out; one that leads to nothing too, unless the user has named it. Text of any length is read, because
+    some may be invalid; not for the nodes of a stored plan, as each worker opens it.
     """
     try:
         import h5py
@@ -126,7 +128,7 @@ def hdf5_tree(file: str, path: str, selection: Selection) -> SourceTree:
         raise FileNotFoundError(f"{file}: expected a dataset or a group {path!r}, but there is none")
     axes = _Axes()
     if isinstance(root, h5py.Dataset):
-        return SourceTree(place, (_dataset(root, "", axes),))
+        return SourceTree(place, (_dataset(root, "", axes, selection),))
     if not isinstance(root, h5py.Group):
         raise UnsupportedError(f"{place}: expected a dataset or a group, got a named type")
     datasets: dict[str, Any] = {}
@@ -164,7 +166,7 @@ def _opened(
     arrays = []
     for name, node in datasets.items():
         try:
-            arrays.append(_dataset(node, name, axes))
+            arrays.append(_dataset(node, name, axes, selection))
         except UnsupportedError as error:
             if selection.names(name):
                 raise
@@ -234,8 +236,8 @@ def _is_dimension_only(values: Any) -> bool:
     return bool(values.is_scale) and np.bytes_(values.attrs.get("NAME", b"")).startswith(_NO_VARIABLE)
 
 
-def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
-    """Return the source for a dataset; raise `UnsupportedError` if Zarr v3 has no data type for its elements."""
+def _dataset(values: Any, name: str, axes: _Axes, selection: Selection) -> SourceArray:
+    """Return the source for a dataset; raise `UnsupportedError` if Zarr v3 has no data type for its elements, or they are no valid text."""
     file = values.file.filename  # an external link leads to another file
     place = f"{file}{values.name}"
     try:
@@ -252,9 +254,10 @@ def _dataset(values: Any, name: str, axes: _Axes) -> SourceArray:
     known |= {"dimension_names": names, "shape": shape}
     fill = _fill_value(values)
     if kind is None:
-        strings = _Extended.of(
-            _Strings(values, place), shape, object, (fill or b"").decode("utf-8", "replace")
-        )
+        texts = _Strings(values, place)
+        if selection.nodes is None:
+            texts.check()
+        strings = _Extended.of(texts, shape, object, (fill or b"").decode("utf-8", "replace"))
         return _Text(name, place, **{**string_source_fields(values, strings), **known}, file=file)
     if fill is not None and kind.names is None:
         known["fill_value"] = fill
@@ -333,6 +336,9 @@ def _notes_on_elements(values: Any, shape: Ints) -> Iterator[str]:
         )
 
 
+_N_CHECKED = 1 << 16
+
+
 class _Strings:
     """The texts of a dataset; an error names the first one that is not valid."""
 
@@ -346,10 +352,24 @@ class _Strings:
             stored: Any = np.asarray(self._values[box], object)
             at = next(at for at in np.ndindex(*stored.shape) if not _is_text(stored[at], error.encoding))
             first = tuple(axis.start + i for axis, i in zip(box, at, strict=True))
-            text = f"expected text in {error.encoding.upper()}, got {shortened(repr(stored[at]))}"
-            raise CodecError(
-                f"{self._place}: element {first}: {text}; leave the array out with --exclude"
+            reason = f"element {first}: expected text in {error.encoding.upper()}, got {shortened(repr(stored[at]))}"
+            raise UnsupportedError(
+                f"{self._place}: {reason}; leave the array out with --exclude", reason=reason
             ) from error
+
+    def check(self) -> None:
+        """Raise `UnsupportedError` if a text is not valid; about `_N_CHECKED` elements are read at a time, in whole chunks."""
+        chunk = self._values.chunks or (1,) * len(self.shape)
+        axes: list[list[slice]] = []
+        left = _N_CHECKED
+        for n, size in zip(
+            self.shape[::-1], chunk[::-1], strict=True
+        ):  # the last axis as a whole, if it is short
+            step = max(size, left // size * size)
+            axes.insert(0, [slice(a, min(a + step, n)) for a in range(0, n, step)])
+            left //= min(step, n) or 1
+        for box in itertools.product(*axes):
+            self[box]
 
 
 def _is_text(stored: bytes, encoding: str) -> bool:
