@@ -302,8 +302,22 @@ def test_open_tensorstore_is_converted(tmp_path: Path) -> None:
 def test_masked_elements_get_the_fill_value(tmp_path: Path) -> None:
     """The values below the mask of a numpy array were stored as elements of the new array."""
     given = np.ma.masked_greater(np.arange(6), 3)
-    convert(given, tmp_path / "new")
+    report = convert(given, tmp_path / "new")
     assert elements(tmp_path / "new").tolist() == [0, 1, 2, 3, *2 * [given.fill_value]]
+    assert report.arrays[0].notes == ("masked elements are written as the fill value 999999",)
+
+
+def test_masked_elements_of_dask_get_the_fill_value_too_and_the_report_says_so(tmp_path: Path) -> None:
+    """Those of dask were stored, and the report did not say that the new array has no mask."""
+    dask_array = pytest.importorskip("dask.array", reason="dask is not installed")
+    lazy = dask_array.ma.masked_greater(dask_array.arange(6, chunks=3), 3)
+    (note,) = convert(lazy, tmp_path / "lazy").arrays[0].notes
+    assert note == "masked elements are written as the fill value 0"
+    assert elements(tmp_path / "lazy").tolist() == [0, 1, 2, 3, 0, 0]
+    for number, mask in enumerate((np.ma.nomask, [False] * 3)):
+        new = tmp_path / str(number)
+        assert not convert(np.ma.masked_array([1, 2, 3], mask), new).arrays[0].notes
+        assert elements(new).tolist() == [1, 2, 3]
 
 
 def test_fields_with_gaps_are_packed(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ class ObjectSource(SourceArray):
     def _filled(self, elements: Any) -> Any:
         """Return elements with the fill value in place of those that numpy or dask have masked, whose data mean nothing."""
         is_masked = isinstance(getattr(self.values, "_meta", self.values), np.ma.MaskedArray)
+        if is_masked and hasattr(elements, "compute"):  # as an array of numpy, those of dask lose the mask
+            elements = elements.compute()
         return np.ma.filled(elements, self.fill_value) if is_masked else elements
 
     def located(self, error: Exception, start: Ints, shape: Ints) -> Exception:
@@ -116,6 +118,10 @@ def object_source(values: Any) -> ObjectSource:
     """
     try:
         fields = fields_of(values)
+        given = getattr(values, "_meta", values)
+        # whether an array of dask has masked elements is known only when it is read
+        if np.ma.is_masked(given) or (given is not values and isinstance(given, np.ma.MaskedArray)):
+            fields["notes"] += (f"masked elements are written as the fill value {fields['fill_value']}",)
         if ml_name(fields["dtype"]) is not None:
             fields |= _raw_elements(fields)
         source = ObjectSource("", f"<{type(values).__name__}>", **fields)
