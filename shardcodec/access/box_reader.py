@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import native
-from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop
-from ..errors import ShardError, ShardFileError, SpecError, as_os_error
-from ..format.array_document import encoded_document, json_object
-from ..format.chunk_keys import KeyEncoding
+from ..compat import StorePath, default_buffer_prototype, default_spec, on_zarrs_loop, refusal_of
+from ..errors import ShardError, ShardFileError, SpecError, UnsupportedError, as_os_error
+from ..format.array_document import attributes_of, encoded_document, json_object
+from ..format.chunk_keys import KeyEncoding, key_encoding
 from ..options import Options
 from ..storage import file_systems
 from ..storage.budget import MAX_GAP_NBYTES
@@ -41,7 +41,15 @@ from .split_by_object import box_rows, object_boxes
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["ArrayObjects", "BoxReader", "Folder", "SpareDocuments", "folder_at", "name_of_handle"]
+__all__ = [
+    "ArrayObjects",
+    "BoxReader",
+    "Folder",
+    "SpareDocuments",
+    "folder_at",
+    "is_malformed",
+    "name_of_handle",
+]
 
 Ints = tuple[int, ...]
 
@@ -70,10 +78,15 @@ class SpareDocuments:
     def add(
         self, folder: str, documents: Mapping[str, Mapping[str, Any]], place: str, *, is_copy: bool = False
     ) -> None:
-        """Add documents by their paths below a folder; those that are known already stay. A copy has those that no other place has."""
+        """Add documents by their paths below a folder; those that are known already stay. A copy has those that no other place has.
+
+        A malformed document does not replace that of the copy.
+        """
         for path, document in documents.items():
             above, key = folder, f"{folder}/{path}"
-            if key not in self.known or (self.known[key][2] and not is_copy):
+            known = self.known.get(key)
+            is_better = known is not None and known[2] and not is_copy
+            if known is None or (is_better and not is_malformed(path.rpartition("/")[2], document)):
                 self.known[key] = document, place, is_copy
             for step in path.split("/")[:-1]:
                 self._children.setdefault(above, set()).add(step)
@@ -93,17 +106,34 @@ class SpareDocuments:
         return used if self.taken else None
 
     def instead_of(self, stored: bytes | None, key: str) -> bytes | None:
-        """Return a stored document, or the spare one if it is lost, or no JSON object."""
+        """Return a stored document, or the spare one if it is lost, no JSON object, or malformed and the spare one is not."""
         known = self.known.get(key)
         if known is None:
             return stored
-        own = None if stored is None else _json(stored)
-        if isinstance(own, dict) and own.get("node_type") in _KINDS - {known[0].get("node_type")}:
-            self.of_other_kind[key] = known[1]
-        if isinstance(own, dict):
+        own, name = None if stored is None else _json(stored), key.rpartition("/")[2]
+        if isinstance(own, dict) and (not is_malformed(name, own) or is_malformed(name, known[0])):
+            if own.get("node_type") in _KINDS - {known[0].get("node_type")}:
+                self.of_other_kind[key] = known[1]
             return stored
         document, self.taken[key], _ = known
         return encoded_document(document)
+
+
+def is_malformed(name: str, document: Mapping[str, Any]) -> bool:
+    """Return True for the document of a node, by its name, that no program can read; False for features that only others have."""
+    from ..format.byte_document import byte_document  # here, because only tools ask
+
+    is_group = name == ".zgroup" or document.get("node_type") == "group"
+    zarr_format = document.get("zarr_format") or 3  # one of a later format may be sound
+    if name not in ("zarr.json", ".zarray", ".zgroup") or zarr_format not in (2, 3):
+        return False
+    try:
+        _ = attributes_of(document) if is_group else (key_encoding(document), byte_document(document))
+    except SpecError:
+        return refusal_of(document, is_group=is_group) is not None
+    except UnsupportedError:
+        return False
+    return name == ".zgroup" and "zarr_format" not in document
 
 
 # The kinds of nodes of Zarr v3; in Zarr v2 the names of the documents differ.

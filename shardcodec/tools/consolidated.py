@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..access.box_reader import Folder, SpareDocuments
+from ..access.box_reader import Folder, SpareDocuments, is_malformed
 from ..format.array_document import encoded_document
 from .documents import Document, StoredDocuments, is_group, json_object, parsed
 
@@ -92,7 +92,8 @@ def with_consolidated(
 
     Zarr v3 has them in the ``zarr.json`` of a group, Zarr v2 in ``.zmetadata``. A document without consolidated metadata, or that
     is not JSON, stays as it is. `stand_ins` has the documents that consolidated metadata get for nodes whose own ones are of
-    another format. zarr opens no group whose list has such a node, or a node without the groups above it: they are left out of it.
+    another format. zarr opens no group whose list has such a node, a malformed document, or a node without the groups above it: they
+    are left out of it.
     """
     documents = dict(nodes[node])
     own = parsed(documents.get("zarr.json"))
@@ -116,11 +117,12 @@ def _of_format(
     names = ("zarr.json",) if zarr_format == 3 else (".zarray", ".zgroup")
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(nodes):  # a group comes before what is in it
-        stored = (parsed(nodes[path].get(name)) for name in names)
-        document = next((one for one in stored if one is not None), None)
+        stored = {name: one for name in names if (one := parsed(nodes[path].get(name))) is not None}
+        name, document = next(iter(stored.items()), ("", {}))
         above = path.rpartition("/")[0]
         is_reached = path == group or above == group or (above in found and is_group(found[above]))
-        if document is not None and document.get("zarr_format") == zarr_format and is_reached:
+        is_known = document.get("zarr_format") == zarr_format and not is_malformed(name, document)
+        if is_known and is_reached:
             found[path] = document
     return found
 

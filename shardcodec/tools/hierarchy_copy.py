@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ..access.box_reader import Folder
+from ..access.box_reader import Folder, is_malformed
 from ..access.shard_object import open_object
 from ..access.shard_writer import ShardWriter
 from ..format.array_document import encoded_document
@@ -33,10 +33,12 @@ from .documents import (
     DOCUMENTS,
     NODE_DOCUMENTS,
     Document,
+    StoredDocuments,
+    is_group,
     parsed,
 )
 from .job_mark import claim, guard, release
-from .left_parts import LeftPart
+from .left_parts import LeftKind, LeftPart
 from .memory import MemoryBudget
 from .monitor import Monitor
 from .names import node_path
@@ -304,4 +306,13 @@ class HierarchyCopy:
             self.place.hierarchy.write_documents(documents, may_replace=False)
         if self.place.job is not None:
             release(self.place.hierarchy)
-        self.left += LeftPart.notes("", notes)
+        self.left += [*LeftPart.notes("", notes), *_malformed_groups(nodes)]
+
+
+def _malformed_groups(nodes: Mapping[str, StoredDocuments]) -> Iterator[LeftPart]:
+    """Yield the parts for groups that consolidated metadata cannot have; for arrays there are others."""
+    for path, stored in nodes.items():
+        own = parsed(stored.get("zarr.json")) or {}
+        if is_group(own) and is_malformed("zarr.json", own):
+            sentence = f"{path or '/'!r}: its zarr.json is malformed; no consolidated metadata have it"
+            yield LeftPart(LeftKind.METADATA, path, sentence, is_unreadable=True)

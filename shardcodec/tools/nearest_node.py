@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..access.box_reader import Folder, SpareDocuments, folder_at
+from ..access.box_reader import Folder, SpareDocuments, folder_at, is_malformed
 from ..compat import StorePath
 from ..errors import SpecError, UnsupportedError
 from ..storage.kinds import (
@@ -21,7 +21,7 @@ from ..storage.kinds import (
 from ..storage.renamed_store import RenamedStore
 from ..storage.url_stores import is_url
 from .consolidated import documents_in, with_consolidated_as_spare, without_nodes
-from .documents import DOCUMENTS, Document, document_of, is_group, parsed
+from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, document_of, is_group, parsed
 from .stored_nodes import nodes_below, root_document
 
 __all__ = ["add_documents_of_copy", "nearest_node"]
@@ -72,9 +72,10 @@ def _unread(path: str, error: Exception) -> str:
 
 
 def _sound_document(folder: Folder) -> Document | None:
-    """Return the document of a node; None if it is lost or damaged, or cannot be read."""
+    """Return the document of a node; None if it is lost, damaged or malformed, or cannot be read."""
     try:
-        return document_of(folder)
+        name, document = folder.first_document(*NODE_DOCUMENTS)
+        return None if document is None or is_malformed(name, document) else document_of(folder)
     except (SpecError, OSError):
         return None
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zarr
 from helpers import memory_object_store, quiet
-from tool_sources import COPIES, by_convert, by_repair, copies, edit
+from tool_sources import COPIES, by_compact, by_convert, by_repair, copies, edit
 from zarr.core.sync import sync
 
 from shardcodec.tools import compact, convert, repair, verify
@@ -348,3 +348,62 @@ def test_nodes_in_the_folder_of_an_array_are_named(tmp_path: Path) -> None:
     for work in (by_convert, by_repair):
         (note,) = work(tmp_path / "old", tmp_path / work.__name__).notes
         assert note.startswith("'g/a': no group leads to this node, because it is in the array 'g'")
+
+
+MALFORMED = {"shape": "x"}, {"codecs": None}, {"node_type": "x"}, {"zarr_format": None}
+
+
+@pytest.mark.parametrize("members", [None, *MALFORMED], ids=str)
+def test_malformed_document_counts_as_lost(members: dict[str, Any] | None, tmp_path: Path) -> None:
+    """It went into the new consolidated metadata, so zarr opened no node of the copy, and the last good document was gone."""
+    hierarchy(tmp_path / "old")
+    if members is None:
+        (tmp_path / "old/g/a/zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
+    else:
+        edit(tmp_path / "old/g/a/zarr.json", **members)
+    for new, report in copies(tmp_path / "old", tmp_path):
+        assert report.notes == (
+            "'g/a': its zarr.json is lost or damaged; that of the consolidated metadata is taken",
+        )
+        check_whole(new)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_malformed_document_is_in_no_consolidated_metadata(zarr_format: Any, tmp_path: Path) -> None:
+    """The list of the source has it too: zarr opened no array of the copy, and that of `--from` was not taken."""
+    hierarchy(tmp_path / "copy", zarr_format)
+    hierarchy(tmp_path / "old", zarr_format, consolidated=False)
+    name, list_name = ("zarr.json", "zarr.json") if zarr_format == 3 else (".zarray", ".zmetadata")
+    edit(tmp_path / "old/a" / name, shape="x")
+    known = json.loads((tmp_path / "copy" / list_name).read_text())
+    listed = (
+        known["consolidated_metadata"]["metadata"]["a"]
+        if zarr_format == 3
+        else known["metadata"]["a/.zarray"]
+    )
+    listed["shape"] = "x"
+    (tmp_path / "old" / list_name).write_text(json.dumps(known))
+    for new, report in copies(tmp_path / "old", tmp_path):
+        assert "a" in [one.name for one in report.left_arrays]
+        with quiet():
+            group = zarr.open_group(new, mode="r")
+        for path in ("b", "g/a"):
+            assert (group[path][...] == VALUES).all()
+    (note,) = repair(tmp_path / "old", copy=tmp_path / "copy", to=tmp_path / "new").notes
+    assert note == f"'a': its {name} is lost or damaged; that of the copy is taken"
+    check_whole(tmp_path / "new")
+
+
+def test_malformed_group_is_in_no_consolidated_metadata_and_is_named(tmp_path: Path) -> None:
+    """zarr opened no array of the copy, and the report had no word on the group."""
+    hierarchy(tmp_path / "old", consolidated=False)
+    edit(tmp_path / "old/g/zarr.json", attributes="x")
+    edit(
+        tmp_path / "old/zarr.json",
+        consolidated_metadata={"kind": "inline", "must_understand": False, "metadata": {}},
+    )
+    for work in (by_repair, by_compact):
+        report = work(tmp_path / "old", tmp_path / work.__name__)
+        assert report.notes == ("'g': its zarr.json is malformed; no consolidated metadata have it",)
+        assert report.n_unreadable
+        assert (zarr.open_group(tmp_path / work.__name__, mode="r")["a"][...] == VALUES).all()
