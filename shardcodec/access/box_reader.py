@@ -66,12 +66,13 @@ class SpareDocuments:
     They are known by their names for messages: two folders of one hierarchy may have stores of their own. known: from the name of
     a document to the document, its place, and True if the place is a copy. taken: from the name of a lost document to the place of the
     one that was taken in its stead. of_other_kind: from that of a stored document to the place that has the document of a group for
-    an array, or the reverse.
+    an array, or the reverse. agreed: names of documents of one kind in the consolidated metadata and in the copy.
     """
 
     def __init__(self) -> None:
         self.taken: dict[str, str] = {}
         self.of_other_kind: dict[str, str] = {}
+        self.agreed: set[str] = set()
         self.known: dict[str, tuple[Mapping[str, Any], str, bool]] = {}
         self._children: dict[str, set[str]] = {}
 
@@ -88,6 +89,8 @@ class SpareDocuments:
             is_better = known is not None and known[2] and not is_copy
             if known is None or (is_better and not is_malformed(path.rpartition("/")[2], document)):
                 self.known[key] = document, place, is_copy
+            if known is not None and is_better and known[0].get("node_type") == document.get("node_type"):
+                self.agreed.add(key)
             for step in path.split("/")[:-1]:
                 self._children.setdefault(above, set()).add(step)
                 above = f"{above}/{step}"
@@ -103,18 +106,24 @@ class SpareDocuments:
             document, place, _ = self.known[key]
             folder, _, name = key.rpartition("/")
             used.add(folder, {name: document}, place)
+            used.agreed.add(key)
         return used if self.taken else None
 
     def instead_of(self, stored: bytes | None, key: str) -> bytes | None:
-        """Return a stored document, or the spare one if it is lost, no JSON object, or malformed and the spare one is not."""
+        """Return a stored document, or the spare one if it is lost, no JSON object, or malformed and the spare one is not.
+
+        One of another kind of node than in the two other places is lost, too.
+        """
         known = self.known.get(key)
         if known is None:
             return stored
         own, name = None if stored is None else _json(stored), key.rpartition("/")[2]
         if isinstance(own, dict) and (not is_malformed(name, own) or is_malformed(name, known[0])):
-            if own.get("node_type") in _KINDS - {known[0].get("node_type")}:
+            if own.get("node_type") not in _KINDS - {known[0].get("node_type")}:
+                return stored
+            if key not in self.agreed:
                 self.of_other_kind[key] = known[1]
-            return stored
+                return stored
         document, self.taken[key], _ = known
         return encoded_document(document)
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..access.box_reader import Folder, SpareDocuments, is_malformed
 from ..format.array_document import encoded_document
 from .documents import Document, StoredDocuments, is_group, json_object, parsed
+from .left_parts import LeftKind, LeftPart
 
 __all__ = [
     "consolidated",
@@ -59,25 +60,21 @@ def without_nodes(document: Document) -> Document:
     )
 
 
-def notes_on_spare(spare: SpareDocuments | None, root: str) -> list[str]:
-    """Return the sentences on documents of a hierarchy that other places have in another form; `root` is its name for messages."""
-    sentences = []
+def notes_on_spare(spare: SpareDocuments | None, root: str) -> list[LeftPart]:
+    """Return the parts for documents of a hierarchy that other places have in another form; `root` is its name for messages."""
+    parts = []
+    spare = SpareDocuments() if spare is None else spare
     for taken, sentence in (
-        ()
-        if spare is None
-        else (
-            (spare.taken, "its {} is lost or damaged; that of {} is taken"),
-            (
-                spare.of_other_kind,
-                "its {} is that of another kind of node than in {}, which the copy does not have",
-            ),
-        )
+        (spare.taken, "its {} is lost or damaged; that of {} is taken"),
+        (spare.of_other_kind, "its {} is that of another kind of node than in {}, which is not taken"),
     ):
         paths = {key.removeprefix(f"{root}/"): taken[key] for key in taken if key.startswith(f"{root}/")}
         for key in sorted(paths, key=lambda key: key.rpartition("/")):
             path, _, name = key.rpartition("/")
-            sentences.append(f"{path or '/'!r}: {sentence.format(name, paths[key])}")
-    return sentences
+            reason = f"{path or '/'!r}: {sentence.format(name, paths[key])}"
+            is_lost = taken is spare.of_other_kind
+            parts.append(LeftPart(LeftKind.METADATA, "", reason, is_unreadable=is_lost))
+    return parts
 
 
 def consolidated(node: str, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

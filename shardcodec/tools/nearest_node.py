@@ -54,6 +54,7 @@ def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options
             continue  # chunks of another format have other keys
         try:
             here = _sound_document(own)
+            here = None if here is not None and _may_be_array(own, here, node) else here
             missing = [".zattrs"] if here is not None and own.stored(f"{own.prefix}.zattrs") is None else []
             if here is None or (missing and here.get("zarr_format") == node.get("zarr_format") == 2):
                 names = missing or sorted(DOCUMENTS - {".zmetadata"})
@@ -69,6 +70,12 @@ def add_documents_of_copy(spare: SpareDocuments, target: Any, copy: Any, options
 
 def _unread(path: str, error: Exception) -> str:
     return f"{path or '/'!r}: its metadata are lost or damaged, and those of the copy cannot be read: {error}"
+
+
+def _may_be_array(folder: Folder, here: Document, node: Document) -> bool:
+    """Return True for a group without nodes in it that is an array in the copy; consolidated metadata say what it is."""
+    is_other = here.get("node_type") == "group" and not is_group(node)
+    return is_other and not any(nodes_below(folder, here, ""))
 
 
 def _sound_document(folder: Folder) -> Document | None:

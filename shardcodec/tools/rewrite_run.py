@@ -221,7 +221,7 @@ class RewriteRun(RunOverArrays[ShardOutcome[R], R], Generic[R, S]):
         root = self._hierarchy.folder
         if self._last is not None:
             root = replace(self._last.folder, prefix=root_prefix(self._last))
-        lost = LeftPart.notes("", notes_on_spare(self._spare, repr(root)))
+        lost = notes_on_spare(self._spare, repr(root))
         return {
             "target": str(request.target),
             "to": None if request.to is None else str(request.to),

@@ -407,3 +407,43 @@ def test_malformed_group_is_in_no_consolidated_metadata_and_is_named(tmp_path: P
         assert report.notes == ("'g': its zarr.json is malformed; no consolidated metadata have it",)
         assert report.n_unreadable
         assert (zarr.open_group(tmp_path / work.__name__, mode="r")["a"][...] == VALUES).all()
+
+
+def group_in_place_of_array(old: Path, **how: Any) -> None:
+    hierarchy(old, **how)
+    shutil.copytree(old, old.with_name("copy"))
+    (old / "g/a/zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+
+
+def test_group_in_place_of_an_array_is_no_clean_copy(tmp_path: Path) -> None:
+    """zarr reads the array by the consolidated metadata; the copy had an empty group and other objects, and nothing counted as lost."""
+    group_in_place_of_array(tmp_path / "old")
+    for _, report in copies(tmp_path / "old", tmp_path):
+        assert report.left.n_unreadable == 1
+        (note,) = report.notes
+        assert note.startswith(
+            "'g/a': its zarr.json is that of another kind of node than in the consolidated"
+        )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_array_in_consolidated_metadata_and_in_the_copy_is_restored(in_place: bool, tmp_path: Path) -> None:
+    """`repair --from` with a whole copy kept the empty group that was in place of the array."""
+    group_in_place_of_array(tmp_path / "old")
+    place = {"backup": tmp_path / "backup"} if in_place else {"to": tmp_path / "new"}
+    report = repair(tmp_path / "old", copy=tmp_path / "copy", **place)
+    assert report.n_unreadable == 0
+    assert report.notes[0].startswith("'g/a': its zarr.json is lost or damaged")
+    check_whole(tmp_path / ("old" if in_place else "new"))
+
+
+@pytest.mark.parametrize("case", ["no consolidated metadata", "nodes in the group"])
+def test_group_stays_if_only_the_copy_says_that_it_is_an_array(case: str, tmp_path: Path) -> None:
+    """The group may be newer than the copy."""
+    old = tmp_path / "old"
+    group_in_place_of_array(old, consolidated=case == "nodes in the group")
+    if case == "nodes in the group":
+        shutil.copytree(old / "b", old / "g/a/b")
+    report = repair(old, copy=tmp_path / "copy", to=tmp_path / "new")
+    assert json.loads((tmp_path / "new/g/a/zarr.json").read_text())["node_type"] == "group"
+    assert report.n_unreadable == 1

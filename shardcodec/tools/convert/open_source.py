@@ -220,7 +220,7 @@ def _zarr_tree(
     if not hierarchy.is_group:
         others = _others(targets[0].folder, targets, documents, verbatim)
         folder = targets[0].folder
-        lost = LeftPart.notes("", notes_on_spare(folder.spare, repr(folder)))
+        lost = notes_on_spare(folder.spare, repr(folder))
         return SourceTree(str(source), tuple(arrays), verbatim=verbatim, others=others, left=(*left, *lost))
     groups = {}
     members: dict[str, dict[str, Any]] = {}
@@ -249,7 +249,7 @@ def _zarr_tree(
         consolidated,
         verbatim,
         others,
-        left=(*left, *LeftPart.notes("", notes_on_spare(root.spare, repr(root)))),
+        left=(*left, *notes_on_spare(root.spare, repr(root))),
         unchosen=tuple(target.name for target in targets if target.name not in chosen),
         members=members,
     )
