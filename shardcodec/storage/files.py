@@ -180,9 +180,11 @@ class FileStore(Store):
         """Yield the keys of the files below a folder."""
         return object_names.file_keys(self.root, prefix, with_folders=with_folders, left=left)
 
-    def names(self, prefix: str, left: list[object_names.LeftFolder] | None = None) -> list[str]:
-        """Return the names of the folders in a folder."""
-        return object_names.file_names(self.root, prefix, left)
+    def names(
+        self, prefix: str, left: list[object_names.LeftFolder] | None = None, *, with_files: bool = False
+    ) -> list[str]:
+        """Return the names of the folders in a folder, and those of its files if it is asked."""
+        return object_names.file_names(self.root, prefix, left, with_files=with_files)
 
     def states_of(self, keys: Sequence[str]) -> list[str | None] | None:
         """Return the states of files; see `file_states`."""

@@ -348,12 +348,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def file_names(root: str, prefix: str, left: list[LeftFolder] | None = None) -> list[str]:
-    """Return the names of the folders in a folder, without files; `left` is as for `file_keys`."""
+def file_names(
+    root: str, prefix: str, left: list[LeftFolder] | None = None, *, with_files: bool = False
+) -> list[str]:
+    """Return the names of the folders in a folder, by default without files; `left` is as for `file_keys`."""
     names = []
     try:
         with os.scandir(f"{root}/{prefix}") as entries:
-            for entry in filter(_is_folder, entries):
+            for entry in (one for one in entries if with_files or _is_folder(one)):
                 if not _is_loop(entry):
                     names.append(entry.name)
                 elif left is not None:

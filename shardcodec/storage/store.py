@@ -433,8 +433,10 @@ class Store(ABC):
             return None
         return itertools.chain(first, keys)
 
-    def names(self, prefix: str, left: list[LeftFolder] | None = None) -> list[str]:
-        """Return the names of the folders in a folder, in ascending order; names of objects may be among them.
+    def names(
+        self, prefix: str, left: list[LeftFolder] | None = None, *, with_files: bool = False
+    ) -> list[str]:
+        """Return the names of the folders in a folder, in ascending order; names of objects may be among them, and are `with_files`.
 
         `left`: gets those that lead to a folder above, which are not among the names.
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from .names import is_own_name, node_path, object_name
 from .nodes import groups_of, is_below
 from .report import Record, Report, to_json
 from .shard_threads import in_order
+from .stored_nodes import node_of
 from .targets import ArrayTarget
 
 __all__ = [
@@ -239,6 +240,27 @@ class OtherObjects:
                 entry = OtherObject(root + posixpath.join(above, name), posixpath.join(above, name))
                 if self.mended(entry) is not None:
                     yield entry
+            yield from self._beside_chosen(above)
+
+    def _beside_chosen(self, group: str) -> Iterator[LeftPart]:
+        """Yield the parts for objects and folders in the folder of a group of which only some nodes are chosen."""
+        prefix = self.root.prefix + posixpath.join(group, "")
+        try:
+            names = self.store.names(prefix, [], with_files=True)
+        except OSError as error:
+            yield LeftPart.object(f"{group}/", f"its other objects are not known: {error}")
+            return
+        reason = f"it is in the folder of the group {group or '/'!r}, of which only chosen nodes are copied"
+        for name in names:
+            key, path = prefix + name, posixpath.join(group, name)
+            if name in DOCUMENTS or path in self.documents or self.is_no_object(key, path):
+                continue
+            if (
+                self.mended(OtherObject(key, path)) is None
+                and node_of(replace(self.root, prefix=f"{key}/")) is None
+            ):
+                is_folder = self.store.names(f"{key}/", [], with_files=True)
+                yield LeftPart.object(f"{path}/" if is_folder else path, reason)
 
     def mended(self, entry: OtherObject) -> MendedObject | None:
         """Return what an object becomes in a part of the hierarchy, whose nodes it names; None for other objects."""

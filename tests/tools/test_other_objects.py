@@ -171,6 +171,26 @@ def test_chosen_array_comes_with_the_objects_in_its_folder(work: Work, tmp_path:
     }
 
 
+@pytest.mark.parametrize("kind", ["local", "memory"])
+@WAYS
+def test_objects_of_groups_around_a_chosen_array_are_named(work: Work, kind: str, tmp_path: Path) -> None:
+    """The groups are in the copy, and their objects were neither in it nor in the report."""
+    old = store_of(kind, tmp_path / "old")
+    hierarchy(old)
+    with quiet():
+        zarr.create_array(old, name="shapes/cells/a", data=np.ones((8, 8)), chunks=(4, 4), shards=(8, 8))
+        zarr.create_array(old, name="shapes/other", data=np.arange(8), chunks=(4,), shards=(8,))
+    put(old, "shapes/notes.txt", b"text")
+    report = work(old, tmp_path / "new", array="shapes/cells/a")
+    root = [".hidden", "datasource-properties.json", "empty", "plain folder/"]
+    assert sorted(one.name for one in report.others.left) == [
+        *root, "shapes/cells/part.0.parquet", "shapes/notes.txt",
+    ]  # fmt: skip
+    if work is by_convert:
+        found = convert(old, tmp_path / "only", only="shapes/cells").others
+        assert [one.name for one in found.left] == [*root, "shapes/notes.txt"]
+
+
 @WAYS
 def test_shardcodecs_own_files_are_not_copied(work: Work, tmp_path: Path) -> None:
     """A mark of a job in a copy would keep the next conversion away; a journal would roll another file back."""
