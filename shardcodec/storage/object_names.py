@@ -355,7 +355,7 @@ def file_names(
     names = []
     try:
         with os.scandir(f"{root}/{prefix}") as entries:
-            for entry in (one for one in entries if with_files or _is_folder(one)):
+            for entry in filter(None if with_files else _is_folder, entries):
                 if not _is_loop(entry):
                     names.append(entry.name)
                 elif left is not None:

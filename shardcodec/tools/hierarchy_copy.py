@@ -33,7 +33,6 @@ from .documents import (
     DOCUMENTS,
     NODE_DOCUMENTS,
     Document,
-    StoredDocuments,
     is_group,
     parsed,
 )
@@ -257,6 +256,10 @@ class HierarchyCopy:
         """Note a group whose documents are to be written."""
         if node_path(name) not in self._documents:
             self._documents[name] = dict(self._stored(name, folder))
+            own = parsed(self._documents[name].get("zarr.json")) or {}
+            if is_group(own) and is_malformed("zarr.json", own):  # any other is among the arrays
+                sentence = f"{name or '/'!r}: its zarr.json is malformed; no consolidated metadata have it"
+                self.left.append(LeftPart(LeftKind.METADATA, name, sentence, is_unreadable=True))
             if folder.spare is not None and folder.spare.known:
                 self._add_stand_in(name, folder)
 
@@ -306,13 +309,4 @@ class HierarchyCopy:
             self.place.hierarchy.write_documents(documents, may_replace=False)
         if self.place.job is not None:
             release(self.place.hierarchy)
-        self.left += [*LeftPart.notes("", notes), *_malformed_groups(nodes)]
-
-
-def _malformed_groups(nodes: Mapping[str, StoredDocuments]) -> Iterator[LeftPart]:
-    """Yield the parts for groups that consolidated metadata cannot have; for arrays there are others."""
-    for path, stored in nodes.items():
-        own = parsed(stored.get("zarr.json")) or {}
-        if is_group(own) and is_malformed("zarr.json", own):
-            sentence = f"{path or '/'!r}: its zarr.json is malformed; no consolidated metadata have it"
-            yield LeftPart(LeftKind.METADATA, path, sentence, is_unreadable=True)
+        self.left += LeftPart.notes("", notes)
