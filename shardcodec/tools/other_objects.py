@@ -240,7 +240,7 @@ class OtherObjects:
                 entry = OtherObject(root + posixpath.join(above, name), posixpath.join(above, name))
                 if self.mended(entry) is not None:
                     yield entry
-            yield from self._beside_chosen(above)
+            yield from self._beside_chosen(above) if self.checks_names else ()
 
     def _beside_chosen(self, group: str) -> Iterator[LeftPart]:
         """Yield the parts for objects and folders in the folder of a group of which only some nodes are chosen."""
