@@ -100,7 +100,7 @@ def test_forked_child_starts_its_own_threads(path: Path) -> None:
 def test_writes_that_wait_for_a_lock_leave_threads_to_its_owner(tmp_path: Path) -> None:
     """A coroutine of an array holds the lock of a shard while it waits for a thread.
 
-    All threads of the event loop waited for that lock in writes of the store, until these gave up.
+    Writes of the store waited for that lock in all threads of the event loop, until they gave up.
     """
     code = f"""
         import asyncio, numpy as np, zarr, shardcodec

@@ -367,7 +367,7 @@ def test_signals_while_the_caller_stores_the_frames_itself(
 
 
 def test_interrupted_begin_leaves_no_threads(tmp_path: Path) -> None:
-    """The threads lived on, because nobody had the stream whose `close` ends them."""
+    """The threads were not ended: the caller had no stream that could be closed."""
     zarr.create_array(tmp_path / "a", shape=(12, 4), chunks=(1, 4), shards=(6, 4), dtype="int64")
     module = Path(PACKAGE, "live", "writers.py")
     n_left = []

@@ -1,6 +1,6 @@
 # test_handler_errors.py - a handler of signals raises while a tool, or a read, works
 # SPDX-License-Identifier: MIT
-"""A program ends what takes too long by a timer whose handler raises an error of its own. That is no error of an object."""
+"""A program may have a timer whose handler raises an error. No tool may take it for the error of an object that cannot be read."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def test_threads_that_open_the_first_arrays_replace_the_methods_once(
     assert dict(zarr.Array.__dict__) == own
 
 
-def test_slice_that_no_axis_takes_is_left_to_zarr(tmp_path: Path) -> None:
+def test_bad_slice_in_a_small_read_is_left_to_zarr(tmp_path: Path) -> None:
     """The quick way for small reads raised its own error, where zarr looks at the array first."""
     create(tmp_path)
     errors = []
@@ -377,7 +377,7 @@ def test_slice_that_no_axis_takes_is_left_to_zarr(tmp_path: Path) -> None:
 
 
 def test_steps_keep_what_a_smaller_array_left_in_its_chunk(tmp_path: Path) -> None:
-    """Zarr updates a chunk whose one element within the array a step chooses; it was written anew."""
+    """An edge chunk had one element within the array, and a step chose it. zarr updates such a chunk; it was written anew."""
     rows = {}
     for is_direct in (False, True):
         with shardcodec.enable(direct=is_direct):

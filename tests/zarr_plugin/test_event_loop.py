@@ -93,9 +93,9 @@ def test_concurrent_threads_are_all_served(array: Any, threads: list[str]) -> No
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_threads_that_wait_for_codecs_leave_threads_to_them(tmp_path: Path, direct: bool) -> None:
-    """Each write of an array with codecs of other packages waits in a thread for them, and they need one, too.
+    """A write waits in a thread for codecs of other packages, which need a thread themselves.
 
-    All were threads of zarr's pool, so more writes than it has threads waited for ever.
+    Both took it from zarr's pool. If the writes had all of its threads, they waited for ever.
     """
     code = f"""
         import threading, numpy as np, zarr, shardcodec

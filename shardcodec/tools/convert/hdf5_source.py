@@ -191,12 +191,8 @@ def _nodes(group: Any, name: str, above: tuple[Any, ...]) -> Iterator[tuple[str,
         try:
             node_path(own)
             node = group[key]
-        except (
-            KeyError,
-            OSError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # a RuntimeError: links that lead to one another
+        except (KeyError, OSError, RuntimeError, ValueError) as error:
+            # a RuntimeError: links that lead to one another
             node = error
         if not hasattr(node, "keys"):
             yield path, node
@@ -336,6 +332,7 @@ def _notes_on_elements(values: Any, shape: Ints) -> Iterator[str]:
         )
 
 
+# How many texts are checked at a time.
 _N_CHECKED = 1 << 16
 
 
@@ -362,9 +359,8 @@ class _Strings:
         chunk = self._values.chunks or (1,) * len(self.shape)
         axes: list[list[slice]] = []
         left = _N_CHECKED
-        for n, size in zip(
-            self.shape[::-1], chunk[::-1], strict=True
-        ):  # the last axis as a whole, if it is short
+        # the last axis as a whole, if it is short
+        for n, size in zip(self.shape[::-1], chunk[::-1], strict=True):
             step = max(size, left // size * size)
             axes.insert(0, [slice(a, min(a + step, n)) for a in range(0, n, step)])
             left //= min(step, n) or 1
