@@ -103,7 +103,8 @@ class Options:
         most 128. These threads wait; ``threads`` decode and encode. A number up to ``threads`` adds none. ``"auto"``: up to
         32, fewer if a call costs less than 128 us.
     io_latency : float or "auto"
-        Cost in seconds of an open or a small read. From 20 us on ``io_depth`` applies to reads, from 100 us on to writes.
+        Cost in seconds of an open or a small read. From 20 us on ``io_depth`` applies to reads, from 100 us on to writes,
+        from 300 us on to those of shards of 6 MiB or more.
         ``"auto"``: measured while files are read, for each file system (``shardcodec.stats()["io_latency"]``).
     locking : {"process", "thread", "cluster"}
         The writers that a writer excludes from its shards: shardcodec's writers in all processes (as far as locks reach on

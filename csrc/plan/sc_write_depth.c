@@ -13,8 +13,11 @@
 #include "plan/sc_write_impl.h"
 
 /* From this cost of a call on, several objects or pieces at a time are worth a change of threads. Calls that change a local
- * file system cost less, and sometimes as much by chance. */
+ * file system cost less, and sometimes as much by chance. Pieces cost copies and new memory, too: of 32 MiB in objects of 4 MiB
+ * 20 ms of processors. So for each 32 bytes of an object a call has to cost 1 ns more, as long as the writes of pieces do not wait. */
 #define DEEP_NS ((uint64_t)100 * 1000)
+#define NBYTES_PER_NS 32u
+#define MOST_MORE_NS ((uint64_t)200 * 1000)
 
 /* To begin or to commit a file takes at least so many calls. */
 #define CALLS_PER_STEP 3u
@@ -73,11 +76,12 @@ sc_write_count(struct sc_write_run *run)
     for (size_t i = 0; i < plan->n_items; i++) {
         const struct sc_write_item *item = &plan->items[i];
         uint64_t of_item = item_nbytes(item);
-        bool in_pieces = sc_chain_is_shard(item->chain) && !in_memory(item);
+        uint64_t n_pieces = sc_chain_is_shard(item->chain) && !in_memory(item) ? of_item / SC_PIECE_NBYTES : 1;
 
         nbytes += of_item;
-        run->n_calls += in_pieces ? max_u64(of_item / SC_PIECE_NBYTES, 1) : 1;
+        run->n_calls += max_u64(n_pieces, 1);
     }
+    run->deep_ns = DEEP_NS + min_u64(nbytes / max_u64(plan->n_items, 1) / NBYTES_PER_NS, MOST_MORE_NS);
     return nbytes;
 }
 
@@ -107,7 +111,7 @@ sc_write_expect_plan(struct sc_write_run *run)
     uint64_t latency_ns = run->n_calls > 1 ? latency_of(run->plan) : 0;
 
     sc_depth_bound(&run->depth, nbytes_of_thread(run->plan));
-    if (SC_LIKELY(latency_ns < DEEP_NS))
+    if (SC_LIKELY(latency_ns < run->deep_ns))
         return;
     atomic_store(&run->is_slow, true);
     expect(run, latency_ns, run->n_calls);
@@ -128,7 +132,7 @@ sc_write_expect_objects(struct sc_writer *writer, struct sc_timed_step *step, ui
         ;
     latency_ns =
         rules->latency_ns == SC_IO_MEASURED ? min_u64(ns, least ? least : ns) / CALLS_PER_STEP : rules->latency_ns;
-    if (SC_LIKELY(latency_ns < DEEP_NS) || !n_left || n < ENOUGH_STEPS)
+    if (SC_LIKELY(latency_ns < run->deep_ns) || !n_left || n < ENOUGH_STEPS)
         return;
     if (!atomic_exchange(&run->is_slow, true))
         expect(run, latency_ns, run->base.team.n_members + n_left * (run->n_calls / run->plan->n_items));
@@ -137,8 +141,7 @@ sc_write_expect_objects(struct sc_writer *writer, struct sc_timed_step *step, ui
 void
 sc_write_expect_reads(struct sc_writer *writer, struct sc_write_object *object, uint64_t n)
 {
-    const struct sc_io_rules *rules = &writer->run->plan->io;
-    uint64_t latency_ns = sc_depth_latency(rules, &object->old_id);
+    uint64_t latency_ns = sc_depth_latency(&writer->run->plan->io, &object->old_id);
 
     if (SC_LIKELY(latency_ns < SC_LATENCY_DEEP_NS))
         return;
@@ -155,17 +158,13 @@ sc_write_uses_pieces(const struct sc_write_run *run)
     return SC_UNLIKELY(atomic_load_explicit(&run->is_slow, memory_order_relaxed)) || sc_depth_is_deep(&run->depth);
 }
 
-/* Half of the memory of a run is for its pieces; the other half is for batches and indexes. */
-static uint64_t
-max_pieces_nbytes(const struct sc_write_run *run)
-{
-    return run->plan->io.max_nbytes / 2;
-}
+/* The part of the memory of a run that its pieces may take; the rest is for batches and indexes. */
+#define PART_OF_PIECES 2u
 
 bool
 sc_write_pieces_full(const struct sc_write_run *run)
 {
-    return atomic_load_explicit(&run->pieces_nbytes, memory_order_relaxed) >= max_pieces_nbytes(run);
+    return atomic_load_explicit(&run->pieces_nbytes, memory_order_relaxed) >= run->plan->io.max_nbytes / PART_OF_PIECES;
 }
 
 /* Return the size of pieces for files with blocks of this size: SC_PIECE_NBYTES or more, at most `most`; a multiple of a block,
@@ -195,7 +194,8 @@ sc_write_piece_nbytes(struct sc_write_run *run, int fd)
     if (SC_LIKELY(known))
         return known;
     n_files = min_u64(run->plan->n_items, run->depth.most);
-    most = max_pieces_nbytes(run) / (2 * n_files); /* each file has an open piece, and one that is written */
+    most = run->plan->io.max_nbytes / PART_OF_PIECES /
+           (2 * n_files); /* each file has an open piece, and one that is written */
     most = max_u64(min_u64(most, SC_MAX_PIECE_NBYTES), SC_PIECE_NBYTES);
     nbytes = piece_nbytes_for(fstat(fd, &st) == 0 && st.st_blksize > 0 ? (uint64_t)st.st_blksize : 0, most);
     /* a thread with another file may be first: then its answer counts */

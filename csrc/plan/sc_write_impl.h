@@ -126,6 +126,7 @@ struct sc_write_run {
     struct sc_write_plan *plan;
     struct sc_depth depth;
     uint64_t n_calls; /* that write the files, about */
+    uint64_t deep_ns; /* from this cost of a call on, more of them are worth making at a time */
     atomic_bool is_slow; /* calls that change the file system are known to wait, and `depth` was told so */
     struct sc_timed_step begins, commits; /* of files */
     _Atomic uint64_t piece_nbytes; /* size and alignment of pieces; 0: no file has been looked at */
