@@ -89,7 +89,7 @@ stat_with(int fd, const char *path, int flags, unsigned mask, struct stat *st, u
         *mount_id = 0;
     if (!*path)
         return fstat(fd, st);
-    return flags & AT_SYMLINK_NOFOLLOW ? lstat(path, st) : stat(path, st);
+    return fstatat(fd, path, st, flags & AT_SYMLINK_NOFOLLOW);
 }
 
 bool

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import create, shard_path
+from helpers import create, in_child, shard_path
+from refused_calls import can_refuse, refuse
 
 from shardcodec import _native
 from shardcodec.storage.staging import lock_folder
@@ -216,11 +217,8 @@ class Program:
         self.chance.choice(actions)()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("seed", range(N_PROGRAMS))
-def test_late_requests_lose_no_acknowledged_update(tmp_path: Path, seed: int) -> None:
-    """A late request moved the shard of the next holder away, and the client removed it."""
-    array = create(tmp_path / "a")
+def run_program(folder: Path, seed: int) -> None:
+    array = create(folder / "a")
     array[...] = 1
     shard = str(shard_path(array))
     program = Program(shard, random.Random(seed), {Path(shard).read_bytes()})
@@ -235,3 +233,22 @@ def test_late_requests_lose_no_acknowledged_update(tmp_path: Path, seed: int) ->
     finally:
         for late in program.late:
             os.kill(late.pid, signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("seed", range(N_PROGRAMS))
+def test_late_requests_lose_no_acknowledged_update(tmp_path: Path, seed: int) -> None:
+    """A late request moved the shard of the next holder away, and the client removed it."""
+    run_program(tmp_path, seed)
+
+
+@pytest.mark.skipif(not can_refuse(), reason="needs seccomp, and the numbers of the calls")
+@pytest.mark.parametrize("seed", range(N_PROGRAMS))
+def test_late_requests_where_statx_is_missing(tmp_path: Path, seed: int) -> None:
+    """Names below an open folder were looked up below the working folder of the program."""
+
+    def work() -> None:
+        refuse({"statx": errno.ENOSYS})
+        run_program(tmp_path, seed)
+
+    in_child(work)

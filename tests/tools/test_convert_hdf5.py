@@ -94,6 +94,8 @@ def test_dataset_without_a_type_is_left_out_and_named(
     assert (stored(tmp_path / "new", "X") == VALUES).all()
     with quiet():
         assert sorted(zarr.open_group(tmp_path / "new/uns", mode="r").array_keys()) == ["even"]
+    ((missing,),) = (one.findings for one in verify(tmp_path / "new", against=tmp_path / "a.h5").shards)
+    assert missing.array == "uns/odd" and f"`convert` leaves it out: {left['problem']}" in missing.detail
     for how in ({"array": "uns/odd"}, {"only": "uns/od*"}):  # nothing else was asked for
         with pytest.raises(UnsupportedError, match="uns/odd"):
             convert(tmp_path / "a.h5", tmp_path / "none", **how)

@@ -306,6 +306,8 @@ class Reference:
         Folders and documents of the groups of Zarr, by path.
     notes : list of str
         Sentences on what was not compared.
+    left : mapping
+        From the arrays that Zarr has no type for, and `convert` so leaves out, to the reason.
     names : set of str
         Chosen arrays and groups, also those whose document is lost and only in consolidated metadata.
     """
@@ -324,17 +326,18 @@ class Reference:
         self.groups: dict[str, tuple[Folder, Document]] = {}
         self._all: dict[str, ArrayTarget] = {}
         self.notes: list[str] = []
+        self.left: dict[str, str] = {}
         if self.tree is not None:
             self.place: str = self.tree.place
             self.notes.append(f"attributes were not compared, because {self.place} is not in Zarr v2 or v3")
             self.arrays.update((one.name, one) for one in self.tree.arrays)
             # without a selection of its own each array that is not opened is a chosen one
             unchosen = self.tree.unchosen if selection.nodes is not None else ()
-            left = [one.name for one in self.tree.left_arrays]
+            self._note_left(self.tree)
             kept = set(self.tree.groups)
             if selection.only or selection.exclude:
                 kept = selection.groups(self.tree.groups, self.arrays)
-            self.names: set[str] = {*self.arrays, *unchosen, *left, *kept}
+            self.names: set[str] = {*self.arrays, *unchosen, *self.left, *kept}
             return
         self.place = str(against)
         hierarchy = Hierarchy(against, storage_options)
@@ -354,19 +357,24 @@ class Reference:
         self.arrays.update((name, one) for name, one in self._all.items() if name in names)
         self.names = {*names, *kept}
 
+    def _note_left(self, tree: SourceTree | None) -> None:
+        self.left.update((one.name, one.reason) for one in (tree.left_arrays if tree is not None else ()))
+
     def array(self, name: str) -> ArrayTarget | SourceArray:
         """Return an array; raise `FileNotFoundError` if there is none."""
         if name not in self.arrays:
-            left = {} if self.tree is None else {one.name: one.reason for one in self.tree.left_arrays}
-            if name in left:
-                raise UnsupportedError(left[name])
+            if name in self.left:
+                raise UnsupportedError(self.left[name])
             raise FileNotFoundError(f"against: expected an array {name!r} at {self.place}, but there is none")
         return self.arrays[name]
 
-    def missing(self, known: set[str]) -> Iterator[str]:
-        """Yield the nodes that are not `known`, by path; those in such a group are not named."""
+    def missing(self, known: set[str]) -> Iterator[tuple[str, str | None]]:
+        """Yield the nodes that are not `known`, by path, and why `convert` leaves them out; those in such a group are not named."""
         missing = {name for name in self.names if name and name not in known}
-        yield from sorted(name for name in missing if groups_of([name]).isdisjoint(missing))
+        if self.tree is not None and missing - self.left.keys():  # they were not opened
+            self._note_left(open_foreign(self._against, current_options(), Selection()))
+        for name in sorted(name for name in missing if groups_of([name]).isdisjoint(missing)):
+            yield name, self.left.get(name)
 
     def others(self, array: str | None) -> OtherObjects | None:
         """Return the objects that belong to no array and that a copy should have; None for a shard, and for other formats."""

@@ -362,8 +362,9 @@ class _VerifyRun(RunOverArrays[ShardVerdict, ShardFindings]):
             return
         root, groups = hierarchy.folder, hierarchy.groups()
         known.update(name for name, _, _ in groups)
-        for name in reference.missing(known):
+        for name, reason in reference.missing(known):
             detail = "only the other hierarchy has this array or group"
+            detail += f"; `convert` leaves it out: {reason}" if reason is not None else ""
             self._note_node(root, FindingKind.MISSING_OBJECT, name, detail)
             if self.is_stopped:
                 return
