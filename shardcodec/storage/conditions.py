@@ -50,7 +50,8 @@ NOT_IMPLEMENTED = re.compile(r"status code: 501|<Code>NotImplemented</Code>")
 # HTTP statuses that may be about the condition, and may be about the request.
 PERHAPS_REFUSED = re.compile(r"status code: (?:400|403|405)")
 # HTTP statuses by which a server says that it does not take a range from the end.
-REFUSED_SUFFIX = re.compile(r"status code: (?:400|405|416|501)|HTTP error: 416|Range Not Satisfiable")
+NO_SUFFIX = "400|405|416|501"
+REFUSED_SUFFIX = re.compile(rf"status code: (?:{NO_SUFFIX})|HTTP error: 416|Range Not Satisfiable")
 
 # Matches an error of obstore that has sent a request more than once.
 REPEATED = re.compile(r"after [1-9][0-9]* retries")

@@ -249,7 +249,7 @@ def _not_lockable(path: str, why: str, refusal: int) -> MountScope:
         reason = "the file may not be opened for writing"
     elif why == "denied":
         reason = f"a lock is refused with {code}, as by a security module or a sandbox"
-    elif refusal == errno.ENOLCK and mount is not None and mount.file_system.startswith("nfs"):
+    elif refusal == errno.ENOLCK and mount is not None and mount.file_system == "nfs":
         reason = (
             "the kernel answers ENOLCK: NFS 3 locks through services of its own, lockd in the kernel and rpc.statd; start rpc.statd on this "
             "node and on the server (systemctl start rpc-statd), let firewalls pass both (`rpcinfo -p SERVER` must list nlockmgr and "

@@ -44,14 +44,10 @@ def sync_documents(paths: Sequence[str]) -> None:
             documents.update(states)
         _add_unknown(folder, names)
     new = {path: state for path, state in documents.items() if _documents.get(path) != state}
-    for path in new:
-        with suppress(FileNotFoundError):  # removed meanwhile
+    for path in (*new, *dict.fromkeys(os.path.dirname(path) for path in (*new, *names))):
+        # removed meanwhile, or without permission: this user has not made it
+        with suppress(FileNotFoundError, PermissionError):
             native.load().sync_path(path)
-    for folder in dict.fromkeys(os.path.dirname(path) for path in (*new, *names)):
-        with suppress(
-            FileNotFoundError, PermissionError
-        ):  # a folder that this user could not have made either
-            native.load().sync_path(folder)
     for known, more in ((_folders, names), (_documents, new)):
         if len(known) + len(more) > MAX_KNOWN:
             known.clear()

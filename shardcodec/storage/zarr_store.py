@@ -166,8 +166,16 @@ class ZarrStore(Store):
         return await self._get(key, RangeByteRequest(start, end))
 
     async def get_suffix(self, key: str, nbytes: int) -> Answer | None:
-        """Return the last bytes of an object."""
-        return await self._get(key, SuffixByteRequest(nbytes))
+        """Return the last bytes of an object; by its size, if a HTTP server refuses a range from the end, or has sent the whole object."""
+        try:
+            answer = await self._get(key, SuffixByteRequest(nbytes))
+        except Exception as error:
+            status = str(getattr(error, "status", ""))  # of aiohttp, for fsspec
+            if status not in conditions.NO_SUFFIX.split("|"):
+                raise
+            size = await self.size(key)
+            answer = await self.get_range(key, max(0, size - nbytes), size)
+        return answer if answer is None else answer._replace(data=answer.data[-nbytes:])
 
     async def _get(self, key: str, byte_range: Any) -> Answer | None:
         with self._damage_of_zip(key):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from helpers import ours
 from servers.http_objects import Objects, serving
 from spec_json import CRC, LITTLE
 
@@ -134,6 +135,22 @@ def test_server_without_suffix_ranges_is_read(
         assert tools.verify(url, level="decode").n_findings == 0
         assert not any((wanted or "").startswith("bytes=-") for _, _, wanted in objects.requests)
         assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize("status", [200, 206, 400, 405, 416, 501])
+def test_server_without_suffix_ranges_is_read_through_fsspec(tmp_path: Any, status: int) -> None:
+    """zarr opens an address with fsspec: a request that was refused was an error, and a whole object in place of its end a damaged index."""
+    layout = LAYOUT | {"shape": (8, 8), "chunks": (2, 2), "shards": (4, 8)}
+    shardcodec.create_array(tmp_path / "a", **layout)[...] = VALUES
+    with serving() as objects:
+        for path in (tmp_path / "a").rglob("*"):
+            if path.is_file():
+                objects.blobs[f"/a/{path.relative_to(tmp_path / 'a')}"] = path.read_bytes()
+        objects.status_of_suffixes = status
+        store = zarr.storage.FsspecStore.from_url(f"{objects.url}/a", read_only=True)
+        assert np.array_equal(shardcodec.open_array(store)[:3, :3], VALUES[:3, :3])
+        assert np.array_equal(ours(store, mode="r")[3:, 3:], VALUES[3:, 3:])
+        assert shardcodec.chunk_state(store).exists.all()
 
 
 @pytest.mark.parametrize("status_of_head", [403, 405, 501])

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,28 @@ def test_folders_of_other_users_are_left(tmp_path: Path, monkeypatch: pytest.Mon
     with shardcodec.options(durability="fsync"):
         array[1, 1] = 1
     assert ours(tmp_path / "array")[1, 1] == 1
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_documents_of_other_users_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: bool
+) -> None:
+    """Each durable write below a document without permission was stored, and reported as failed; `repair` in place ended."""
+    zarr.create_group(tmp_path / "g")
+    array = create(tmp_path / "g/a")
+    refused = f"{os.path.realpath(tmp_path)}/g/{'' if above else 'a/'}zarr.json"
+
+    asked = []
+
+    def sync_path(path: str) -> None:
+        asked.append(path)
+        if path == refused:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(synced_documents, "native", engine_with(sync_path))
+    with shardcodec.options(durability="fsync"):
+        array[...] = 5
+    assert (array[...] == 5).all() and refused in asked
 
 
 @pytest.mark.parametrize("durability", ["rename", "fsync"])
