@@ -211,3 +211,16 @@ def test_percentiles_of_equal_and_of_no_sizes() -> None:
     assert sizes.summary().p50_nbytes is None
     sizes.add([123_457] * 3)
     assert sizes.summary().p5_nbytes == sizes.summary().p95_nbytes == 123_457
+
+
+@pytest.mark.parametrize("member", ["codecs", "chunk_grid", "shape"])
+@pytest.mark.parametrize("value", [True, 7, "x", {"a": 1}, None])
+def test_malformed_member_is_a_problem_of_the_array(tmp_path: Path, member: str, value: Any) -> None:
+    """Codecs that are no list ended the whole report with an error of Python, if zarr was to decode the array."""
+    with quiet():
+        array = zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype=str)
+    array[:] = np.array(list("abcd"), dtype=object)
+    document = json.loads((tmp_path / "a/zarr.json").read_text())
+    document["codecs"].append(document["codecs"][0])
+    (tmp_path / "a/zarr.json").write_text(json.dumps(document | {member: value}))
+    assert one(tmp_path / "a").problem is not None

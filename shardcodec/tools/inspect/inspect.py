@@ -224,10 +224,10 @@ def chunk_shape_of_shards(spec: ShardSpec) -> tuple[int, ...]:
 def _layout(array: ArrayTarget) -> LayoutRecord | None:
     if array.layout is None:
         return None if array.spec is None else _layout_of_shard(array.spec)
-    names = array.document.get("dimension_names")
+    names, given = array.document.get("dimension_names"), array.document.get("codecs")
     is_regular = all(len(edges) == 1 for edges in array.layout.edges)
     chunks = tuple(edges[0] for edges in array.layout.edges) if is_regular else None
-    codecs: list[Any] = list(array.document.get("codecs") or [])
+    codecs: list[Any] = list(given) if isinstance(given, list | tuple) else []  # a malformed one has anything
     if array.spec is None and not codecs and array.problem is None:  # Zarr v2
         codecs = _codecs_of_v2(array)
     spec = array.spec
@@ -238,7 +238,7 @@ def _layout(array: ArrayTarget) -> LayoutRecord | None:
         fill_value=str(
             array.layout.fill_value if array.foreign_type is None else _stored(array)["fill_value"]
         ),
-        dimension_names=None if names is None else tuple(names),
+        dimension_names=tuple(names) if isinstance(names, list | tuple) else None,
         shard_shape=None if spec is None or not is_regular else spec.shard_shape,
         chunk_shape=chunks if spec is None else chunk_shape_of_shards(spec),
         codecs=codecs if spec is None else _inner_codecs(array, spec),
