@@ -269,13 +269,10 @@ bench-remote: .venv/bench-$(VERSION)/stamp ## reading over HTTP with latency: re
 bench-object-writes: .venv/bench-$(VERSION)/stamp ## writing to S3 (moto) with latency: requests, bytes, seconds
 	$(call venv,bench) bench/object_writes.py $(BENCH_ARGS)
 
-# The groups of the tables of README.md and docs/performance.md, on an idle machine: twenty minutes. The tables do not have zarr's batched pipeline.
-RESULT_GROUPS := whole,tiny,small,partial,loader,index
-
 .PHONY: bench-results
-bench-results: .venv/bench-$(VERSION)/stamp ## measure what the tables of the pages need, store it in bench/results, and update the pages
+bench-results: .venv/bench-$(VERSION)/stamp ## measure what the tables of the pages need (twenty minutes), store it in bench/results, and update the pages
 	$(install_zarrista)
-	$(call venv,bench) bench/run.py --groups $(RESULT_GROUPS) --without 'zarr batched' --most-seconds 30 --json bench/results/arrays.json $(BENCH_ARGS)
+	$(call venv,bench) bench/run.py --of-tables arrays --most-seconds 30 --json bench/results/arrays.json $(BENCH_ARGS)
 	$(call venv,bench) bench/tables.py --write
 	$(call venv,bench) scripts/pictures.py --charts
 

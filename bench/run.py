@@ -4,6 +4,7 @@
     python bench/run.py --quick                  small arrays: shows that the harness works
     python bench/run.py --groups whole,tiny      some of the workloads, and of kv, tools, endtoend and memory
     python bench/run.py --groups index --rows mask,written --peers shardcodec,floor,tensorstore
+    python bench/run.py --of-tables arrays       what the tables of the pages have of results/arrays.json
     python bench/run.py --check --shrink 16      compare the results of the peers, and time nothing
 
 For each row the results of each peer are checked first. Then come the rounds; in each round each peer has one turn, in
@@ -35,6 +36,7 @@ import program
 import report
 import sampler
 import suite
+import tables
 import workload
 from peers import Peer
 from suite import Context, Row
@@ -161,7 +163,15 @@ def context_of(row: Row, context: Context) -> Context:
 
 def selected_rows(arguments: argparse.Namespace) -> list[Row]:
     rows = suite.rows(suite.Sizes(arguments.shrink), [g for g in arguments.groups if g != "memory"])
+    if arguments.of_tables:
+        rows = [row for row in rows if (row.group, row.name) in tables.needed(arguments.of_tables)]
     return [row for row in rows if arguments.rows is None or any(part in row.name for part in arguments.rows)]
+
+
+def peers_for(row: Row, arguments: argparse.Namespace, contestants: list[Peer]) -> list[Peer]:
+    """Return the peers that a row is measured with."""
+    needed = tables.needed(arguments.of_tables).get((row.group, row.name))
+    return contestants if needed is None else [peer for peer in contestants if peer.name in needed]
 
 
 def check(arguments: argparse.Namespace, folder: Path) -> int:
@@ -200,7 +210,10 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     context = Context(folder, choose_writer(contestants), choose_checker(contestants))
     for row in selected_rows(arguments):
         start = time.monotonic()
-        result = measure(row, context_of(row, context), contestants, arguments.rounds, arguments.most_seconds)
+        contestants_here = peers_for(row, arguments, contestants)
+        result = measure(
+            row, context_of(row, context), contestants_here, arguments.rounds, arguments.most_seconds
+        )
         if arguments.profile:
             result["profile"] = profiles(row, context, contestants, result)
         document["rows"].append(result)
@@ -244,6 +257,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--rows", type=program.names, default=None, help="parts of the names of rows, e.g. plane,mask"
     )
+    parser.add_argument(
+        "--of-tables", metavar="RESULT", help="the rows and peers that tables.py needs of a result"
+    )
     known = [peer.name for peer in peers.ALL]
     parser.add_argument("--peers", type=program.some_of(known), default=None, help=", ".join(known))
     parser.add_argument("--without", type=program.some_of(known), default=[], help="all peers but these")
@@ -258,6 +274,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=program.file_to_write, default=None)
     parser.add_argument("--markdown", type=program.file_to_write, default=None)
     arguments = parser.parse_args()
+    if arguments.of_tables:
+        arguments.groups = [group for group in arguments.groups if group != "memory"]
     if arguments.without:
         arguments.peers = [name for name in known if name not in arguments.without]
     if arguments.rows and not selected_rows(arguments):

@@ -319,6 +319,17 @@ def peers_of(document: Json, row: tuple[str, str]) -> Json:
     raise KeyError(f"the result has no row {row}")
 
 
+def needed(name: str) -> dict[tuple[str, str], set[str]]:
+    """Return the rows that the pages have of a result, and the peers of each."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for table in TABLES:
+        for line in table.lines if table.result == name else ():
+            for row in line.rows:
+                peers = {line.instead.get(peer, peer) for peer in table.columns.values()}
+                found.setdefault(row, {"shardcodec"}).update(peers)
+    return found
+
+
 def larger(peers: Json, name: str) -> float:
     """Return how many times larger the files of a writer are than ours."""
     peer = peers[name]
