@@ -29,8 +29,10 @@ from .damage.index_layout import Entries, bad_entries, is_absent, wrong_sizes
 from .damage.index_search import IndexStatus, StoredIndex, find_index
 from .damage.rebuilt_index import rebuild
 from .damage.recognise import (
+    HEADER_NBYTES,
     can_recognise,
     has_chunks_between,
+    has_header,
     has_sizes_in_headers,
     is_complete,
 )
@@ -243,7 +245,7 @@ class _ShardSurvey:
             # each entry may be its neighbour's: cut or appended bytes shift all entries
             whole[:], stored, displaced = False, np.ones_like(stored), None
         if displaced is not None:
-            displaced = self._displace(index, entries, displaced, whole, bad)
+            displaced = self._displace(index, entries, displaced, whole)
         if displaced is None:
             self.places[whole] = entries[whole]
         if displaced is None or displaced.kind is FindingKind.TRUNCATED_TAIL:
@@ -322,32 +324,31 @@ class _ShardSurvey:
         return max(self.level, Level.CHECKSUM, key=lambda level: level.rank)
 
     def _displace(
-        self, index: StoredIndex, entries: Entries, displaced: Displacement, whole: Flags, bad: Flags
+        self, index: StoredIndex, entries: Entries, displaced: Displacement, whole: Flags
     ) -> Displacement | None:
-        """Find inner chunks in their shifted places; return None if nothing proves the displacement."""
-        if displaced.kind is FindingKind.TRUNCATED_TAIL:
-            self.places[whole] = entries[whole]
+        """Find inner chunks in their shifted places; return None if nothing proves the displacement. Clears flags of `whole` that are not proved."""
+        has_sizes = not self.check.has_checksum and self._has_sizes_in_headers
+        is_truncated = displaced.kind is FindingKind.TRUNCATED_TAIL
+        if not has_sizes and (is_truncated or not self.check.has_checksum):  # no other place is proved
+            self.places[whole & is_truncated] = entries[whole & is_truncated]
             return displaced if displaced.is_packed else None
-        has_sizes = not self.check.has_checksum and displaced.is_packed and self._has_sizes_in_headers
-        if not self.check.has_checksum and not has_sizes:
-            return displaced if displaced.is_packed else None  # no place is proved
-        moved = shifted(entries, displaced.shift, index, self.view.nbytes)
+        shift = drift_of(index, self.view.nbytes, self.spec) if is_truncated else displaced.shift
+        moved = shifted(entries, shift, index, self.view.nbytes)
         verified = self.verified_nbytes
         in_other = ~is_absent(moved)
-        in_other[list(self._read(moved, in_other, Level.DECODE if has_sizes else self._level_of_moved))] = (
-            False
-        )
+        level = Level.DECODE if has_sizes else self._level_of_moved
+        in_other[list(self._read(moved, in_other, level))] = False
         self.verified_nbytes = verified
+        headers = None
         if has_sizes:
-            whole, in_other = self._with_right_sizes(entries, whole), self._with_right_sizes(moved, in_other)
-            # the missing bytes are of one inner chunk at least: it may decode with bytes of the next one, whose header is whole
-            both = whole & _share_bytes(entries, np.where(in_other[:, None], moved, ABSENT))
-            if np.count_nonzero(both) == 1:
-                whole &= ~both
+            whole &= self._are_streams(entries, whole)
+            in_other = self._are_streams(moved, in_other)
+            headers = self._with_header(index, entries), self._with_header(index, moved)
+        here, there = prove(entries, shift, whole, in_other, headers)
         if displaced.moves_all:
             here, there = np.zeros_like(whole), in_other
-        else:
-            here, there = prove(entries, displaced.shift, whole, in_other)
+        if has_sizes:
+            whole &= here
         if not displaced.is_packed and not there.any():
             return None
         self.places[here] = entries[here]
@@ -359,14 +360,24 @@ class _ShardSurvey:
         """True if an inner chunk without a checksum has its size in headers, so that it is not taken for one at another place."""
         return self.check.can_decode and self.check.nested is None and has_sizes_in_headers(self.spec.inner)
 
-    def _with_right_sizes(self, entries: Entries, chosen: Flags) -> Flags:
-        """Return which of the chosen inner chunks are streams that end where their entries do."""
-        right = np.zeros_like(chosen)
-        for position, data in read_runs(
-            self.view, entries, np.flatnonzero(chosen), self.check.share.block_nbytes
-        ):
-            right[position] = not isinstance(data, OSError) and is_complete(self.spec.inner, data)
-        return right
+    def _are_streams(self, entries: Entries, chosen: Flags, sizes: Any = None) -> Flags:
+        """Return which of the chosen entries are streams that end where their entries do, or the headers of streams of these sizes."""
+        passed, inner = np.zeros_like(chosen), self.spec.inner
+        where, block_nbytes = np.flatnonzero(chosen), self.check.share.block_nbytes
+        for at, data in read_runs(self.view, entries, where, block_nbytes):
+            if isinstance(data, OSError):
+                continue
+            is_head = sizes is not None
+            passed[at] = has_header(inner, data, int(sizes[at])) if is_head else is_complete(inner, data)
+        return passed
+
+    def _with_header(self, index: StoredIndex, entries: Entries) -> Flags:
+        """Return which inner chunks begin in their places, whole or not."""
+        heads, sizes = entries.copy(), entries[:, 1]
+        present = ~is_absent(entries)
+        heads[present, 1] = np.minimum(sizes[present], np.uint64(HEADER_NBYTES))
+        possible = present & ~bad_entries(heads, self.view.nbytes, index.offset, index.nbytes)
+        return self._are_streams(heads, possible, sizes)
 
     def _follow_drift(self, index: StoredIndex, entries: Entries, missing: Flags) -> Displacement | None:
         """Find inner chunks that are not whole in their places behind a cut or an insertion between inner chunks.

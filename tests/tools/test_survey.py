@@ -220,6 +220,63 @@ def check(name: str, one: Original, data: bytes) -> None:
         assert not any(found.is_lost[got]), name
 
 
+STREAMS = {
+    "zstd": {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
+    "blosc": {
+        "name": "blosc",
+        "configuration": {
+            "cname": "lz4",
+            "clevel": 5,
+            "shuffle": "shuffle",
+            "typesize": 4,
+            "blocksize": 0,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("location", ["end", "start"])
+@pytest.mark.parametrize("codec", STREAMS)
+@pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_no_inner_chunk_ends_with_bytes_of_the_next_one(codec: str, location: Any, is_long: bool) -> None:
+    """The bytes of one inner chunk's end and of the next one's header were missing: the first decoded with bytes of the next one, and was kept.
+
+    With zarr's default codecs, 40 missing bytes did so at 143 of 279 places. With the index at the start, `repair` also kept
+    the first inner chunk that had lost bytes, wherever they were missing.
+    """
+    values = np.random.default_rng(0).integers(1, 1 << 30, (4, 16), dtype="i4")
+    spec = shardcodec.ShardSpec(
+        values.shape, (4, 4), "int32", 0, [LITTLE, STREAMS[codec]], index_location=location
+    )
+    shard = bytes(shardcodec.encode(values, spec))
+    handle = shardcodec.open_shard(shard, None, spec)
+    entries = np.array(handle.index).reshape(-1, 2).astype(int)
+    ends = entries.sum(axis=1)
+    low, high = int(entries[:, 0].min()), int(ends.max())
+    chunks = [shard[a:b] for a, b in zip(entries[:, 0], ends, strict=True)]
+    cuts = [[(at, n)] for n in (1, 2, 5, 17, 40) for at in range(low, high - n + 1, 1 if is_long else 4)]
+    # near each border, where the few bytes of a header count
+    cuts += [[(at, n)] for end in ends[:-1] for n in (2, 5, 40) for at in range(end - n, end + 1)]
+    cuts += [[(at, 5), (at + 30, 17)] for at in range(low, high - 47, 1 if is_long else 4)]
+    n_lost = 0
+    for cut in cuts:
+        data = bytearray(shard)
+        for at, n in reversed(cut):
+            del data[at : at + n]
+        found = look(bytes(data), spec)
+        kept = np.flatnonzero(is_found(found))
+        for position in kept.tolist():
+            offset, nbytes = found.places[position].tolist()
+            assert data[offset : offset + nbytes] == chunks[position], (cut, position)
+        assert found.is_lost.sum() == spec.n_chunks - len(kept), cut
+        if len(cut) == 1:
+            first, behind = cut[0][0], sum(cut[0])
+            known = (ends <= first) | (entries[:, 0] >= behind)
+            n_lost += known.sum() - len(kept)
+            assert known.sum() - len(kept) <= 1, cut
+    assert n_lost <= len(cuts) // 4
+
+
 def test_random_damage_neither_hides_nor_loses_inner_chunks() -> None:
     for name, one, data in cases_of(150, seed=1):
         check(name, one, data)

@@ -24,6 +24,9 @@ from .index_search import IndexStatus, StoredIndex
 __all__ = ["Displacement", "displacement_of", "drift_of", "has_all_chunks", "prove", "shifted"]
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Pair = tuple[Flags, Flags]
+
+_FAR = 2**62  # behind the end of any file
 
 
 @dataclass(frozen=True)
@@ -125,22 +128,27 @@ def shifted(entries: Entries, shift: int, index: StoredIndex, nbytes: int) -> En
     return moved
 
 
-def prove(entries: Entries, shift: int, in_place: Flags, in_other: Flags) -> tuple[Flags, Flags]:
+def prove(
+    entries: Entries, shift: int, in_place: Flags, in_other: Flags, headers: Pair | None = None
+) -> Pair:
     """Return flags of the inner chunks that are proved in their own place, and in the shifted place.
 
     `in_place` and `in_other` have the inner chunks that are whole in the one and in the other. A negative `shift` is the
-    number of lost bytes.
+    number of lost bytes. Without checksums, one that lost its last bytes may decode with those of the next one: `headers` then
+    tells which begin in the one place and in the other. Nothing is missing before the last of those that all begin in their
+    places, and behind the first that, with all behind it, begins in the other. A header that may be of another proves nothing.
     """
     live = _could_be_written(entries) & ~is_absent(entries)
-    offsets = np.zeros(len(entries), dtype=np.int64)
-    ends = np.zeros(len(entries), dtype=np.int64)
-    offsets[live] = entries[live, 0].astype(np.int64)
-    ends[live] = offsets[live] + entries[live, 1].astype(np.int64)
-    cuts = np.unique(np.concatenate([[0], ends[live], np.maximum(offsets[live] + shift, 0)]))
-    before = np.sort(ends[in_place])
-    behind = np.sort(offsets[in_other] + shift)
-    n_whole = (
-        np.searchsorted(before, cuts, side="right") + len(behind) - np.searchsorted(behind, cuts, side="left")
-    )
-    possible = cuts[n_whole == n_whole.max()]
-    return in_place & (ends <= possible.min()), in_other & (offsets + shift >= possible.max())
+    offsets, sizes = np.where(live[:, None], entries, np.uint64(0)).astype(np.int64).T
+    ends, moved = offsets + sizes, offsets + shift
+    if headers is None:
+        cuts = np.unique(np.concatenate([[0], ends[live], np.maximum(moved[live], 0)]))
+        before, behind = np.sort(ends[in_place]), np.sort(moved[in_other])
+        n_whole = np.searchsorted(before, cuts, side="right") - np.searchsorted(behind, cuts, side="left")
+        possible = cuts[n_whole == n_whole.max()]
+        return in_place & (ends <= possible.min()), in_other & (moved >= possible.max())
+    is_before = offsets < offsets[live & ~headers[0]].min(initial=_FAR)
+    is_behind = moved > moved[live & ~headers[1]].max(initial=-_FAR)
+    last = offsets[live & is_before & ~np.isin(offsets, moved[live])].max(initial=-_FAR)
+    first = moved[live & is_behind & ~np.isin(moved, offsets[live])].min(initial=_FAR)
+    return in_place & (ends <= last) & (last < first), in_other & (moved >= first) & (last < first)

@@ -25,10 +25,12 @@ from ..memory import BLOCK_NBYTES, UNLIMITED, MemoryShare
 from .index_layout import Entries, is_absent
 
 __all__ = [
+    "HEADER_NBYTES",
     "Slot",
     "Slots",
     "can_recognise",
     "has_chunks_between",
+    "has_header",
     "has_sizes_in_headers",
     "is_complete",
     "recognise",
@@ -38,6 +40,8 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _GZIP = b"\x1f\x8b\x08"
 _BLOSC = b"\x02"
 _BLOSC_HEAD_NBYTES = 16
+# The largest header of a frame of zstd; that of blosc is smaller.
+HEADER_NBYTES = 18
 
 
 class Slot(NamedTuple):
@@ -224,23 +228,28 @@ def has_sizes_in_headers(inner: ChainSpec) -> bool:
     return bool(inner.bytes_codecs) and isinstance(inner.bytes_codecs[-1], Zstd | Blosc)
 
 
-def is_complete(inner: ChainSpec, data: Any) -> bool:
-    """Return True if the headers of its last compressor show that an encoded chunk is one stream, and decodes to the right size.
-
-    This finds missing bytes without decoding. False proves nothing: other codecs have no such headers.
-    """
-    if not has_sizes_in_headers(inner):
+def has_header(inner: ChainSpec, head: Any, nbytes: int) -> bool:
+    """Return True if an encoded chunk of `nbytes` bytes that begins with `head` has the header of a stream that decodes to the right size."""
+    if not has_sizes_in_headers(inner) or len(head) <= len(_ZSTD):
         return False
     codec = inner.bytes_codecs[-1]
     expected: int | None = inner.nbytes
     for before in inner.codecs[: inner.codecs.index(codec)]:
         expected = None if expected is None else before.encoded_nbytes(expected)
-    is_zstd = isinstance(codec, Zstd)
-    if is_zstd and bytes(data[: len(_ZSTD)]) != _ZSTD:
+    if isinstance(codec, Zstd):
+        return bytes(head[: len(_ZSTD)]) == _ZSTD and expected is not None and _size_in_zstd(head) == expected
+    return _end_of_blosc(_Window.of(head), 0, sys.maxsize) == nbytes and _size_in_blosc(head) == expected
+
+
+def is_complete(inner: ChainSpec, data: Any) -> bool:
+    """Return True if the headers of its last compressor show that an encoded chunk is one stream, and decodes to the right size.
+
+    This finds missing bytes without decoding. False proves nothing: other codecs have no such headers.
+    """
+    if not has_header(inner, data, len(data)):
         return False
-    end_of, size_of = (_end_of_zstd, _size_in_zstd) if is_zstd else (_end_of_blosc, _size_in_blosc)
-    ends = end_of(_Window.of(data), 0, sys.maxsize) == len(data)
-    return expected is not None and ends and size_of(data) == expected
+    is_zstd = isinstance(inner.bytes_codecs[-1], Zstd)
+    return not is_zstd or _end_of_zstd(_Window.of(data), 0, sys.maxsize) == len(data)
 
 
 def _size_in_zstd(data: Any) -> int | None:
