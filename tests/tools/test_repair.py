@@ -26,9 +26,10 @@ import shardcodec
 from shardcodec import ShardSpec
 from shardcodec.cli.app import run
 from shardcodec.storage.undo_journal import pending_journal
-from shardcodec.tools import repair, verify
+from shardcodec.tools import convert, repair, verify
 from shardcodec.tools.repair import one_shard
 from shardcodec.tools.repair.report import RepairAction
+from shardcodec.tools.targets import ArrayTarget
 
 
 def without_first_chunk() -> np.ndarray[Any, Any]:
@@ -461,3 +462,18 @@ def test_missing_bytes_cost_only_the_inner_chunks_that_had_them(
         new = elements(tmp_path / f"b{number}")
         assert ((new == values) | (new == 0)).all()
         assert (new != values).sum() == 16 * report.n_lost_chunks
+
+
+def test_absent_shards_are_not_asked_for_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a copy of another layout the grid was walked: 250,000 absent shards took 72 s."""
+    with quiet():
+        array = zarr.create_array(tmp_path / "old", shape=(100_000,), chunks=(10,), dtype="i4")
+        array[500:520] = 1
+    convert(tmp_path / "old", tmp_path / "new", chunks=(5,), shards=(50,))
+    (tmp_path / "new/c/10").unlink()
+    asked: list[Any] = []
+    shard = ArrayTarget.shard
+    monkeypatch.setattr(ArrayTarget, "shard", lambda self, at: asked.append(at) or shard(self, at))
+    report = repair(tmp_path / "new", copy=tmp_path / "old", to=tmp_path / "repaired")
+    assert (report.n_damaged, report.n_restored) == (1, 1) and len(asked) < 20
+    assert (elements(tmp_path / "repaired") == elements(tmp_path / "old")).all()

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ import numpy as np
 from ...access.box_reader import Folder
 from ...format.chunk_keys import KeyEncoding
 from ...storage.store import LeftFolder
+from ..targets import ArrayTarget
 
-__all__ = ["Coords", "StoredObjects"]
+__all__ = ["Coords", "StoredObjects", "stored_positions"]
 
 Ints = tuple[int, ...]
 Coords = np.ndarray[Any, np.dtype[np.int64]]
@@ -140,3 +143,20 @@ class StoredObjects:
                 low[:, axis] += step
                 high[:, axis] = low[:, axis]
         return np.unique(low, axis=0)
+
+
+def stored_positions(other: Any, array: ArrayTarget) -> Iterator[Ints]:
+    """Yield the positions in the grid of an array of which another one, a target or a source, stores elements; all if it does not tell."""
+    size = array.object_spec.shard_shape
+    stored: StoredObjects | None = getattr(other, "stored", None)
+    if isinstance(other, ArrayTarget) and other.is_readable:
+        if other.object_spec.shard_shape == size:
+            yield from (shard.coords for shard in other.shards() if shard.coords is not None)
+            return
+        assert other.keys is not None
+        stored = StoredObjects(other.folder, other.keys, other.counted_shape, other.object_spec.shard_shape)
+    touched = None if stored is None or not size else stored.touched(size)
+    if touched is None:
+        yield from itertools.product(*map(range, array.shard_grid))
+    else:
+        yield from (tuple(map(int, at)) for at in touched)

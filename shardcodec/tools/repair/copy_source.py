@@ -8,7 +8,6 @@ elements are read, and encoded anew.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -23,6 +22,7 @@ from ...errors import ShardError, ShardFileError, ShardFormatError, as_os_error
 from ...format.spec import ShardSpec
 from ...options import Options
 from ..chunk_check import ChunkCheck, Level
+from ..convert.stored_objects import stored_positions
 from ..damage.index_search import IndexStatus
 from ..findings import FindingKind
 from ..foreign_chunks import ForeignChunks, elements_of, type_of
@@ -102,10 +102,7 @@ class CopySource:
 
     def missing(self) -> Iterator[ShardTarget]:
         """Yield the shards of the damaged array that are not stored, and that the copy may have."""
-        positions: Iterator[tuple[int, ...]] = itertools.product(*map(range, self.array.shard_grid))
-        if self._check is not None:  # of the same encoding
-            positions = (shard.coords for shard in self._array.shards() if shard.coords is not None)
-        for coords in positions:
+        for coords in stored_positions(self._array, self.array):
             shard = self.array.shard(coords)
             if not shard.is_stored:
                 yield shard

@@ -24,7 +24,7 @@ from ..capped import Capped
 from ..conventions.all_conventions import mended
 from ..convert.open_source import open_foreign, open_source, outermost
 from ..convert.source import SourceArray, SourceTree
-from ..convert.stored_objects import StoredObjects
+from ..convert.stored_objects import stored_positions
 from ..documents import Document, further_members
 from ..findings import Finding, FindingKind
 from ..foreign_chunks import elements_of, type_of
@@ -154,29 +154,10 @@ class Comparison:
         if self._array.only is not None:
             return
         stored = _flat_positions(self._array)
-        for coords in self._stored_in_other():
+        for coords in stored_positions(self._source, self._array):
             shard = self._array.shard(coords)
             if not (shard.is_stored if stored is None else _flat(coords, self._array.shard_grid) in stored):
                 yield shard
-
-    def _stored_in_other(self) -> Iterator[Ints]:
-        """Yield the positions in the grid of this array of which the other one stores elements; all if it does not tell."""
-        array, other = self._array, self._other
-        size = array.object_spec.shard_shape
-        if other is not None and other.is_readable:
-            if other.object_spec.shard_shape == size:
-                yield from (shard.coords for shard in other.shards() if shard.coords is not None)
-                return
-            assert other.keys is not None
-            spec = other.object_spec.shard_shape
-            stored: StoredObjects | None = StoredObjects(other.folder, other.keys, other.counted_shape, spec)
-        else:
-            stored = getattr(self._source, "stored", None)
-        touched = None if stored is None or not size else stored.touched(size)
-        if touched is None:
-            yield from itertools.product(*map(range, array.shard_grid))
-        else:
-            yield from (tuple(map(int, at)) for at in touched)
 
     def has_same_bytes(self, shard: ShardTarget) -> bool:
         """Return True if the other array stores the same object, which then has the same elements."""
