@@ -41,9 +41,9 @@ LAYERS = runpy.run_path(str(ROOT / "tests/project/test_layers.py"))
 
 # fmt: off
 NUMBERS: dict[str, dict[str, int]] = {
-    "lines of code": {"shardcodec": 1702, "zarr_plugin": 1699, "format": 2846, "access": 7576, "drawing": 348, "storage": 3980, "cli": 898, "transformer": 2092, "tools": 14354, "live": 1287, "kv": 1300, "binding": 4034, "csrc": 21889},
+    "lines of code": {"shardcodec": 1702, "zarr_plugin": 1699, "format": 2846, "access": 7576, "drawing": 348, "storage": 3984, "cli": 898, "transformer": 2092, "tools": 14365, "live": 1287, "kv": 1300, "binding": 4034, "csrc": 21889},
     "records": {"access": 42, "format": 41, "kv": 5, "live": 4, "shardcodec": 6, "storage": 17, "tools": 107, "transformer": 7, "zarr_plugin": 2},
-    "modules that one other imports": {"all": 62, "below 150 lines": 29},
+    "modules that one other imports": {"all": 62, "below 150 lines": 28},
     "modules of the engine that tools and commands use": {"all": 41},
     "pairs of records with four or more equal fields": {"all": 28},
     "public names": {"shardcodec": 47, "shardcodec.kv": 12, "shardcodec.tools": 24, "shardcodec.transformer": 6},
