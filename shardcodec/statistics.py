@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import Counter
 from typing import Any
 
@@ -28,7 +27,7 @@ class Statistics:
     """Counters of this process; call the object to read them."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        # No mutex: a signal handler would wait for ever for what it has interrupted. `Counter.update` counts in one call of C.
         self._fallbacks: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._logged: set[str] = set()
@@ -61,18 +60,16 @@ class Statistics:
         done["reads_at_depth"] = done.pop("deep_reads")
         costs = native.load().latencies()
         done["io_latency"] = {name: costs[device] for device, name in names_of_devices(costs).items()}
-        with self._mutex:
-            done["fallbacks"] = dict(self._fallbacks)
-            done["strategy_refused"] = dict(self._refused)
-            done["lock_scopes"] = dict(self._lock_scopes)
+        done["fallbacks"] = dict(self._fallbacks)
+        done["strategy_refused"] = dict(self._refused)
+        done["lock_scopes"] = dict(self._lock_scopes)
         return done  # type: ignore[no-any-return]
 
     def reset(self) -> None:
         """Set all counters to zero; the estimates of ``io_latency`` stay."""
         native.load().totals_reset()
-        with self._mutex:
-            self._fallbacks.clear()
-            self._refused.clear()
+        self._fallbacks.clear()
+        self._refused.clear()
 
     def fallback(self, reason: str) -> None:
         """Count a fallback to zarr's own pipeline, and log each reason once.
@@ -82,13 +79,12 @@ class Statistics:
         reason : str
             Why zarr's own pipeline does the work.
         """
-        with self._mutex:
-            if reason not in self._fallbacks and len(self._fallbacks) >= MAX_KINDS:
-                reason = "other reasons"
-            self._fallbacks[reason] += 1
-            if reason in self._logged or len(self._logged) > 2 * MAX_KINDS:
-                return
-            self._logged.add(reason)
+        if reason not in self._fallbacks and len(self._fallbacks) >= MAX_KINDS:
+            reason = "other reasons"
+        self._fallbacks.update((reason,))
+        if reason in self._logged or len(self._logged) > 2 * MAX_KINDS:
+            return
+        self._logged.add(reason)
         logger.info("left to zarr's own pipeline: %s", reason)
 
     def refused(self, strategy: str, file_system: str) -> None:
@@ -101,8 +97,7 @@ class Statistics:
         file_system : str
             Type of the file system.
         """
-        with self._mutex:
-            self._refused[f"{strategy} on {file_system}"] += 1
+        self._refused.update((f"{strategy} on {file_system}",))
 
     def lock_scope(self, point: str, file_system: str, scope: str) -> None:
         """Note how far locks reach on a mount.
@@ -114,15 +109,13 @@ class Statistics:
         scope : str
             See ``lock_scopes`` in `__call__`.
         """
-        with self._mutex:
-            self._lock_scopes[f"{point} ({file_system})"] = scope
+        self._lock_scopes[f"{point} ({file_system})"] = scope
 
     def __repr__(self) -> str:
         return "<shardcodec.stats: call it>"
 
     def _begin_child(self) -> None:
-        """Reset the counters in a forked child, and the mutex, which threads of the parent may have held."""
-        self._mutex = threading.Lock()
+        """Reset the counters in a forked child."""
         self._fallbacks = Counter()
         self._refused = Counter()
         if (module := native.loaded()) is not None:

@@ -8,7 +8,6 @@ The subclasses `ShardWriter` and `SlotWriter` decide where in the file an inner 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +72,7 @@ class ChunkWriter:
         self._header_nbytes = header_nbytes
         self._write_empty = write_empty
         self._chain = compiled(spec.chain)
-        self._mutex = threading.Lock()
+        self._mutex = native.load().Mutex()  # refuses a signal handler that would wait for itself
         # by position: the inner chunk was passed by a caller; it is in the file
         self._claimed = np.zeros(spec.n_chunks, dtype=np.bool_)
         self._stored = np.zeros(spec.n_chunks, dtype=np.bool_)
@@ -196,26 +195,29 @@ class ChunkWriter:
 
     def _store(self, position: int, data: memoryview) -> None:
         self._write(position, data)
-        with self._mutex:
-            self._stored[position] = True
+        self._stored[position] = True
 
     def _claim(self, where: list[int]) -> None:
         """Mark inner chunks as passed by a caller; raise ValueError if one was passed before."""
-        with self._mutex:
-            self._open_sink()
-            for i, position in enumerate(where):
-                if self._claimed[position]:
-                    self._claimed[where[:i]] = False
+
+        def passed() -> tuple[None, list[tuple[Any, ...]]]:
+            if self._sink is None:
+                raise ValueError(self._CLOSED)
+            seen: set[int] = set()
+            for position in where:
+                if self._claimed[position] or position in seen:
                     at = coordinates(position, self.grid_shape)
                     raise ValueError(
                         f"shard {self._name!r}: inner chunk {at} is given a second time; write each inner chunk once"
                     )
-                self._claimed[position] = True
+                seen.add(position)
+            return None, [(self._claimed.__setitem__, where, True)]
+
+        self._mutex.change(passed)
 
     def _release(self, where: list[int]) -> None:
         """Allow the caller to write inner chunks again after an error, unless they are in the file."""
-        with self._mutex:
-            self._claimed[where] = self._stored[where]
+        self._claimed[where] = self._stored[where]
 
     def _open_sink(self) -> Any:
         """Return the file; raise ValueError after the end."""

@@ -9,7 +9,6 @@ Inner chunks are written at once, so memory holds a few of them and the index. N
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -155,7 +154,7 @@ class ShardWriter(ChunkWriter):
         else:
             upload = Upload(*target, self._most_nbytes())
             self._sink = _CollectedObject(upload) if spec.index_location == "start" else upload
-            self._turn = threading.Lock()
+            self._turn = native.load().Mutex()
         try:
             self._append(memoryview(header))
         except BaseException:
@@ -210,8 +209,7 @@ class ShardWriter(ChunkWriter):
                 first = self._append(view)
                 self._entries[where, 0] = np.array(bounds[:-1], dtype=np.uint64) + np.uint64(first)
                 self._entries[where, 1] = np.asarray(sizes, dtype=np.uint64)
-                with self._mutex:
-                    self._stored[where] = True
+                self._stored[where] = True
         except BaseException:
             self._release(where)
             raise
@@ -374,7 +372,7 @@ class _MemoryFile:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._mutex = threading.Lock()
+        self._mutex = native.load().Mutex()
 
     def write(self, data: Any, offset: int) -> None:
         view = memoryview(data).cast("B")

@@ -210,8 +210,7 @@ class SlotWriter(ChunkWriter):
     @property
     def present(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Coordinates of the inner chunks that this object has stored, shape (n, ndim)."""
-        with self._mutex:
-            stored = np.flatnonzero(self._stored)
+        stored = np.flatnonzero(self._stored.copy())  # numpy raises if a thread changes what it searches
         coords = [coordinates(position, self.grid_shape) for position in stored.tolist()]
         return np.array(coords, dtype=np.int64).reshape(len(stored), len(self.grid_shape))
 

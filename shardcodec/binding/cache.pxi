@@ -81,10 +81,11 @@ cdef bytes cache_name(str name):
 cdef class Cache:
     """Decoded indexes and open files that readers keep between calls (csrc/plan/sc_cache.h).
 
-    Methods that only look up keep the GIL: the mutex of the cache is never held during input or output.
+    Methods that only look up keep the GIL: the mutex of the cache is never held during input or output. n_drops: number of removals.
     """
 
     cdef sc_cache *cache
+    cdef readonly uint64_t n_drops
 
     def __cinit__(self, uint64_t max_nbytes, uint64_t max_files=0, int64_t grain_ns=SC_CACHE_GRAIN_NS):
         self.cache = sc_cache_new(max_nbytes, max_files, grain_ns)
@@ -106,8 +107,8 @@ cdef class Cache:
         found.index = index
         return found
 
-    def put(self, str name, Chain chain, entries):
-        """Store a copy of the index, n_chunks pairs, of an object that is not a local file."""
+    def put(self, str name, Chain chain, entries, n_drops=None):
+        """Store a copy of the index, n_chunks pairs, of an object that is not a local file; not if `n_drops` has changed since."""
         cdef View view = View(entries)
         cdef uint64_t *pairs = view.words(2 * chain.chain.n_chunks)
         cdef bytes encoded = cache_name(name)
@@ -118,18 +119,24 @@ cdef class Cache:
         if index == NULL:
             return
         memcpy(index.entries, pairs, view.nbytes())
-        sc_cache_put(self.cache, PyBytes_AsString(encoded), &chain.chain, index)
+        with cython.critical_section(self):
+            if n_drops is None or n_drops == self.n_drops:  # no signal handler and no thread drops from here on
+                sc_cache_put(self.cache, PyBytes_AsString(encoded), &chain.chain, index)
         sc_cached_index_release(index)
 
+    @cython.critical_section
     def drop(self, str name):
         """Remove an object from the cache."""
         cdef bytes encoded = cache_name(name)
         cdef const char *chars = PyBytes_AsString(encoded)
+        self.n_drops += 1  # before the removal, so that no index is put after it that was fetched before
         with nogil:
             sc_cache_drop(self.cache, chars)
 
+    @cython.critical_section
     def clear(self):
         """Empty the cache."""
+        self.n_drops += 1
         with nogil:
             sc_cache_clear(self.cache)
 

@@ -120,6 +120,10 @@ cdef class LockTable:
             queue.append(grant)
         return False
 
+    def wanted_by(self, ident):
+        """Return the keys whose locks a thread waits for, or holds in blocks of `FreeHold`: a signal handler in it must not wait for them."""
+        return [key for thread, key in tuple(self.waiting) if thread == ident]
+
     @cython.critical_section
     def withdraw(self, str key, grant):
         """Remove `grant` from the queue; return False if the lock has been granted already."""

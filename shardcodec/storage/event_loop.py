@@ -21,7 +21,7 @@ from .. import native
 from ..compat import Caller, is_zarrs_loop, max_workers, submit
 from ..native import listen_to
 
-__all__ = ["Threads", "all_of", "from_zarrs_loop", "in_thread", "threads_for_locks"]
+__all__ = ["Threads", "all_of", "caller_of_task", "from_zarrs_loop", "in_thread", "threads_for_locks"]
 
 T = TypeVar("T")
 
@@ -39,9 +39,14 @@ _LOCKS = -1
 os.register_at_fork(after_in_child=_pools.clear)
 
 
+def caller_of_task() -> Caller | None:
+    """Return the caller in the main thread that waits for the running task, or for the one that started it; None if there is none."""
+    return Caller.of_this_task() or _caller.get()
+
+
 async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
     """Run awaitables concurrently; after the first failure cancel the rest, wait for all, and raise that failure."""
-    token = _caller.set(Caller.of_this_task() or _caller.get())
+    token = _caller.set(caller_of_task())
     try:
         tasks = [asyncio.ensure_future(part) for part in work]
     finally:
@@ -145,7 +150,7 @@ async def _end_of(task: asyncio.Future[T], cancel: Any) -> T:
         if task.done():
             break
         if not looked_up:  # delayed, because a search of all frames costs as much as a short read
-            caller = Caller.of_this_task() or _caller.get()
+            caller = caller_of_task()
             timeout = None if caller is None else POLL_SECONDS
         if caller is not None and not caller.is_waiting():
             cancel.stop()

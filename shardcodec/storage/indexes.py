@@ -10,9 +10,7 @@ index. If the store does not identify states, an index is cached only if the use
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,10 +70,7 @@ class IndexCache:
         self._arguments = (max_bytes, max_open_files, _grain_ns)
         grain = {} if _grain_ns is None else {"grain_ns": _grain_ns}
         self._cache = native.load().Cache(max_bytes, max_open_files, **grain)
-        self._mutex = threading.Lock()
-        self._n_drops = 0
-        with _all_mutex:
-            _all.add(self)
+        _all[id(self)] = self
 
     @property
     def max_bytes(self) -> int:
@@ -95,7 +90,7 @@ class IndexCache:
         int
             Number of removals from the cache so far.
         """
-        return self._n_drops
+        return self._cache.n_drops  # type: ignore[no-any-return]
 
     def get(self, key: str, chain: Chain) -> np.ndarray[Any, Any] | None:
         """Return the cached index of an object that is not a local file, without a check that it is still current.
@@ -136,9 +131,7 @@ class IndexCache:
         ticket : int
             Result of `ticket` from before the index was fetched.
         """
-        with self._mutex:
-            if ticket == self._n_drops:
-                self._cache.put(key, chain, entries)
+        self._cache.put(key, chain, entries, ticket)
 
     def drop(self, keys: Iterable[str]) -> None:
         """Remove the indexes of objects that a writer has changed.
@@ -148,16 +141,12 @@ class IndexCache:
         keys : iterable of str
             Names of the objects; local files are named by their paths.
         """
-        with self._mutex:
-            for key in keys:
-                self._n_drops += 1
-                self._cache.drop(key)
+        for key in keys:
+            self._cache.drop(key)
 
     def clear(self) -> None:
         """Empty the cache."""
-        with self._mutex:
-            self._n_drops += 1
-            self._cache.clear()
+        self._cache.clear()
 
     def info(self) -> dict[str, int]:
         """Return bounds, current sizes, and counters since the creation of the cache.
@@ -182,8 +171,8 @@ def _again(max_bytes: int, max_open_files: int, grain_ns: int | None) -> IndexCa
     return IndexCache(max_bytes, max_open_files=max_open_files, _grain_ns=grain_ns)
 
 
-_all: weakref.WeakSet[IndexCache] = weakref.WeakSet()
-_all_mutex = threading.RLock()  # reentrant, because garbage collection may run a destructor at any point
+# By `id`. It is changed and copied in one step: a signal handler and another thread may make a cache at any point.
+_all: weakref.WeakValueDictionary[int, IndexCache] = weakref.WeakValueDictionary()
 
 
 @functools.lru_cache(maxsize=MAX_SHARED)
@@ -199,10 +188,9 @@ def shared(max_bytes: int, max_open_files: int) -> IndexCache | None:
 def drop(keys: Iterable[str]) -> None:
     """Remove the indexes of changed objects from every cache of this process; `keys` as for `IndexCache.drop`."""
     keys = list(keys)
-    with _all_mutex:
-        caches = list(_all)
-    for cache in caches:
-        cache.drop(keys)
+    for reference in _all.valuerefs():
+        if (cache := reference()) is not None:
+            cache.drop(keys)
 
 
 # Maximum number of objects with a remembered state; the cache bounds the indexes themselves.
@@ -229,20 +217,8 @@ class RemoteIndex:
         return bool(self.state == other.state and np.array_equal(self.entries, other.entries))
 
 
-_states: OrderedDict[str, tuple[int | None, Any, bool]] = OrderedDict()
-_states_mutex = threading.Lock()
-
-
-def _begin_child() -> None:
-    """Replace the mutexes in a forked child, because threads of the parent may have held them.
-
-    The native caches empty themselves.
-    """
-    global _all_mutex, _states_mutex
-    _all_mutex = threading.RLock()
-    _states_mutex = threading.Lock()
-    for cache in list(_all):
-        cache._mutex = threading.Lock()
+# In the order of their entry. Each use is one step, under no mutex: a signal handler would wait for ever for what it has interrupted.
+_states: dict[str, tuple[int | None, Any, bool]] = {}
 
 
 def _cache_of(options: Options, state: Any, cache: IndexCache | None) -> IndexCache | None:
@@ -268,11 +244,9 @@ def get(name: str, chain: Chain, options: Options, cache: IndexCache | None = No
 
     `name` is unique among all stores of the process. `cache` is searched instead of the cache of the options.
     """
-    with _states_mutex:
-        remembered = _states.get(name)
-        if remembered is None:
-            return None
-        _states.move_to_end(name)
+    remembered = _states.get(name)
+    if remembered is None:
+        return None
     nbytes, state, is_sound = remembered
     cache = _cache_of(options, state, cache)
     entries = None if cache is None else cache.get(_name_of_state(name, state), chain)
@@ -294,17 +268,16 @@ def put(
     if cache is None:
         return
     cache.put(_name_of_state(name, index.state), chain, index.entries, since)
-    with _states_mutex:
-        _states[name] = index.nbytes, index.state, index.is_sound
-        _states.move_to_end(name)
-        while len(_states) > MAX_STATES:
-            _states.popitem(last=False)
+    _states.pop(name, None)
+    _states[name] = index.nbytes, index.state, index.is_sound
+    if len(_states) > MAX_STATES:
+        for old in list(_states)[: MAX_STATES // 8 or 1]:
+            _states.pop(old, None)
 
 
 def forget(names: Iterable[str]) -> None:
     """Remove the indexes and states of remote objects that were written; `drop` is for local files."""
     names = list(names)
-    with _states_mutex:
-        for name in names:
-            _states.pop(name, None)
+    for name in names:
+        _states.pop(name, None)
     drop(names)

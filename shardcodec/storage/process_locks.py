@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from .. import native
+from . import file_locks
+from .event_loop import caller_of_task
 
 if TYPE_CHECKING:
     from .._native import Hold
@@ -38,6 +41,10 @@ class LockTable:
 
     def __len__(self) -> int:
         return len(self._native)
+
+    def wanted_by(self, thread: int | None) -> list[str]:
+        """Return the keys for which a signal handler in a thread must not wait, because what it has interrupted needs the locks."""
+        return self._native.wanted_by(thread)  # type: ignore[no-any-return]
 
     def try_acquire(self, key: str) -> bool:
         """Take the lock if it is free; return True on success."""
@@ -71,7 +78,13 @@ class LockTable:
         self._native.acquire(key)
 
     async def acquire_async(self, key: str) -> None:
-        """Wait for the lock and take it, without blocking the event loop."""
+        """Wait for the lock and take it, without blocking the event loop.
+
+        LockError, at once: a signal handler waits for this task in the main thread, and has interrupted what needs the lock there.
+        """
+        main = threading.main_thread().ident
+        if key in self.wanted_by(main) and (caller := caller_of_task()) is not None and caller.is_waiting():
+            raise file_locks.interrupted(key)
         loop = asyncio.get_running_loop()
         granted = loop.create_future()
         grant = self._grant(key, loop, granted)

@@ -8,18 +8,20 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from helpers import run_checked
 from interrupts import Points, ends
 from zarr.storage import MemoryStore, ObjectStore
 
 import shardcodec
 from shardcodec.access import array_write
+from shardcodec.statistics import Statistics
 from shardcodec.storage import process_locks
 
 
@@ -163,8 +165,12 @@ def test_handler_at_each_point_of_a_buffered_write(tmp_path: Path, is_first: boo
     assert kinds == {True, False} and number > 100
 
 
-def test_handler_with_a_block_at_each_point_of_a_block(tmp_path: Path) -> None:
-    """Between the lines that begin or end a block, the end of the block of a handler waited for ever on zarr's event loop."""
+@pytest.mark.parametrize("is_buffered", [False, True])
+def test_handler_with_a_block_at_each_point_of_a_block(tmp_path: Path, is_buffered: bool) -> None:
+    """Between the lines that begin or end a block, the end of the block of a handler waited for ever on zarr's event loop.
+
+    Within a small buffered write it waited there for the lock of this write.
+    """
     handle, done = new_handle("memory", tmp_path), set()
 
     def handler() -> None:
@@ -173,19 +179,166 @@ def test_handler_with_a_block_at_each_point_of_a_block(tmp_path: Path) -> None:
                 handle[8:16, :8] = 5
             done.add("stored")
         except (shardcodec.LockError, RuntimeError) as error:
-            done.add("refused" if "signal handler" in str(error) else repr(error))
+            shard = getattr(error, "shard", "")  # None would be a LockError that names no shard
+            done.add(
+                type(error).__name__ if "signal handler" in str(error) and shard is not None else repr(error)
+            )
 
     for number in itertools.count(1, 3):
         points = Points(number, handler)
+        handle[...] = 0
 
         def work(points: Points = points) -> None:
-            with points, shardcodec.group_writes():
-                handle[:8, :8] = 2
+            with shardcodec.group_writes() if is_buffered else points:
+                if is_buffered:
+                    handle[:4, :8] = 2
+                with points if is_buffered else shardcodec.group_writes():
+                    handle[4:8, :8] = 2
+
+        assert ends(work) == [None]
+        assert (handle[4 * (not is_buffered) : 8, :8] == 2).all()
+        if not points.is_reached:
+            break
+    assert done == {"stored", "RuntimeError", "LockError"}
+
+
+def test_generator_with_a_block_closed_at_each_point_of_a_buffered_write(tmp_path: Path) -> None:
+    """The garbage collector closed it there: the end of its block waited for ever for the lock of the write."""
+    handle = new_handle("memory", tmp_path)
+
+    def entering() -> Iterator[None]:
+        with shardcodec.group_writes():
+            yield
+
+    for number in itertools.count(1, 3):
+        handle[...] = 0
+        generator = entering()
+        next(generator)
+        points = Points(number, generator.close)
+
+        def work(points: Points = points) -> None:
+            handle[:4, :8] = 2
+            with points:
+                handle[4:8, :8] = 2
+
+        assert ends(work) == [None]
+        generator.close()
+        with shardcodec.group_writes():
+            pass
+        assert (handle[:8, :8] == 2).all(), number
+        if not points.is_reached:
+            break
+
+
+@pytest.mark.parametrize("kind", ["files", "obstore"])
+def test_handler_at_each_point_of_a_write_into_another_array(tmp_path: Path, kind: str) -> None:
+    """Where the interrupted write dropped the old index from the cache, the handler waited for ever for the mutex of the cache."""
+    one, other = new_handle(kind, tmp_path / "1"), new_handle(kind, tmp_path / "2")
+
+    def handler() -> None:
+        other[8:16, :8] += 1
+
+    for number in itertools.count(1):
+        points = Points(number, handler)
+
+        def work(points: Points = points, number: int = number) -> None:
+            with points:
+                one[:8, :8] = number
+
+        assert ends(work) == [None] and one[0, 0] == number
+        if not points.is_reached:
+            break
+    assert number > 100 and (other[8:16, :8] == number - 1).all()
+
+
+def test_handler_at_each_point_of_a_count() -> None:
+    """A handler whose write was counted waited for ever for the mutex of the counters."""
+    counters = Statistics()
+    for number in itertools.count(1):
+        points = Points(number, lambda: (counters.fallback("a"), counters.refused("a", "b"), counters()))
+
+        def work(points: Points = points) -> None:
+            with points:
+                counters.fallback("a")
+                counters.refused("a", "b")
 
         assert ends(work) == [None]
         if not points.is_reached:
             break
-    assert done == {"stored", "refused"} and handle[0, 0] == 2
+    found = counters()
+    assert found["fallbacks"] == {"a": 2 * number - 1} and found["strategy_refused"] == {
+        "a on b": 2 * number - 1
+    }
+
+
+@pytest.mark.parametrize("kind", ["bytes", "file", "store"])
+def test_handler_at_each_point_of_a_write_with_the_same_writer(tmp_path: Path, kind: str) -> None:
+    """A handler that wrote another inner chunk of a new shard waited for ever for the mutex of the writer."""
+    spec, outcomes = shardcodec.ShardSpec((4, 4), (2, 2), "uint8", 0, codecs=["bytes"]), set()
+    for number in itertools.count(1):
+        target: Any = {"bytes": None, "file": tmp_path / "shard", "store": MemoryStore()}[kind]
+        writer, done = (
+            shardcodec.ShardWriter(target, spec, **({"key": "shard"} if kind == "store" else {})),
+            [],
+        )
+
+        def handler(writer: Any = writer, done: list[str] = done) -> None:
+            try:
+                writer.write_chunk((0, 1), np.full((2, 2), 5, "uint8"))
+                done.append("stored")
+            except RuntimeError as error:
+                done.append("refused" if "signal handler" in str(error) else repr(error))
+
+        points = Points(number, handler)
+
+        def work(points: Points = points, writer: Any = writer) -> None:
+            with points:
+                writer.write_chunk((1, 0), np.full((2, 2), 2, "uint8"))
+
+        assert ends(work) == [None]
+        if done == ["refused"]:
+            writer.write_chunk((0, 1), np.full((2, 2), 5, "uint8"))
+        shard = writer.commit()
+        outcomes |= set(done)
+        if kind == "file":
+            shard = target.read_bytes()
+        if kind != "store":
+            assert shardcodec.decode(shard, spec)[::2, ::2].tolist() == [
+                [0, 5 * points.is_reached],
+                [2, 0],
+            ]
+        if not points.is_reached:
+            break
+    assert outcomes == {"stored", "refused"}
+
+
+def test_flush_in_a_handler_in_a_buffered_write_is_refused_at_once(tmp_path: Path) -> None:
+    """The flush before a write that is not buffered waited on zarr's event loop for the lock of the interrupted write, for ever."""
+    done = run_checked(f"""
+        import faulthandler, zarr, shardcodec
+        from shardcodec.access.buffer.overlay import Overlay
+        faulthandler.dump_traceback_later(30, exit=True)
+        path = {str(tmp_path / "a")!r}
+        zarr.create_array(path, shape=(64, 64), chunks=(8, 8), shards=(64, 64), dtype="int32")
+        handle, write, interrupts = shardcodec.open_array(path, mode="r+"), Overlay.write, []
+
+        def interrupted(*arguments):
+            write(*arguments)
+            if interrupts:
+                interrupts.pop()
+                try:
+                    handle[[0, 9, 11]] = 5
+                except shardcodec.GroupWriteError as error:
+                    print(type(error.__cause__).__name__, "signal handler" in str(error))
+
+        Overlay.write = interrupted
+        with shardcodec.group_writes():
+            handle[:4, :8] = 1
+            interrupts.append(1)
+            handle[4:8, :8] = 2
+        print(handle[:8, 0].tolist())
+    """)
+    assert done.stdout.splitlines() == ["LockError True", "[1, 1, 1, 1, 2, 2, 2, 2]"]
 
 
 def test_options_apply_to_open_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

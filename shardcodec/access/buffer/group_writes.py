@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ...arguments import checked
-from ...compat import is_zarrs_loop, on_zarrs_loop, watch_deletions
+from ...compat import is_zarrs_loop, on_zarrs_loop, submit, watch_deletions
 from . import active_buffer, set_active_buffer
 from .process_buffer import ProcessBuffer
 
@@ -132,7 +132,7 @@ class _Blocks:
         self._open: list[_OpenBlock] = []
         self._stop_watching: Callable[[], None] = lambda: None
         self.buffer = None
-        self.ends: set[asyncio.Task[None]] = set()  # strong references: an event loop holds only weak ones
+        self.ends: set[Any] = set()  # strong references: an event loop holds only weak ones
 
     @property
     def buffer(self) -> ProcessBuffer | None:
@@ -342,7 +342,8 @@ class group_writes:  # noqa: N801  # used like a function
         buffer = _blocks.leave(self)
         if buffer is None:
             return
-        if is_zarrs_loop():  # the garbage collector closes a generator in any thread
+        # the garbage collector closes a generator in any thread, and at any point
+        if is_zarrs_loop() or buffer.interrupted_name() is not None:
             self._end_in_task(buffer, failed=kind is not None)
             return
         try:
@@ -372,8 +373,9 @@ class group_writes:  # noqa: N801  # used like a function
         await self._end(buffer, failed=kind is not None)
 
     def _end_in_task(self, buffer: ProcessBuffer, *, failed: bool) -> None:
-        """End a block in a new task of the running event loop, because this code cannot wait for it."""
-        task = asyncio.ensure_future(self._end(buffer, failed=failed, keep=True))
+        """End a block in a new task, because this code cannot wait for it."""
+        begin: Any = submit if asyncio._get_running_loop() is None else asyncio.ensure_future
+        task = begin(self._end(buffer, failed=failed, keep=True))
         _blocks.ends.add(task)
         task.add_done_callback(_blocks.ends.discard)
 

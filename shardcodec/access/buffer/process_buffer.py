@@ -24,6 +24,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,8 +95,14 @@ class ProcessBuffer:
         self._holders: dict[str, None] = {}
 
     def check_not_interrupted(self) -> None:
-        """Raise RuntimeError if the caller is a signal handler that has interrupted this thread under the mutex."""
+        """Raise RuntimeError or LockError if the caller is a signal handler for which a flush would wait: that needs what is interrupted."""
         _ = self._mutex.version
+        if (name := self.interrupted_name()) is not None:
+            raise file_locks.interrupted(name)
+
+    def interrupted_name(self) -> str | None:
+        """Return the name of an object with buffered writes whose lock this thread needs in code that is interrupted, if there is one."""
+        return next((name for name in process_locks.table().wanted_by(get_ident()) if self.has(name)), None)
 
     @property
     def nbytes(self) -> int:
