@@ -125,7 +125,7 @@ TABLES = (
                 ((PARTIAL, "one inner chunk, zstd 1"),),
                 {"shardcodec": "shardcodec append"},
             ),
-            Line("one inner chunk read, zstd", ((SMALL, "one inner chunk, zstd 1"),)),
+            Line("one inner chunk read, zstd, `direct=False`", ((SMALL, "one inner chunk, zstd 1"),)),
             Line(
                 "the same without `zarr.Array` (`open_array`)",
                 ((LOADER, "one inner chunk, zstd 1"),),
