@@ -170,12 +170,13 @@ class ZarrStore(Store):
         try:
             answer = await self._get(key, SuffixByteRequest(nbytes))
         except Exception as error:
-            status = str(getattr(error, "status", ""))  # of aiohttp, for fsspec
-            if status not in conditions.NO_SUFFIX.split("|"):
+            # an error of aiohttp, which fsspec passes on
+            if str(getattr(error, "status", "")) not in conditions.NO_SUFFIX.split("|"):
                 raise
             size = await self.size(key)
             answer = await self.get_range(key, max(0, size - nbytes), size)
-        return answer if answer is None else answer._replace(data=answer.data[-nbytes:])
+        is_of_fsspec = type(self._given) is FsspecStore
+        return answer._replace(data=answer.data[-nbytes:]) if answer is not None and is_of_fsspec else answer
 
     async def _get(self, key: str, byte_range: Any) -> Answer | None:
         with self._damage_of_zip(key):
