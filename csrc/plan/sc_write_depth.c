@@ -13,8 +13,9 @@
 #include "plan/sc_write_impl.h"
 
 /* From this cost of a call on, several objects or pieces at a time are worth a change of threads. Calls that change a local
- * file system cost less, and sometimes as much by chance. Pieces cost copies and new memory, too: of 32 MiB in objects of 4 MiB
- * 20 ms of processors. So for each 32 bytes of an object a call has to cost 1 ns more, as long as the writes of pieces do not wait. */
+ * file system cost less, and sometimes as much by chance. Pieces are copied into new memory, too: 32 MiB in objects of 4 MiB took
+ * 20 ms of processor time more. So a call has to cost 1 ns more for each 32 bytes of an object, but at most MOST_MORE_NS: where calls
+ * cost so much, each write of a piece may wait as long. */
 #define DEEP_NS ((uint64_t)100 * 1000)
 #define NBYTES_PER_NS 32u
 #define MOST_MORE_NS ((uint64_t)200 * 1000)
@@ -194,8 +195,8 @@ sc_write_piece_nbytes(struct sc_write_run *run, int fd)
     if (SC_LIKELY(known))
         return known;
     n_files = min_u64(run->plan->n_items, run->depth.most);
-    most = run->plan->io.max_nbytes / PART_OF_PIECES /
-           (2 * n_files); /* each file has an open piece, and one that is written */
+    /* each file has an open piece, and one that is written */
+    most = run->plan->io.max_nbytes / PART_OF_PIECES / (2 * n_files);
     most = max_u64(min_u64(most, SC_MAX_PIECE_NBYTES), SC_PIECE_NBYTES);
     nbytes = piece_nbytes_for(fstat(fd, &st) == 0 && st.st_blksize > 0 ? (uint64_t)st.st_blksize : 0, most);
     /* a thread with another file may be first: then its answer counts */
