@@ -69,6 +69,7 @@
 #include "base/sc_alloc.h"
 #include "io/sc_attributes.h"
 #include "io/sc_closer.h"
+#include "io/sc_latency.h"
 #include "io/sc_lock.h"
 #include "io/sc_staging.h"
 
@@ -188,13 +189,23 @@ open_named(struct sc_newfile *file, char *folder, struct sc_where *where)
     return file->fd < 0 ? sc_file_error(where, "open") : SC_OK;
 }
 
+static int
+make_folders(struct sc_newfile *file, char *folder)
+{
+    uint64_t begin_ns = sc_clock_ns();
+    int r = sc_file_make_folders(folder, &file->n_made);
+
+    file->folders_ns += sc_clock_ns() - begin_ns;
+    return r;
+}
+
 /* Make the folder, unless it is there. */
 static int
 make_missing(struct sc_newfile *file, char *folder)
 {
     struct stat st;
 
-    return stat(folder, &st) && errno == ENOENT ? sc_file_make_folders(folder, &file->n_made) : 0;
+    return stat(folder, &st) && errno == ENOENT ? make_folders(file, folder) : 0;
 }
 
 static enum sc_status
@@ -207,7 +218,7 @@ open_in(struct sc_newfile *file, char *folder, bool shared, struct sc_where *whe
             return SC_OK;
         if (errno != ENOENT)
             break;
-        if (sc_file_make_folders(folder, &file->n_made))
+        if (make_folders(file, folder))
             return sc_file_error(where, "mkdir");
     }
     if (!shared && !nameless_unsupported(errno))

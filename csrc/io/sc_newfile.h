@@ -39,6 +39,7 @@ struct sc_newfile {
     bool is_shared; /* another process may have given it its name */
     bool guarded; /* temp is in the folder of the lock file */
     unsigned n_made; /* number of folders that were made */
+    uint64_t folders_ns; /* how long that took */
 };
 
 /* Begin a file that will replace (or become) `path`. Missing folders are made. A symbolic link is followed. A file that is

@@ -14,11 +14,11 @@
 
 /* From this cost of a call on, several objects or pieces at a time are worth a change of threads. Calls that change a local
  * file system cost less, and sometimes as much by chance. Pieces are copied into new memory, too: 32 MiB in objects of 4 MiB took
- * 20 ms of processor time more. So a call has to cost 1 ns more for each 32 bytes of an object, but at most MOST_MORE_NS: where calls
+ * 20 ms of processor time more. So a call has to cost 1 ns more for each 16 bytes of an object, but at most MOST_MORE_NS: where calls
  * cost so much, each write of a piece may wait as long. */
 #define DEEP_NS ((uint64_t)100 * 1000)
-#define NBYTES_PER_NS 32u
-#define MOST_MORE_NS ((uint64_t)200 * 1000)
+#define NBYTES_PER_NS 16u
+#define MOST_MORE_NS ((uint64_t)300 * 1000)
 
 /* To begin or to commit a file takes at least so many calls. */
 #define CALLS_PER_STEP 3u

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from .. import mounts, native
 from ..errors import LockError
 from ..options import Options
-from . import absent, file_systems, lock_reach
+from . import absent, file_systems, lock_reach, object_names
 from .concurrent_calls import COSTLY_SECONDS, MAX_CALLS, call_all, call_each, finish_each
 from .event_loop import in_thread
 from .file_systems import OpenFile
@@ -333,7 +333,9 @@ def _pause(longest: float) -> float:
 def calls_wait(path: str, options: Options) -> bool:
     """Return True if a call to the file system of a path is known to be worth a thread."""
     known = options.io_latency
-    return (known if isinstance(known, float) else file_systems.call_seconds(path)) >= COSTLY_SECONDS
+    if not isinstance(known, float):
+        known = file_systems.call_seconds(object_names.known_folder(path))
+    return known >= COSTLY_SECONDS
 
 
 @contextlib.contextmanager

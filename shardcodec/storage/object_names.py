@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePath
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -36,6 +37,7 @@ __all__ = [
     "holders_of",
     "in_real_folders",
     "index_names",
+    "known_folder",
     "lies_below",
     "lies_in",
     "memory_name",
@@ -164,9 +166,8 @@ def real_paths(paths: Sequence[str]) -> list[str]:
 def in_real_folders(paths: Sequence[str]) -> list[str]:
     """Resolve symbolic links in the folders of files, but not files that are links."""
     splits = [os.path.split(path) for path in paths]
-    folders = list(dict.fromkeys(folder for folder, _ in splits))
-    real = dict(zip(folders, call_each(_real_folder, folders), strict=True))
-    return [f"{real[folder].rstrip('/')}/{name}" for folder, name in splits]  # "/" too
+    real = _real_folders(list(dict.fromkeys(folder for folder, _ in splits)))
+    return [f"{real[folder][0].rstrip('/')}/{name}" for folder, name in splits]  # "/" too
 
 
 def _real_file(path: str) -> str:
@@ -175,33 +176,76 @@ def _real_file(path: str) -> str:
     return os.path.realpath(path) if found is not None and found[2] else path
 
 
-# Folders whose links were resolved, with the device and inode that both names lead to.
-_real: dict[str, tuple[str, int, int]] = {}
+# Device and inode of a folder.
+Id = tuple[int, int]
+
+# The path of a folder without symbolic links; None: nothing is there.
+RealFolder = tuple[str, Id | None]
+
+# Folders whose links were resolved.
+_real: dict[str, RealFolder] = {}
 MAX_REAL = 4096
 
 
-def _real_folder(folder: str) -> str:
-    """Resolve a folder; a memoised result is valid while both names lead to the same folder."""
+def _real_folders(folders: list[str]) -> dict[str, RealFolder]:
+    """Resolve folders: each folder above them is looked at once, and none below one that is missing."""
+    found: dict[str, RealFolder] = {}
+    levels = []
+    while folders:
+        known = dict(zip(folders, call_each(_memoised, folders), strict=True))
+        found.update((folder, real) for folder, real in known.items() if real is not None)
+        levels.append([folder for folder, real in known.items() if real is None])
+        above = dict.fromkeys(filter(None, map(_above, levels[-1])))
+        folders = [folder for folder in above if folder not in found]
+    for level in reversed(levels):
+        found.update(zip(level, call_each(partial(_real_folder, found), level), strict=True))
+    return found
+
+
+def _above(folder: str) -> str:
+    """Return the folder above one, or nothing if the last part of its path is no name."""
+    head, name = os.path.split(folder)
+    return "" if name in ("", ".", "..") else head
+
+
+def _memoised(folder: str) -> RealFolder | None:
+    """Return the memoised result, which is valid while both names lead to the same folder."""
     known = _real.get(folder)
-    if known is not None and _leads_to(folder, known) and (known[0] == folder or _leads_to(known[0], known)):
-        return known[0]
-    real = os.path.realpath(folder)
-    found = native.load().look_at_known(real)
-    if found is None:
-        return real  # not created yet
+    if known is None:
+        return None
+    seen = [native.load().look_at_known(name) for name in dict.fromkeys((folder, known[0]))]
+    return known if all(found is not None and found[:2] == known[1] for found in seen) else None
+
+
+def _real_folder(found: dict[str, RealFolder], folder: str) -> RealFolder:
+    """Resolve a folder; `found` has the one above it."""
+    look = native.load().look_at_known
+    path, seen = folder, None
+    if above := _above(folder):
+        path = os.path.join(found[above][0], os.path.basename(folder))
+        if found[above][1] is None:
+            return path, None
+        seen = look(path, follows=False)
+    if not above or (seen is not None and seen[2]):
+        path = os.path.realpath(path)
+        seen = look(path)
+    if seen is None:
+        return path, None  # not created yet
     if len(_real) >= MAX_REAL:
         _real.clear()
-    _real[folder] = real, *found[:2]
+    _real[folder] = _real[path] = real = path, seen[:2]
     return real
 
 
-def _leads_to(path: str, known: tuple[str, int, int]) -> bool:
-    found = native.load().look_at_known(path)
-    return found is not None and found[:2] == known[1:]
+def known_folder(path: str) -> str:
+    """Return the nearest folder above a path that was there when it was resolved; the path if none was."""
+    folder = os.path.dirname(path)
+    while folder not in _real:
+        folder, below = os.path.dirname(folder), folder
+        if folder == below:
+            return path
+    return folder
 
-
-# Device and inode of a folder.
-Id = tuple[int, int]
 
 # Number of keys that one call of zarr's event loop collects, so that memory never holds all keys.
 PAGE_KEYS = 1000

@@ -270,7 +270,9 @@ def test_names_are_compared_at_the_same_time(tmp_path: Path, monkeypatch: pytest
 
 def test_names_are_resolved_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call shows that each waits; folders come before files."""
+    (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
+    object_names.in_real_folders([f"{tmp_path}/link/0"])  # the folders above are memoised
     paths = [str(tmp_path / "link" / str(i) / str(j)) for i in range(5) for j in range(2)]
     monkeypatch.setattr(concurrent_calls, "COSTLY_SECONDS", 0.0)
     for name, n in (("_real_folder", 5), ("_real_file", 10)):
