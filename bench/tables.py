@@ -125,7 +125,7 @@ TABLES = (
                 ((PARTIAL, "one inner chunk, zstd 1"),),
                 {"shardcodec": "shardcodec append"},
             ),
-            Line("one inner chunk read, zstd, `direct=False`", ((SMALL, "one inner chunk, zstd 1"),)),
+            Line("one inner chunk read, zstd", ((SMALL, "one inner chunk, zstd 1"),)),
             Line(
                 "the same without `zarr.Array` (`open_array`)",
                 ((LOADER, "one inner chunk, zstd 1"),),
@@ -414,22 +414,11 @@ def times_of(document: Json, row: tuple[str, str], *peers: str) -> list[str]:
     return [short(1e3 * median(peers_of(document, row)[peer]["seconds"])) for peer in peers]
 
 
-def small_boxes(document: Json) -> str:
-    ours, theirs = times_of(document, (SMALL, "box of 40^3, raw"), "shardcodec", "tensorstore")
-    return f"{ours} ms, TensorStore {theirs}"
-
-
 def gzip_written(document: Json) -> str:
     row = (WHOLE, "write, gzip 1")
     ours, theirs = times_of(document, row, "shardcodec", "zarrs")
     share = 100 * (larger(peers_of(document, row), "zarrs") - 1)
     return f"it took {theirs} ms where shardcodec took {ours}, with files that are {share:.0f} % larger"
-
-
-def one_chunk_read(document: Json) -> str:
-    (through_zarr,) = times_of(document, (SMALL, "one inner chunk, zstd 1"), "shardcodec")
-    theirs, opened = times_of(document, (LOADER, "one inner chunk, zstd 1"), "zarrista", "open_array")
-    return f"It took {theirs} ms for one (zstd). Through `zarr.Array` shardcodec took {through_zarr}, with `shardcodec.open_array` {opened}"
 
 
 def tree_verified(document: Json) -> str:
@@ -453,14 +442,7 @@ SENTENCES = (
         lambda document: document["machine"]["cpu"].partition(" (")[0],
     ),
     (PAGE, "verify", r"The command takes .*?`cat` [\d.]+ s\..*?`cat` [\d.]+ s", tree_verified),
-    (ALTERNATIVES, "arrays", r"[\d.]+ ms, TensorStore [\d.]+", small_boxes),
     (ALTERNATIVES, "arrays", r"it took [\d.]+ ms where shardcodec took .*? larger", gzip_written),
-    (
-        ALTERNATIVES,
-        "arrays",
-        r"It took [\d.]+ ms for one \(zstd\).*?`shardcodec.open_array` [\d.]+\d",
-        one_chunk_read,
-    ),
 )
 
 
