@@ -320,6 +320,16 @@ def test_masked_elements_of_dask_get_the_fill_value_too_and_the_report_says_so(t
         assert elements(new).tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("texts", [["a", "bb", "c"], [b"a", b"bb", b"c"]], ids=["U", "S"])
+def test_masked_texts_shorter_than_numpys_fill_value(tmp_path: Path, texts: Any) -> None:
+    """numpy fills masked texts with "N/A", cut to their length; "expected at most 2 code points, got 3" named no cause."""
+    given = np.ma.masked_array(texts, [False, True, False])
+    report = convert(given, tmp_path / "new")
+    stored = zarr.open_array(tmp_path / "new", mode="r")
+    assert np.asarray(stored[...]).tolist() == given.filled().tolist()
+    assert report.arrays[0].notes[-1] == f"masked elements are written as the fill value {given.filled()[1]}"
+
+
 def test_fields_with_gaps_are_packed(tmp_path: Path) -> None:
     given = np.zeros(3, np.dtype([("a", "u1"), ("b", [("c", "u1"), ("d", ">f8")])], align=True))
     given["b"]["d"] = [1, 2, 3]

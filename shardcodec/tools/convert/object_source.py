@@ -128,10 +128,8 @@ def object_source(values: Any) -> ObjectSource:
         if all(source.shape):
             source.read((0,) * len(source.shape), np.empty((1,) * len(source.shape), source.dtype))
     except (ShardError, OSError, TypeError, ValueError) as error:
-        if isinstance(error, OSError) and isinstance(
-            error.__cause__, OSError
-        ):  # of what is behind the object
-            raise
+        if isinstance(error, OSError) and isinstance(error.__cause__, OSError):
+            raise  # of what is behind the object
         kind = TypeError if isinstance(error, TypeError | ValueError) else UnsupportedError
         detail = error.message if isinstance(error, ShardError) else error
         raise kind(f"source: {detail}; this is {instead_of(values)}") from error
@@ -159,6 +157,8 @@ def fields_of(values: Any, **known: Any) -> dict[str, Any]:
     fill = getattr(values, "fill_value", None)
     if fill is None or dtype.names is not None:
         fill = np.zeros((), dtype)[()]
+    if isinstance(fill, np.str_ | np.bytes_) and fill.dtype.kind == dtype.kind:
+        fill = fill.astype(dtype)  # numpy's own for masked texts may be longer than the texts
     fields = {
         "shape": tuple(int(n) for n in values.shape),
         "dtype": dtype,
