@@ -251,7 +251,7 @@ class Lab:
             node.answer()
         self._end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
-        self._calls: list[int] = []  # of an update, before which it is stopped
+        self._calls: list[str] = []  # of an update, before which it is stopped
 
     @property
     def is_over(self) -> bool:
@@ -271,7 +271,7 @@ class Lab:
             node.ask("choose", locking="cluster", lock_seconds=self._lock_seconds)
         self._export(mount["export"])
         if not ROUNDS.keys() >= set(kinds):
-            self._prepare(mount["name"], f"{folders[self.b]}/{name}", f"{folders[self.b]}/requests{number}")
+            self._prepare(mount["name"], folders, name)
         for round_ in range(len(kinds)):
             kind = kinds[round_]
             if self.is_over and round_:
@@ -293,29 +293,28 @@ class Lab:
         for node, folder in folders.items():
             node.ask("close")
             sh(f"umount -f -l /host{folder}", check=False)
-            if (
-                mount["options"] == "nolock"
-            ):  # its process remembers that, and the kernel may use the numbers of the mount again
-                node.end()
-                node.start()
-                node.answer()
+            # a process remembers the kind of a mount, and the kernel may give its numbers to the next one
+            node.end()
+            node.start()
+            node.answer()
 
     @property
     def _lock_seconds(self) -> float:
         return LOCK_SECONDS_3 if self.mounted["version"] == "3" else LOCK_SECONDS
 
-    def _prepare(self, mount: str, arrays: str, measured: str) -> None:
-        """Count the calls and the requests of an update, and make an array for each call."""
-        if not self._calls:
-            self._calls = self.b.ask("measure", folder=f"{measured}/calls")
+    def _prepare(self, mount: str, folders: dict[Node, str], name: str) -> None:
+        """Find the calls of an update, count its requests, and make an array for each call."""
+        theirs = f"{folders[self.b]}/requests-{name}"
+        self.b.ask("make", folder=f"{theirs}/calls", n=1)
+        self._calls = self.a.ask("measure", folder=f"{folders[self.a]}/requests-{name}/calls")
         for open_files in (0, 1):
-            told = self.b.ask("requests", folder=f"{measured}/{open_files}", n=20, open_files=open_files)
+            told = self.b.ask("requests", folder=f"{theirs}/{open_files}", n=20, open_files=open_files)
             what = f"requests per update, {mount}, open_files={open_files}"
             told.pop("DELEGRETURN", 0)  # what the server lends is its own choice
             self.counts[what] = sum(told.values())
             print(f"{what}: {self.counts[what]:g} {told}", flush=True)
         # by a client, so that the lock file and the array have one owner, also where the server maps users
-        self.b.ask("make", folder=arrays, n=len(self._calls))
+        self.b.ask("make", folder=f"{folders[self.b]}/{name}", n=len(self._calls))
 
     def _export(self, option: str) -> None:
         sh("exportfs -ua; " + EXPORT % option)
@@ -337,7 +336,7 @@ class Lab:
             )
         last = self._calls[-N_LAST:]
         stops = [last[i % N_LAST] for i in range(n)] if kind == "held" else self._calls
-        a.ask("update", chunk=0, stops=stops)
+        self._count_cuts(a.ask("update", chunk=0, stops=stops))
         if kind == "restart":
             restart_server()
             a.ask("go")
@@ -354,7 +353,6 @@ class Lab:
             if kind == "dies":
                 a.die(folders[a])
                 self.counts["deaths"] += 1
-        self.counts["cuts"] += n
         by_b = self._updated(b, 1)
         self._come_back(kind, folders)
         by_a = ""
@@ -425,6 +423,13 @@ class Lab:
 
     mounted: dict[str, Any]
 
+    def _count_cuts(self, stopped: list[str]) -> None:
+        self.counts["cuts"] += len(stopped)
+        for where in stopped:
+            call, _, step = where.partition(" in ")
+            self.counts[f"cut before {call}"] += 1
+            self.counts[f"cut in {step or 'no step'}"] += 1
+
     def _updated(self, node: Node, chunk: int) -> str:
         node.ask("update", chunk=chunk, stops=None)
         return self._told(node)
@@ -432,10 +437,8 @@ class Lab:
     def _told(self, node: Node) -> str:
         """Wait for the updates of a node, and return what has become of them."""
         told = node.ask("join", seconds=PATIENCE)
-        for where, outcome in told["outcomes"]:
+        for _, outcome in told["outcomes"]:
             self.counts[outcome if outcome in ("acknowledged", "hangs") else f"error {outcome}"] += 1
-            if where:
-                self.counts[f"cut before {where}"] += 1
         for error, n in told["errors"].items():
             self.counts[f"error {error}"] += n
         outcomes = Counter(outcome for _, outcome in told["outcomes"])

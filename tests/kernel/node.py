@@ -29,7 +29,6 @@ import shardcodec  # noqa: E402
 import shardcodec.tools  # noqa: E402
 from shardcodec.storage.whole_file import put_file  # noqa: E402
 
-N_MORE_CALLS = 4  # of the first update of a process
 OPTIONS: dict[str, Any] = {"threads": 1, "lock_timeout": 40.0, "locking": "cluster"}
 
 told: set[str] = set()  # the errors that have been printed
@@ -71,24 +70,25 @@ def waits() -> Counter[str]:
 class Update(threading.Thread):
     """One update of an inner chunk, in a thread."""
 
-    def __init__(self, own: Array, chunk: int, stop: int | str | None) -> None:
+    def __init__(self, own: Array, chunk: int, stop: str | None) -> None:
         super().__init__(daemon=True)
         self.own, self._chunk, self._until = own, chunk, stop
         self.error = ""
-        self.where = ""  # the call before which it was stopped
+        self.where = ""  # the call before which it was stopped, and its step
 
     def wait_for_stop(self) -> None:
         while self.is_alive() and not stops.stops_is_stopped(self.own.number):
             time.sleep(0.01)
         n = stops.stops_count(self.own.number)
-        self.where = stops.stops_call(self.own.number, n).decode() if self.is_alive() else "end"
+        if self.is_alive():
+            self.where = f"{stops.stops_call(self.own.number, n).decode()} in step {stops.stops_step(self.own.number, n)}"
+        else:
+            self.where = "the end"
 
     def run(self) -> None:
-        if isinstance(self._until, str):
+        if self._until is not None:
             name, _, n = self._until.partition(" ")
             stops.stops_begin_before(self.own.number, name.encode(), int(n or 1))
-        elif self._until is not None:
-            stops.stops_begin(self.own.number, self._until)
         value = self.own.recorder.begin([self._chunk])
         try:
             with shardcodec.options(**OPTIONS):
@@ -156,18 +156,22 @@ class Process:
         self._reader: threading.Thread | None = None
         self._is_closed = True
 
-    def measure(self, folder: str) -> list[int]:
-        """Return the numbers of the calls of an update."""
-        self.make(folder, 1)
+    def measure(self, folder: str) -> list[str]:
+        """Return the calls of an update, each as its step and its place in it. The array was made by the other node."""
         os.makedirs("/run/records/measured", exist_ok=True)
+        calls: Counter[int] = Counter()
         own = Array(folder, 0, "/run/records/measured", 1)
-        for _ in range(2):
-            update = Update(own, 0, 10**6)
+        own.read(self._errors)
+        for _ in range(2):  # the first one has more calls, or the second one
+            update = Update(own, 0, "none")
             update.start()
             update.join()
-        calls = [stops.stops_call(0, i).decode() for i in range(1, stops.stops_count(0) + 1)]
-        print("  calls of an update:", *calls, file=sys.stderr, flush=True)
-        return list(range(1, len(calls) + N_MORE_CALLS))
+            steps = [stops.stops_step(0, i) for i in range(1, stops.stops_count(0) + 1)]
+            names = [stops.stops_call(0, i).decode() for i in range(1, len(steps) + 1)]
+            told = [f"{step}:{name}" for step, name in zip(steps, names, strict=True)]
+            print("  calls of an update, with their steps:", *told, file=sys.stderr, flush=True)
+            calls |= Counter(steps)
+        return [f"{step} {n}" for step in sorted(calls) for n in range(1, calls[step] + 1)]
 
     def requests(self, folder: str, n: int, open_files: int) -> dict[str, float]:
         """Return the requests of an update of one inner chunk, by kind, as the client of NFS counts them."""
@@ -251,10 +255,10 @@ class Process:
         while self._held:
             threading.Thread(target=os.close, args=(self._held.pop(),), daemon=True).start()
 
-    def update(self, chunk: int, stops: list[int] | list[str] | None) -> None:
-        """Begin to update an inner chunk of each array; answer when each update has stopped or ended.
+    def update(self, chunk: int, stops: list[str] | None) -> list[str]:
+        """Begin to update an inner chunk of each array; answer when each update has stopped or ended, and before which calls.
 
-        stops: for each array the number of a call, or the first letters of its name and how many there are until then.
+        stops: for each array the first letters of the name of a call, or its step, and how many there are until then.
         """
         if stops is None:
             self._updates = [Update(array, chunk, None) for array in self._arrays]
@@ -267,6 +271,7 @@ class Process:
         if stops is not None:
             for one in self._updates:
                 one.wait_for_stop()
+        return [one.where for one in self._updates]
 
     def go(self) -> None:
         for array in self._arrays:

@@ -32,6 +32,7 @@ DIRECTED = tuple(kind for kind in ROUNDS if kind != "refused")
 # A mount whose locks do not reach other nodes promises nothing to them: no other round says anything there.
 # On SMB the locks of a node that is cut off stay for minutes.
 KINDS_OF = {"3-nolock": ["refused"], "cifs": ["documents", "none"]}
+KINDS_IN_TURN = 3  # of a mount, so that a run of some minutes has more than the first mounts
 START_SECONDS = 300.0  # to boot, to import, and to end the last round
 
 # The client of a default mount may know a name for a minute (acdirmax), and the state of a file.
@@ -61,7 +62,7 @@ MOST_REQUESTS = {
 
 
 def plan(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the mounts in their order, each with a delay and the kinds of its rounds. The first mount depends on the seed."""
+    """Return the mounts in their order, each with a delay and some kinds of rounds. The first mount depends on the seed."""
     mounts = []
     names = [*MOUNTS]
     names = given.only or names[given.seed % len(names) :] + names[: given.seed % len(names)]
@@ -70,7 +71,9 @@ def plan(given: argparse.Namespace) -> list[dict[str, Any]]:
             version, options, export = MOUNTS[name]
             delay = DELAYS[(number + turn) % 3] if given.delay is None else given.delay
             mount = {"name": name, "version": version, "options": options, "export": export}
-            mounts.append(mount | {"delay": delay, "kinds": KINDS_OF.get(name, given.kinds)})
+            kinds = KINDS_OF.get(name, given.kinds)
+            first = (number + turn) * KINDS_IN_TURN % len(kinds)  # so each turn of a mount has other kinds
+            mounts.append(mount | {"delay": delay, "kinds": (kinds[first:] + kinds[:first])[:KINDS_IN_TURN]})
     return mounts
 
 
@@ -142,6 +145,7 @@ def main() -> int:
     print(*wrong[:10], sep="\n")
     n_errors = sum(n for what, n in told.items() if what.startswith("error"))
     print(dict(told))
+    print("cuts in each step of an update:", *(told[f"cut in step {step}"] for step in range(1, 9)))
     print(
         f"{counts['updates']} updates, {counts['reads']} reads, {told['cuts']} cuts, {counts['lost']} lost, "
         f"{counts['missing']} missing, {n_errors} errors, {told['hangs']} hung; seed {given.seed}"

@@ -2,7 +2,7 @@
  *
  * Each array of the test lies in a folder "x<number>", so a path, or a descriptor opened by one, tells which update a call
  * belongs to. Several updates of one process, in threads, are stopped at different calls at the same time. Looks that a cache may
- * answer (stat) do not count: how many there are depends on what the process knows already.
+ * answer (stat) do not count: how many there are depends on what the process knows already. Each call is told with its step in csrc/io/sc_guard.h.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,15 +22,22 @@
 #define MAX_UPDATES 128
 #define MAX_FD 4096
 #define MAX_CALLS 256
+#define LOCK_FOLDER_NAME ".shardcodec"
+#define SHARD_NAME "/c/0/0"
 
-/* at: the call to stop before, from 1; 0: none. before: or how the name of this call begins, and how many of these go before. */
+/* at: the call to stop before, from 1; 0: none. before: or how the name of this call begins, or its step, and how many of these go before. */
 static struct update {
     _Atomic int n_calls, at, is_stopped, is_counted, n_before;
     const char *_Atomic before;
     const char *calls[MAX_CALLS];
+    int step, steps[MAX_CALLS]; /* of the last call, and of each */
 } updates[MAX_UPDATES];
 
+/* The files of an update: another one, the shard, the folder of the lock file, the lock file, and the new file. */
+enum file { OTHER = 0, SHARD, LOCK_FOLDER, LOCK, NEW };
+
 static _Atomic short update_of_fd[MAX_FD]; /* its number plus one */
+static _Atomic char file_of_fd[MAX_FD];
 static _Thread_local int own = -1;         /* the update of this thread; readers do not count and are not stopped */
 
 #define REAL(name)                                             \
@@ -49,12 +57,12 @@ stops_begin(int number, int at)
     struct update *update = &updates[number];
 
     own = number;
-    update->n_calls = 0;
+    update->n_calls = update->step = 0;
     update->at = at;
     update->is_counted = 1;
 }
 
-/* Count the calls of an update by this thread from here on, and stop it before the n-th one whose name begins so. */
+/* Count the calls of an update by this thread from here on, and stop it before the n-th one whose name begins so, or which is of this step. */
 void
 stops_begin_before(int number, const char *call, int n)
 {
@@ -99,6 +107,13 @@ stops_call(int number, int n)
     return n > 0 && n <= updates[number].n_calls && n <= MAX_CALLS ? updates[number].calls[n - 1] : "";
 }
 
+/* Return the step of the n-th call of an update. */
+int
+stops_step(int number, int n)
+{
+    return n > 0 && n <= updates[number].n_calls && n <= MAX_CALLS ? updates[number].steps[n - 1] : 0;
+}
+
 /* ---- the calls ---- */
 
 /* Return the number of the update that a path belongs to; -1: none. */
@@ -123,8 +138,47 @@ number_at(int fd, const char *path)
     return fd >= 0 && fd < MAX_FD ? update_of_fd[fd] - 1 : -1;
 }
 
+static enum file
+file_at(int fd, const char *path)
+{
+    const char *name = path && strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    enum file folder = fd >= 0 && fd < MAX_FD && !(path && *path == '/') ? file_of_fd[fd] : OTHER;
+
+    if (!path || !*path)
+        return folder;
+    if (folder == LOCK_FOLDER || strstr(path, "/" LOCK_FOLDER_NAME "/"))
+        return strcmp(name, "lock") == 0 ? LOCK : NEW;
+    return strcmp(name, LOCK_FOLDER_NAME) == 0 ? LOCK_FOLDER : strstr(path, SHARD_NAME) ? SHARD : OTHER;
+}
+
+static bool
+begins(const char *call, const char *name)
+{
+    return strncmp(call, name, strlen(name)) == 0;
+}
+
+/* Return the step of sc_guard.h that a call belongs to. before: the step of the last call; 0: there was none. */
+static int
+step_of(int before, const char *call, enum file file)
+{
+    if (begins(call, "unlock"))
+        return 8;
+    if (begins(call, "lock"))
+        return before == 5 ? 5 : 1; /* NFS 3 locks again in its check */
+    if (before >= 4 && before < 8) {
+        if (begins(call, "rename") || (before >= 5 && begins(call, "link")))
+            return 7;
+        if (file == LOCK && begins(call, "pread"))
+            return 5;
+        return file == SHARD && begins(call, "close") ? 6 : before;
+    }
+    if (before >= 2 && before < 4)
+        return file == NEW && begins(call, "open") ? 4 : file == OTHER || file == SHARD ? 3 : before;
+    return before ? before : 1;
+}
+
 static void
-stop(int number, const char *call)
+stop(int number, const char *call, enum file file)
 {
     struct update *update = &updates[number < 0 ? 0 : number];
     const char *before;
@@ -134,9 +188,14 @@ stop(int number, const char *call)
         return;
     before = update->before;
     n = ++update->n_calls;
-    if (n <= MAX_CALLS)
+    update->step =
+        step_of(n > 1 && n <= MAX_CALLS && update->step == 1 && begins(update->calls[n - 2], "lock") ? 2 : update->step,
+                call, file);
+    if (n <= MAX_CALLS) {
         update->calls[n - 1] = call;
-    if (before && strncmp(call, before, strlen(before)) == 0 && update->n_before-- == 0) {
+        update->steps[n - 1] = update->step;
+    }
+    if (before && (begins(call, before) || atoi(before) == update->step) && update->n_before-- == 0) {
         update->before = NULL;
         update->at = n;
     }
@@ -149,25 +208,27 @@ stop(int number, const char *call)
 }
 
 static int
-opened(int fd, int number)
+opened(int fd, int number, enum file file)
 {
-    if (fd >= 0 && fd < MAX_FD)
+    if (fd >= 0 && fd < MAX_FD) {
         update_of_fd[fd] = (short)(number + 1);
+        file_of_fd[fd] = (char)file;
+    }
     return fd;
 }
 
-#define ON_FD(type, name, fd, parameters, arguments) \
-    type name parameters                             \
-    {                                                \
-        stop(number_at(fd, NULL), #name);            \
-        return REAL(name) arguments;                 \
+#define ON_FD(type, name, fd, parameters, arguments)         \
+    type name parameters                                     \
+    {                                                        \
+        stop(number_at(fd, NULL), #name, file_at(fd, NULL)); \
+        return REAL(name) arguments;                         \
     }
 
-#define ON_PATH(type, name, folder, path, parameters, arguments) \
-    type name parameters                                         \
-    {                                                            \
-        stop(number_at(folder, path), #name);                    \
-        return REAL(name) arguments;                             \
+#define ON_PATH(type, name, folder, path, parameters, arguments)     \
+    type name parameters                                             \
+    {                                                                \
+        stop(number_at(folder, path), #name, file_at(folder, path)); \
+        return REAL(name) arguments;                                 \
     }
 
 ON_FD(ssize_t, pread, fd, (int fd, void *data, size_t n, off_t at), (fd, data, n, at))
@@ -202,10 +263,10 @@ opendir(const char *path)
     int number = number_of(path);
     DIR *folder;
 
-    stop(number, "opendir");
+    stop(number, "opendir", file_at(-1, path));
     folder = REAL(opendir)(path);
     if (folder)
-        opened(dirfd(folder), number);
+        opened(dirfd(folder), number, file_at(-1, path));
     return folder;
 }
 
@@ -213,9 +274,10 @@ static int
 open_in(int folder, const char *path, int flags, mode_t mode)
 {
     int number = number_at(folder, path);
+    enum file file = file_at(folder, path);
 
-    stop(number, "open");
-    return opened(REAL(openat)(folder, path, flags, mode), number);
+    stop(number, "open", file);
+    return opened(REAL(openat)(folder, path, flags, mode), number, file);
 }
 
 #define MODE(mode, flags)                    \
@@ -249,8 +311,8 @@ OPENS_IN(openat64)
 int
 close(int fd)
 {
-    stop(number_at(fd, NULL), "close");
-    opened(fd, -1);
+    stop(number_at(fd, NULL), "close", file_at(fd, NULL));
+    opened(fd, -1, OTHER);
     return REAL(close)(fd);
 }
 
@@ -260,10 +322,10 @@ control(int fd, int command, void *argument)
     int number = number_at(fd, NULL), r;
 
     if (command == F_OFD_SETLK)
-        stop(number, ((struct flock *)argument)->l_type == F_UNLCK ? "unlock" : "lock");
+        stop(number, ((struct flock *)argument)->l_type == F_UNLCK ? "unlock" : "lock", LOCK);
     r = REAL(fcntl)(fd, command, argument);
     if (command == F_DUPFD_CLOEXEC || command == F_DUPFD)
-        opened(r, number);
+        opened(r, number, file_at(fd, NULL));
     return r;
 }
 
@@ -292,6 +354,6 @@ syscall(long number, ...)
         a[i] = va_arg(rest, long);
     va_end(rest);
     if (number == SYS_renameat2)
-        stop(number_at((int)a[2], (const char *)a[3]), "renameat2");
+        stop(number_at((int)a[2], (const char *)a[3]), "renameat2", SHARD);
     return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
