@@ -102,6 +102,7 @@ def test_without_a_probe_no_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
         (MountScope(NFS, CLUSTER, "default of nfs4"), Status.OK, "reach writers on other nodes"),
         (MountScope(DISK, NODE, "one machine"), Status.OK, "all processes of this machine"),
         (MountScope(NFS, CLUSTER, "default of nfs4"), Status.OK, "longer than its lease (90 s by default) loses them"),
+        (MountScope(NFS, CLUSTER, "default of nfs4"), Status.OK, "writers on other nodes wait for them until then, or get LockError after"),
         (MountScope(NFS._replace(file_system="nfs"), CLUSTER, "default of nfs"), Status.OK, "NFS 3 has no lease: a node that is cut off"),
         (MountScope(NFS, NODE, "mount option 'nolock'"), Status.PROBLEM, "do not reach writers on other nodes (mount option"),
         (MountScope(NFS, NONE, "no locks"), Status.PROBLEM, "no other process is excluded"),

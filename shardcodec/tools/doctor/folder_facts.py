@@ -161,7 +161,7 @@ def _lost_locks(file_system: str, lease: int | None) -> str:
         )
     return (
         f"a node that is cut off from the server for longer than its lease ({'90 s by default' if lease is None else f'{lease} s'}) "
-        "loses them, and its update begins again"
+        "loses them, and its update begins again; writers on other nodes wait for them until then, or get LockError after lock_timeout"
     )
 
 
