@@ -195,12 +195,12 @@ class _ElementsMaker:
             )
             for item, old in zip(elements, stored, strict=True)
         ]
-        staging = None if items[0].path is None else self._request.store.staging(items[0].key)
+        staging = self._request.store.staging(self._request.items[stored[0].position].key)
         return write_objects(items, self._options, staging=staging, retry_appeared=False)
 
     def _write(self, items: Sequence[WriteItem], stored: Sequence[StoredObject]) -> Outcome:
         request, options = self._request, self._options
-        staging = None if items[0].path is None else request.store.staging(items[0].key)
+        staging = request.store.staging(request.items[stored[0].position].key)
         outcome = write_objects(items, options, request.elements, staging=staging, retry_appeared=False)
         news = list(outcome.objects)
         emptied = [i for i, old in enumerate(stored) if old.keeps_empty and news[i] is None]

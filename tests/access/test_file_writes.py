@@ -29,6 +29,8 @@ from helpers import (
 )
 
 import shardcodec
+from shardcodec.storage import files
+from shardcodec.storage.staging import staging_for
 
 DURABILITY = pytest.mark.parametrize("durability", ["rename", "fsync"])
 
@@ -43,6 +45,19 @@ def test_first_write_makes_folders_and_the_shard_only(tmp_path: Path, durability
         array[:8, :12] = 5
     assert files_below(tmp_path / "a") == ["c/0/0", "zarr.json"]
     assert (zarrs_view(array)[:8, :12] == 5).all()
+
+
+def test_staging_folder_is_looked_for_from_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of the shard was put behind that of the array, and each update looked for some thirty names below it: on NFS with `noac`
+    325 of the 495 requests of an update.
+    """
+    create(tmp_path / "a")
+    array = shardcodec.open_array(tmp_path / "a", mode="r+")
+    array[...] = 1
+    asked: list[str] = []
+    monkeypatch.setattr(files, "staging_for", lambda path: asked.append(path) or staging_for(path))
+    array[0, 0] = 2
+    assert asked == [str(tmp_path / "a/c/0/0")]
 
 
 @DURABILITY
