@@ -66,10 +66,12 @@ class SpareDocuments:
     They are known by their names for messages: two folders of one hierarchy may have stores of their own. known: from the name of
     a document to the document, its place, and True if the place is a copy. taken: from the name of a lost document to the place of the
     one that was taken in its stead. of_other_kind: from that of a stored document to the place that has the document of a group for
-    an array, or the reverse. agreed: names of documents of one kind in the consolidated metadata and in the copy.
+    an array, or the reverse. agreed: names of documents of one kind in the consolidated metadata and in the copy. read: the stored
+    documents that were read, by name, for a tool that copies them as they were when it began; None: each look reads again.
     """
 
     def __init__(self) -> None:
+        self.read: dict[str, bytes] | None = None
         self.taken: dict[str, str] = {}
         self.of_other_kind: dict[str, str] = {}
         self.agreed: set[str] = set()
@@ -254,13 +256,15 @@ class Folder:
         """Return all of an object in the store, or the spare one of a document that is lost or unreadable; None if it does not exist."""
         if self.spare is None:
             return self.stored(key)
-        place = self.store.describe(key)
+        place, read = self.store.describe(key), self.spare.read
         try:
-            stored = self.stored(key)
+            stored = self.stored(key) if read is None or place not in read else read[place]
         except OSError:
             if place not in self.spare.known:
                 raise
             stored = None
+        if read is not None and stored is not None:
+            read[place] = stored
         return self.spare.instead_of(stored, place)
 
     def stored(self, key: str) -> bytes | None:

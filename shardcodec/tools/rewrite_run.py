@@ -148,6 +148,7 @@ class RewriteRun(RunOverArrays[ShardOutcome[R], R], Generic[R, S]):
     def _find(self) -> tuple[Iterable[ArrayTarget], OtherObjects | None]:
         """Return the arrays, and the objects that a new hierarchy gets beside them, which are counted."""
         request, options = self._request, self._pool.run.storage_options
+        self._spare.read = None if request.to is None else {}
         self._hierarchy = Hierarchy(request.target, options, spec=request.spec, spare=self._spare)
         found = self._hierarchy.arrays(request.array)
         if request.to is None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 import zarr
 from helpers import create, files_below, quiet
-from zarr.storage import MemoryStore, WrapperStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from shardcodec.option_sources import current_options
 from shardcodec.tools import compact, convert, repair, verify
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.hierarchy_copy import HierarchyCopy
 from shardcodec.tools.memory import MemoryBudget
+from shardcodec.tools.monitor import Monitor
 from shardcodec.tools.new_hierarchy import NewHierarchy
 
 NO_CHECKSUM = {"index_codecs": [zarr.codecs.BytesCodec()]}
@@ -202,3 +204,44 @@ def test_documents_that_an_older_listing_does_not_have_are_seen(tool: Any, tmp_p
     with pytest.raises(FileExistsError, match="it has metadata"):
         tool(tmp_path / "old", *arguments, **named)
     assert zarr.open_group(destination, mode="r").attrs["owner"] == "another node"
+
+
+@pytest.mark.parametrize("work", [repair, compact])
+def test_document_that_changes_during_a_run_is_copied_as_it_was(work: Any, tmp_path: Path) -> None:
+    """The documents were read once to find the shards and once more to copy them: of an array that was enlarged in between, the copy had
+    the new shape without the new shards, so their elements had the fill value, and the report was clean.
+    """
+    hierarchy(tmp_path / "old", consolidated=False)
+
+    class Other(Monitor):
+        """A monitor that appends to the second array as soon as a shard of the first one is done."""
+
+        def advance(self, n: int = 1) -> None:
+            array = zarr.open_array(tmp_path / "old/sub/b", mode="r+")
+            if array.shape == (16, 24):
+                array.append(np.full((8, 24), 7, "i4"))
+
+    work(tmp_path / "old", to=tmp_path / "new", monitor=Other())
+    assert zarr.open_array(tmp_path / "old/sub/b", mode="r").shape == (24, 24)
+    with quiet():
+        copied = zarr.open_array(tmp_path / "new/sub/b", mode="r")
+    assert copied.shape == (16, 24) and (copied[...] == np.arange(384).reshape(16, 24)).all()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("work", [repair, compact])
+def test_documents_are_read_once(work: Any, zarr_format: int, tmp_path: Path) -> None:
+    """Each is a request, of an object store a round trip."""
+    hierarchy(tmp_path / "old", zarr_format, consolidated=False)
+    asked: Counter[str] = Counter()
+
+    class Counting(WrapperStore[LocalStore]):
+        async def get(self, key: str, *arguments: Any, **named: Any) -> Any:
+            asked[key] += key.endswith((".json", ".zarray", ".zgroup", ".zattrs"))
+            return await super().get(key, *arguments, **named)
+
+    work(Counting(LocalStore(tmp_path / "old")), to=tmp_path / "new")
+    stored = {name for name in files_below(tmp_path / "old") if name in files_below(tmp_path / "new")}
+    assert {name: asked[name] for name in stored if asked[name]} == {
+        name: 1 for name in stored if name.rpartition("/")[2].startswith((".z", "zarr.json"))
+    }
