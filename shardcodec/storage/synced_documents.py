@@ -11,7 +11,7 @@ synced in its present state is not synced again.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from .. import native
@@ -24,26 +24,28 @@ __all__ = ["sync_documents"]
 _BESIDE_V2 = (".zattrs", ".zmetadata")
 
 _State = tuple[int, ...]
+_States = dict[str, _State]
 
 # Folders whose names are on disk, by path: device, inode, and the inode's own number. And documents whose present states are.
-_folders: dict[str, _State] = {}
-_documents: dict[str, _State] = {}
+_folders: _States = {}
+_documents: _States = {}
 MAX_KNOWN = 1 << 16
 
 
 def sync_documents(paths: Sequence[str]) -> None:
     """Wait until the documents above files, and the names of the files' folders, are on disk.
 
-    paths: files, or documents themselves, with symbolic links resolved. They need not exist.
+    paths: files, or documents themselves, with symbolic links resolved. They need not exist: the caller syncs them.
     """
-    documents: dict[str, _State] = {}
-    names: dict[str, _State] = {}
-    seen: dict[str, dict[str, _State]] = {}
+    documents: _States = {}
+    names: _States = {}
+    own = frozenset(paths)
+    seen: dict[str, _States] = {}
     for folder in dict.fromkeys(os.path.dirname(path) for path in paths):
-        for states in _documents_above(folder, seen):
+        for states in _documents_above(folder, own, seen):
             documents.update(states)
         _add_unknown(folder, names)
-    new = {path: state for path, state in documents.items() if _documents.get(path) != state}
+    new = {path: state for path, state in documents.items() if state and _documents.get(path) != state}
     for path in (*new, *dict.fromkeys(os.path.dirname(path) for path in (*new, *names))):
         # removed meanwhile, or without permission: this user has not made it
         with suppress(FileNotFoundError, PermissionError):
@@ -54,15 +56,16 @@ def sync_documents(paths: Sequence[str]) -> None:
         known.update(more)
 
 
-def _documents_above(folder: str, seen: dict[str, dict[str, _State]]) -> Iterator[dict[str, _State]]:
+def _documents_above(folder: str, own: Collection[str], seen: dict[str, _States]) -> Iterator[_States]:
     """Yield the documents of each node: from the folder of a file up to the first node, and on while there is one.
 
-    seen: the documents of folders that this call of `sync_documents` has looked at.
+    own: documents that the caller syncs; they have empty states. seen: the documents of folders that this call of `sync_documents` has
+    looked at.
     """
     is_below = True
     while True:
         if (states := seen.get(folder)) is None:
-            states = seen[folder] = _documents_in(folder)
+            states = seen[folder] = _documents_in(folder, own)
         if states:
             yield states
         above = os.path.dirname(folder)
@@ -72,25 +75,28 @@ def _documents_above(folder: str, seen: dict[str, dict[str, _State]]) -> Iterato
         folder = above
 
 
-def _documents_in(folder: str) -> dict[str, _State]:
+def _documents_in(folder: str, own: Collection[str]) -> _States:
     """Return the documents in a folder with their states; an empty dict if the folder is not a node."""
-    states: dict[str, _State] = {}
+    states: _States = {}
     for name in DOCUMENTS:
-        _add_state(f"{folder}/{name}", states)
+        _add_state(f"{folder}/{name}", own, states)
         if states and name == "zarr.json":
             return states  # format 3 has no other document
     for name in _BESIDE_V2 if states else ():
-        _add_state(f"{folder}/{name}", states)
+        _add_state(f"{folder}/{name}", own, states)
     return states
 
 
-def _add_state(path: str, states: dict[str, _State]) -> None:
+def _add_state(path: str, own: Collection[str], states: _States) -> None:
+    if path in own:
+        states[path] = ()
+        return
     with suppress(OSError):
         state = os.stat(path)
         states[path] = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
-def _add_unknown(folder: str, states: dict[str, _State]) -> None:
+def _add_unknown(folder: str, states: _States) -> None:
     """Add the folders from that of a file up to the mount whose names this process has not synced."""
     device = None
     while folder not in states:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..access.box_reader import Folder
@@ -34,9 +34,9 @@ DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata
 NODE_DOCUMENTS = "zarr.json", ".zarray", ".zgroup"
 
 
-def document_of(folder: Folder) -> Document | None:
-    """Return the document of a node; None if the folder is not a node. `SpecError` for one that has the name of another kind."""
-    name, document = folder.first_document(*NODE_DOCUMENTS)
+def document_of(folder: Folder, names: Sequence[str] = NODE_DOCUMENTS) -> Document | None:
+    """Return the document of a node, with one of the names; None if the folder is not a node. `SpecError` for one that has the name of another kind."""
+    name, document = folder.first_document(*names)
     problem = None if document is None else _problem_of_kind(name, document)
     if problem is not None:
         raise SpecError(f"{name}: {problem}")

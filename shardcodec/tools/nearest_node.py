@@ -105,7 +105,7 @@ def nearest_node(
             document = root_document(folder)
         if document is not None and is_group(document):
             if not documents_in(folder, document):
-                _add_from_above(folder, rest, candidates)
+                _add_from_above(folder, rest, candidates, document)
             return _lost_node(with_consolidated_as_spare(folder, document), rest, document, tried)
         if document is not None:
             return folder, rest, document
@@ -116,24 +116,25 @@ def nearest_node(
     )
 
 
-def _add_from_above(group: Folder, rest: str, above: Iterator[tuple[Folder, str]]) -> None:
-    """Add what the consolidated metadata of the groups above a group say of its nodes."""
+def _add_from_above(group: Folder, rest: str, above: Iterator[tuple[Folder, str]], own: Document) -> None:
+    """Add what the consolidated metadata of the groups above a group say of its nodes; they are of its format, if its document shows it."""
     assert group.spare is not None
+    names = {3: ("zarr.json",), 2: (".zgroup",)}.get(own.get("zarr_format", 0), NODE_DOCUMENTS)
     for folder, path in above:
         try:
-            document = document_of(folder)
+            document = document_of(folder, names)
             if document is None or not is_group(document):
                 return
             known = documents_in(folder, document)
         except (SpecError, OSError):  # it is not of this hierarchy, and need not be readable
             return
         inside = f"{path.removesuffix(f'/{rest}') if rest else path}/"
-        own = {
+        below = {
             key.removeprefix(inside): without_nodes(one)
             for key, one in known.items()
             if key.startswith(inside)
         }
-        group.spare.add(repr(group), own, "the consolidated metadata")
+        group.spare.add(repr(group), below, "the consolidated metadata")
 
 
 def _lost_node(folder: Folder, rest: str, document: Document, tried: list[Folder]) -> tuple[Folder, str, Any]:

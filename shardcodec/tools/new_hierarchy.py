@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,13 +36,14 @@ from ..storage.kinds import (
     service_of,
 )
 from ..storage.new_object import put_object
-from ..storage.staging import is_node, remove_lock_folders, staging_folder
+from ..storage.staging import remove_lock_folders, staging_folder
 from ..storage.store import LeftFolder, Store
 from ..storage.url_stores import is_url
 from ..storage.whole_file import put_file
 from .backup import UnreadableObject, copy_stored, holds_whole
 from .documents import (
-    DOCUMENTS,
+    NODE_DOCUMENTS,
+    Document,
     StoredDocuments,
     document_of,
     is_group,
@@ -186,7 +187,8 @@ class NewHierarchy:
             raise FileExistsError(f"{path}: expected a new path or an empty folder, but it has files; {hint}")
         for key in () if path is not None else self.root.store.listed(self.root.prefix) or ():
             raise FileExistsError(f"{self.place}: expected a new place, but it has {key!r}")
-        if self.is_complete:  # a listing may be older than the documents: clients of NFS and fsspec keep it
+        # a listing may be older than the documents: clients of NFS and fsspec keep it; that of a local folder is not
+        if (path is None or not self.root.store.is_prompt) and self.is_complete:
             raise FileExistsError(f"{self.place}: expected a new place, but it has metadata")
         self.check_around(is_empty=True)
 
@@ -196,28 +198,28 @@ class NewHierarchy:
         With `is_empty` the place itself has no documents.
         """
         self.root.store.check_writable()
+        passed: list[Folder] = []
         for folder in itertools.islice(self._around(), int(is_empty), None):
-            try:
-                document = document_of(folder)
-            except (OSError, SpecError):  # it is not of this hierarchy, and need not be readable
-                continue
+            document = _readable(folder, ["zarr.json", ".zarray"])
             if document is None:
+                passed.append(folder)
                 continue
-            if isinstance(document.get("zarr_format"), str):
-                raise FileExistsError(
-                    f"{self.place}: expected a place outside of hierarchies of the 2022 format, got another format in {folder!r}"
-                )
-            if not is_group(document) and folder is not self.root:
-                raise FileExistsError(f"{self.place}: expected a place outside of the array {folder!r}")
-            return
+            is_old = isinstance(document.get("zarr_format"), str)
+            may_hold = not is_old and (is_group(document) or folder is self.root)
+            # the folders that were passed are asked for groups of Zarr v2 only where one makes a difference
+            if may_hold or any(_readable(below, [".zgroup"]) for below in passed):
+                return
+            raise FileExistsError(
+                f"{self.place}: expected a place outside of hierarchies of the 2022 format, got another format in {folder!r}"
+                if is_old
+                else f"{self.place}: expected a place outside of the array {folder!r}"
+            )
 
     def _around(self) -> Iterator[Folder]:
-        """Yield the root, and the folders around it from the inside out; of local folders those with a document."""
+        """Yield the root, and the folders around it from the inside out."""
         yield self.root
         if self.path is not None:
-            yield from (
-                folder_at(p, "") for p in Path(os.path.realpath(self.path)).parents if is_node(str(p))
-            )
+            yield from (folder_at(p, "") for p in Path(os.path.realpath(self.path)).parents)
             return
         names = self.root.prefix.split("/")[:-1]
         for n in reversed(range(len(names))):
@@ -233,8 +235,17 @@ class NewHierarchy:
 
     @property
     def is_complete(self) -> bool:
-        """True if the root has a document, which is written last."""
-        return any(self.get(name) is not None for name in sorted(DOCUMENTS))
+        """True if the root has the document of a node, which is written last, or a folder or a link of its name."""
+        return any(self._has(name) for name in NODE_DOCUMENTS)
+
+    def _has(self, name: str) -> bool:
+        if self.path is None:
+            return self.get(name) is not None
+        try:
+            os.lstat(f"{self.path}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def has_document(self, document: Mapping[str, Any] | None) -> bool:
         """Return True if the ``zarr.json`` of the root has these members."""
@@ -392,16 +403,24 @@ class NewHierarchy:
         """Write the documents of nodes, by path and name, durably; the deepest nodes first, and the root when all others are on disk."""
         if self.path is not None and file_systems.loses_locks(self.path):
             remove_lock_folders(self.path)
-        below = sorted(filter(None, nodes), key=lambda path: (-path.count("/"), path))
-        for group in (below, [""] if "" in nodes else []):
-            names = [
-                f"{node}/{name}".lstrip("/") for node in group for name in sorted(nodes[node], reverse=True)
-            ]
-            for name in names:
-                node, _, document = name.rpartition("/")
-                # the bytes are on disk before the name; what is above them is synced once
-                self.put(name, nodes[node][document], sync=True, may_replace=may_replace, above=False)
-            self.root.store.sync([self.root.prefix + name for name in names])
+        keys = [self.root.prefix + f"{node}/{name}".lstrip("/") for node in nodes for name in nodes[node]]
+        for node in [*sorted(filter(None, nodes), key=lambda path: (-path.count("/"), path)), ""]:
+            if not node:  # the folders of all documents, and what is above the root
+                self.root.store.sync(keys)
+            for name in sorted(nodes.get(node, ()), reverse=True):
+                path, stored = f"{node}/{name}".lstrip("/"), nodes[node][name]
+                # the bytes are on disk before the name
+                self.put(path, stored, sync=True, may_replace=may_replace, above=False)
+
+
+def _readable(folder: Folder, names: Sequence[str]) -> Document | None:
+    """Return the document of a folder around a hierarchy; None also for one that cannot be read, because it is not of this hierarchy."""
+    place = folder.store.path(folder.prefix)
+    try:
+        # a look at a name that is not there costs less than a try to open it
+        return document_of(folder, [name for name in names if place is None or os.path.lexists(place + name)])
+    except (OSError, SpecError):
+        return None
 
 
 def _has_files(folder: str) -> bool:

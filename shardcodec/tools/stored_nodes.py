@@ -12,7 +12,7 @@ from ..access.box_reader import Folder
 from ..errors import SpecError, name_array
 from ..storage.store import LeftFolder
 from .consolidated import documents_in, with_consolidated_as_spare
-from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, document_of, is_group
+from .documents import DOCUMENTS, NODE_DOCUMENTS, Document, document_of, is_2022, is_group
 from .names import problem_of
 
 __all__ = ["DamagedGroup", "UnlistedGroup", "consolidated_nodes", "node_of", "nodes_below", "root_document"]
@@ -50,7 +50,7 @@ def node_of(folder: Folder) -> Document | SpecError | None:
     error: SpecError
     try:
         document = document_of(folder)
-        if document is not None and (is_group(document) or "shape" in document):
+        if document is not None and (is_group(document) or "shape" in document or is_2022(document)):
             return document
         name = _folder_in_place(folder) if document is None else None
         if document is None and name is None:

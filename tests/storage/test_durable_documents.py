@@ -18,7 +18,7 @@ from helpers import create, ours
 
 import shardcodec
 from shardcodec import ShardSpec, ShardWriter, native
-from shardcodec.storage import synced_documents
+from shardcodec.storage import new_object, synced_documents
 from shardcodec.tools import convert
 
 
@@ -209,11 +209,37 @@ def test_documents_of_other_users_are_left(
 
 @pytest.mark.parametrize("durability", ["rename", "fsync"])
 def test_documents_of_a_conversion_and_all_its_folders_are_synced(
-    tmp_path: Path, syncs: Syncs, durability: str
+    tmp_path: Path, syncs: Syncs, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The documents were synced twice, when they were stored and once more by their names: two round trips for each array."""
     create(tmp_path / "old", name="group/array")[:] = 1
+    put_file = new_object.put_file
+
+    def put(path: str, *arguments: Any, sync: bool, **how: Any) -> bool:
+        is_stored = put_file(path, *arguments, sync=sync, **how)
+        if sync:  # on disk when it has its name
+            syncs.note(os.path.realpath(path))
+        return is_stored
+
+    monkeypatch.setattr(new_object, "put_file", put)
     with shardcodec.options(durability=durability):
         convert(tmp_path / "old", tmp_path / "new", shards=(16, 24))
-    below = {path.removeprefix(f"{os.path.realpath(tmp_path)}/") for path in syncs}
-    assert {"new", "new/group", "new/zarr.json", "new/group/zarr.json", "new/group/array/zarr.json"} <= below
+    below = [path.removeprefix(f"{os.path.realpath(tmp_path)}/") for path in syncs]
+    documents = {"new/zarr.json", "new/group/zarr.json", "new/group/array/zarr.json"}
+    assert {"new", "new/group", *documents} <= set(below)
+    assert [below.count(path) for path in documents] == [1, 1, 1] and below[-1] == "new/zarr.json"
     assert ("new/group/array/c" in below) == (durability == "fsync")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_document_that_is_stored_durably_is_not_synced_once_more(
+    tmp_path: Path, syncs: Syncs, zarr_format: int
+) -> None:
+    """Those above it, and the other one of Zarr v2 beside it, may be those of zarr, which syncs none."""
+    group = zarr.create_group(tmp_path / "root", zarr_format=zarr_format)
+    how: dict[str, Any] = {"shards": None, "attributes": {"n": 1}} if zarr_format == 2 else {}
+    create(group.store, name="array", zarr_format=zarr_format, **how)
+    with shardcodec.options(durability="fsync"):
+        shardcodec.open_array(tmp_path / "root/array", mode="r+").attrs["unit"] = "K"
+    of_v2 = {"root/.zgroup", "root/.zattrs", "root/array/.zarray", "root/array"}
+    assert syncs.take() == {"root", *(of_v2 if zarr_format == 2 else ["root/zarr.json"])}

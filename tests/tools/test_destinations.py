@@ -210,6 +210,20 @@ def test_place_inside_an_array_or_a_hierarchy_of_2022_is_refused(
     assert bytes_of_files(tmp_path) == before
 
 
+@pytest.mark.parametrize("way", V3, ids=repr)
+@pytest.mark.parametrize("kind", ["path", "memory"])
+def test_place_in_a_group_of_v2_is_free_wherever_the_group_lies(way: Way, kind: str, tmp_path: Path) -> None:
+    """The innermost node counts. Groups of Zarr v2 are looked for only if there is an array above them."""
+    way.make(tmp_path / "old")
+    create(tmp_path / "array", own=True, shards=None)
+    zarr.create_group(tmp_path / "array/x/group", zarr_format=2)
+    to: Any = tmp_path / "array/x/group/y/new"
+    if kind == "memory":
+        in_store(store := MemoryStore(), "", tmp_path / "array")
+        to = StorePath(store, "x/group/y/new")
+    way.run(tmp_path / "old", to)
+
+
 @FOUR
 @pytest.mark.parametrize(
     "kind", ["path", "link", "chunk", "url", "urls", "store", "store path", "fsspec", "obstore"]

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import zarr
 from helpers import create, files_below, quiet
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
+from shardcodec.errors import ShardFileError
 from shardcodec.option_sources import current_options
-from shardcodec.tools import compact, convert, repair, verify
+from shardcodec.storage.files import FileStore
+from shardcodec.tools import compact, convert, new_hierarchy, repair, verify
 from shardcodec.tools.hierarchy import find_arrays
 from shardcodec.tools.hierarchy_copy import HierarchyCopy
 from shardcodec.tools.memory import MemoryBudget
@@ -204,6 +208,46 @@ def test_documents_that_an_older_listing_does_not_have_are_seen(tool: Any, tmp_p
     with pytest.raises(FileExistsError, match="it has metadata"):
         tool(tmp_path / "old", *arguments, **named)
     assert zarr.open_group(destination, mode="r").attrs["owner"] == "another node"
+
+
+@pytest.mark.parametrize("tool", [convert, repair, compact])
+def test_older_listing_of_a_network_file_system_is_not_trusted(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing of a local folder is never older than a document, so only there no document is looked for."""
+    hierarchy(tmp_path / "old")
+    zarr.create_group(tmp_path / "new", attributes={"owner": "another node"})
+    monkeypatch.setattr(FileStore, "is_prompt", False)
+    monkeypatch.setattr(new_hierarchy, "_has_files", lambda folder: False)
+    arguments, named = ((tmp_path / "new",), {}) if tool is convert else ((), {"to": tmp_path / "new"})
+    with pytest.raises(FileExistsError, match="it has metadata"):
+        tool(tmp_path / "old", *arguments, **named)
+    assert zarr.open_group(tmp_path / "new", mode="r").attrs["owner"] == "another node"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+@pytest.mark.parametrize("name", ["zarr.json", ".zarray", ".zgroup"])
+def test_any_name_of_a_document_ends_a_conversion(name: str, kind: str, tmp_path: Path) -> None:
+    """Another program that begins a hierarchy at the place during the run is noticed before the documents are written."""
+    hierarchy(tmp_path / "old")
+    new = tmp_path / "new"
+
+    class Other(Monitor):
+        """A monitor that makes the file, the folder or the link as soon as a shard is stored."""
+
+        def advance(self, n: int = 1) -> None:
+            if kind == "link":
+                with suppress(FileExistsError):
+                    (new / name).symlink_to("gone")
+            else:
+                {"file": Path.touch, "folder": Path.mkdir}[kind](new / name, exist_ok=True)
+
+    is_link = (kind, name) == ("link", "zarr.json")
+    with pytest.raises(
+        ShardFileError if is_link else FileExistsError, match="missing file" if is_link else "it has metadata"
+    ):
+        convert(tmp_path / "old", new, monitor=Other())
+    assert os.path.lexists(new / name) and not (new / "a/zarr.json").exists()
 
 
 @pytest.mark.parametrize("work", [repair, compact])

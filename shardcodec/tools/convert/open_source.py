@@ -41,12 +41,12 @@ from .hdf5_source import hdf5_tree, split_hdf5
 from .layout import codec_names
 from .object_source import array_attributes, instead_of, is_array_like, object_source
 from .source import SourceArray, SourceTree
-from .source_2022 import legacy_hierarchy, legacy_tree
+from .source_2022 import legacy_tree
 from .text_source import TEXT, TextSource, string_source_fields
 from .zarr_source import zarr_source
 
 __all__ = [
-    "open_foreign",
+    "open_hierarchy",
     "open_source",
     "outermost",
     "selection_of",
@@ -93,9 +93,17 @@ def open_source(
     all, or with an array or patterns of arrays those of chosen nodes. `folders` are these folders, of a stored plan. With `fail_fast` a
     node whose metadata are malformed is an error; otherwise it is left out, unless the user has named it.
     """
-    tree = open_foreign(source, options, selection)
-    if tree is None:  # an array that was asked for by its name is not left out
-        tree = _zarr_tree(source, options, selection, array, storage_options, fail_fast=fail_fast)
+    try:
+        tree = open_hierarchy(source, options, selection, storage_options)
+    except FileNotFoundError as error:
+        if not _is_tiff(source):
+            raise
+        raise FileNotFoundError(
+            f"{source}: expected a Zarr or HDF5 file, got a TIFF, which tifffile opens as Zarr. In Python: "
+            f"tools.convert(tifffile.imread({str(source)!r}, aszarr=True), destination)"
+        ) from error
+    if isinstance(tree, Hierarchy):  # an array that was asked for by its name is not left out
+        tree = _zarr_tree(source, tree, options, selection, array, fail_fast=fail_fast)
     if others is None:
         others = "chosen" if selection.only else "all"
     if others == "none":
@@ -160,13 +168,13 @@ def outermost(paths: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(path for path in paths if groups_of([path]).isdisjoint(paths)))
 
 
-def open_foreign(source: Any, options: Options, selection: Selection) -> SourceTree | None:
-    """Open an HDF5 file, a hierarchy of 2022 or an array-like object; None for anything else. The errors are those of `open_source`."""
+def open_hierarchy(
+    source: Any, options: Options, selection: Selection, storage_options: Mapping[str, Any] | None
+) -> SourceTree | Hierarchy:
+    """Open an HDF5 file, a hierarchy of 2022 or an array-like object, or find one of Zarr v2 or v3. The errors are those of `open_source`."""
     is_path = isinstance(source, str | os.PathLike) and not is_url(source)
     if is_path and (inside := split_hdf5(os.path.abspath(os.fspath(source)))) is not None:
         return hdf5_tree(*inside, selection)
-    if (legacy := legacy_hierarchy(source)) is not None:
-        return legacy_tree(*legacy, options, selection)
     if not isinstance(source, str | os.PathLike | StorePath) and not is_zarr_store(source):
         if not is_array_like(source):
             raise TypeError(
@@ -175,7 +183,17 @@ def open_foreign(source: Any, options: Options, selection: Selection) -> SourceT
             )
         values = object_source(source)
         return SourceTree(values.place, (values,))
-    return None
+    with _named(str(source)):
+        hierarchy = Hierarchy(source, storage_options)
+    if not is_2022(hierarchy.document):
+        return hierarchy
+    root = hierarchy.folder.store.path(hierarchy.folder.prefix)
+    if not is_path or root is None:
+        raise UnsupportedError(
+            f"{source}: expected a hierarchy of Zarr v2 or v3, got one of the 2022 format: give the path of its folder on a "
+            "local disk, or use convert_2022, which takes stores"
+        )
+    return legacy_tree(root.rstrip("/"), hierarchy.rest, options, selection)
 
 
 # ---- zarr
@@ -183,23 +201,15 @@ def open_foreign(source: Any, options: Options, selection: Selection) -> SourceT
 
 def _zarr_tree(
     source: Any,
+    hierarchy: Hierarchy,
     options: Options,
     selection: Selection,
     array: str | None,
-    storage_options: Mapping[str, Any] | None,
     *,
     fail_fast: bool,
 ) -> SourceTree:
-    try:
-        with _named(str(source)):
-            targets, hierarchy = _targets(source, selection, array, storage_options)
-    except FileNotFoundError as error:
-        if not _is_tiff(source):
-            raise
-        raise FileNotFoundError(
-            f"{source}: expected a Zarr or HDF5 file, got a TIFF, which tifffile opens as Zarr. In Python: "
-            f"tools.convert(tifffile.imread({str(source)!r}, aszarr=True), destination)"
-        ) from error
+    with _named(str(source)):
+        targets = _targets(source, hierarchy, selection, array)
     root = hierarchy.folder
     nodes = ZarrNodes(root) if hierarchy.is_group else KnownNodes({}, {})
     chosen = selection.arrays([target.name for target in targets], nodes)
@@ -325,16 +335,8 @@ def _with_ome_05(
     ]
 
 
-def _targets(
-    source: Any, selection: Selection, array: str | None, storage_options: Mapping[str, Any] | None
-) -> tuple[list[ArrayTarget], Hierarchy]:
-    """Return the arrays of a source, or one of them and those that it needs, and the hierarchy."""
-    hierarchy = Hierarchy(source, storage_options)
-    if is_2022(hierarchy.document):
-        raise UnsupportedError(
-            f"{source}: expected a hierarchy of Zarr v2 or v3, got one of the 2022 format: give the path of its folder on a "
-            "local disk, or use convert_2022, which takes stores"
-        )
+def _targets(source: Any, hierarchy: Hierarchy, selection: Selection, array: str | None) -> list[ArrayTarget]:
+    """Return the arrays of a source, or one of them and those that it needs."""
     targets = list(hierarchy.arrays(array))
     if targets and targets[0].only is not None:
         raise ValueError(f"{source}: expected a group or an array, got one shard of {targets[0].place}")
@@ -343,7 +345,7 @@ def _targets(
         for name in sorted(with_needed({own}, ZarrNodes(hierarchy.folder)) - {own}):
             targets += hierarchy.arrays(name)
         targets.sort(key=lambda target: target.name.split("/"))  # as a listing has them
-    return targets, hierarchy
+    return targets
 
 
 def _others(

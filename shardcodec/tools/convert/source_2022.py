@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +20,8 @@ from ...format.chunk_keys import KeyEncoding, key_encoding
 from ...format.spec import ShardSpec
 from ...options import Options
 from ...storage.store import LeftFolder
-from ...storage.url_stores import is_url
 from ...transformer.legacy_2022.open import legacy_store, open_2022
-from ..documents import DOCUMENTS, is_2022
+from ..documents import DOCUMENTS
 from ..left_parts import LeftKind, LeftPart, group_notes
 from ..names import object_name
 from ..node_selection import Selection
@@ -33,7 +31,7 @@ from .decoded_source import decoded_source
 from .source import SourceArray, SourceTree
 from .zarr_source import zarr_source
 
-__all__ = ["LegacyPlan", "Source2022", "collected", "legacy_hierarchy", "legacy_tree"]
+__all__ = ["LegacyPlan", "Source2022", "collected", "legacy_tree"]
 
 
 @dataclass(frozen=True)
@@ -164,29 +162,6 @@ class Source2022:
 async def collected(keys: Any) -> list[str]:
     """Return the keys of an asynchronous listing."""
     return [key async for key in keys]
-
-
-def legacy_hierarchy(source: Any) -> tuple[Any, str] | None:
-    """Return the root of a hierarchy of 2022 and the path in it; None for any other source."""
-    if not isinstance(source, str | os.PathLike) or is_url(source):
-        return None
-    folder, rest = os.path.abspath(os.fspath(source)), ""
-    while True:
-        if os.path.isfile(document := os.path.join(folder, "zarr.json")):
-            return (folder, rest) if _is_2022(document) else None
-        folder, name = os.path.split(folder)
-        if not name:
-            return None
-        rest = f"{name}/{rest}" if rest else name
-
-
-def _is_2022(document: str) -> bool:
-    try:
-        with open(document, "rb") as file:
-            hierarchy = json.load(file)
-    except (ValueError, RecursionError, OSError):  # the source of the newer formats says what is wrong
-        return False
-    return isinstance(hierarchy, dict) and is_2022(hierarchy)
 
 
 def legacy_tree(root: Any, path: str, options: Options, selection: Selection) -> SourceTree:

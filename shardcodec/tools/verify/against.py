@@ -22,7 +22,7 @@ from ...option_sources import current_options
 from ..backup import same_bytes
 from ..capped import Capped
 from ..conventions.all_conventions import mended
-from ..convert.open_source import open_foreign, open_source, outermost
+from ..convert.open_source import open_hierarchy, open_source, outermost
 from ..convert.source import SourceArray, SourceTree
 from ..convert.stored_objects import stored_positions
 from ..documents import Document, further_members
@@ -301,14 +301,16 @@ class Reference:
         array: str | None = None,
     ) -> None:
         self._against, self._storage_options, self._selection = against, storage_options, selection
-        self.tree: SourceTree | None = open_foreign(against, current_options(), selection)
+        opened = open_hierarchy(against, current_options(), selection, storage_options)
+        self.tree: SourceTree | None = None
         self.root: Folder | None = None
         self.arrays: dict[str, ArrayTarget | SourceArray] = {}
         self.groups: dict[str, tuple[Folder, Document]] = {}
         self._all: dict[str, ArrayTarget] = {}
         self.notes: list[str] = []
         self.left: dict[str, str] = {}
-        if self.tree is not None:
+        if isinstance(opened, SourceTree):
+            self.tree = opened
             self.place: str = self.tree.place
             self.notes.append(f"attributes were not compared, because {self.place} is not in Zarr v2 or v3")
             self.arrays.update((one.name, one) for one in self.tree.arrays)
@@ -321,12 +323,11 @@ class Reference:
             self.names: set[str] = {*self.arrays, *unchosen, *self.left, *kept}
             return
         self.place = str(against)
-        hierarchy = Hierarchy(against, storage_options)
-        self.root = None if hierarchy.rest else hierarchy.folder
-        self._all = {one.name: one for one in hierarchy.arrays(array)}
+        self.root = None if opened.rest else opened.folder
+        self._all = {one.name: one for one in opened.arrays(array)}
         lost: set[str] = set()
         if array is None:
-            self.groups = {name: (folder, node) for name, folder, node in hierarchy.groups()}
+            self.groups = {name: (folder, node) for name, folder, node in opened.groups()}
             for name, (folder, node) in self.groups.items():
                 lost.update(path for path, _, _ in consolidated_nodes(folder, node, name))
         names = {*self._all, *lost} - self.groups.keys()
@@ -338,8 +339,8 @@ class Reference:
         self.arrays.update((name, one) for name, one in self._all.items() if name in names)
         self.names = {*names, *kept}
 
-    def _note_left(self, tree: SourceTree | None) -> None:
-        self.left.update((one.name, one.reason) for one in (tree.left_arrays if tree is not None else ()))
+    def _note_left(self, tree: SourceTree) -> None:
+        self.left.update((one.name, one.reason) for one in tree.left_arrays)
 
     def array(self, name: str) -> ArrayTarget | SourceArray:
         """Return an array; raise `FileNotFoundError` if there is none."""
@@ -353,7 +354,9 @@ class Reference:
         """Yield the nodes that are not `known`, by path, and why `convert` leaves them out; those in such a group are not named."""
         missing = {name for name in self.names if name and name not in known}
         if self.tree is not None and missing - self.left.keys():  # they were not opened
-            self._note_left(open_foreign(self._against, current_options(), Selection()))
+            opened = open_hierarchy(self._against, current_options(), Selection(), self._storage_options)
+            if isinstance(opened, SourceTree):
+                self._note_left(opened)
         for name in sorted(name for name in missing if groups_of([name]).isdisjoint(missing)):
             yield name, self.left.get(name)
 
