@@ -251,7 +251,9 @@ class Lab:
             node.answer()
         self._end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
-        self._calls: list[str] = []  # of an update, before which it is stopped
+        self._calls: list[str] = []  # of each update, before which it is stopped
+        self._rare: list[str] = []  # the further calls of some
+        self._first = True  # no update of the mount was stopped yet
 
     @property
     def is_over(self) -> bool:
@@ -281,7 +283,7 @@ class Lab:
             if kind in ROUNDS:
                 self._directed(kind, name, folders)
                 continue
-            watch = Watch([f"{at_server}/x{i}/a/c/0/0" for i in range(len(self._calls))])
+            watch = Watch([f"{at_server}/x{i}/a/c/0/0" for i in range(self._n_arrays)])
             watch.start()
             told = self._round(kind, name, folders, number * 100 + round_)
             n_missing = watch.end()
@@ -306,21 +308,22 @@ class Lab:
         """Find the calls of an update, count its requests, and make an array for each call."""
         theirs = f"{folders[self.b]}/requests-{name}"
         self.b.ask("make", folder=f"{theirs}/calls", n=1)
-        self._calls = self.a.ask("measure", folder=f"{folders[self.a]}/requests-{name}/calls")
+        self._calls, self._rare = self.a.ask("measure", folder=f"{folders[self.a]}/requests-{name}/calls")
         for open_files in (0, 1):
             told = self.b.ask("requests", folder=f"{theirs}/{open_files}", n=20, open_files=open_files)
             what = f"requests per update, {mount}, open_files={open_files}"
             told.pop("DELEGRETURN", 0)  # what the server lends is its own choice
             self.counts[what] = sum(told.values())
             print(f"{what}: {self.counts[what]:g} {told}", flush=True)
+        self._first = True
         # by a client, so that the lock file and the array have one owner, also where the server maps users
-        self.b.ask("make", folder=f"{folders[self.b]}/{name}", n=len(self._calls))
+        self.b.ask("make", folder=f"{folders[self.b]}/{name}", n=self._n_arrays)
 
     def _export(self, option: str) -> None:
         sh("exportfs -ua; " + EXPORT % option)
 
     def _round(self, kind: str, name: str, folders: dict[Node, str], number: int) -> str:
-        a, b, n = self.a, self.b, len(self._calls)
+        a, b, n = self.a, self.b, self._n_arrays
         for i, node in enumerate((a, b)):
             folder = f"{folders[node]}/{name}"
             node.ask(
@@ -335,7 +338,7 @@ class Lab:
                 f"{node.name}: {self._updated(node, chunk)}" for chunk, node in enumerate((a, b, a, b))
             )
         last = self._calls[-N_LAST:]
-        stops = [last[i % N_LAST] for i in range(n)] if kind == "held" else self._calls
+        stops = [last[i % N_LAST] for i in range(n)] if kind == "held" else self._calls + self._more_stops()
         self._count_cuts(a.ask("update", chunk=0, stops=stops))
         if kind == "restart":
             restart_server()
@@ -423,6 +426,16 @@ class Lab:
 
     mounted: dict[str, Any]
 
+    @property
+    def _n_arrays(self) -> int:
+        return len(self._calls) + len(self._rare)
+
+    def _more_stops(self) -> list[str]:
+        """Return the calls of some updates, in the first round of a mount; later, calls of the three steps with the fewest cuts."""
+        more, self._first = (self._rare if self._first else []), False
+        fewest = sorted(range(1, 9), key=lambda step: self.counts[f"cut in step {step}"])
+        return more or [f"{fewest[i % 3]} 1" for i in range(len(self._rare))]
+
     def _count_cuts(self, stopped: list[str]) -> None:
         self.counts["cuts"] += len(stopped)
         for where in stopped:
@@ -443,7 +456,7 @@ class Lab:
             self.counts[f"error {error}"] += n
         outcomes = Counter(outcome for _, outcome in told["outcomes"])
         failed = [f"{where}: {outcome}" for where, outcome in told["outcomes"] if outcome != "acknowledged"]
-        return f"{outcomes['acknowledged']} of {len(self._calls)} {', '.join(failed)} {told['errors'] or ''}".rstrip()
+        return f"{outcomes['acknowledged']} of {self._n_arrays} {', '.join(failed)} {told['errors'] or ''}".rstrip()
 
 
 def main() -> None:

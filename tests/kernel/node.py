@@ -156,10 +156,10 @@ class Process:
         self._reader: threading.Thread | None = None
         self._is_closed = True
 
-    def measure(self, folder: str) -> list[str]:
-        """Return the calls of an update, each as its step and its place in it. The array was made by the other node."""
+    def measure(self, folder: str) -> tuple[list[str], list[str]]:
+        """Return the calls of each update, and the further ones of some, each as its step and its place in it. The other node made the array."""
         os.makedirs("/run/records/measured", exist_ok=True)
-        calls: Counter[int] = Counter()
+        found: list[Counter[int]] = []
         own = Array(folder, 0, "/run/records/measured", 1)
         own.read(self._errors)
         for _ in range(2):  # the first one has more calls, or the second one
@@ -170,8 +170,10 @@ class Process:
             names = [stops.stops_call(0, i).decode() for i in range(1, len(steps) + 1)]
             told = [f"{step}:{name}" for step, name in zip(steps, names, strict=True)]
             print("  calls of an update, with their steps:", *told, file=sys.stderr, flush=True)
-            calls |= Counter(steps)
-        return [f"{step} {n}" for step in sorted(calls) for n in range(1, calls[step] + 1)]
+            found.append(Counter(steps))
+        always = [f"{step} {n}" for step in found[0] for n in range(1, min(one[step] for one in found) + 1)]
+        ever = [f"{step} {n}" for step in found[0] for n in range(1, max(one[step] for one in found) + 1)]
+        return sorted(always), sorted(set(ever) - set(always))
 
     def requests(self, folder: str, n: int, open_files: int) -> dict[str, float]:
         """Return the requests of an update of one inner chunk, by kind, as the client of NFS counts them."""
