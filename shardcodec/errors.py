@@ -298,7 +298,7 @@ def name_shard(error: ShardError, describe: Callable[[str], str]) -> None:
 
     describe: it makes the name of a key.
     """
-    if isinstance(error.shard, str):
+    if isinstance(error.shard, str) and not error.shard.startswith("/"):  # a path is its whole name
         name = describe(error.shard)
         if name not in "\n".join([str(error), *getattr(error, "__notes__", ())]):
             error.add_note(f"shard {name!r}")

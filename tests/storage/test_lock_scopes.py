@@ -382,6 +382,16 @@ def test_cluster_is_refused_before_a_shard_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unknown_mounts")
+def test_error_with_the_path_of_a_shard_has_no_other_name_of_it(tmp_path: Path) -> None:
+    """A note named a shard that is not there, with its path behind that of the array: at `LockError` and a missing name on NFS, too."""
+    array = ours(create(tmp_path / "a").store_path.store.root, locking="cluster")
+    with pytest.raises(LockScopeError) as caught:
+        array[0, 0] = 1
+    assert str(shard_path(array)) in str(caught.value)
+    assert not getattr(caught.value, "__notes__", [])
+
+
+@pytest.mark.usefixtures("unknown_mounts")
 def test_cluster_works_where_locks_reach_other_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_if(monkeypatch, "nfs4")
     array = array_in(tmp_path, locking="cluster")
