@@ -437,6 +437,24 @@ def read_row(array: Any, row: int) -> bytes:
     return bits(array[row])
 
 
+def python_calls(work: Callable[[], Any]) -> list[str]:
+    """Return the functions of Python that some work calls, with their modules, after it has run three times."""
+    for _ in range(3):
+        work()
+    called: list[str] = []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            called.append(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return called[1:]  # without `work`
+
+
 def hide_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the package ml_dtypes be missing, also for documents that were parsed with it."""
     for parse in (parse_document, spec_of):

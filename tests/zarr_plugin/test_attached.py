@@ -33,6 +33,7 @@ from helpers import (
     object_of,
     on_pipeline,
     put_object,
+    python_calls,
     quiet,
     random_array,
     store_of,
@@ -309,21 +310,6 @@ def test_grouped_writes_across_shards_need_no_event_loop(serve: Serve, tmp_path:
         array[3:13, 1:20] = 7
         array[0:2, :] = 5
         assert (tmp_path / "c").exists() is False
-
-
-def python_calls(work: Callable[[], Any]) -> list[str]:
-    """Return the functions of Python that some work calls, after it has run three times."""
-    for _ in range(3):
-        work()
-    called: list[str] = []
-    sys.setprofile(
-        lambda frame, event, _: called.append(frame.f_code.co_qualname) if event == "call" else None
-    )
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return called[1:]  # without `work`
 
 
 def test_small_accesses_take_few_calls_of_python(serve: Serve, tmp_path: Path) -> None:

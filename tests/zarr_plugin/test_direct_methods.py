@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from helpers import create, python_environment, quiet
+from helpers import create, python_calls, python_environment, quiet
 
 import shardcodec
 from shardcodec.zarr_plugin import direct_methods
@@ -141,6 +141,28 @@ def test_children_inherit_it(tmp_path: Path) -> None:
             [sys.executable, "-c", code], env=python_environment(), capture_output=True, text=True, check=True
         )
     assert done.stdout == "on\n"
+
+
+@pytest.mark.parametrize("of_subclass", [False, True])
+def test_other_arrays_pay_five_calls_of_python(tmp_path: Path, of_subclass: bool) -> None:
+    """Two methods of zarr, of which one calls the other, look at the pipeline; zarr's own work for a small read is some 150 calls."""
+
+    class Mine(zarr.Array):  # type: ignore[type-arg]
+        pass
+
+    create(tmp_path)
+    with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}):
+        array = zarr.open_array(tmp_path)
+    array = Mine(array.async_array) if of_subclass else array
+
+    def write() -> None:
+        array[0, :4] = 1
+
+    with quiet(), shardcodec.enable(direct=True):
+        for work in (lambda: array[0, :4], write):
+            called = [name for name in python_calls(work) if name.startswith("shardcodec.")]
+            assert 0 < len(called) <= 5
+            assert all(name.startswith("shardcodec.zarr_plugin.direct_methods.") for name in called)
 
 
 def test_other_arrays_are_not_touched(tmp_path: Path, counted: list[str]) -> None:
