@@ -33,7 +33,7 @@ begin(struct sc_writer *writer, struct sc_write_object *object)
 
     if (object->file.fd >= 0)
         return SC_OK;
-    sc_closer_wait(); /* its time, and that of the making of folders, says nothing of what a call costs */
+    sc_closer_wait(); /* not timed, nor is the making of folders: neither shows the cost of a call */
     begin_ns = sc_clock_ns();
     status = sc_newfile_begin(&object->file, object->item->path, writer->run->plan->staging, &writer->where);
     sc_write_expect_objects(writer, &writer->run->begins, sc_clock_ns() - begin_ns - object->file.folders_ns);

@@ -203,7 +203,7 @@ def _real_folders(folders: list[str]) -> dict[str, RealFolder]:
 
 
 def _above(folder: str) -> str:
-    """Return the folder above one, or nothing if the last part of its path is no name."""
+    """Return the parent of a folder; an empty text for a path that ends with "", "." or "..", or that has one part only."""
     head, name = os.path.split(folder)
     return "" if name in ("", ".", "..") else head
 

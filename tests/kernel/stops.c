@@ -2,7 +2,8 @@
  *
  * Each array of the test lies in a folder "x<number>", so a path, or a descriptor opened by one, tells which update a call
  * belongs to. Several updates of one process, in threads, are stopped at different calls at the same time. Looks that a cache may
- * answer (stat) do not count: how many there are depends on what the process knows already. Each call is told with its step in csrc/io/sc_guard.h.
+ * answer (stat) do not count, because their number depends on what the process knows already. Each call is listed with its step, a
+ * number from 1 to 8 as in csrc/io/sc_guard.h.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -25,7 +26,8 @@
 #define LOCK_FOLDER_NAME ".shardcodec"
 #define SHARD_NAME "/c/0/0"
 
-/* at: the call to stop before, from 1; 0: none. before: or how the name of this call begins, or its step, and how many of these go before. */
+/* at: the number of the call to stop before, from 1; 0: none. before: instead of a number, the first letters of its name or its step;
+ * n_before: how many such calls are passed first. */
 static struct update {
     _Atomic int n_calls, at, is_stopped, is_counted, n_before;
     const char *_Atomic before;
@@ -62,7 +64,8 @@ stops_begin(int number, int at)
     update->is_counted = 1;
 }
 
-/* Count the calls of an update by this thread from here on, and stop it before the n-th one whose name begins so, or which is of this step. */
+/* Count the calls of an update by this thread from here on. Stop it before the n-th call whose name begins with this text, or, if the
+ * text is a number, before the n-th call of this step. */
 void
 stops_begin_before(int number, const char *call, int n)
 {
