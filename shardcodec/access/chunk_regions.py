@@ -9,6 +9,7 @@ in assignments with index arrays, with values that are repeated, or with 255 byt
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -340,23 +341,24 @@ class _ManyCuts(Cuts):
         rank = len(chain.shape)
         kept = sorted(target for target in axes if target >= 0)
         remaining = [kept.index(target) if target >= 0 else -1 for target in axes]
-        self._cuts = []
+        self._cuts: dict[int, list[tuple[_AxisCuts, Any]]] = {}
         for row in boxes.rows.tolist():
             start, count, step = (tuple(row[k * rank : (k + 1) * rank]) for k in range(3))
             places = row[3 * rank :]
             at = tuple(places[target] if target >= 0 else 0 for target in axes)
             cuts = _AxisCuts(chain, Box(start, count, step, at), remaining, len(kept))
             index = tuple(slice(None) if axis in kept else places[axis] for axis in range(ndim))
-            self._cuts.append((cuts, set(cuts.positions().tolist()), (*index, ...)))
+            for position in cuts.positions().tolist():
+                self._cuts.setdefault(position, []).append((cuts, (*index, ...)))
 
     def _views(self, position: int | None, array: Array) -> Iterable[tuple[_AxisCuts, Array]]:
         """Yield each box that touches an inner chunk, with the view of the array that has only the axes of the box."""
-        for cuts, positions, index in self._cuts:
-            if position is None or position in positions:
-                yield cuts, array[index]
+        some = itertools.chain(*self._cuts.values()) if position is None else self._cuts.get(position, ())
+        for cuts, index in some:
+            yield cuts, array[index]
 
     def positions(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return np.array(sorted(set().union(*(positions for _, positions, _ in self._cuts))), dtype=np.uint64)
+        return np.array(sorted(self._cuts), dtype=np.uint64)
 
     def is_whole(self, position: int) -> bool:
         return False

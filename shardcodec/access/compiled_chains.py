@@ -129,14 +129,14 @@ def output_array(
     Raises
     ------
     TypeError
-        `out` is not a numpy array, or it has another dtype.
+        numpy cannot use the memory of `out`, or it has another dtype.
     ValueError
         `out` has another shape, or it is read-only.
     """
     if out is None:
         return np.empty(shape, dtype), True
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a numpy array, got {type(out).__name__}")
+        out = _memory_of(out)
     if out.shape != shape:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
     native_order = memory_order(out.dtype, dtype)
@@ -145,6 +145,26 @@ def output_array(
     if not out.flags.writeable:
         raise ValueError("out: expected a writable array, got a read-only one")
     return out, native_order
+
+
+def _memory_of(out: Any) -> np.ndarray[Any, Any]:
+    """Return the memory of an object with a buffer, or of a tensor of another package, as an array; TypeError for other objects."""
+    if hasattr(
+        out, "__dlpack__"
+    ):  # PyTorch has no buffers, and numpy takes memory of `__dlpack__` for read-only
+        array = np.asarray(out)
+        if not array.size or _address(array) == _address(np.from_dlpack(out)):
+            return array
+    try:
+        return np.asarray(memoryview(out))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"out: expected an array, or another object whose memory numpy can use, got {type(out).__name__}"
+        ) from None
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def memory_order(array: np.dtype[Any], spec: np.dtype[Any]) -> bool | None:
