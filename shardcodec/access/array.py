@@ -27,7 +27,7 @@ from .box_reader import ArrayObjects, BoxReader, Folder, folder_at, name_of_hand
 from .buffer import flush_folder, store_elements, store_elements_blocking
 from .documents import Attributes, StoredDocument, delete_objects, type_for_zarr
 from .read import ObjectSelection
-from .split_by_object import as_coordinates
+from .split_by_object import as_coordinates, check_boxes
 from .text_chunks import as_texts
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ class Array(ArrayReader):
                 f"values: expected {len(begin)} boxes with {self.ndim} axes each, got shape {values.shape}"
             )
         count = np.array(values.shape[1:], dtype=np.int64)
-        self._check_boxes(begin, count)
+        check_boxes(begin, count, self.shape)
         if values.size == 0:
             return
         if self.ndim == 0:

@@ -40,7 +40,7 @@ from .chunk_map import map_of_array
 from .compiled_chains import compiled, output_array
 from .read import ObjectSelection
 from .selection import KINDS, ArraySelection
-from .split_by_object import as_coordinates
+from .split_by_object import as_boxes, as_coordinates, shape_of_boxes
 from .text_chunks import PLACE, TextCodecs, text_chain
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ __all__ = ["ArrayReader", "Kind"]
 
 Kind = Literal["brackets", "basic", "orthogonal", "coordinate", "mask", "block"]
 Ints = tuple[int, ...]
+Shapes: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | np.ndarray[Any, Any]
 # The array to read into, or what makes it from the shape of the result.
 Destination: TypeAlias = np.ndarray[Any, Any] | Callable[[Ints], np.ndarray[Any, Any]]
 
@@ -295,15 +296,19 @@ class ArrayReader:
         self._check_text()
         chosen = self._locate(kind, selection)
         return self._read_places(
-            lambda objects: objects.items_of(chosen.parts) if chosen.parts else [],
+            lambda objects: (
+                objects.items_of(chosen.parts) if chosen.parts else [],
+                chosen.shape,
+                chosen.axes,
+            ),
             np.empty(chosen.shape, PLACE),
-            chosen.axes,
         )
 
+    @names_array(name_of_handle)
     def read_arrow_boxes(
-        self, starts: Any, shape: Sequence[int]
+        self, starts: Any, shape: Shapes
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Read boxes of text or bytes of one shape in the memory layout of Apache Arrow, in one native call.
+        """Read boxes of text or bytes in the memory layout of Apache Arrow, in one native call.
 
         Parameters
         ----------
@@ -312,9 +317,9 @@ class ArrayReader:
 
         Returns
         -------
-        offsets : ndarray of int64, shape (n * size + 1,)
-            Where each element of the n boxes begins, box after box and each in C order, and where the last one ends; `size` is
-            the number of elements of a box.
+        offsets : ndarray of int64, shape (size + 1,)
+            Where each element of the boxes begins, box after box and each in C order, and where the last one ends; `size` is
+            the number of elements of all boxes.
         data : ndarray of uint8
             The bytes of all elements, one behind the other; those of text are UTF-8.
 
@@ -326,15 +331,12 @@ class ArrayReader:
             As for `read_boxes`.
         """
         self._check_text()
-        begin, count = self._checked_boxes(starts, shape)
+        begin, count = as_boxes(starts, shape, self.shape)
         if self.ndim == 0:  # one object, of one element
             offsets, data = self.read_arrow()
             return np.arange(len(begin) + 1) * offsets[-1], np.tile(data, len(begin))
-        places = np.empty((len(begin), *count.tolist()), PLACE)
         return self._read_places(
-            lambda objects: objects.items_of_boxes(begin, count) if places.size else [],
-            places,
-            tuple(range(1, self.ndim + 1)),
+            lambda objects: objects.place_boxes(begin, count), np.empty(shape_of_boxes(begin, count), PLACE)
         )
 
     @names_array(name_of_handle)
@@ -344,18 +346,18 @@ class ArrayReader:
 
     def _read_places(
         self,
-        items_of: Callable[[ArrayObjects], list[ObjectSelection]],
+        locate: Callable[[ArrayObjects], tuple[list[ObjectSelection], Ints, Ints]],
         places: np.ndarray[Any, Any],
-        axes: Ints,
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return offsets and bytes of the elements whose places the items fill in."""
+        """Return offsets and bytes of the elements whose places the items fill in; `locate` is as `ArrayObjects.place_boxes`."""
         assert self._text is not None
         codecs = TextCodecs.of_places(self._text, self._spec)
         objects = replace(self._objects, chain=text_chain(self._spec, codecs), dtype=PLACE)
-        if items := items_of(objects):
+        items, shape, axes = locate(objects)
+        if items:
             if is_any_buffered():
                 self._flush(items)
-            BoxReader(objects, self._options, None).read(items, places, axes)
+            BoxReader(objects, self._options, None).read(items, places.reshape(shape), axes)
         return codecs.joined(places)
 
     async def read(
@@ -413,10 +415,8 @@ class ArrayReader:
 
     @names_array(name_of_handle)
     @checked
-    def read_boxes(
-        self, starts: Any, shape: Sequence[int], out: np.ndarray[Any, Any] | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Read boxes of one shape at any positions in the array, in one native call.
+    def read_boxes(self, starts: Any, shape: Shapes, out: Any = None) -> np.ndarray[Any, Any]:
+        """Read boxes at any positions in the array, in one native call.
 
         Each shard is opened once and each inner chunk is decoded once, also if several boxes need it.
 
@@ -424,15 +424,17 @@ class ArrayReader:
         ----------
         starts : array_like of int, shape (n, ndim)
             First element of each box; boxes may overlap.
-        shape : sequence of int
-            Shape of every box, in elements.
-        out : ndarray, shape (n, *shape), optional
-            The array to read into, with the dtype of the array; any strides. Its content is unspecified after an error.
+        shape : array_like of int, shape (ndim,) or (n, ndim)
+            Shape of every box, in elements; or a shape for each box, which may be empty.
+        out : ndarray, optional
+            The array to read into, with the shape of the result and the dtype of the array; any strides. Or another object whose
+            memory numpy can use, such as a tensor of PyTorch. Its content is unspecified after an error.
 
         Returns
         -------
         ndarray, shape (n, *shape)
-            `out`, or a new array in C order.
+            `out`, or a new array in C order. With a shape for each box it has one axis, with the elements of one box behind
+            those of the other, each in C order.
 
         Raises
         ------
@@ -442,8 +444,26 @@ class ArrayReader:
             `starts`, `shape` or `out` has another type or shape.
         ShardFormatError, ChecksumError, CodecError
             An object is damaged; ``.shard`` and ``.chunk_coords`` say where.
+
+        Notes
+        -----
+        Boxes of several shapes are the fastest if they differ along the first axis alone: the others are read line by line.
+
+        Examples
+        --------
+        Rows 2, 0 and 1 of a sparse matrix (CSR), and where each of them begins in the result:
+
+        >>> indptr = np.array([0, 2, 2, 5])
+        >>> data = shardcodec.create_array({}, data=np.arange(5), chunks=(2,))
+        >>> begin, length = indptr[[2, 0, 1]], np.diff(indptr)[[2, 0, 1]]
+        >>> values = data.read_boxes(begin[:, None], length[:, None])
+        >>> offsets = np.cumsum(length) - length
+        >>> values.tolist(), offsets.tolist()
+        ([2, 3, 4, 0, 1], [0, 3, 5])
+        >>> [row.tolist() for row in np.split(values, offsets[1:])]
+        [[2, 3, 4], [0, 1], []]
         """
-        return self._read_boxes(*self._checked_boxes(starts, shape), out)
+        return self._read_boxes(*as_boxes(starts, shape, self.shape), out)
 
     @names_array(name_of_handle)
     def read_chunks(self, coords: Any, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -528,40 +548,18 @@ class ArrayReader:
     def _is_v2(self) -> bool:
         return self._document.get("zarr_format") == 2
 
-    @names_array(name_of_handle)
-    def _checked_boxes(
-        self, starts: Any, shape: Sequence[int]
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        count = np.array([int(extent) for extent in shape], dtype=np.int64)
-        begin = as_coordinates(starts, self.ndim, "starts")
-        if len(count) != self.ndim or (count < 0).any():
-            raise ValueError(f"shape: expected {self.ndim} numbers that are not negative, got {tuple(shape)}")
-        self._check_boxes(begin, count)
-        return begin, count
-
-    def _check_boxes(self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]) -> None:
-        limit = np.array(self.shape, dtype=np.int64) - count
-        wrong = ((begin < 0) | (begin > limit)).any(axis=1)
-        if wrong.any():
-            n = int(wrong.argmax())
-            raise IndexError(
-                f"starts: expected boxes inside the array of shape {self.shape}, but box {n} at "
-                f"{tuple(begin[n].tolist())} of shape {tuple(count.tolist())} reaches outside"
-            )
-
     def _read_boxes(
         self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
-        shape = (len(begin), *count.tolist())
-        out, native_order = output_array(out, shape, self.dtype)
+        out, native_order = output_array(out, shape_of_boxes(begin, count), self.dtype)
         if not native_order:
             raise TypeError(f"out: expected dtype {self.dtype}, got {out.dtype}")
-        if 0 in shape:
-            return out
-        if self.ndim == 0:  # one object, of one element
+        if self.ndim == 0 and out.size:  # one object, of one element
             out[...] = self[()]
             return out
-        self._read(self._objects.items_of_boxes(begin, count), out, tuple(range(1, self.ndim + 1)))
+        items, shape, axes = self._objects.place_boxes(begin, count)
+        if items:
+            self._read(items, out.reshape(shape), axes)
         return out
 
     def _read(

@@ -36,7 +36,7 @@ from ..storage.retry import Patience
 from ..storage.store import Store
 from .read import ObjectSelection, read, slice_reader
 from .regions import Box, Boxes, Selection, as_void, covers, whole
-from .split_by_object import box_rows, object_boxes
+from .split_by_object import box_rows, flat_parts, object_boxes
 
 if TYPE_CHECKING:
     from .._native import Chain
@@ -371,23 +371,50 @@ class ArrayObjects:
         ]
 
     def items_of_boxes(
-        self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], numbers: Sequence[int] | None = None
+        self,
+        begin: np.ndarray[Any, Any],
+        count: np.ndarray[Any, Any],
+        numbers: Any = None,
+        flat_axis: int | None = None,
     ) -> list[ObjectSelection]:
-        """Return the items of boxes of one shape. The first axis of the caller's array counts the boxes.
+        """Return the items of boxes. The first axis of the caller's array counts the boxes.
 
-        numbers: position of each box along that axis; None: one box after the other.
+        count: shape of all boxes, or of each. numbers: position of each box along the first axis; None: one box after the other.
+        flat_axis: the boxes lie one behind the other along this axis, which is the first one of the caller's array; `numbers` are
+        the places of their first elements.
         """
         ndim = begin.shape[1]
         coords, rows = box_rows(begin, count, np.array(self.chain.shape, dtype=np.int64))
-        number = rows[:, 3 * ndim]
-        order = np.lexsort((number, *coords.T[::-1]))  # of boxes that overlap, a write stores the last
+        order = np.lexsort(coords.T[::-1])  # it is stable: of boxes that overlap, a write stores the last
         coords, rows = coords[order], rows[order]
         if numbers is not None:
             rows[:, 3 * ndim] = np.asarray(numbers, dtype=np.uint64)[rows[:, 3 * ndim].astype(np.intp)]
+        if flat_axis is not None:
+            behind = 3 * ndim + 1 + flat_axis
+            rows[:, behind] += rows[:, 3 * ndim]
+            rows = np.delete(rows, np.s_[3 * ndim : behind], axis=1)
         first = np.flatnonzero(np.r_[True, (coords[1:] != coords[:-1]).any(axis=1)]).tolist()
         return [
             self.item(tuple(coords[a].tolist()), Boxes(rows[a:b])) for a, b in pairwise([*first, len(rows)])
         ]
+
+    def place_boxes(
+        self, begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]
+    ) -> tuple[list[ObjectSelection], Ints, Ints]:
+        """Return the items of boxes to read, the shape of the caller's array for them, and its axes, as for `BoxReader.read`.
+
+        count: shape of all boxes, which then lie along a first axis; or of each, and then their elements lie one behind the other.
+        """
+        ndim = begin.shape[1]
+        if count.ndim == 1:
+            items = self.items_of_boxes(begin, count) if len(begin) and count.all() else []
+            return items, (len(begin), *count.tolist()), tuple(range(1, ndim + 1))
+        some = count.all(axis=1)
+        if not some.any():
+            return [], (0,), (0,) * ndim
+        begin, count, places, axis = flat_parts(begin[some], count[some])
+        items = self.items_of_boxes(begin, count, places, axis)
+        return items, (-1, *count[0, axis + 1 :].tolist()), (-1,) * axis + tuple(range(ndim - axis))
 
     @property
     def held_nbytes(self) -> int:

@@ -32,6 +32,7 @@ __all__ = [
     "as_void",
     "covered",
     "covers",
+    "grid_positions",
     "has_buffer_format",
     "is_empty",
     "is_filled",
@@ -116,6 +117,21 @@ def pack_boxes(start: Any, count: Any, step: Any, at: Any) -> Boxes:
     rows[:, 2 * ndim : 3 * ndim] = 1 if step is None else step
     rows[:, 3 * ndim :] = at
     return Boxes(rows)
+
+
+def grid_positions(shapes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return all positions of n grids, grid after grid and each in C order.
+
+    shapes: int64, shape (n, ndim). Returns the number of the grid of each position, shape (m,), and the positions, shape (m,
+    ndim).
+    """
+    sizes = shapes.prod(axis=1)
+    number = np.repeat(np.arange(len(shapes)), sizes)
+    rest = np.arange(len(number)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    at = np.empty((len(number), shapes.shape[1]), dtype=np.int64)
+    for axis in range(shapes.shape[1] - 1, -1, -1):
+        rest, at[:, axis] = np.divmod(rest, shapes[number, axis])
+    return number, at
 
 
 def sorted_list(positions: Positions, places: Positions | None) -> tuple[Positions, Positions | None]:
@@ -299,10 +315,7 @@ def touched(
             )
         ] = True
     elif isinstance(selection, Boxes):
-        ndim = len(perm)
-        for row in selection.rows.tolist():
-            box = Box(tuple(row[:ndim]), tuple(row[ndim : 2 * ndim]), tuple(row[2 * ndim : 3 * ndim]), ())
-            mask[np.ix_(*_touched_coordinates(box, perm, chunk_shape))] = True
+        mask[_touched_by_rows(selection.rows.view(np.int64), perm, chunk_shape)] = True
     elif isinstance(selection, Box) and (ranges := _touched_ranges(selection, perm, chunk_shape)) is not None:
         mask[ranges] = True
     else:
@@ -320,6 +333,21 @@ def _touched_ranges(box: Box, perm: Ints, chunk_shape: Sequence[int]) -> tuple[s
         last = box.start[axis] + (box.count[axis] - 1) * step
         ranges.append(slice(box.start[axis] // extent, last // extent + 1))
     return tuple(ranges)
+
+
+def _touched_by_rows(
+    rows: np.ndarray[Any, Any], perm: Ints, chunk_shape: Sequence[int]
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """Return the grid coordinates of inner chunks that boxes touch, along each stored axis."""
+    start, count, step = (rows[:, k * len(perm) : (k + 1) * len(perm)][:, list(perm)] for k in range(3))
+    extents = np.array(chunk_shape, dtype=np.int64)
+    # With a longer step each element lies in an inner chunk of its own.
+    is_long = step > extents
+    first = start // extents
+    sizes = np.where(is_long, count, (start + (count - 1) * step) // extents - first + 1)
+    number, at = grid_positions(sizes)
+    places = np.where(is_long[number], (start[number] + at * step[number]) // extents, first[number] + at)
+    return tuple(places.T)
 
 
 def _touched_coordinates(

@@ -1,6 +1,6 @@
 # split_by_object.py - boxes of an array, split along its objects
 # SPDX-License-Identifier: MIT
-"""From a box of an array to its objects and the elements of each: arithmetic on one grid."""
+"""From boxes of an array to its objects and the elements of each: arithmetic on one grid."""
 
 from __future__ import annotations
 
@@ -10,9 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from .regions import Box, Ints, whole
+from ..arguments import check_argument
+from .regions import Box, Ints, grid_positions, whole
 
-__all__ = ["along_objects", "as_coordinates", "box_rows", "object_boxes"]
+__all__ = [
+    "along_objects",
+    "as_boxes",
+    "as_coordinates",
+    "box_rows",
+    "check_boxes",
+    "flat_parts",
+    "object_boxes",
+    "shape_of_boxes",
+]
 
 
 def as_coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -27,6 +37,47 @@ def as_coordinates(values: Any, ndim: int, name: str) -> np.ndarray[Any, np.dtyp
             raise ValueError(f"{name}: expected shape (n, {ndim}), got {numbers.shape}")
         numbers = numbers.reshape(0, ndim)
     return numbers.astype(np.int64)
+
+
+def as_boxes(starts: Any, shape: Any, limits: Ints) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the arguments `starts` and `shape` for an array of shape `limits`: first elements, and one shape or that of each box."""
+    begin = as_coordinates(starts, len(limits), "starts")
+    if np.ndim(shape) == 2:
+        count = as_coordinates(shape, len(limits), "shape")
+        if len(count) != len(begin):
+            raise ValueError(
+                f"shape: expected one shape, or one for each of {len(begin)} boxes, got {len(count)} shapes"
+            )
+    else:
+        check_argument("shape", shape, Sequence[int])
+        count = np.array([int(extent) for extent in shape], dtype=np.int64)
+    if count.shape[-1] != len(limits) or (count < 0).any():
+        wrong = count if count.ndim == 1 else count[(count < 0).any(axis=1)][0]
+        raise ValueError(
+            f"shape: expected {len(limits)} numbers that are not negative, got {tuple(wrong.tolist())}"
+        )
+    check_boxes(begin, count, limits)
+    return begin, count
+
+
+def check_boxes(begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], limits: Ints) -> None:
+    """Check that boxes lie inside an array of shape `limits`; IndexError for the first one that does not."""
+    wrong = ((begin < 0) | (begin > np.array(limits, dtype=np.int64) - count)).any(axis=1)
+    if wrong.any():
+        n = int(wrong.argmax())
+        shape = count[n] if count.ndim == 2 else count
+        raise IndexError(
+            f"starts: expected boxes inside the array of shape {limits}, but box {n} at "
+            f"{tuple(begin[n].tolist())} of shape {tuple(shape.tolist())} reaches outside"
+        )
+
+
+def shape_of_boxes(begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]) -> Ints:
+    """Return the shape of the result for boxes of one shape, or of the flat one for a shape of each box."""
+    if count.ndim == 1:
+        return len(begin), *count.tolist()
+    # integers could overflow; more elements than a float64 can count do not fit into memory
+    return (int(count.prod(axis=1, dtype=np.float64).sum()),)
 
 
 def along_objects(start: int, count: int, step: int, extent: int) -> list[tuple[int, int, int, int]]:
@@ -62,30 +113,39 @@ def object_boxes(box: Box, extents: Sequence[int]) -> Iterator[tuple[Ints, Box]]
 def box_rows(
     begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any], extents: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Split boxes of an array, all of shape `count`, along its objects of shape `extents`.
+    """Split boxes of an array along its objects of shape `extents`.
 
-    Returns the grid position of the object of each piece, shape (m, ndim), and the pieces as rows of `Boxes`, shape (m, 4 *
-    ndim + 1). The first axis of the array counts the boxes.
+    count: shape of all boxes, or of each. Returns the grid position of the object of each piece, shape (m, ndim), and the pieces
+    in the order of their boxes, as rows of `Boxes`, shape (m, 4 * ndim + 1). The first axis of the caller's array counts the boxes.
     """
     ndim = begin.shape[1]
     end = begin + count
-    first, last = begin // extents, (end - 1) // extents
-    coords, rows = [], []
-    for more in itertools.product(*(range(k) for k in ((last - first).max(axis=0) + 1).tolist())):
-        at = first + np.array(more, dtype=np.int64)
-        touched = (at <= last).all(axis=1)
-        if not touched.any():
-            continue
-        number = np.flatnonzero(touched)
-        at = at[touched]
-        low = np.maximum(begin[touched], at * extents)
-        high = np.minimum(end[touched], (at + 1) * extents)
-        row = np.empty((len(number), 4 * ndim + 1), dtype=np.uint64)
-        row[:, :ndim] = low - at * extents
-        row[:, ndim : 2 * ndim] = high - low
-        row[:, 2 * ndim : 3 * ndim] = 1
-        row[:, 3 * ndim] = number
-        row[:, 3 * ndim + 1 :] = low - begin[touched]
-        coords.append(at)
-        rows.append(row)
-    return np.concatenate(coords), np.concatenate(rows)
+    first = begin // extents
+    number, coords = grid_positions((end - 1) // extents - first + 1)
+    coords += first[number]
+    begin, end = begin[number], end[number]
+    low = np.maximum(begin, coords * extents)
+    rows = np.empty((len(number), 4 * ndim + 1), dtype=np.uint64)
+    rows[:, :ndim] = low - coords * extents
+    rows[:, ndim : 2 * ndim] = np.minimum(end, (coords + 1) * extents) - low
+    rows[:, 2 * ndim : 3 * ndim] = 1
+    rows[:, 3 * ndim] = number
+    rows[:, 3 * ndim + 1 :] = low - begin
+    return coords, rows
+
+
+def flat_parts(
+    begin: np.ndarray[Any, Any], count: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+    """Split boxes of several shapes so that their elements lie one behind the other in an array without their leading axes.
+
+    count: shape of each box, without zeros. Returns the first elements and the shapes of the parts, the place of each part along
+    the first axis of that array, and the axis of the boxes to which it belongs. The axes behind it have one extent in all boxes.
+    """
+    differs = (count != count[0]).any(axis=0)
+    axis = int(np.flatnonzero(differs).max(initial=0))
+    number, at = grid_positions(count[:, :axis])
+    begin, count = begin[number], count[number]
+    begin[:, :axis] += at
+    count[:, :axis] = 1
+    return begin, count, np.cumsum(count[:, axis]) - count[:, axis], axis

@@ -178,6 +178,9 @@ def test_boxes_and_chunks_of_a_handle_equal_numpy(layout: str, tmp_path: Path) -
     starts = [(0, 0), (8, 11), (3, 5), (3, 5)]
     for found, (row, column) in zip(array.read_boxes(starts, (5, 7)), starts, strict=True):
         check_read(found, values[row : row + 5, column : column + 7], (row, column))
+    shapes = [(5, 7), (1, 2), (0, 9), (10, 13)]
+    parts = [values[i : i + n, j : j + m].ravel() for (i, j), (n, m) in zip(starts, shapes, strict=True)]
+    check_read(array.read_boxes(starts, shapes), np.concatenate(parts), shapes)
     rows, columns = array.chunks
     padded = np.full((SHAPE[0] + rows, SHAPE[1] + columns), -1, "int32")
     padded[: SHAPE[0], : SHAPE[1]] = values
