@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .access.encode_decode import decode, encode
     from .access.index_scan import ChunkState
     from .access.shard import Shard, open_shard
+    from .access.shard_order import ShardOrder
     from .access.shard_writer import ShardWriter
     from .access.slot_writer import SlotWriter
     from .build_info import build_info
@@ -66,6 +67,7 @@ __all__ = [
     "ShardError",
     "ShardFileError",
     "ShardFormatError",
+    "ShardOrder",
     "ShardSpec",
     "ShardWriter",
     "ShardingCodec",
@@ -117,6 +119,7 @@ MODULES: dict[str, str] = {
     "ShardError": ".errors",
     "ShardFileError": ".errors",
     "ShardFormatError": ".errors",
+    "ShardOrder": ".access.shard_order",
     "ShardSpec": ".format.spec",
     "ShardWriter": ".access.shard_writer",
     "ShardingCodec": ".zarr_plugin.codec",
