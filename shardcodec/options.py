@@ -92,12 +92,21 @@ class Options:
         Bytes of decoded shard indexes that this process keeps between calls; 0 keeps none. Calls with the same number
         share one cache. Each use compares the index of a local file with the file, so it is never stale. The default of
         64 MiB holds the indexes of some thousand usual shards, or of four shards with a million inner chunks.
+    cache_dir : path-like
+        Folder of a local disk in which encoded inner chunks and indexes of remote objects are kept between calls, for all
+        processes of this user; by default none are kept. It is made if it is missing. It must belong to the user, and no
+        other user may write to it. Objects are kept by their entity tag in S3, Google Cloud Storage and Azure, through
+        zarr's ``ObjectStore``; in other stores only with ``immutable``. Each call compares the tag with one request for an
+        object, unless it requests other bytes of it.
+    cache_dir_bytes : int
+        Bound in bytes of the files in ``cache_dir``. Those that were used longest ago are removed first. 0 keeps none.
     open_files : int
         Number of local files that stay open between calls, for network file systems with a slow open; 0 keeps none.
     immutable : bool
         A promise of the user that stored objects do not change while this process runs. Only then are the indexes of
         objects cached that are neither local files nor in stores with entity tags (zarr's ``ObjectStore``), and open files
-        are used without a check that their name still leads to them.
+        are used without a check that their name still leads to them. With ``cache_dir`` the promise includes the time since
+        an earlier process has put the bytes of an object there: they are used without a request.
     io_depth : int or "auto"
         Threads of one call that read or make files at the same time where a call to the file system costs a round trip; at
         most 128. These threads wait; ``threads`` decode and encode. A number up to ``threads`` adds none. ``"auto"``: up to
@@ -133,6 +142,8 @@ class Options:
     strict: bool = False
     allow_in_index: bool = False
     index_cache: int = 64 << 20
+    cache_dir: str | None = None
+    cache_dir_bytes: int = 16 << 30
     open_files: int = 0
     immutable: bool = False
     io_depth: int | Literal["auto"] = "auto"
@@ -165,6 +176,8 @@ class OptionChoices(TypedDict, total=False):
     strict: bool | None
     allow_in_index: bool | None
     index_cache: int | None
+    cache_dir: str | os.PathLike[str] | None
+    cache_dir_bytes: int | None
     open_files: int | None
     immutable: bool | None
     io_depth: int | Literal["auto"] | None
@@ -220,6 +233,14 @@ def _finite_seconds(value: object) -> float:
     return number
 
 
+def _folder(value: object) -> str:
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+        raise ValueError(f"expected the path of a folder, got {value!r}")
+    if not path or "\0" in path or "://" in path:
+        raise ValueError(f"expected the path of a local folder, got {path!r}")
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def _auto_or(parse: Callable[[object], Any]) -> Callable[[object], Any]:
     def parse_either(value: object) -> Any:
         if isinstance(value, str) and value == "auto":
@@ -250,6 +271,8 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "strict": flag,
     "allow_in_index": flag,
     "index_cache": _number(0, _MAX_NBYTES),
+    "cache_dir": _folder,
+    "cache_dir_bytes": _number(0, _MAX_NBYTES),
     "open_files": _number(0, _MAX_COUNT),
     "immutable": flag,
     "io_depth": _auto_or(_number(1, _MAX_COUNT)),

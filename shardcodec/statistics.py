@@ -32,6 +32,7 @@ class Statistics:
         self._refused: Counter[str] = Counter()
         self._logged: set[str] = set()
         self._lock_scopes: dict[str, str] = {}
+        self._disk: Counter[str] = Counter()
 
     def __call__(self) -> dict[str, Any]:
         """Return the counters since the process began, or since `reset`.
@@ -45,7 +46,9 @@ class Statistics:
             ``bytes_used`` also counts shards in memory. ``opens``: files opened for reading. ``chunks_decoded``,
             ``chunks_filled`` (absent ones), ``chunks_encoded``: inner chunks. ``bytes_written``: to files and buffers.
             ``index_hits``, ``index_misses``: lookups in index caches. ``file_hits``: opens that a cache of open files
-            made unnecessary. ``fallbacks``: for each reason the number of fallbacks to zarr's own pipeline.
+            made unnecessary. ``disk_hits``, ``disk_misses``: inner chunks that were read from ``cache_dir``, and those that
+            were requested and put there; ``disk_bytes_read``, ``disk_bytes_written``: their encoded bytes. ``disk_errors``:
+            calls of this cache that failed, as on a full disk; the reads went on without it. ``fallbacks``: for each reason the number of fallbacks to zarr's own pipeline.
             ``reads_at_depth``: of the requests, those to files while more threads read than decode (option ``io_depth``).
             ``io_latency``: for each file system, named by its mount point, the estimated cost of a call in seconds. The name
             is followed by the number of the device if several are mounted on one folder, as ``"/data (0:52)"``.
@@ -60,6 +63,8 @@ class Statistics:
         done["reads_at_depth"] = done.pop("deep_reads")
         costs = native.load().latencies()
         done["io_latency"] = {name: costs[device] for device, name in names_of_devices(costs).items()}
+        names = ("hits", "misses", "bytes_read", "bytes_written", "errors")
+        done |= {f"disk_{name}": self._disk[name] for name in names}
         done["fallbacks"] = dict(self._fallbacks)
         done["strategy_refused"] = dict(self._refused)
         done["lock_scopes"] = dict(self._lock_scopes)
@@ -70,6 +75,17 @@ class Statistics:
         native.load().totals_reset()
         self._fallbacks.clear()
         self._refused.clear()
+        self._disk.clear()
+
+    def disk_cache(self, **counts: int) -> None:
+        """Count work of the cache on a local disk.
+
+        Parameters
+        ----------
+        **counts : int
+            See the names with ``disk_`` in `__call__`.
+        """
+        self._disk.update(counts)
 
     def fallback(self, reason: str) -> None:
         """Count a fallback to zarr's own pipeline, and log each reason once.
@@ -118,6 +134,7 @@ class Statistics:
         """Reset the counters in a forked child."""
         self._fallbacks = Counter()
         self._refused = Counter()
+        self._disk = Counter()
         if (module := native.loaded()) is not None:
             module.totals_reset()
 

@@ -28,11 +28,14 @@ async def read_request(request: Request, options: Options, patience: Patience | 
         return set()
     store, items = request.store, request.items
     if not store.is_near:
-        from .read_remote import fetch  # here, because most processes read files or memory
+        from .read_remote import cache_of, fetch  # here, because most processes read files or memory
 
         names = store.index_names([item.key for item in items])
         limits = store.limits(request.spec)
-        missing = await fetch(items, request.array, request.axes, options, store, limits, names=names)
+        disk = cache_of(store, options)
+        missing = await fetch(
+            items, request.array, request.axes, options, store, limits, names=names, disk=disk
+        )
     else:
         items = [ObjectSelection(item.key, item.chain, item.box, store.source(item.key)) for item in items]
         work = items, request.array, request.axes, options

@@ -571,11 +571,12 @@ class BoxReader:
             await from_zarrs_loop(self._fetch(items, out, axes))
 
     async def _fetch(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
-        from .read_remote import fetch  # here, because most processes read files or memory
+        from .read_remote import cache_of, fetch  # here, because most processes read files or memory
 
         store = self._objects.folder.store
         names = store.index_names([item.key for item in items])
-        await fetch(items, out, axes, self._options, store, store.limits(), names=names)
+        disk = cache_of(store, self._options)
+        await fetch(items, out, axes, self._options, store, store.limits(), names=names, disk=disk)
 
 
 def _nothing(selection: Any) -> None:

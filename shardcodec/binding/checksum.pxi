@@ -116,3 +116,23 @@ def crc32c_copy(dst, src, uint32_t value=0, *, impl=None):
 def crc32c_combine(uint32_t a, uint32_t b, uint64_t nbytes_b):
     """Return the CRC-32C of two concatenated byte strings, from their checksums and the length of the second."""
     return sc_crc32c_combine(a, b, nbytes_b)
+
+
+def crc32c_each(data, sizes):
+    """Return the CRC-32C of each piece of `data`, as uint32; `sizes` are those of the pieces, as uint64, one after the other."""
+    cdef View source = View(data), lengths = View(sizes)
+    cdef size_t n = lengths.nbytes() // 8, i, at = 0
+    cdef uint64_t *numbers = lengths.words(n)
+    crcs = bytearray(4 * n)
+    cdef View to = View(crcs, PyBUF_WRITABLE)
+    cdef uint32_t *out = <uint32_t *>to.data()
+    for i in range(n):
+        if numbers[i] > source.nbytes() - at:
+            raise ValueError(f"expected pieces within {source.nbytes()} bytes, got one of {numbers[i]} bytes at {at}")
+        at += <size_t>numbers[i]
+    at = 0
+    with nogil:
+        for i in range(n):
+            out[i] = sc_crc32c_extend(0, source.data() + at, <size_t>numbers[i])
+            at += <size_t>numbers[i]
+    return crcs

@@ -11,7 +11,10 @@ from .tool_command import Run, command
 
 __all__ = ["doctor"]
 
-ROWS = {"target": Flag("The place of arrays: a folder or a URL.", metavar="PATH")}
+ROWS = {
+    "target": Flag("The place of arrays: a folder or a URL.", metavar="PATH"),
+    "clear_cache": Flag("Remove all that is in the folder of the option cache_dir."),
+}
 
 
 @command(examine, ROWS, output=("as_json", "jsonl"))

@@ -204,8 +204,9 @@ def service_of(base: Any) -> tuple[Any, str] | None:
     if type(client).__name__ == "LocalStore":
         return None, root
     settings = getattr(client, "config", None)
-    if settings is None:  # memory
-        return client, root
+    if settings is None:
+        url = getattr(client, "url", None)
+        return (client if url is None else type(client), str(url or root))  # memory, or a server of HTTP
     return (type(client), *map(settings.get, ("bucket", "endpoint", "account_name", "container_name"))), root
 
 

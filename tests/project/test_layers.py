@@ -82,6 +82,7 @@ DOOR = {
     "format.spec",
     "format.text",
     "live.record",
+    "storage.disk_cache",
     "storage.file_systems",
     "storage.files",
     "storage.kinds",

@@ -87,11 +87,12 @@ def test_object_stores_page_runs(tmp_path: Path) -> None:
     snippets = re.findall(
         r"```python\n(.*?)```", (DOCS / "object-stores.md").read_text(encoding="utf-8"), re.DOTALL
     )
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     with s3_server() as server:
         code = "\n".join([BEFORE_OBJECT_STORES, *snippets, AFTER_OBJECT_STORES])
         program = tmp_path / "page.py"
-        program.write_text(code.replace("bucket", server.make_bucket()), encoding="utf-8")
+        code = code.replace("bucket", server.make_bucket()).replace("/scratch/me", str(tmp_path))
+        program.write_text(code, encoding="utf-8")
         there = {"AWS_ENDPOINT": f"http://127.0.0.1:{server.port}", "AWS_ALLOW_HTTP": "true"}
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         done = subprocess.run(

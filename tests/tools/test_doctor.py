@@ -54,6 +54,22 @@ def test_folder_has_all_facts_and_nothing_is_left(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_cache_on_disk_is_measured_and_cleared(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with shardcodec.options(cache_dir=folder):
+        assert by_name(doctor(tmp_path))["cache"].details["objects"] == 0
+        folder.mkdir()
+        (folder / f"{'0' * 64}.cached").write_bytes(bytes(5000))
+        (folder / "mine.txt").write_text("mine")
+        found = by_name(doctor(tmp_path, clear_cache=True, probe=False))["cache"]
+        assert found.details["objects"] == 1 and found.details["nbytes"] >= 5000, "a dry run removes nothing"
+        assert f"{folder}: 1 objects, " in found.text
+        found = by_name(doctor(tmp_path, clear_cache=True))["cache"]
+        assert found.details["objects"] == 0 and found.text.endswith("(cleared)")
+        assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    assert "cache" not in by_name(doctor(tmp_path))
+
+
 def test_every_finding_has_one_line_of_advice(tmp_path: Path) -> None:
     for one in doctor(tmp_path, probe=False).checks:
         assert (one.advice is None) == (one.status is Status.OK), one

@@ -111,6 +111,11 @@ def test_unknown_option_is_refused(use: Any) -> None:
         ("threads", 2**40),
         ("index_cache", 2**70),
         ("open_files", 2**40),
+        ("cache_dir", ""),
+        ("cache_dir", b"/tmp"),
+        ("cache_dir", "s3://bucket"),
+        ("cache_dir", "a\0b"),
+        ("cache_dir_bytes", -1),
         ("staging_nbytes", 2**70),
         ("lock_timeout", 2**2000),
         ("io_depth", 0),
@@ -162,6 +167,9 @@ def test_invalid_value_is_refused(name: str, value: Any) -> None:
         ("strict", "FALSE", False),
         ("strict", 1, True),
         ("strict", "0", False),
+        ("cache_dir", Path("/tmp/x"), "/tmp/x"),
+        ("cache_dir", "/tmp/../x", "/x"),
+        ("cache_dir_bytes", "0", 0),
     ],
 )
 def test_values_may_be_text_or_numpy_scalars(name: str, given: Any, meant: Any) -> None:

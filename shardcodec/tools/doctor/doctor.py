@@ -24,7 +24,11 @@ __all__ = ["doctor"]
 
 @checked
 def doctor(
-    target: Any, *, probe: bool = True, storage_options: Mapping[str, Any] | None = None
+    target: Any,
+    *,
+    probe: bool = True,
+    clear_cache: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> DoctorReport:
     """Return facts about the place of arrays and about this process.
 
@@ -36,6 +40,8 @@ def doctor(
         In a folder: make a file with a temporary name, lock it and remove it. In an object store: send a write whose
         condition does not hold. Only this shows how far locks reach on FUSE, whether the clocks agree, and whether the
         service obeys conditions.
+    clear_cache : bool
+        Remove all objects from the folder of the option ``cache_dir``, if `probe` is set. Other processes go on.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
 
@@ -53,7 +59,8 @@ def doctor(
     >>> for check in tools.doctor("a.zarr").checks:  # doctest: +SKIP
     ...     print(check.name, check.text)
     """
-    return DoctorReport(str(target), (*_reached(target, probe, storage_options), *check_process()))
+    checks = *_reached(target, probe, storage_options), *check_process(clear_cache=clear_cache and probe)
+    return DoctorReport(str(target), checks)
 
 
 def _reached(target: Any, probe: bool, storage_options: Mapping[str, Any] | None) -> Iterator[Check]:

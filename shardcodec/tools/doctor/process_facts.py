@@ -16,13 +16,25 @@ from ...option_sources import (
     source_of,
 )
 from ...options import Setting, thread_limits
+from ...readable import format_nbytes
+from ...storage import disk_cache
 from .report import Check, Status
 
 __all__ = ["check_process"]
 
 
-def check_process() -> Iterator[Check]:
-    """Yield facts about this process. An invalid option is a problem, not an error."""
+def check_process(*, clear_cache: bool = False) -> Iterator[Check]:
+    """Yield facts about this process. An invalid option is a problem, not an error.
+
+    Parameters
+    ----------
+    clear_cache : bool
+        Empty the folder of the option ``cache_dir`` before its size is taken.
+
+    Yields
+    ------
+    Check
+    """
     facts = build_info()
     versions = {"shardcodec": facts["version"]} | {name: facts[name] for name in ("python", "zarr", "numpy")}
     versions |= facts["libraries"]
@@ -38,6 +50,8 @@ def check_process() -> Iterator[Check]:
     else:
         yield _threads(options["threads"].value, options["threads"].source)
         yield _options(options)
+        if options["cache_dir"].value is not None:
+            yield _disk_cache(options["cache_dir"].value, options["cache_dir_bytes"].value, clear=clear_cache)
     yield _pipeline()
 
 
@@ -64,6 +78,24 @@ def _options(options: dict[str, Setting]) -> Check:
         advice = f"Correct or remove these environment variables{': ' * bool(meant)}{', '.join(meant)}."
         return Check("options", Status.NOTE, text, advice, changed)
     return Check("options", Status.OK, text, None, changed)
+
+
+def _disk_cache(folder: str, max_nbytes: int, *, clear: bool) -> Check:
+    try:
+        if clear:
+            disk_cache.clear(folder)
+        n, nbytes = disk_cache.usage(folder)
+    except OSError as error:
+        advice = "Choose a folder of your own on a local disk, or remove the option cache_dir."
+        return Check("cache", Status.NOTE, f"{folder} cannot be used: {error}", advice, {"path": folder})
+    text = f"{folder}: {n} objects, {format_nbytes(nbytes)} of {format_nbytes(max_nbytes)}"
+    return Check(
+        "cache",
+        Status.OK,
+        text + " (cleared)" * clear,
+        None,
+        {"path": folder, "objects": n, "nbytes": nbytes, "max_nbytes": max_nbytes},
+    )
 
 
 def _threads(threads: int, source: str) -> Check:

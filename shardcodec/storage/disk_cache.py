@@ -1,0 +1,445 @@
+# disk_cache.py - encoded bytes of remote objects in a folder of a local disk
+# SPDX-License-Identifier: MIT
+"""A cache of encoded bytes of remote objects in a folder of a local disk (option ``cache_dir``).
+
+All processes of one user share the folder. One sparse file holds the cached bytes of one object in one state:
+
+    head     512 bytes: MAGIC, crc32c of the rest; n_slots, size of the object (2^64-1: unknown), length of the state,
+             all 8 bytes; the name of the object (SHA-256, 32 bytes); its state as JSON
+    slots    8 bytes for each inner chunk, and one for the index: crc32c of its bytes, and this number xor MARK
+    index    16 bytes for each inner chunk: offset, nbytes
+    data     bytes of the object, each at its offset
+
+An object without inner chunks counts as one inner chunk. Bytes are written first and their slot after them, so the bytes of a
+writer that was killed have no slot. Each read compares the bytes with the slot: a bit that has flipped, or a write that a power cut
+has reordered, is a miss. Two processes write equal bytes to equal places, because the state is the same, so they need no lock.
+The file of an older state is removed; a process that has it open keeps the old bytes, which it had read in time.
+
+The file `usage` has the number of bytes in all files, at least. A writer adds to it, under a lock, before it writes. If it exceeds the
+bound, the writer counts again and removes the files that were used longest ago.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import logging
+import os
+import re
+import stat
+import struct
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from .. import compat, native
+from ..options import Options
+from ..statistics import stats
+from . import forks, kinds
+from .object_names import ByIdentity
+from .store import Store
+
+__all__ = ["CachedObject", "DiskCache", "clear", "of_store", "usage"]
+
+MAGIC = b"shardcd1"
+HEAD = struct.Struct("<8sIxxxxQQQ32s")
+HEAD_NBYTES = 512
+UNKNOWN_NBYTES = 2**64 - 1
+# A slot of zeros, as in a hole of the file, is empty.
+MARK = 0x5CA1AB1E
+
+SUFFIX = ".cached"
+# A write takes at most two more pages than its bytes: one because it begins within a page, and one of slots.
+PAGE_NBYTES = 4096
+# Bytes that one call of the system writes or reads. Larger ones are not cached.
+MAX_NBYTES = 1 << 30
+# The share of the bound that is left after an eviction.
+KEPT_SHARE = 0.875
+# A file is used more often than its time of last use is written, in seconds.
+TOUCH_SECONDS = 60.0
+# Attempts to lock the usage, a millisecond apart. Without the lock nothing is cached, so a stopped process stops no other one.
+MAX_TRIES = 100
+
+# Variables of the environment that lead a client to another service.
+_PLACE_VARIABLES = re.compile(r"(AWS|AZURE|GCS|GOOGLE|STORAGE)_.*(ENDPOINT|EMULATOR|ACCOUNT|PROFILE)")
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+_log = logging.getLogger("shardcodec")
+
+
+class DiskCache:
+    """The cached objects of one store in a folder. place: hash of the name of the store. is_immutable: as the option."""
+
+    def __init__(self, folder: str, max_nbytes: int, place: bytes, *, is_immutable: bool) -> None:
+        self.folder = folder
+        self.is_immutable = is_immutable
+        self._max_nbytes = max_nbytes
+        self._place = place
+
+    def object(self, key: str, n_chunks: int) -> CachedObject:
+        """Return what is cached of an object with this number of inner chunks; the caller closes it."""
+        return CachedObject(self, hashlib.sha256(self._place + key.encode()).digest(), n_chunks)
+
+    def reserve(self, nbytes: int) -> bool:
+        """Count bytes that are written next, and evict other files; return False if they may not be written."""
+        nbytes = -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES + 2 * PAGE_NBYTES
+        if nbytes > self._max_nbytes * KEPT_SHARE:
+            return False
+        path, flags = f"{self.folder}/usage", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o600)
+        try:
+            _lock(fd)
+            known = os.pread(fd, 8, 0)
+            total = int.from_bytes(known, "little") if len(known) == 8 else self._max_nbytes
+            if total + nbytes > self._max_nbytes:
+                total = _evict(self.folder, int(self._max_nbytes * KEPT_SHARE) - nbytes)
+            _write(fd, (total + nbytes).to_bytes(8, "little"), 0)
+            return total + nbytes <= self._max_nbytes
+        finally:
+            os.close(fd)
+
+
+class CachedObject:
+    """The cached bytes of one object. An error of the folder is counted in `stats`, and later calls find and keep nothing.
+
+    state, nbytes: those of the object; None if it is not cached. positions, below, are those of inner chunks.
+    """
+
+    def __init__(self, cache: DiskCache, name: bytes, n_chunks: int) -> None:
+        self._cache = cache
+        self._name = name
+        self._n_chunks = n_chunks
+        self._path = f"{cache.folder}/{name.hex()}{SUFFIX}"
+        self._first = HEAD_NBYTES + 8 * (n_chunks + 1) + 16 * n_chunks  # of the data
+        self._fd = -1
+        # True after an error. The file is closed at the end, because another thread may use it.
+        self._is_off = False
+        self.state: Any = None
+        self.nbytes: int | None = None
+        with self._counts_errors():
+            self._open()
+
+    def _open(self) -> None:
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+            fd = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._fd = fd
+        if not self._parse(os.pread(fd, HEAD_NBYTES, 0)):
+            self.close()
+        elif abs(time.time() - found.st_mtime) > TOUCH_SECONDS:
+            with suppress(OSError):
+                os.utime(fd)
+
+    def _parse(self, head: bytes) -> bool:
+        """Set `state` and `nbytes`; return False if the head is torn, or of another layout."""
+        if len(head) < HEAD_NBYTES:
+            return False
+        magic, crc, n_slots, nbytes, n_state, name = HEAD.unpack_from(head)
+        if (magic, name, n_slots) != (MAGIC, self._name, self._n_chunks + 1):
+            return False
+        if crc != native.load().crc32c(memoryview(head)[12:]):
+            return False
+        state = json.loads(head[HEAD.size : HEAD.size + n_state])
+        if state is None and not self._cache.is_immutable:
+            return False
+        self.state, self.nbytes = state, None if nbytes == UNKNOWN_NBYTES else nbytes
+        return True
+
+    @property
+    def is_there(self) -> bool:
+        """True if bytes of the object, in any state, are cached."""
+        return self._fd >= 0 and not self._is_off
+
+    def is_in(self, state: Any) -> bool:
+        """Return True if bytes of this state of the object are cached."""
+        return self.is_there and bool(self.state == state)
+
+    def entries(self) -> Numbers | None:
+        """Return the index of a shard, shape (n_chunks, 2); None if it is not cached."""
+        n = self._n_chunks
+        if not self.is_there:
+            return None
+        with self._counts_errors():
+            stored = os.pread(self._fd, 16 * n, HEAD_NBYTES + 8 * (n + 1))
+            slot = os.pread(self._fd, 8, HEAD_NBYTES + 8 * n)
+            if len(stored) == 16 * n and slot == _slots(np.array([native.load().crc32c(stored)], "<u4")):
+                return np.frombuffer(stored, "<u8").reshape(n, 2)
+        return None
+
+    def has(self, positions: Numbers) -> Numbers:
+        """Return an array of bool: which inner chunks are cached, in any state."""
+        if not self.is_there or not len(positions):
+            return np.zeros(len(positions), bool)
+        slots = self._read_slots(positions)
+        found: Numbers = (slots[:, 0] ^ MARK) == slots[:, 1]
+        return found
+
+    def _read_slots(self, positions: Numbers) -> Numbers:
+        first, last = int(positions.min()), int(positions.max())
+        slots = np.zeros((last - first + 1, 2), "<u4")
+        with self._counts_errors():
+            os.preadv(self._fd, [slots.data.cast("B")], HEAD_NBYTES + 8 * first)
+        chosen: Numbers = slots[positions - first]
+        return chosen
+
+    def read(self, positions: Numbers, offsets: Numbers, sizes: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the bytes of cached inner chunks, one after the other, and an array of bool: which of them are right.
+
+        The ranges ascend. Adjacent ones are read with one call.
+        """
+        ends = np.cumsum(sizes)
+        data = np.empty(int(ends[-1]), np.uint8)
+        good = np.zeros(len(positions), bool)
+        gaps = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1]) + 1
+        with self._counts_errors():
+            for begin, end in zip([0, *gaps.tolist()], [*gaps.tolist(), len(sizes)], strict=True):
+                at = int(ends[begin] - sizes[begin])
+                os.preadv(self._fd, [data[at : ends[end - 1]].data], self._first + int(offsets[begin]))
+            slots = self._read_slots(positions)
+            crcs = native.load().crc32c_each(data, sizes.astype(np.uint64))
+            good = (np.frombuffer(crcs, np.uint32) == slots[:, 0]) & ((slots[:, 0] ^ MARK) == slots[:, 1])
+        n, nbytes = int(good.sum()), int(sizes[good].sum())
+        stats.disk_cache(hits=n, bytes_read=nbytes)
+        return data, good
+
+    def keep(
+        self,
+        state: Any,
+        nbytes: int | None,
+        entries: Numbers | None,
+        offset: int,
+        data: Any,
+        chunks: tuple[Numbers, Numbers, Numbers],
+    ) -> None:
+        """Keep bytes of the object from `offset` on.
+
+        state, nbytes: those of the object, as the answer to the request has confirmed them; the size may be unknown. entries: the
+        index of a shard. chunks: positions, offsets and sizes of inner chunks that lie in the bytes. Only one thread calls it,
+        and no other one reads an older state.
+        """
+        positions, offsets, sizes = chunks
+        view = memoryview(data).cast("B")
+        if self._is_off or not len(positions) or len(view) > MAX_NBYTES:
+            return
+        if state is None and not self._cache.is_immutable:
+            return
+        with self._counts_errors():
+            if not self.is_in(state) and not self._begin(state, nbytes, entries):
+                return
+            if not self._cache.reserve(len(view)):
+                return
+            firsts = (offsets - offset).tolist()
+            pieces = [view[first : first + n] for first, n in zip(firsts, sizes.tolist(), strict=True)]
+            crcs = np.array([native.load().crc32c(piece) for piece in pieces], "<u4")
+            _write(self._fd, view, self._first + offset)
+            order = np.argsort(positions)
+            for part in np.split(order, np.flatnonzero(np.diff(positions[order]) != 1) + 1):
+                _write(self._fd, _slots(crcs[part]), HEAD_NBYTES + 8 * int(positions[part[0]]))
+            stats.disk_cache(misses=len(positions), bytes_written=int(sizes.sum()))
+
+    def _begin(self, state: Any, nbytes: int | None, entries: Numbers | None) -> bool:
+        """Make a new file; return False if there is no room for it."""
+        n, crc32c = self._n_chunks, native.load().crc32c
+        text = json.dumps(state).encode()
+        if len(text) > HEAD_NBYTES - HEAD.size or not self._cache.reserve(self._first):
+            return False
+        self.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(self._path, flags, 0o600)
+        known_nbytes = UNKNOWN_NBYTES if nbytes is None else nbytes
+        head = bytearray(HEAD_NBYTES)
+        HEAD.pack_into(head, 0, MAGIC, 0, n + 1, known_nbytes, len(text), self._name)
+        head[HEAD.size : HEAD.size + len(text)] = text
+        HEAD.pack_into(
+            head, 0, MAGIC, crc32c(memoryview(head)[12:]), n + 1, known_nbytes, len(text), self._name
+        )
+        if entries is not None:
+            stored = np.ascontiguousarray(entries, "<u8").tobytes()
+            _write(self._fd, stored, HEAD_NBYTES + 8 * (n + 1))
+            _write(self._fd, _slots(np.array([crc32c(stored)], "<u4")), HEAD_NBYTES + 8 * n)
+        _write(self._fd, head, 0)
+        self.state, self.nbytes = state, nbytes
+        return True
+
+    def drop(self) -> None:
+        """Remove the file, because its bytes cannot be decoded; no thread uses it. `keep` makes a new one."""
+        self.close()
+        with self._counts_errors(), suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def close(self) -> None:
+        """Close the file; no thread uses it."""
+        fd, self._fd = self._fd, -1
+        self.state = self.nbytes = None
+        if fd >= 0:
+            os.close(fd)
+
+    @contextmanager
+    def _counts_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self._is_off = True
+            stats.disk_cache(errors=1)
+            _log_once(self._cache.folder, getattr(error, "strerror", None) or str(error))
+
+
+def of_store(store: Store, options: Options) -> DiskCache | None:
+    """Return the cache for the objects of a store; None if the options or the store have none.
+
+    Objects of local stores are not cached, and those whose states have no names that are valid in all processes only if they are
+    ``immutable``. Wrappers of stores, and classes of other packages, have no name by which another process knows them.
+    """
+    if options.cache_dir is None or not options.cache_dir_bytes or store.is_near:
+        return None
+    if not (options.immutable or store.has_lasting_states):
+        return None
+    place = _places.of(store.place)
+    if place is None or not _is_private(options.cache_dir):
+        return None
+    return DiskCache(options.cache_dir, options.cache_dir_bytes, place, is_immutable=options.immutable)
+
+
+def _place_of(base: Any) -> bytes | None:
+    """Return a hash of the name of a store, valid in every process; None if it has no such name."""
+    if (
+        type(base) not in (compat.ObjectStore, compat.FsspecStore)
+        or (service := kinds.service_of(base)) is None
+    ):
+        return None
+    if service[0] is None or (type(base) is compat.FsspecStore and forks.is_local(base)):
+        return None
+    around = {name: value for name, value in os.environ.items() if _PLACE_VARIABLES.match(name)}
+    try:
+        text = json.dumps([*service, around], default=_name_of_class, sort_keys=True)
+    except TypeError:  # a client, or an option without a text
+        return None
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _name_of_class(thing: Any) -> str:
+    if not isinstance(thing, type):
+        raise TypeError(f"expected a class, got {type(thing).__name__}")
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+_places = ByIdentity(_place_of)
+
+
+def _is_private(folder: str) -> bool:
+    """Return True if only this user can write to the folder, which is made if it is missing; otherwise warn once."""
+    try:
+        try:
+            found = os.stat(folder)
+        except FileNotFoundError:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            found = os.stat(folder)
+    except OSError as error:
+        stats.disk_cache(errors=1)
+        _log_once(folder, error.strerror or str(error))
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        _warn_once(folder, "expected a folder")
+    elif found.st_uid != os.geteuid():
+        _warn_once(
+            folder, f"expected a folder of user {os.geteuid()}, this one belongs to user {found.st_uid}"
+        )
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        _warn_once(folder, f"expected a folder that only its owner can write to, its mode is {mode:o}")
+    else:
+        return True
+    return False
+
+
+@functools.cache
+def _warn_once(folder: str, why: str) -> None:
+    warnings.warn(
+        f"cache_dir {folder!r}: {why}; nothing is cached there, because other users could change what is read",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@functools.cache
+def _log_once(folder: str, error: str) -> None:
+    _log.warning("cache_dir %r: reads go on without it: %s", folder, error)
+
+
+def _slots(crcs: Numbers) -> bytes:
+    """Return the slots for checksums of bytes."""
+    return np.stack([crcs, crcs ^ np.uint32(MARK)], axis=1).astype("<u4").tobytes()
+
+
+def _write(fd: int, data: Any, offset: int) -> None:
+    if os.pwrite(fd, data, offset) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _lock(fd: int) -> None:
+    """Lock the usage; raise BlockingIOError after `MAX_TRIES` attempts. The lock ends when the file is closed."""
+    for attempt in range(MAX_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if attempt + 1 == MAX_TRIES:
+                raise
+            time.sleep(0.001)
+
+
+def _files(folder: str) -> list[tuple[float, int, str]]:
+    """Return the cached files: time of last use, size on the disk in bytes, and path; the oldest first."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX):
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, status.st_blocks * 512, entry.path))
+    return sorted(found)
+
+
+def _evict(folder: str, max_nbytes: int) -> int:
+    """Remove the files that were used longest ago, until the others have at most `max_nbytes` bytes; return their size."""
+    files = _files(folder)
+    total = sum(nbytes for _, nbytes, _ in files)
+    for _, nbytes, path in files:
+        if total <= max_nbytes:
+            break
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        total -= nbytes
+    return total
+
+
+def usage(folder: str) -> tuple[int, int]:
+    """Return the number of cached objects in a folder, and their size on the disk in bytes."""
+    try:
+        files = _files(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, 0
+    return len(files), sum(nbytes for _, nbytes, _ in files)
+
+
+def clear(folder: str) -> None:
+    """Remove all cached objects from a folder; processes that use it go on."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        _evict(folder, -1)
+        os.unlink(f"{folder}/usage")

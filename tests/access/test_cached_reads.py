@@ -1,0 +1,255 @@
+# test_cached_reads.py - reads of remote objects through a cache on the local disk
+# SPDX-License-Identifier: MIT
+"""The option ``cache_dir``: values are those of the store at each read, whatever is on the disk, and requests are counted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import zarr
+from cached_stores import DATA, LAYOUTS, another_process, create_in, files_of, numbers
+from helpers import gap_of
+from hypothesis import given
+from hypothesis import strategies as st
+from servers.http_objects import Objects, serving
+
+import shardcodec
+from shardcodec.storage.disk_cache import CachedObject
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+BOX = np.s_[3:20, 5:33, :]
+
+
+@pytest.fixture
+def server() -> Iterator[Objects]:
+    with serving() as objects:
+        yield objects
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The folder of the cache, set for the whole test."""
+    path = tmp_path / "cache"
+    with shardcodec.options(cache_dir=path):
+        yield path
+
+
+def counted(array: Any, box: Any = BOX, data: Any = DATA) -> dict[str, int]:
+    """Read a box, compare it, and return the counters."""
+    shardcodec.stats.reset()
+    np.testing.assert_array_equal(array[box], data[box])
+    return numbers()
+
+
+def pipeline_array(store: Any) -> Any:
+    array = zarr.open_array(store, path="a", mode="r")
+    return shardcodec.attach(array)
+
+
+OPENERS = {"open_array": lambda store: shardcodec.open_array(store, "a"), "zarr": pipeline_array}
+
+
+@pytest.mark.parametrize("way", OPENERS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_second_read_only_compares(layout: str, way: str, server: Objects, folder: Path) -> None:
+    """One request of one byte for each object; the third read is that of a process that knows no index."""
+    array = OPENERS[way](create_in(server, layout))
+    first = counted(array)
+    n = len(files_of(folder))
+    assert first["hits"] == 0 and first["misses"] > 0 and first["bytes_written"] > 0 and n > 0
+    for _ in range(2):
+        server.requests.clear()
+        again = counted(array)
+        assert again["hits"] > 0 and again["misses"] == again["errors"] == 0
+        assert 0 < again["bytes_read"] <= first["bytes_written"]
+        assert [wanted for _, _, wanted in server.requests] == ["bytes=0-0"] * n
+        another_process()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_immutable_objects_need_no_request(layout: str, server: Objects, folder: Path) -> None:
+    array = shardcodec.open_array(create_in(server, layout), "a", immutable=True)
+    counted(array)
+    for _ in range(2):
+        assert counted(array)["requests"] == 0
+        another_process()
+
+
+@pytest.mark.parametrize("knows_indexes", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_changed_object_is_read_again(
+    layout: str, knows_indexes: bool, server: Objects, folder: Path
+) -> None:
+    """Another client has rewritten all objects; the old bytes are replaced on the disk, too."""
+    array = shardcodec.open_array(create_in(server, layout), "a")
+    counted(array)
+    n = len(files_of(folder))
+    with shardcodec.options(cache_dir_bytes=0):
+        create_in(server, layout, DATA + 1)
+    if not knows_indexes:
+        another_process()
+    assert counted(array, data=DATA + 1)["bytes_written"] > 0
+    again = counted(array, data=DATA + 1)
+    assert again["hits"] > 0 and again["misses"] == 0
+    assert len(files_of(folder)) == n
+
+
+def test_deleted_object_is_missing(server: Objects, folder: Path) -> None:
+    for layout in ("zstd", "plain"):
+        array = shardcodec.open_array(create_in(server, layout), "a")
+        counted(array)
+        server.blobs = {path: blob for path, blob in server.blobs.items() if "/c/" not in path}
+        assert not array[BOX].any()
+
+
+def test_own_write_is_read_back(server: Objects, folder: Path) -> None:
+    array = shardcodec.open_array(create_in(server), "a", mode="r+")
+    counted(array)
+    data = DATA.copy()
+    array[2:9, 3:12, 30:] = data[2:9, 3:12, 30:] = 7
+    counted(array, data=data)
+    assert counted(array, data=data)["misses"] == 0
+
+
+def test_part_of_the_inner_chunks_is_on_the_disk(server: Objects, folder: Path) -> None:
+    """The others are requested, and the condition of these requests makes another one unnecessary."""
+    one, both = np.s_[:4, :10, :10], np.s_[:4, :10, :20]
+    with gap_of(0):
+        array = shardcodec.open_array(create_in(server), "a")
+        counted(array, one)
+        server.requests.clear()
+        second = counted(array, both)
+    assert (second["hits"], second["misses"], len(server.requests)) == (1, 1, 1)
+
+
+def test_absent_inner_chunks_are_filled(server: Objects, folder: Path) -> None:
+    data = np.zeros_like(DATA)
+    data[:2, :3, :3] = 1
+    for layout in LAYOUTS:
+        array = shardcodec.open_array(create_in(server, layout, data), "a")
+        counted(array, np.s_[:], data)
+        assert counted(array, np.s_[:], data)["bytes_written"] == 0
+
+
+def test_large_raw_inner_chunks_are_read_in_parts(server: Objects, folder: Path) -> None:
+    """Whole ones would take longer than a request; a read that needs all of them caches them."""
+    data = np.arange(2 << 20, dtype="u4").reshape(2, -1)
+    store = create_in(server, data=data, chunks=(1, 1 << 20), shards=(2, 1 << 20), compressors=None)
+    array = shardcodec.open_array(store, "a")
+    with shardcodec.options(index_cache=1 << 20):
+        part = counted(array, np.s_[:1, 5000:6000], data)
+        assert part["misses"] == part["hits"] == 0
+        assert counted(array, np.s_[:1], data)["misses"] == 1
+        assert counted(array, np.s_[:1], data)["hits"] == 1
+        assert counted(array, np.s_[:1, 5000:6000], data)["errors"] == 0
+
+
+def test_stores_without_lasting_states_are_not_cached(server: Objects, folder: Path) -> None:
+    """A HTTP server may name two states by one tag; only a promise of the user makes its objects cached."""
+    from obstore.store import HTTPStore, MemoryStore
+
+    create_in(server)
+    http = HTTPStore.from_url(f"{server.url}/bucket", client_options={"allow_http": True})
+    store = zarr.storage.ObjectStore(http, read_only=True)
+    for _ in range(2):
+        assert counted(shardcodec.open_array(store, "a"))["misses"] == 0
+    assert not files_of(folder)
+    kept = shardcodec.open_array(store, "a", immutable=True)
+    assert counted(kept)["misses"] > 0
+    another_process()
+    assert counted(kept)["requests"] == 0
+    memory = zarr.storage.ObjectStore(MemoryStore())
+    zarr.create_array(memory, name="a", data=DATA, **LAYOUTS["zstd"])
+    assert counted(shardcodec.open_array(memory, "a", immutable=True))["misses"] == 0
+
+
+def test_fsspec_is_cached_if_it_is_immutable(server: Objects, folder: Path) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+    for layout in ("zstd", "plain", "raw"):
+        create_in(server, layout)
+        store = zarr.storage.FsspecStore.from_url(f"{server.url}/bucket", read_only=True)
+        assert counted(shardcodec.open_array(store, "a"))["misses"] == 0
+        kept = shardcodec.open_array(store, "a", immutable=True)
+        with shardcodec.options(cache_dir=folder / layout):
+            kept = shardcodec.open_array(store, "a", immutable=True)
+            assert counted(kept)["misses"] > 0
+            another_process()
+            assert counted(kept)["requests"] == 0
+
+
+def test_buckets_of_one_name_on_two_servers_are_two(server: Objects, folder: Path) -> None:
+    counted(shardcodec.open_array(create_in(server), "a", immutable=True))
+    with serving() as other:
+        store = create_in(other, data=DATA + 1)
+        assert counted(shardcodec.open_array(store, "a", immutable=True), data=DATA + 1)["hits"] == 0
+
+
+def test_bytes_that_cannot_be_decoded_are_requested_again(server: Objects, folder: Path) -> None:
+    """What came damaged over the network must not stay on the disk for ever."""
+
+    def keep_zeros(self: Any, *arguments: Any) -> None:
+        *of_object, data, chunks = arguments
+        keep(self, *of_object, bytes(len(data)), chunks)
+
+    keep = CachedObject.keep
+    for layout in ("zstd", "plain", "nested"):
+        array = shardcodec.open_array(create_in(server, layout), "a")
+        with mock.patch.object(CachedObject, "keep", keep_zeros):
+            counted(array)
+        first, second = counted(array), counted(array)
+        assert first["hits"] > 0 and first["misses"] > 0
+        assert second["hits"] > 0 and second["misses"] == 0
+
+
+@given(st.data())
+def test_naive_twin(data: Any) -> None:
+    """Reads, rewrites by other clients, forgotten indexes, damaged and lost files: each read has the values of the store."""
+    choose = lambda *values: data.draw(st.sampled_from(values))  # noqa: E731
+    with serving() as server, tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "cache"
+        layout = choose(*LAYOUTS)
+        current = DATA
+        bound = choose(16 << 30, 60_000, 200_000)
+        with shardcodec.options(cache_dir=folder, cache_dir_bytes=bound):
+            array = shardcodec.open_array(create_in(server, layout), "a")
+            for _ in range(data.draw(st.integers(2, 8))):
+                what = choose("read", "read", "read", "points", "rewrite", "forget", "flip", "cut", "lose")
+                if what == "rewrite":
+                    current = (current + 1) % 60
+                    create_in(server, layout, current)
+                elif what == "forget":
+                    another_process()
+                elif what in ("flip", "cut", "lose"):
+                    for file in files_of(folder)[:: choose(1, 2)]:
+                        damage(file, what, data.draw(st.integers(0, 2**20)))
+                elif what == "points":
+                    at = [
+                        data.draw(st.lists(st.integers(0, n - 1), min_size=5, max_size=5)) for n in DATA.shape
+                    ]
+                    np.testing.assert_array_equal(array.vindex[tuple(at)], current[tuple(at)])
+                else:
+                    starts = [data.draw(st.integers(0, n - 1)) for n in DATA.shape]
+                    box = tuple(
+                        slice(start, data.draw(st.integers(start + 1, n)))
+                        for start, n in zip(starts, DATA.shape, strict=True)
+                    )
+                    np.testing.assert_array_equal(array[box], current[box])
+                used = sum(file.stat().st_blocks * 512 for file in files_of(folder))
+                assert used <= bound
+
+
+def damage(file: Path, what: str, at: int) -> None:
+    stored = bytearray(file.read_bytes())
+    if what == "lose":
+        file.unlink()
+    elif what == "cut":
+        file.write_bytes(stored[: at % len(stored)])
+    else:
+        stored[at % len(stored)] ^= 1 << at % 8
+        file.write_bytes(stored)
