@@ -6,9 +6,12 @@
 
 `RandomCrops` has the three methods that ``torch.utils.data.DataLoader`` looks for; torch itself is needed for --torch only.
 The one that matters is ``__getitems__``: torch hands it the indices of a whole batch, and one call of `read_boxes` reads
-them, so that crops which lie side by side share the opening of files and the decoding of chunks. With torch:
+them, so that crops which lie side by side share the opening of files and the decoding of chunks. `shardcodec.ShardOrder`
+chooses the crops of each batch: those of one shard come close together. With torch:
 
-    loader = torch.utils.data.DataLoader(RandomCrops("brain.zarr", (64, 64, 64), 10_000), batch_size=16, num_workers=4)
+    crops = RandomCrops("brain.zarr", (64, 64, 64), 10_000)
+    order = shardcodec.ShardOrder(crops.array, crops.starts, batch=16)
+    loader = torch.utils.data.DataLoader(crops, batch_sampler=order, num_workers=4)
 
 Each worker gets the data set pickled and opens the array for itself. It uses one thread, because there are several
 workers. At the end each crop is compared with the elements that zarr reads.
@@ -21,7 +24,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,33 +45,24 @@ class RandomCrops:
     length : int
         Number of crops.
     seed : int
-        Other places for another epoch.
+        Another seed gives other places.
     """
 
     def __init__(self, path: str | Path, shape: Sequence[int], length: int, *, seed: int = 0) -> None:
         self.array = shardcodec.open_array(path, threads=1)
         self.shape = tuple(shape)
-        self.length = length
-        self.seed = seed
+        last = np.subtract(self.array.shape, self.shape)
+        self.starts = np.random.default_rng(seed).integers(0, last + 1, (length, len(last)))
 
     def __len__(self) -> int:
-        return self.length
-
-    def start(self, index: int) -> list[int]:
-        """Return the position of the first element of a crop."""
-        if not 0 <= index < self.length:
-            raise IndexError(f"crop {index} of {self.length}")
-        rng = np.random.default_rng((self.seed, index))
-        return [
-            int(rng.integers(extent - n + 1)) for extent, n in zip(self.array.shape, self.shape, strict=True)
-        ]
+        return len(self.starts)
 
     def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[np.ndarray[Any, Any]]:
         """Read the crops of a batch at once."""
-        return list(self.array.read_boxes([self.start(index) for index in indices], self.shape))
+        return list(self.array.read_boxes(self.starts[list(indices)], self.shape))
 
 
 _crops: Any = None
@@ -83,20 +77,16 @@ def _read_batch(indices: Sequence[int]) -> np.ndarray[Any, Any]:
     return np.stack(_crops.__getitems__(indices))
 
 
-def batch_indices(crops: RandomCrops, batch_size: int) -> list[list[int]]:
-    """Return the numbers of the crops of each batch, in an order that differs with the seed."""
-    order = np.random.default_rng(crops.seed).permutation(len(crops)).tolist()
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
-
-
-def batches(crops: RandomCrops, parts: list[list[int]], n_workers: int) -> Iterator[np.ndarray[Any, Any]]:
+def batches(
+    crops: RandomCrops, parts: Iterable[Sequence[int]], n_workers: int
+) -> Iterator[np.ndarray[Any, Any]]:
     """Read crops in worker processes; yield batches."""
     with multiprocessing.get_context("spawn").Pool(n_workers, _begin_worker, (crops,)) as pool:
         yield from pool.imap(_read_batch, parts)
 
 
 def batches_of_torch(
-    crops: RandomCrops, parts: list[list[int]], n_workers: int
+    crops: RandomCrops, parts: Iterable[Sequence[int]], n_workers: int
 ) -> Iterator[np.ndarray[Any, Any]]:
     """Read crops with PyTorch's loader; yield batches."""
     from torch.utils.data import DataLoader
@@ -106,7 +96,7 @@ def batches_of_torch(
 
 
 def n_wrong(
-    path: str | Path, crops: RandomCrops, parts: list[list[int]], read: list[np.ndarray[Any, Any]]
+    path: str | Path, crops: RandomCrops, parts: Iterable[Sequence[int]], read: list[np.ndarray[Any, Any]]
 ) -> int:
     """Return the number of crops that differ from what zarr reads without shardcodec."""
     import zarr
@@ -115,7 +105,7 @@ def n_wrong(
     wrong = 0
     for indices, batch in zip(parts, read, strict=True):
         for index, crop in zip(indices, batch, strict=True):
-            box = tuple(slice(at, at + n) for at, n in zip(crops.start(index), crops.shape, strict=True))
+            box = tuple(slice(at, at + n) for at, n in zip(crops.starts[index], crops.shape, strict=True))
             wrong += not np.array_equal(crop, source[box])
     return wrong
 
@@ -150,7 +140,7 @@ def main() -> None:
         path = arguments.array or example_array(Path(folder))
         shape = [min(40, extent) for extent in shardcodec.open_array(path).shape]
         crops = RandomCrops(path, shape, arguments.crops)
-        parts = batch_indices(crops, arguments.batch)
+        parts = shardcodec.ShardOrder(crops.array, crops.starts, window=4, batch=arguments.batch)
         begin = time.perf_counter()
         read = list((batches_of_torch if arguments.torch else batches)(crops, parts, arguments.workers))
         seconds = time.perf_counter() - begin

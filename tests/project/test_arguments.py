@@ -86,6 +86,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "chunk_state": (shardcodec.chunk_state, {"array": "group.zarr/wind"}),
     "iter_existing": (shardcodec.iter_existing, {"array": "group.zarr/wind"}),
     "IndexCache": (shardcodec.IndexCache, {"max_bytes": 100}),
+    "ShardOrder": (
+        shardcodec.ShardOrder,
+        {
+            "array": shardcodec.open_array(zarr.create_array({}, shape=(8,), chunks=(2,), dtype="i4").store),
+            "starts": [[0]],
+        },
+    ),
     "Transaction": (kv.Transaction, {}),
     "ShardingStorageTransformer": (
         transformer.ShardingStorageTransformer,

@@ -71,6 +71,23 @@ def test_range_query_reads_only_indexes_and_footers(tmp_path: Path) -> None:
     assert after["bytes_fetched"] - before["bytes_fetched"] == n_read + n_shards * MARK.size
 
 
+def test_batches_of_sparse_rows_equal_numpy(tmp_path: Path) -> None:
+    """The page on data loaders runs the program itself."""
+    example = runpy.run_path(str(ROOT / "examples" / "csr.py"))
+    rows = example["Rows"](example["example_matrix"](tmp_path, 300, 90))
+    indices, data = rows.indices[...], rows.data[...]
+    order = shardcodec.ShardOrder(rows.data, rows.starts, batch=64)
+    batches = [(part, rows.__getitems__(part)) for part in order]
+    assert len(rows) == 300 and len(batches) == 5
+    for part, batch in batches:
+        for expected in (example["from_memory"](rows, indices, data, part), example["by_slices"](rows, part)):
+            assert example["equal"](batch, expected)
+            assert [one.dtype for one in batch] == [one.dtype for one in expected]
+    batch[2][7] += 1
+    assert not example["equal"](batch, expected)
+    assert rows[5][0].tolist() == [0, rows.indptr[6] - rows.indptr[5]]
+
+
 def test_tiff_shard_example_runs(tmp_path: Path) -> None:
     assert "still both" in run("tiff_shard.py", tmp_path / "image.zarr")
     assert (tmp_path / "image.zarr" / "c" / "0" / "0").read_bytes()[:4] == b"II*\0"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Each program compares its arrays for equality and ends with an error if they differ.
 
-`examples/mpi_slots.py`, `slurm_array.py` and `loader.py` are run by the pages that show them (test_how_to.py).
+`examples/mpi_slots.py`, `slurm_array.py`, `loader.py` and `csr.py` are run by the pages that show them (test_how_to.py).
 """
 
 from __future__ import annotations
