@@ -92,13 +92,18 @@ class Options:
         Bytes of decoded shard indexes that this process keeps between calls; 0 keeps none. Calls with the same number
         share one cache. Each use compares the index of a local file with the file, so it is never stale. The default of
         64 MiB holds the indexes of some thousand usual shards, or of four shards with a million inner chunks.
+    cache : int or str
+        Bytes of decoded inner chunks that this process keeps between calls, such as ``"2GiB"``; 0 keeps none. Arrays with the same
+        numbers of ``index_cache``, ``open_files`` and ``cache`` share one cache. It is as current as the indexes, so it needs the
+        option ``index_cache``. A read of a part of a shard uses and fills it; chunks that would be copied from a local file as they
+        are, and those that are shards themselves, are not cached.
     cache_dir : path-like
         Folder of a local disk in which encoded inner chunks and indexes of remote objects are kept between calls, for all
         processes of this user; by default none are kept. It is made if it is missing. It must belong to the user, and no
         other user may write to it. Objects are kept by their entity tag in S3, Google Cloud Storage and Azure, through
         zarr's ``ObjectStore``; in other stores only with ``immutable``. Each call compares the tag with one request for an
         object, unless it requests other bytes of it.
-    cache_dir_bytes : int
+    cache_dir_bytes : int or str
         Bound in bytes of the files in ``cache_dir``. Those that were used longest ago are removed first. 0 keeps none.
     open_files : int
         Number of local files that stay open between calls, for network file systems with a slow open; 0 keeps none.
@@ -142,6 +147,7 @@ class Options:
     strict: bool = False
     allow_in_index: bool = False
     index_cache: int = 64 << 20
+    cache: int = 0
     cache_dir: str | None = None
     cache_dir_bytes: int = 16 << 30
     open_files: int = 0
@@ -176,8 +182,9 @@ class OptionChoices(TypedDict, total=False):
     strict: bool | None
     allow_in_index: bool | None
     index_cache: int | None
+    cache: int | str | None
     cache_dir: str | os.PathLike[str] | None
-    cache_dir_bytes: int | None
+    cache_dir_bytes: int | str | None
     open_files: int | None
     immutable: bool | None
     io_depth: int | Literal["auto"] | None
@@ -201,10 +208,10 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
 _MAX_COUNT, _MAX_NBYTES = 2**31 - 1, 2**63 - 1
 
 
-def _number(least: int, most: int) -> Callable[[object], int]:
+def _number(least: int, most: int, of_text: Callable[[str], int] = int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         try:
-            number = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+            number = of_text(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             number = least - 1
         if isinstance(value, bool) or number < least:
@@ -214,6 +221,12 @@ def _number(least: int, most: int) -> Callable[[object], int]:
         return number
 
     return parse
+
+
+def _size(text: str) -> int:
+    from .readable import parse_nbytes  # here, because hardly an import of the package needs it
+
+    return int(text) if text.isdigit() else parse_nbytes(text)
 
 
 def _seconds(value: object) -> float:
@@ -271,8 +284,9 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "strict": flag,
     "allow_in_index": flag,
     "index_cache": _number(0, _MAX_NBYTES),
+    "cache": _number(0, _MAX_NBYTES, _size),
     "cache_dir": _folder,
-    "cache_dir_bytes": _number(0, _MAX_NBYTES),
+    "cache_dir_bytes": _number(0, _MAX_NBYTES, _size),
     "open_files": _number(0, _MAX_COUNT),
     "immutable": flag,
     "io_depth": _auto_or(_number(1, _MAX_COUNT)),

@@ -46,7 +46,8 @@ class Statistics:
             ``bytes_used`` also counts shards in memory. ``opens``: files opened for reading. ``chunks_decoded``,
             ``chunks_filled`` (absent ones), ``chunks_encoded``: inner chunks. ``bytes_written``: to files and buffers.
             ``index_hits``, ``index_misses``: lookups in index caches. ``file_hits``: opens that a cache of open files
-            made unnecessary. ``disk_hits``, ``disk_misses``: inner chunks that were read from ``cache_dir``, and those that
+            made unnecessary. ``chunk_hits``, ``chunk_misses``: lookups of decoded inner chunks (option ``cache``); ``chunk_bytes``: bytes
+            of those that are cached now. ``disk_hits``, ``disk_misses``: inner chunks that were read from ``cache_dir``, and those that
             were requested and put there; ``disk_bytes_read``, ``disk_bytes_written``: their encoded bytes. ``disk_errors``:
             calls of this cache that failed, as on a full disk; the reads went on without it. ``fallbacks``: for each reason the number of fallbacks to zarr's own pipeline.
             ``reads_at_depth``: of the requests, those to files while more threads read than decode (option ``io_depth``).
@@ -61,6 +62,7 @@ class Statistics:
         done["requests"] = done.pop("reads")
         done["bytes_fetched"] = done.pop("bytes_read")
         done["reads_at_depth"] = done.pop("deep_reads")
+        done["chunk_bytes"] = native.load().chunks_total()
         costs = native.load().latencies()
         done["io_latency"] = {name: costs[device] for device, name in names_of_devices(costs).items()}
         names = ("hits", "misses", "bytes_read", "bytes_written", "errors")

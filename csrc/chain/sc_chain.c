@@ -1,5 +1,7 @@
 /* sc_chain.c - prepare a chain: everything that does not depend on the data (see sc_chain.h)
  * SPDX-License-Identifier: MIT */
+#include <stdatomic.h>
+
 #include "chain/sc_chain_impl.h"
 
 static bool
@@ -120,6 +122,9 @@ sc_chain_too_large(const struct sc_chain *chain, struct sc_where *where)
 enum sc_status
 sc_chain_prepare(struct sc_chain *chain)
 {
+    static _Atomic uint64_t n_chains;
+
+    chain->number = atomic_fetch_add_explicit(&n_chains, 1, memory_order_relaxed);
     if (!prepare_shape(chain) || chain->n_ops > SC_MAX_OPS)
         return SC_BAD_ARGUMENT;
     for (size_t i = 0; i < chain->n_ops; i++)

@@ -36,6 +36,7 @@ struct sc_index_layout {
 };
 
 struct sc_chain {
+    uint64_t number; /* no other chain of this process has it */
     int ndim;
     unsigned depth; /* levels of sharding within; 0: leaf */
     size_t itemsize;
@@ -119,6 +120,10 @@ struct sc_worker;
 enum sc_status sc_chain_decode(const struct sc_chain *chain, struct sc_worker *worker, unsigned level,
                                const uint8_t *src, size_t n, const struct sc_box *box, uint8_t *dst,
                                const int64_t *dst_strides, struct sc_where *where);
+
+/* Decode one encoded chunk of a leaf to chain->nbytes at `elements`, in stored layout and byte order. */
+enum sc_status sc_chain_decode_all(const struct sc_chain *chain, struct sc_worker *worker, unsigned level,
+                                   const uint8_t *src, size_t n, uint8_t *elements, struct sc_where *where);
 
 /* The elements of a decoded chunk in memory: element (0, ..) at data + offset (outside of the memory if only a part
  * of the chunk is there), strides by logical axis, bytes to be reversed by `swap` (NULL: none). */

@@ -266,6 +266,21 @@ leaf_elements(const struct sc_chain *chain, struct sc_worker *worker, struct sc_
     return n_out == nbytes ? SC_OK : bad_length(where, nbytes, n_out);
 }
 
+enum sc_status
+sc_chain_decode_all(const struct sc_chain *chain, struct sc_worker *worker, unsigned level, const uint8_t *src,
+                    size_t n, uint8_t *elements, struct sc_where *where)
+{
+    struct sc_box whole = { .count = { 0 } };
+    const uint8_t *at;
+    enum sc_status status;
+
+    memcpy(whole.count, chain->shape, sizeof whole.count);
+    status = leaf_elements(chain, worker, &worker->levels[level], src, n, &whole, elements, &at, where);
+    if (!status && at != elements)
+        memcpy(elements, at, (size_t)chain->nbytes);
+    return status;
+}
+
 static enum sc_status
 decode_leaf(const struct sc_chain *chain, struct sc_worker *worker, struct sc_level *level, const uint8_t *src,
             size_t n, const struct sc_box *box, uint8_t *dst, const int64_t *dst_strides, struct sc_where *where)

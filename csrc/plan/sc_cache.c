@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "base/sc_alloc.h"
 #include "base/sc_fork.h"
+#include "chain/sc_walk.h"
 #include "plan/sc_cache_impl.h"
 
 /* The cached knowledge about the index of one object. */
@@ -27,12 +28,14 @@ static struct sc_cache *caches;
 struct sc_cached_index *
 sc_cached_index_new(const struct sc_chain *shard)
 {
+    static _Atomic uint64_t n_indexes;
     struct sc_cached_index *index = NULL;
 
     if (shard->index.nbytes <= SIZE_MAX - sizeof *index)
         index = sc_malloc(sizeof *index + (size_t)shard->index.nbytes);
     if (index) {
         atomic_init(&index->n_users, 1);
+        index->number = atomic_fetch_add_explicit(&n_indexes, 1, memory_order_relaxed) + 1;
         index->n_entries = shard->n_chunks;
         index->is_sound = false;
     }
@@ -308,6 +311,24 @@ sc_cache_has(struct sc_cache *cache, const char *name, const struct sc_chain *sh
 }
 
 bool
+sc_cache_has_chunk(struct sc_cache *cache, const char *name, const struct sc_chain *object, const struct sc_box *box)
+{
+    const struct sc_chain *chunk = sc_chain_is_shard(object) ? object->inner : object;
+    struct sc_chunk_key key = { 0, chunk->number, 0 };
+    const struct slot *slot;
+
+    if (!cache->chunks || sc_touched_nbytes(object, box) > chunk->nbytes)
+        return false;
+    for (int a = 0; chunk != object && a < object->ndim; a++)
+        key.position += box->start[object->perm[a]] / chunk->shape[a] * object->grid_strides[a];
+    pthread_mutex_lock(&cache->mutex);
+    slot = slot_find(cache, name);
+    key.state = slot && slot->index && layouts_equal(slot, object) ? slot->index->number : 0;
+    pthread_mutex_unlock(&cache->mutex);
+    return key.state && sc_chunks_has(cache->chunks, &key);
+}
+
+bool
 sc_cache_wants(struct sc_cache *cache, const char *name, const struct sc_chain *shard)
 {
     const struct slot *slot;
@@ -325,6 +346,14 @@ sc_cache_wants(struct sc_cache *cache, const char *name, const struct sc_chain *
     return wants;
 }
 
+/* True if the slot has the same index already: it keeps its number, under which inner chunks may be kept. */
+static bool
+has_entries(const struct slot *slot, const struct sc_chain *shard, const struct sc_cached_index *index)
+{
+    return slot && slot->index && slot_fits(slot, NULL, shard) && slot->index->n_entries == index->n_entries &&
+           !memcmp(slot->index->entries, index->entries, (size_t)index->n_entries * sizeof index->entries[0]);
+}
+
 void
 sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *shard, struct sc_cached_index *index)
 {
@@ -334,7 +363,7 @@ sc_cache_put(struct sc_cache *cache, const char *name, const struct sc_chain *sh
         return;
     pthread_mutex_lock(&cache->mutex);
     slot = slot_find(cache, name);
-    if (!slot || !slot->loading) {
+    if ((!slot || !slot->loading) && !has_entries(slot, shard, index)) {
         slot = slot_begin(cache, slot, name, NULL, shard);
         if (slot) {
             slot->index = held(index);
@@ -358,6 +387,14 @@ sc_cache_clear(struct sc_cache *cache)
     pthread_cond_broadcast(&cache->changed);
     pthread_mutex_unlock(&cache->mutex);
     sc_cached_files_close(unused);
+    if (cache->chunks)
+        sc_chunks_clear(cache->chunks);
+}
+
+struct sc_chunks *
+sc_cache_chunks(const struct sc_cache *cache)
+{
+    return cache ? cache->chunks : NULL;
 }
 
 void
@@ -384,15 +421,20 @@ sc_cache_get_info(struct sc_cache *cache, struct sc_cache_info *info)
     info->n_indexes = cache->indexes.n_nodes;
     info->n_files = cache->files.n_nodes;
     pthread_mutex_unlock(&cache->mutex);
+    sc_chunks_get_info(cache->chunks, &info->chunks);
 }
 
 struct sc_cache *
-sc_cache_new(uint64_t max_nbytes, uint64_t max_files, int64_t grain_ns)
+sc_cache_new(uint64_t max_nbytes, uint64_t max_files, uint64_t max_chunks_nbytes, int64_t grain_ns)
 {
     struct sc_cache *cache = sc_calloc(1, sizeof *cache);
 
     if (!cache)
         return NULL;
+    if (max_chunks_nbytes && !(cache->chunks = sc_chunks_new(max_chunks_nbytes))) {
+        sc_free(cache);
+        return NULL;
+    }
     cache->info.max_nbytes = max_nbytes;
     cache->info.max_files = max_files;
     cache->grain_ns = grain_ns;
@@ -421,6 +463,7 @@ sc_cache_free(struct sc_cache *cache)
     sc_cache_clear(cache);
     sc_lru_reset(&cache->indexes);
     sc_lru_reset(&cache->files);
+    sc_chunks_free(cache->chunks);
     pthread_cond_destroy(&cache->changed);
     pthread_mutex_destroy(&cache->mutex);
     sc_free(cache);
@@ -432,15 +475,19 @@ static void
 before_fork(void)
 {
     pthread_mutex_lock(&caches_mutex);
-    for (struct sc_cache *cache = caches; cache; cache = cache->next)
+    for (struct sc_cache *cache = caches; cache; cache = cache->next) {
         pthread_mutex_lock(&cache->mutex);
+        sc_chunks_lock(cache->chunks);
+    }
 }
 
 static void
 after_fork_in_parent(void)
 {
-    for (struct sc_cache *cache = caches; cache; cache = cache->next)
+    for (struct sc_cache *cache = caches; cache; cache = cache->next) {
+        sc_chunks_unlock(cache->chunks);
         pthread_mutex_unlock(&cache->mutex);
+    }
     pthread_mutex_unlock(&caches_mutex);
 }
 
@@ -453,6 +500,7 @@ after_fork_in_child(void)
     for (struct sc_cache *cache = caches; cache; cache = cache->next) {
         pthread_mutex_init(&cache->mutex, NULL);
         pthread_cond_init(&cache->changed, NULL);
+        sc_chunks_renew(cache->chunks);
         sc_cache_files_disown(cache);
         sc_cache_clear(cache);
         cache->info =

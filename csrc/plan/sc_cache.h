@@ -1,4 +1,4 @@
-/* sc_cache.h - decoded indexes and open files that readers keep between calls
+/* sc_cache.h - decoded indexes, decoded inner chunks and open files that readers keep between calls
  *
  * An index is kept under the name of its object, together with the identity of the file when the index was read. A
  * reader that opens the file again compares both, so a file that was replaced or changed since is a miss, never a wrong
@@ -15,6 +15,9 @@
  * The bytes of all kept indexes, names included, stay below a limit; the least recently used are removed first. An
  * index that is in use lives until it is released.
  *
+ * Decoded inner chunks (sc_chunks.h) are kept under the number of an index, so they are as current as it is. An object without
+ * an index, which is one chunk, has an empty one.
+ *
  * Open files are kept by name too, if the caller asks for it. A kept file is used if its name still leads to the same
  * inode: while it is open, the file system gives that inode to no other file.
  *
@@ -26,6 +29,7 @@
 #include "base/sc_cancel.h"
 #include "chain/sc_chain.h"
 #include "io/sc_file.h"
+#include "plan/sc_chunks.h"
 
 /* Longer than the step of any clock, and than the usual difference between the clocks of a file server and of this
  * machine. */
@@ -39,6 +43,7 @@ struct sc_cache;
 /* A decoded index, n_entries in C order; shared, never changed. */
 struct sc_cached_index {
     atomic_uint n_users;
+    uint64_t number; /* no other index of this process has it: it names the state of the object */
     uint64_t n_entries;
     bool is_sound; /* all entries have been checked and are valid */
     struct sc_entry entries[];
@@ -47,15 +52,14 @@ struct sc_cached_index {
 struct sc_cache_info {
     uint64_t max_nbytes, nbytes, n_indexes, hits, misses, evictions;
     uint64_t max_files, n_files, file_hits, file_misses;
+    struct sc_chunks_info chunks;
 };
-
-enum sc_cache_answer { SC_CACHE_HIT, SC_CACHE_LOAD, SC_CACHE_PASS };
 
 /* Install the fork handlers. Once, at import. */
 enum sc_status sc_cache_init(void);
 
-/* max_nbytes 0: no indexes; max_files 0: no files. NULL: no memory. */
-struct sc_cache *sc_cache_new(uint64_t max_nbytes, uint64_t max_files, int64_t grain_ns);
+/* max_nbytes 0: no indexes; max_files 0: no files; max_chunks_nbytes 0: no inner chunks. NULL: no memory. */
+struct sc_cache *sc_cache_new(uint64_t max_nbytes, uint64_t max_files, uint64_t max_chunks_nbytes, int64_t grain_ns);
 
 /* No thread may use the cache any more. Indexes that were taken from it may still be in use. */
 void sc_cache_free(struct sc_cache *cache);
@@ -63,6 +67,13 @@ void sc_cache_free(struct sc_cache *cache);
 /* Forget everything, or one object (before it is replaced). */
 void sc_cache_clear(struct sc_cache *cache);
 void sc_cache_drop(struct sc_cache *cache, const char *name);
+
+/* True if the only inner chunk that a box touches is kept under that name, even if the object has changed since. */
+bool sc_cache_has_chunk(struct sc_cache *cache, const char *name, const struct sc_chain *object,
+                        const struct sc_box *box);
+
+/* The inner chunks of the cache; NULL: it keeps none. */
+struct sc_chunks *sc_cache_chunks(const struct sc_cache *cache);
 
 /* ---- indexes ---- */
 

@@ -11,6 +11,7 @@ struct sc_cache {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct sc_lru indexes, files;
+    struct sc_chunks *chunks; /* NULL: none; with mutexes of its own */
     struct sc_cache_info info;
     int64_t grain_ns;
 };

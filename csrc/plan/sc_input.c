@@ -143,6 +143,27 @@ sc_input_read_index(struct sc_input *input, struct sc_buffer *scratch, struct sc
     return SC_OK;
 }
 
+/* True if the cache may have something of this state of the object. It identifies an object by its name, which a descriptor does
+ * not have. */
+static bool
+is_known(const struct sc_input *input)
+{
+    return input->cache && input->fd >= 0 && !input->source->is_open && !input->undo.path;
+}
+
+void
+sc_input_find_state(struct sc_input *input, struct sc_cancel *cancel)
+{
+    const struct sc_chain *chunk = input->chain;
+    const char *name = input->source->path;
+
+    if (!is_known(input) ||
+        sc_cache_get(input->cache, name, &input->file.id, chunk, cancel, &input->index) != SC_CACHE_LOAD)
+        return;
+    input->index = sc_cached_index_new(chunk);
+    sc_cache_loaded(input->cache, name, &input->file.id, chunk, input->index);
+}
+
 enum sc_status
 sc_input_find_index(struct sc_input *input, struct sc_cancel *cancel, struct sc_buffer *scratch, struct sc_stats *stats,
                     struct sc_where *where)
@@ -152,8 +173,7 @@ sc_input_find_index(struct sc_input *input, struct sc_cancel *cancel, struct sc_
     enum sc_status status = sc_index_locate(&shard->index, input->nbytes, &input->extent, where);
     enum sc_cache_answer answer;
 
-    /* The cache identifies an object by its name, which a descriptor does not have. */
-    if (status || !input->cache || input->fd < 0 || input->source->is_open || input->undo.path)
+    if (status || !is_known(input))
         return status;
     answer = sc_cache_get(input->cache, name, &input->file.id, shard, cancel, &input->index);
     *(answer == SC_CACHE_HIT ? &stats->index_hits : &stats->index_misses) += 1;

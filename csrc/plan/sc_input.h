@@ -54,6 +54,9 @@ enum sc_status sc_input_check(const struct sc_input *input, struct sc_where *whe
 enum sc_status sc_input_find_index(struct sc_input *input, struct sc_cancel *cancel, struct sc_buffer *scratch,
                                    struct sc_stats *stats, struct sc_where *where);
 
+/* Of an object that is one chunk: take the empty index from the cache (input->index), which names the state of the object. */
+void sc_input_find_state(struct sc_input *input, struct sc_cancel *cancel);
+
 /* Read and verify the whole index, located before, into input->index. */
 enum sc_status sc_input_read_index(struct sc_input *input, struct sc_buffer *scratch, struct sc_stats *stats,
                                    struct sc_where *where);

@@ -2,6 +2,9 @@
  *
  * In a deep run (sc_depth.h) the thread has a worker only between the read and the end of the group.
  *
+ * If the cache keeps inner chunks (sc_chunks.h), those of a group that it has are copied first, and only the others are read. Each of
+ * these is decoded into the memory of the cache, and copied from there.
+ *
  * SPDX-License-Identifier: MIT */
 #include "plan/sc_read_impl.h"
 
@@ -18,14 +21,15 @@ reads_in_place(const struct sc_read_object *object, const struct sc_chain *chain
 struct span {
     uint64_t low, high;
     const uint8_t *bytes;
+    bool alone; /* of one task */
 };
 
 static struct span
 span_of(const struct sc_read_object *object, size_t begin, size_t end)
 {
-    struct span span = { object->input.fd < 0 ? 0 : object->tasks[begin].offset, 0, NULL };
+    struct span span = { object->input.fd < 0 ? 0 : object->tasks[begin].offset, 0, NULL, end - begin == 1 };
 
-    for (size_t i = begin; i < end; i++)
+    for (size_t i = begin; i < end; i++) /* by offset */
         span.high = max_u64(span.high, object->tasks[i].offset + object->tasks[i].nbytes);
     return span;
 }
@@ -79,16 +83,78 @@ is_narrow(const struct sc_chain *chain, const struct sc_read_task *t)
     return !chain->n_ops && !chain->inner && t->nbytes < chain->nbytes;
 }
 
-/* Decode one box of a chunk straight into the array. */
+/* ---- chunks in the cache ---- */
+
+static const struct sc_chain *
+chunk_of(const struct sc_read_object *object)
+{
+    return sc_chain_is_shard(chain_of(object)) ? chain_of(object)->inner : chain_of(object);
+}
+
+/* Not while the file is updated in place: its bytes may then be of two states. */
+static bool
+uses_cache(const struct sc_read_object *object)
+{
+    return object->state && !object->input.is_changing;
+}
+
+static struct sc_chunk_key
+key_of(const struct sc_read_object *object, const struct sc_read_task *t)
+{
+    return (struct sc_chunk_key){ object->state, chunk_of(object)->number, t->entry };
+}
+
+/* If the cache has the chunk, or wants it, leave it in *kept, which the caller holds. at_once: it wants it in any case. */
+static enum sc_status
+keep_chunk(struct sc_reader *reader, const struct sc_read_object *object, const struct sc_read_task *t,
+           const uint8_t *bytes, bool at_once, struct sc_kept_chunk **kept)
+{
+    const struct sc_chain *chunk = chunk_of(object);
+    struct sc_chunks *chunks = sc_cache_chunks(reader->run->plan->cache);
+    struct sc_chunk_key key = key_of(object, t);
+    enum sc_status status;
+
+    if (sc_chunks_claim(chunks, &key, chunk->nbytes, at_once, kept) != SC_CACHE_LOAD)
+        return SC_OK;
+    status = sc_chain_decode_all(chunk, reader->seat.worker, chunk != chain_of(object), bytes, (size_t)t->nbytes,
+                                 (*kept)->elements, &reader->where);
+    sc_chunks_loaded(chunks, &key, *kept, !status);
+    if (status) {
+        sc_kept_chunk_release(*kept);
+        *kept = NULL;
+    }
+    return status;
+}
+
+/* Copy a box of a chunk in the cache. */
+static void
+copy_box(struct sc_reader *reader, const struct sc_read_object *object, const uint8_t *elements,
+         const struct sc_box *part, uint8_t *dst, const int64_t *strides)
+{
+    const struct sc_chain *chunk = chunk_of(object);
+    uint64_t low, high;
+
+    sc_chain_hull(chunk, part, &low, &high);
+    sc_chain_scatter_hull(chunk, reader->seat.worker, chunk != chain_of(object), elements + low, part, dst, strides);
+}
+
+/* ---- one chunk ---- */
+
+/* Decode one box of a chunk straight into the array. kept: the chunk, if the cache has it. */
 static enum sc_status
 decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t, struct span *span,
-           bool alone, const struct sc_box *part, int64_t offset, const int64_t *strides)
+           struct sc_kept_chunk *kept, const struct sc_box *part, int64_t offset, const int64_t *strides)
 {
-    const struct sc_chain *shard = chain_of(object), *inner = sc_chain_is_shard(shard) ? shard->inner : shard;
+    const struct sc_chain *shard = chain_of(object), *inner = chunk_of(object);
+    struct sc_kept_chunk *new = NULL;
     const uint8_t *bytes;
     enum sc_status status;
 
-    if (alone && reads_in_place(object, inner, part, strides)) {
+    if (kept) {
+        copy_box(reader, object, kept->elements, part, object->item->dst + offset, strides);
+        return SC_OK;
+    }
+    if (span->alone && reads_in_place(object, inner, part, strides)) {
         reader->stats.deep_reads += !reader->seat.worker && !object->input.whole;
         return sc_input_read(&object->input, object->item->dst + offset, t->nbytes, t->offset, &reader->stats,
                              &reader->where);
@@ -101,8 +167,18 @@ decode_box(struct sc_reader *reader, struct sc_read_object *object, const struct
                               strides);
         return SC_OK;
     }
-    return sc_chain_decode(inner, reader->seat.worker, inner != shard, bytes, (size_t)t->nbytes, part,
-                           object->item->dst + offset, strides, &reader->where);
+    if (uses_cache(object)) {
+        bool at_once = !sc_chain_has_parts(inner) && !sc_box_is_whole(inner, part->count);
+
+        status = keep_chunk(reader, object, t, bytes, at_once, &new);
+    }
+    if (!status && !new)
+        status = sc_chain_decode(inner, reader->seat.worker, inner != shard, bytes, (size_t)t->nbytes, part,
+                                 object->item->dst + offset, strides, &reader->where);
+    else if (!status)
+        copy_box(reader, object, new->elements, part, object->item->dst + offset, strides);
+    sc_kept_chunk_release(new);
+    return status;
 }
 
 /* Describe the elements of a chunk of which only the wanted bytes were read. */
@@ -119,27 +195,43 @@ view_narrow(const struct sc_chunk_selection *at, const uint8_t *bytes, struct sc
     memcpy(view->strides, chunk->strides, sizeof view->strides);
 }
 
-/* Decode a chunk once and move its selected elements to the array. */
+/* Describe the elements of a chunk in the cache. */
+static void
+view_kept(const struct sc_chain *chunk, struct sc_kept_chunk *kept, struct sc_view *view)
+{
+    view->data = kept->elements;
+    view->offset = 0;
+    view->swap = &chunk->swap;
+    memcpy(view->strides, chunk->strides, sizeof view->strides);
+}
+
+/* Decode a chunk once and move its selected elements to the array. kept: the chunk, if the cache has it. */
 static enum sc_status
 decode_selected(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t,
-                struct span *span, bool alone)
+                struct span *span, struct sc_kept_chunk *kept)
 {
     const struct sc_chain *shard = chain_of(object);
+    struct sc_kept_chunk *new = NULL;
     int64_t strides[SC_MAX_NDIM], offset;
     struct sc_chunk_selection at;
     struct sc_view view;
     struct sc_box part;
     const uint8_t *bytes;
-    enum sc_status status;
+    enum sc_status status = SC_OK;
 
     if (sc_chain_is_shard(shard))
         sc_selection_in_entry(&at, object->item->selection, shard, &object->touches, t->entry);
     else
         sc_selection_in_object(&at, object->item->selection, shard);
     if (sc_selection_is_box(&at, &part, strides, &offset))
-        return decode_box(reader, object, t, span, alone, &part, offset, strides);
-    status = fetch_task(reader, object, t, span, &bytes);
-    if (!status && is_narrow(at.chunk, t)) {
+        return decode_box(reader, object, t, span, kept, &part, offset, strides);
+    if (!kept)
+        status = fetch_task(reader, object, t, span, &bytes);
+    if (!status && !kept && uses_cache(object))
+        status = keep_chunk(reader, object, t, bytes, !sc_chain_has_parts(at.chunk), &new);
+    if (!status && (kept || new)) {
+        view_kept(at.chunk, kept ? kept : new, &view);
+    } else if (!status && is_narrow(at.chunk, t)) {
         view_narrow(&at, bytes, &view);
     } else if (!status) {
         if (sc_chain_has_parts(at.chunk))
@@ -149,36 +241,70 @@ decode_selected(struct sc_reader *reader, struct sc_read_object *object, const s
     }
     if (!status)
         sc_selection_move(&at, &view, object->item->dst, false);
+    sc_kept_chunk_release(new);
     return status;
 }
 
+/* Bring the wanted elements of a chunk into the array: from `kept`, or, if that is NULL, from its bytes in `span`. */
 static enum sc_status
 decode_task(struct sc_reader *reader, struct sc_read_object *object, const struct sc_read_task *t, struct span *span,
-            bool alone)
+            struct sc_kept_chunk *kept)
 {
     const struct sc_chain *shard = chain_of(object);
     uint64_t c[SC_MAX_NDIM];
     struct sc_box part;
     int64_t offset;
 
-    reader->stats.chunks_decoded++;
-    reader->stats.bytes_used += t->nbytes;
     if (object->item->selection)
-        return decode_selected(reader, object, t, span, alone);
+        return decode_selected(reader, object, t, span, kept);
     if (!sc_chain_is_shard(shard))
-        return decode_box(reader, object, t, span, alone, &object->item->box, 0, reader->run->plan->dst_strides);
+        return decode_box(reader, object, t, span, kept, &object->item->box, 0, reader->run->plan->dst_strides);
     sc_walk_coordinates(shard, t->entry, c);
     /* never false, because the box touches the listed chunk */
     sc_walk_cut(&object->walk, shard->inner, c, &part, &offset);
-    return decode_box(reader, object, t, span, alone, &part, offset, object->walk.strides);
+    return decode_box(reader, object, t, span, kept, &part, offset, object->walk.strides);
+}
+
+/* Copy the chunks that the cache has; return where those begin, in the same order, that it has not. */
+static size_t
+copy_kept(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end)
+{
+    struct sc_chunks *chunks = sc_cache_chunks(reader->run->plan->cache);
+    size_t n_missing = 0;
+
+    if (sc_seat_begin_work(&reader->seat))
+        return begin; /* without a worker nothing can be copied */
+    for (size_t i = end; i-- > begin;) {
+        struct sc_read_task t = object->tasks[i];
+        struct sc_chunk_key key = key_of(object, &t);
+        struct sc_kept_chunk *kept = sc_chunks_find(chunks, &key);
+
+        reader->stats.chunk_hits += kept != NULL;
+        reader->stats.chunk_misses += kept == NULL;
+        if (kept) {
+            (void)decode_task(reader, object, &t, NULL, kept); /* it cannot fail */
+            sc_kept_chunk_release(kept);
+        } else {
+            n_missing++;
+            object->tasks[i] = object->tasks[end - n_missing];
+            object->tasks[end - n_missing] = t;
+        }
+    }
+    sc_seat_end_work(&reader->seat);
+    return end - n_missing;
 }
 
 void
 sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, size_t begin, size_t end)
 {
     struct sc_failure *failure = &reader->run->base.failure;
-    struct span span = span_of(object, begin, end);
+    struct span span;
 
+    if (SC_UNLIKELY(uses_cache(object)))
+        begin = copy_kept(reader, object, begin, end);
+    if (begin == end)
+        return;
+    span = span_of(object, begin, end);
     /* The group is in file order. C order is faster in the array: chunks side by side along the last axis share cache
      * lines there. Without memory for the sort the order stays as it is. */
     if (end - begin > 1)
@@ -189,7 +315,9 @@ sc_read_object_decode(struct sc_reader *reader, struct sc_read_object *object, s
 
         if (sc_failure_decides(failure, object->item_no, t->entry))
             continue;
-        status = decode_task(reader, object, t, &span, end - begin == 1);
+        reader->stats.chunks_decoded++;
+        reader->stats.bytes_used += t->nbytes;
+        status = decode_task(reader, object, t, &span, NULL);
         if (status) {
             if (sc_chain_is_shard(chain_of(object)))
                 reader->where.entry = t->entry;

@@ -48,6 +48,7 @@ struct sc_read_object {
     const int64_t *strides; /* of the array, by axis of the object */
     struct sc_walk walk; /* of the box; unused with a selection */
     struct sc_touches touches; /* of the selection */
+    uint64_t state; /* under which the cache keeps its inner chunks; 0: it does not */
     struct sc_buffer index; /* stored pairs, from word first_word on; unused if the input has the whole index */
     uint64_t first_word;
     const uint8_t *pairs;

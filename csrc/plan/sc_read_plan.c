@@ -253,11 +253,31 @@ sc_read_object_open(struct sc_reader *reader, struct sc_read_object *object)
     return sc_read_whole_begin(reader, object);
 }
 
+/* True if the cache may have inner chunks of the object. A read of all of them is left out, because nothing would be decoded for a
+ * second read that does not come; so are elements that lie in a file as they are, because the page cache has them. */
+static bool
+may_keep(const struct sc_reader *reader, const struct sc_read_object *object)
+{
+    const struct sc_read_item *item = object->item;
+    const struct sc_chain *chain = item->chain, *chunk = sc_chain_is_shard(chain) ? chain->inner : chain;
+
+    return sc_cache_chunks(reader->run->plan->cache) && chunk->n_ops && !chunk->inner && !chunk->opaque &&
+           (chunk == chain || item->selection || !sc_box_is_whole(chain, item->box.count));
+}
+
+static void
+note_state(const struct sc_reader *reader, struct sc_read_object *object)
+{
+    if (object->input.index && may_keep(reader, object))
+        object->state = object->input.index->number;
+}
+
 enum sc_status
 sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
 {
     enum sc_status status;
 
+    object->state = 0;
     if (object->input.missing) {
         plan_fill(reader->run, object);
         return SC_OK;
@@ -268,6 +288,9 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
         status = sc_chain_check_nbytes(chain_of(object), object->input.nbytes, &reader->where);
         if (object->input.fd >= 0)
             narrow_whole(object, &task);
+        if (may_keep(reader, object))
+            sc_input_find_state(&object->input, reader->run->plan->cancel);
+        note_state(reader, object);
         return status ? status : push_task(object, task);
     }
     object->strides = reader->run->plan->dst_strides;
@@ -277,6 +300,7 @@ sc_read_object_plan(struct sc_reader *reader, struct sc_read_object *object)
     if (object->item->source.entries)
         return for_each_touched(reader, object, plan_known_chunk);
     status = sc_read_object_load_index(reader, object);
+    note_state(reader, object);
     if (!status)
         status = plan_chunks(reader, object);
     sc_read_object_drop_index(reader, object);

@@ -81,6 +81,7 @@ def open_array(
     index_cache: int | IndexCache | None = None,
     immutable: bool = False,
     clip: bool = False,
+    cache: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
     """Open an array for many small reads and writes, without a zarr array.
@@ -103,6 +104,9 @@ def open_array(
         A promise that the array does not change while it is open; see `Options`. Only with mode "r".
     clip : bool
         Accept inner chunks that do not divide the shards; see `ShardSpec`. Such an array does not support `read_chunks`.
+    cache : int or str, optional
+        Bytes of decoded inner chunks to keep, such as ``"2GiB"``, for reads that want the same chunks again. Default: the
+        option ``cache``. If `index_cache` is an `IndexCache`, it has a bound of its own for them.
     storage_options : mapping, optional
         Only with a URL: the arguments of ``obstore.store.from_url``; without obstore those of the fsspec file system.
 
@@ -139,7 +143,7 @@ def open_array(
     """
     folder = folder_at(readable_at(path_or_store, storage_options), path)
     try:
-        return Array(folder, threads, index_cache, immutable, clip, mode=mode)
+        return Array(folder, threads, index_cache, immutable, clip, cache=cache, mode=mode)
     except FileNotFoundError as error:
         if path in ("r", "r+", "a", "w", "w-"):
             text = f"{error}; the second argument is the path of an array in the first: for the mode, write mode={path!r}"
@@ -156,6 +160,7 @@ def create_array(
     data: Any = None,
     threads: int | None = None,
     index_cache: int | IndexCache | None = None,
+    cache: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **keywords: Unpack[ArrayKeywords],
 ) -> Array:
@@ -169,7 +174,7 @@ def create_array(
         Path of the array in the store.
     data : array_like, optional
         The elements; then `shape` and `dtype` are those of the data.
-    threads, index_cache
+    threads, index_cache, cache
         As for `open_array`.
     storage_options : mapping, optional
         Only with a URL, as for `open_array`.
@@ -217,7 +222,9 @@ def create_array(
         raise error.with_context(array=repr(folder_at(place, name or ""))) from error
     made = zarr.create_array(place, name=name, **given)
     folder = folder_at(made.store_path, "")
-    array = Array(folder, threads, index_cache, False, mode="r+", config=trial.async_array.config)
+    array = Array(
+        folder, threads, index_cache, False, cache=cache, mode="r+", config=trial.async_array.config
+    )
     if values is not None:
         array[...] = values
     return array
@@ -234,7 +241,7 @@ class Array(ArrayReader):
     ----------
     folder : Folder
         The objects of the array.
-    threads, index_cache, immutable, clip, mode
+    threads, index_cache, immutable, clip, cache, mode
         As for `open_array`.
     document : mapping, optional
         Metadata in place of those that are stored.
@@ -287,6 +294,7 @@ class Array(ArrayReader):
         immutable: bool,
         clip: bool = False,
         document: Mapping[str, Any] | None = None,
+        cache: int | str | None = None,
         mode: Mode = "r",
         config: Any = None,
     ) -> None:
@@ -296,7 +304,7 @@ class Array(ArrayReader):
             raise ValueError(f"array {folder!r}: expected mode='r' for a view, which is read-only")
         if mode == "r+":
             folder.store.check_writable()
-        super().__init__(folder, threads, index_cache, immutable, clip, document)
+        super().__init__(folder, threads, index_cache, immutable, clip, document, cache)
         self._arguments = (*self._arguments, mode, config)
         self.mode = mode
         self._array_spec = default_spec() if config is None else spec_with(config)
@@ -592,8 +600,8 @@ def reopened(array: Array, mode: Mode, threads: int | None = None) -> Array:
     """Return a handle on the same objects with the stored metadata and the options in force now; ValueError: `array` permits no write."""
     if mode == "r+":
         array._check_writable()
-    folder, own_threads, index_cache, _, clip, *_ = array._arguments
-    return Array(folder, threads or own_threads, index_cache, False, clip, mode=mode)
+    folder, own_threads, index_cache, _, clip, _, cache, *_ = array._arguments
+    return Array(folder, threads or own_threads, index_cache, False, clip, cache=cache, mode=mode)
 
 
 def objects_of(array: Array) -> tuple[ArrayObjects, Options]:

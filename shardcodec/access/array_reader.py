@@ -62,7 +62,7 @@ class ArrayReader:
     ----------
     folder : Folder
         The objects of the array.
-    threads, index_cache, immutable, clip
+    threads, index_cache, immutable, clip, cache
         As for `open_array`.
     document : mapping, optional
         Metadata in place of those that are stored.
@@ -81,18 +81,19 @@ class ArrayReader:
         immutable: bool,
         clip: bool = False,
         document: Mapping[str, Any] | None = None,
+        cache: int | str | None = None,
     ) -> None:
         require()  # the error of a missing extension is not about the array
-        self._arguments: tuple[Any, ...] = (folder, threads, index_cache, immutable, clip, document)
+        self._arguments: tuple[Any, ...] = (folder, threads, index_cache, immutable, clip, document, cache)
         self._folder = folder
-        choices = {"threads": threads, "immutable": immutable or None}
+        choices = {"threads": threads, "immutable": immutable or None, "cache": cache}
         if not isinstance(index_cache, IndexCache):
             choices["index_cache"] = index_cache
         self._opened, self._block = current_options(argument=check(choices)), active()
         if index_cache is None:
-            index_cache = index_caches.shared(self._opened.index_cache, self._opened.open_files)
+            index_cache = index_caches.of_options(self._opened)
         elif not isinstance(index_cache, IndexCache):
-            index_cache = IndexCache(self._opened.index_cache, max_open_files=self._opened.open_files)
+            index_cache = index_caches.own(self._opened)
         self._index_cache = index_cache
         self._clip = clip
         self._open(document)

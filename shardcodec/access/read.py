@@ -183,7 +183,7 @@ def read(
     }
     native_how = how
     if not (in_stages := is_staged(items)):
-        kept = indexes.shared(options.index_cache, options.open_files)
+        kept = indexes.of_options(options)
         native_how = how | {"cache": None if kept is None else kept.native, "immutable": options.immutable}
 
     def work() -> list[int]:
@@ -214,7 +214,7 @@ def slice_reader(chain: Chain, dtype: np.dtype[Any], options: Options, **of_arra
     """
     if chain.stage is not None or not has_buffer_format(dtype):
         return None
-    kept = indexes.shared(options.index_cache, options.open_files)
+    kept = indexes.of_options(options)
     how = {
         "max_nbytes": SLICES_NBYTES,
         "max_gap_nbytes": MAX_GAP_NBYTES,

@@ -270,7 +270,8 @@ cdef dict stats_dict(const sc_stats *stats):
             "bytes_used": stats.bytes_used, "chunks_decoded": stats.chunks_decoded,
             "chunks_filled": stats.chunks_filled, "chunks_encoded": stats.chunks_encoded,
             "bytes_written": stats.bytes_written, "index_hits": stats.index_hits,
-            "index_misses": stats.index_misses, "file_hits": stats.file_hits}
+            "index_misses": stats.index_misses, "file_hits": stats.file_hits, "chunk_hits": stats.chunk_hits,
+            "chunk_misses": stats.chunk_misses}
 
 
 def totals():

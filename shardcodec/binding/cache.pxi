@@ -1,4 +1,4 @@
-# cache.pxi - cancellation of a plan, and the cache of indexes and open files
+# cache.pxi - cancellation of a plan, and the cache of indexes, inner chunks and open files
 # SPDX-License-Identifier: MIT
 
 cdef bint ask_python(void *arg) noexcept with gil:
@@ -79,7 +79,7 @@ cdef bytes cache_name(str name):
 
 
 cdef class Cache:
-    """Decoded indexes and open files that readers keep between calls (csrc/plan/sc_cache.h).
+    """Decoded indexes, decoded inner chunks and open files that readers keep between calls (csrc/plan/sc_cache.h).
 
     Methods that only look up keep the GIL: the mutex of the cache is never held during input or output. n_drops: number of removals.
     """
@@ -87,8 +87,9 @@ cdef class Cache:
     cdef sc_cache *cache
     cdef readonly uint64_t n_drops
 
-    def __cinit__(self, uint64_t max_nbytes, uint64_t max_files=0, int64_t grain_ns=SC_CACHE_GRAIN_NS):
-        self.cache = sc_cache_new(max_nbytes, max_files, grain_ns)
+    def __cinit__(self, uint64_t max_nbytes, uint64_t max_files=0, uint64_t max_chunks_nbytes=0,
+                  int64_t grain_ns=SC_CACHE_GRAIN_NS):
+        self.cache = sc_cache_new(max_nbytes, max_files, max_chunks_nbytes, grain_ns)
         if self.cache == NULL:
             raise MemoryError
 
@@ -141,7 +142,12 @@ cdef class Cache:
             sc_cache_clear(self.cache)
 
     def info(self):
-        """Return the sizes and counters."""
+        """Return the sizes and counters; those of inner chunks are a dict of their own, "chunks"."""
         cdef sc_cache_info info
         sc_cache_get_info(self.cache, &info)
         return info
+
+
+def chunks_total():
+    """Return the bytes of all inner chunks that the caches of this process keep."""
+    return sc_chunks_total()

@@ -182,12 +182,13 @@ cdef class SliceReader:
         return not item.missing
 
     cdef bint is_small(self, const sc_read_item *item) noexcept:
-        """Return True for a small read; an index counts, unless it is cached.
+        """Return True for a small read; an index counts, unless it is cached, and an inner chunk, unless it is.
 
-        If the file has changed since, the read fetches the index all the same.
+        If the file has changed since, the read fetches and decodes them all the same.
         """
         if sc_touched_nbytes(item.chain, &item.box) > self.max_nbytes:
-            return False
+            return self.cache is not None and sc_box_nbytes(item.chain, &item.box) <= self.max_nbytes and \
+                sc_cache_has_chunk(self.cache.cache, item.source.path, item.chain, &item.box)
         if not self.chain.is_shard or self.chain.chain.index.nbytes <= self.max_nbytes:
             return True
         return self.cache is not None and sc_cache_has(self.cache.cache, item.source.path, item.chain)

@@ -77,6 +77,7 @@ cdef extern from "chain/sc_texts.h" nogil:
 
 
 cdef extern from "chain/sc_walk.h" nogil:
+    uint64_t sc_box_nbytes(const sc_chain *chain, const sc_box *box)
     uint64_t sc_touched_nbytes(const sc_chain *object, const sc_box *box)
 
 

@@ -20,6 +20,16 @@ cdef extern from "plan/sc_cache.h" nogil:
         uint64_t n_entries
         sc_entry *entries
 
+    struct sc_chunks_info:
+        uint64_t max_nbytes
+        uint64_t nbytes
+        uint64_t n_chunks
+        uint64_t hits
+        uint64_t misses
+        uint64_t evictions
+
+    uint64_t sc_chunks_total()
+
     struct sc_cache_info:
         uint64_t max_nbytes
         uint64_t nbytes
@@ -31,13 +41,15 @@ cdef extern from "plan/sc_cache.h" nogil:
         uint64_t n_files
         uint64_t file_hits
         uint64_t file_misses
+        sc_chunks_info chunks
 
     sc_status sc_cache_init()
-    sc_cache *sc_cache_new(uint64_t max_nbytes, uint64_t max_files, int64_t grain_ns)
+    sc_cache *sc_cache_new(uint64_t max_nbytes, uint64_t max_files, uint64_t max_chunks_nbytes, int64_t grain_ns)
     void sc_cache_free(sc_cache *cache)
     void sc_cache_clear(sc_cache *cache)
     void sc_cache_drop(sc_cache *cache, const char *name)
     bint sc_cache_has(sc_cache *cache, const char *name, const sc_chain *shard)
+    bint sc_cache_has_chunk(sc_cache *cache, const char *name, const sc_chain *object, const sc_box *box)
     sc_cached_index *sc_cache_peek(sc_cache *cache, const char *name, const sc_chain *shard)
     void sc_cache_put(sc_cache *cache, const char *name, const sc_chain *shard, sc_cached_index *index)
     sc_cached_index *sc_cached_index_new(const sc_chain *shard)
@@ -77,6 +89,8 @@ cdef extern from "plan/sc_engine.h" nogil:
         uint64_t index_hits
         uint64_t index_misses
         uint64_t file_hits
+        uint64_t chunk_hits
+        uint64_t chunk_misses
 
     struct sc_read_item:
         const sc_chain *chain

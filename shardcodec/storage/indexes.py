@@ -1,10 +1,11 @@
-# indexes.py - caches of shard indexes of local files and remote objects
+# indexes.py - caches of shard indexes and of decoded inner chunks
 # SPDX-License-Identifier: MIT
-"""Caches of shard indexes of local files and remote objects.
+"""Caches of shard indexes of local files and remote objects, and of decoded inner chunks.
 
 The engine compares an opened local file with its state when the index was read. A remote index is cached with the state of
 its object (the entity tag), which a request for ranges then requires. Either way a hit is as reliable as a new read of the
-index. If the store does not identify states, an index is cached only if the user declares objects ``immutable``.
+index. If the store does not identify states, an index is cached only if the user declares objects ``immutable``. A decoded inner
+chunk is cached under its index, so it is as current.
 """
 
 from __future__ import annotations
@@ -24,14 +25,25 @@ from ..options import Options
 if TYPE_CHECKING:
     from .._native import Chain
 
-__all__ = ["IndexCache", "RemoteIndex", "drop", "forget", "get", "put", "shared", "ticket"]
+__all__ = [
+    "IndexCache",
+    "RemoteIndex",
+    "drop",
+    "forget",
+    "get",
+    "of_options",
+    "own",
+    "put",
+    "shared",
+    "ticket",
+]
 
-# Maximum number of shared caches, one for each pair of the options `index_cache` and `open_files`; each has its own bound.
+# Maximum number of shared caches, one for each choice of the options `index_cache`, `open_files` and `cache`; each has its own bounds.
 MAX_SHARED = 8
 
 
 class IndexCache:
-    """A cache of decoded shard indexes with a bound in bytes; it evicts the least recently used index first.
+    """A cache of decoded shard indexes, and of decoded inner chunks, with bounds in bytes.
 
     Threads and arrays may share a cache. It is empty in a forked child and after unpickling.
 
@@ -42,6 +54,8 @@ class IndexCache:
     max_open_files : int
         Number of local files that stay open between calls. A call then checks that the name still leads to the open
         file, instead of opening it; this is faster on network file systems. 0 keeps none open.
+    max_chunk_bytes : int
+        Bound in bytes of all decoded inner chunks; 0 caches none.
 
     Raises
     ------
@@ -50,8 +64,10 @@ class IndexCache:
 
     Notes
     -----
-    An index of more than 256 KiB is cached at its second read. An index is not cached if its file was changed less than
-    two seconds before the read, because the times of the file could not reveal another change.
+    The least recently used index is evicted first; inner chunks are evicted by S3-FIFO, so that a scan leaves those that are
+    used again. An index of more than 256 KiB is cached at its second read. An index is not cached if its file was changed less than
+    two seconds before the read, because the times of the file could not reveal another change. Without its
+    index no inner chunk is cached.
 
     Examples
     --------
@@ -62,14 +78,22 @@ class IndexCache:
     """
 
     @checked
-    def __init__(self, max_bytes: int, *, max_open_files: int = 0, _grain_ns: int | None = None) -> None:
-        if not (0 <= max_bytes < 2**63 and 0 <= max_open_files < 2**31):
+    def __init__(
+        self,
+        max_bytes: int,
+        *,
+        max_open_files: int = 0,
+        max_chunk_bytes: int = 0,
+        _grain_ns: int | None = None,
+    ) -> None:
+        if not (0 <= max_bytes < 2**63 and 0 <= max_open_files < 2**31 and 0 <= max_chunk_bytes < 2**63):
             raise ValueError(
-                f"expected sizes from 0 to 2^63 - 1 and 2^31 - 1, got max_bytes={max_bytes}, max_open_files={max_open_files}"
+                f"expected sizes from 0 to 2^63 - 1 and 2^31 - 1, got max_bytes={max_bytes}, "
+                f"max_open_files={max_open_files}, max_chunk_bytes={max_chunk_bytes}"
             )
-        self._arguments = (max_bytes, max_open_files, _grain_ns)
+        self._arguments = (max_bytes, max_open_files, max_chunk_bytes, _grain_ns)
         grain = {} if _grain_ns is None else {"grain_ns": _grain_ns}
-        self._cache = native.load().Cache(max_bytes, max_open_files, **grain)
+        self._cache = native.load().Cache(max_bytes, max_open_files, max_chunk_bytes, **grain)
         _all[id(self)] = self
 
     @property
@@ -148,27 +172,31 @@ class IndexCache:
         """Empty the cache."""
         self._cache.clear()
 
-    def info(self) -> dict[str, int]:
+    def info(self) -> dict[str, Any]:
         """Return bounds, current sizes, and counters since the creation of the cache.
 
         Returns
         -------
-        dict of str to int
+        dict
             ``max_nbytes``, ``nbytes`` and ``n_indexes``: bound and size of the cached indexes in bytes, and their number.
             ``hits``, ``misses``, ``evictions``: counters of indexes. ``max_files``, ``n_files``: bound and number of open
-            files. ``file_hits``, ``file_misses``: counters of open files.
+            files. ``file_hits``, ``file_misses``: counters of open files. ``chunks``: a dictionary of inner chunks, with
+            ``max_nbytes``, ``nbytes``, ``n_chunks``, ``hits``, ``misses`` and ``evictions``.
         """
         return dict(self._cache.info())
 
     def __repr__(self) -> str:
-        return f"IndexCache({self._arguments[0]}, max_open_files={self._arguments[1]})"
+        chunks = f", max_chunk_bytes={self._arguments[2]}" if self._arguments[2] else ""
+        return f"IndexCache({self._arguments[0]}, max_open_files={self._arguments[1]}{chunks})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, self._arguments
 
 
-def _again(max_bytes: int, max_open_files: int, grain_ns: int | None) -> IndexCache:
-    return IndexCache(max_bytes, max_open_files=max_open_files, _grain_ns=grain_ns)
+def _again(max_bytes: int, max_open_files: int, max_chunk_bytes: int, grain_ns: int | None) -> IndexCache:
+    return IndexCache(
+        max_bytes, max_open_files=max_open_files, max_chunk_bytes=max_chunk_bytes, _grain_ns=grain_ns
+    )
 
 
 # By `id`. It is changed and copied in one step: a signal handler and another thread may make a cache at any point.
@@ -176,13 +204,24 @@ _all: weakref.WeakValueDictionary[int, IndexCache] = weakref.WeakValueDictionary
 
 
 @functools.lru_cache(maxsize=MAX_SHARED)
-def _shared(max_bytes: int, max_open_files: int) -> IndexCache:
-    return IndexCache(max_bytes, max_open_files=max_open_files)
+def _shared(max_bytes: int, max_open_files: int, max_chunk_bytes: int) -> IndexCache:
+    return IndexCache(max_bytes, max_open_files=max_open_files, max_chunk_bytes=max_chunk_bytes)
 
 
 def shared(max_bytes: int, max_open_files: int) -> IndexCache | None:
     """Return the cache with these bounds that all calls of this process share; None if both are 0."""
-    return _shared(max_bytes, max_open_files) if max_bytes or max_open_files else None
+    return _shared(max_bytes, max_open_files, 0) if max_bytes or max_open_files else None
+
+
+def of_options(options: Options) -> IndexCache | None:
+    """Return the shared cache with the bounds of the options."""
+    bounds = options.index_cache, options.open_files, options.cache
+    return _shared(*bounds) if bounds[0] or bounds[1] else None
+
+
+def own(options: Options) -> IndexCache:
+    """Return a new cache with these bounds."""
+    return IndexCache(options.index_cache, max_open_files=options.open_files, max_chunk_bytes=options.cache)
 
 
 def drop(keys: Iterable[str]) -> None:
@@ -225,7 +264,7 @@ def _cache_of(options: Options, state: Any, cache: IndexCache | None) -> IndexCa
     """Return the cache for an index; None if a reader could not detect that the index is stale."""
     if state is None and not options.immutable:
         return None
-    return shared(options.index_cache, options.open_files) if cache is None else cache
+    return of_options(options) if cache is None else cache
 
 
 def _name_of_state(name: str, state: Any) -> str:
@@ -235,7 +274,7 @@ def _name_of_state(name: str, state: Any) -> str:
 
 def ticket(options: Options, cache: IndexCache | None = None) -> int:
     """Return a number for `put` of the same cache; take it before fetching an index."""
-    cache = shared(options.index_cache, options.open_files) if cache is None else cache
+    cache = of_options(options) if cache is None else cache
     return 0 if cache is None else cache.ticket()
 
 

@@ -131,7 +131,7 @@ class Shards:
         store = store_of(holder)
         kept = None
         if store.path(shard) is not None:
-            kept = indexes.shared(options.index_cache, options.open_files)
+            kept = indexes.of_options(options)
         try:
             return NativeShard(self._chain, store.source(shard), options, kept)
         except ShardError as error:

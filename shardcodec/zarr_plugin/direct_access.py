@@ -179,7 +179,7 @@ class DirectAccess:
         self._empty = functools.partial(_empty, order=order)
         if has_buffer_format(objects.dtype):
             self._empty = functools.partial(np.empty, order=order)
-        cache = indexes.shared(options.index_cache, options.open_files)
+        cache = indexes.of_options(options)
         self._reader = BoxReader(objects, options, cache, np.empty if order == "C" else self._empty)
 
     def read(self, selection: Any, kind: str = "brackets") -> Any:

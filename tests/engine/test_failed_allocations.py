@@ -187,13 +187,14 @@ def test_whole_shard_write_without_memory_leaves_the_old_or_the_new_shard(
 
 
 @one_or_all
-def test_index_that_does_not_fit_into_memory_is_not_cached(tmp_path: Path, and_all_after: bool) -> None:
-    """The index is not cached, and the answer is the same."""
-    new_array(tmp_path, "zstd")
+@pytest.mark.parametrize("name", ["zstd", "blosc"])
+def test_what_does_not_fit_into_memory_is_not_cached(tmp_path: Path, name: str, and_all_after: bool) -> None:
+    """The index or the inner chunk is not cached, and the answer is the same."""
+    new_array(tmp_path, name)
     found: list[Any] = []
 
     def read() -> None:
-        cache = shardcodec.IndexCache(1 << 20, max_open_files=4, _grain_ns=0)
+        cache = shardcodec.IndexCache(1 << 20, max_open_files=4, max_chunk_bytes=2000, _grain_ns=0)
         array = shardcodec.open_array(tmp_path, index_cache=cache)
         for _ in range(3):
             found.append(array[BOX])

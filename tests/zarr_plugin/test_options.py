@@ -110,6 +110,7 @@ def test_unknown_option_is_refused(use: Any) -> None:
         # values that overflow in the engine raised an OverflowError there, without the name of the option
         ("threads", 2**40),
         ("index_cache", 2**70),
+        ("cache", "much"),
         ("open_files", 2**40),
         ("cache_dir", ""),
         ("cache_dir", b"/tmp"),

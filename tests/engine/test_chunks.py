@@ -1,0 +1,367 @@
+# test_chunks.py - decoded inner chunks that the cache keeps
+# SPDX-License-Identifier: MIT
+"""csrc/plan/sc_chunks.c, tested through reads: equal elements, what is a hit, what must be a miss, and the bound of the memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from helpers import in_child, quiet, random_array
+from workers import in_threads
+from zarr.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
+
+import shardcodec
+from shardcodec import IndexCache
+from shardcodec.access.array import Array
+
+SHAPE, SHARD, CHUNK = (40, 30), (20, 15), (5, 5)
+ZSTD: list[Any] = [BytesCodec(), ZstdCodec(level=1)]
+CODECS: dict[str, list[Any]] = {
+    "zstd": ZSTD,
+    "crc32c": [BytesCodec(), Crc32cCodec()],
+    "gzip, big-endian": [BytesCodec(endian="big"), GzipCodec(level=1)],
+    "blosc": [BytesCodec(), BloscCodec(cname="lz4", shuffle="bitshuffle", typesize=4)],
+    "transposed": [TransposeCodec(order=(1, 0)), *ZSTD],
+    "raw": [BytesCodec()],
+    "nested": [ShardingCodec(chunk_shape=(5, 1), codecs=ZSTD)],
+}
+KEPT = [name for name in CODECS if name not in ("raw", "nested")]
+N_CHUNKS = 48
+
+
+def cache_of(max_chunk_bytes: int = 1 << 20) -> IndexCache:
+    """Return a cache for which every file counts as stable at once."""
+    return IndexCache(1 << 20, max_chunk_bytes=max_chunk_bytes, _grain_ns=0)
+
+
+def new_array(folder: Path, codecs: list[Any], values: Any) -> None:
+    serializer = ShardingCodec(chunk_shape=CHUNK, codecs=codecs)
+    with quiet():
+        array = zarr.create_array(
+            folder,
+            shape=SHAPE,
+            chunks=SHARD,
+            dtype=values.dtype,
+            fill_value=-1,
+            serializer=serializer,
+            compressors=None,
+        )
+    array[...] = values
+
+
+def opened(folder: Path, cache: IndexCache, **arguments: Any) -> Array:
+    return shardcodec.open_array(folder, index_cache=cache, **arguments)
+
+
+def counted(cache: IndexCache) -> dict[str, int]:
+    return cache.info()["chunks"]  # type: ignore[no-any-return]
+
+
+VALUES = random_array(SHAPE, "int32")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    new_array(tmp_path / "a.zarr", ZSTD, VALUES)
+    return tmp_path / "a.zarr"
+
+
+# ---- elements
+
+
+SELECTIONS: dict[str, tuple[str, Any]] = {
+    "box": ("basic", np.s_[3:17, 2:28]),
+    "steps": ("basic", np.s_[1:39:3, 2:28:7]),
+    "element": ("basic", np.s_[7, 8]),
+    "inner chunk": ("basic", np.s_[5:10, 5:10]),
+    "shard": ("basic", np.s_[:20, :15]),
+    "lists": ("orthogonal", ([1, 5, 22], [0, 3, 29])),
+    "points": ("coordinate", ([1, 39, 22, 1], [0, 3, 29, 0])),
+    "mask": ("mask", VALUES % 7 == 0),
+}
+
+
+@pytest.mark.parametrize("max_chunk_bytes", [1 << 20, 1500, 200])
+@pytest.mark.parametrize("name", CODECS)
+def test_elements_are_equal_at_each_read(tmp_path: Path, name: str, max_chunk_bytes: int) -> None:
+    new_array(tmp_path / "a.zarr", CODECS[name], VALUES)
+    cache = cache_of(max_chunk_bytes)
+    array = opened(tmp_path / "a.zarr", cache)
+    for _ in range(3):
+        for kind, selection in SELECTIONS.values():
+            expected = VALUES[np.ix_(*selection)] if kind == "orthogonal" else VALUES[selection]
+            np.testing.assert_array_equal(array.get_selection(selection, kind=kind), expected)  # type: ignore[arg-type]
+            assert counted(cache)["nbytes"] <= max_chunk_bytes
+    assert (counted(cache)["hits"] > 0) == (name in KEPT and max_chunk_bytes > 1000)
+
+
+def test_chunks_of_an_array_without_shards_are_kept(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "a.zarr", data=VALUES, chunks=(20, 15))
+    cache = cache_of()
+    array = opened(tmp_path / "a.zarr", cache)
+    for _ in range(3):
+        np.testing.assert_array_equal(array[3:25, 4:17], VALUES[3:25, 4:17])
+    assert counted(cache)["hits"] == 8
+
+
+def test_two_chains_of_one_object_have_chunks_of_their_own(tmp_path: Path) -> None:
+    """The key has the chain: the same bytes have other elements for another data type."""
+    new_array(tmp_path / "a.zarr", ZSTD, VALUES)
+    cache = cache_of()
+    text = (tmp_path / "a.zarr/zarr.json").read_text()
+    assert opened(tmp_path / "a.zarr", cache)[7, 8] == VALUES[7, 8]
+    (tmp_path / "a.zarr/zarr.json").write_text(text.replace("int32", "uint32").replace("-1", "1"))
+    assert opened(tmp_path / "a.zarr", cache)[7, 8] == VALUES[7, 8].astype("uint32")
+    (tmp_path / "a.zarr/zarr.json").write_text(text.replace("int32", "float32").replace("-1", "1.0"))
+    assert opened(tmp_path / "a.zarr", cache)[7, 8].view("int32") == VALUES[7, 8]
+    assert counted(cache)["n_chunks"] == 3
+
+
+# ---- what is kept
+
+
+def test_second_read_decodes_nothing(folder: Path) -> None:
+    cache = cache_of()
+    array = opened(folder, cache)
+    array[1:4, 1:4]
+    before = shardcodec.stats()
+    array[1:4, 1:4]
+    after = shardcodec.stats()
+    assert after["chunk_hits"] - before["chunk_hits"] == 1
+    assert after["chunks_decoded"] == before["chunks_decoded"]
+    assert after["requests"] == before["requests"], "nothing of the file is read, not even its index"
+    assert after["chunk_bytes"] >= 100
+
+
+def test_a_read_of_a_whole_shard_keeps_nothing(folder: Path) -> None:
+    cache = cache_of()
+    array = opened(folder, cache)
+    for _ in range(3):
+        array[...]
+    assert counted(cache)["n_chunks"] == 0
+    assert counted(cache)["nbytes"] == 0
+
+
+def test_a_whole_inner_chunk_is_kept_when_it_is_wanted_again(folder: Path) -> None:
+    """Otherwise a scan in boxes that are inner chunks would pay for memory that nobody reads."""
+    cache = cache_of()
+    array = opened(folder, cache)
+    for n_chunks in (0, 1, 1):
+        array[5:10, 5:10]
+        assert counted(cache)["n_chunks"] == n_chunks
+    assert counted(cache)["hits"] == 1
+
+
+def test_blocks_of_a_container_are_decoded_alone_at_first(tmp_path: Path) -> None:
+    new_array(tmp_path / "a.zarr", CODECS["blosc"], VALUES)
+    cache = cache_of()
+    array = opened(tmp_path / "a.zarr", cache)
+    for n_chunks in (0, 1, 1):
+        assert array[7, 8] == VALUES[7, 8]
+        assert counted(cache)["n_chunks"] == n_chunks
+
+
+def test_a_scan_leaves_the_chunks_that_are_used_again(folder: Path) -> None:
+    """S3-FIFO: a new chunk is in the short queue; what was used there is in the main one when others are evicted."""
+    cache = cache_of(16 * 350)
+    array = opened(folder, cache, threads=1)
+    for _ in range(3):
+        array[1, 1], array[1, 6], array[6, 1]
+    for row, column in itertools.product(range(10, 40, 5), range(0, 30, 5)):
+        array[row, column]
+    before = counted(cache)["hits"]
+    array[1, 1], array[1, 6], array[6, 1]
+    assert counted(cache)["hits"] == before + 3
+    assert counted(cache)["evictions"] > 10
+
+
+def test_bytes_never_exceed_the_bound(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    for bound in (0, 100, 400, 1000, 5000):
+        cache = cache_of(bound)
+        array = opened(folder, cache)
+        for row, column in rng.integers(0, 26, (200, 2)).tolist():
+            np.testing.assert_array_equal(
+                array[row : row + 4, column : column + 4], VALUES[row : row + 4, column : column + 4]
+            )
+            assert counted(cache)["nbytes"] <= bound
+    before = shardcodec.stats()["chunk_bytes"]
+    assert before >= counted(cache)["nbytes"]
+    cache.clear()
+    assert counted(cache)["nbytes"] == counted(cache)["n_chunks"] == 0
+    assert shardcodec.stats()["chunk_bytes"] < before
+
+
+# ---- what must be a miss
+
+
+def test_a_write_of_this_process_is_seen(folder: Path) -> None:
+    cache = cache_of()
+    array = opened(folder, cache, mode="r+")
+    for value in range(5):
+        array[7, 8] = value
+        assert [int(array[7, 8]), int(array[7, 8]), int(array[7, 9])] == [value, value, VALUES[7, 9]]
+
+
+@pytest.mark.parametrize("strategy", ["replace", "append", "in_place"])
+def test_a_write_of_another_process_is_seen(folder: Path, strategy: str) -> None:
+    cache = cache_of()
+    array = opened(folder, cache)
+    for value in range(1, 4):
+        assert array[7, 8] == array[7, 8]
+        time.sleep(0.02)  # longer than a tick of the file system's clock
+
+        def write(value: int = value) -> None:
+            with shardcodec.options(write_strategy=strategy):  # type: ignore[arg-type]
+                shardcodec.open_array(folder, mode="r+")[7, 8] = value
+
+        in_child(write)
+        assert array[7, 8] == value
+    assert counted(cache)["hits"] >= 3
+
+
+def test_a_file_that_another_program_replaces_is_read_again(folder: Path) -> None:
+    cache = cache_of()
+    array = opened(folder, cache)
+    assert array[7, 8] == array[7, 8] == VALUES[7, 8]
+    path = folder / "c/0/0"
+    stamps = path.stat()
+    other = folder.with_name("b.zarr")
+    new_array(other, ZSTD, VALUES + 1)
+    os.utime(other / "c/0/0", ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
+    (other / "c/0/0").replace(path)
+    assert array[7, 8] == VALUES[7, 8] + 1
+    path.unlink()
+    assert array[7, 8] == -1
+
+
+def test_a_file_changed_just_now_is_not_kept(folder: Path) -> None:
+    cache = IndexCache(1 << 20, max_chunk_bytes=1 << 20)
+    array = opened(folder, cache)
+    array[7, 8], array[7, 8]
+    assert counted(cache)["n_chunks"] == 0
+
+
+def test_a_damaged_chunk_is_an_error_each_time_and_is_not_kept(tmp_path: Path) -> None:
+    new_array(tmp_path / "a.zarr", CODECS["crc32c"], VALUES)
+    path = tmp_path / "a.zarr/c/0/0"
+    damaged = bytearray(path.read_bytes())
+    damaged[3] ^= 1  # of some inner chunk
+    path.write_bytes(damaged)
+    cache = cache_of()
+    array = opened(tmp_path / "a.zarr", cache)
+    for _ in range(2):
+        with pytest.raises(shardcodec.ChecksumError):
+            array[1:20, 1:15]
+    info = counted(cache)
+    assert info["n_chunks"] <= 11
+    assert info["nbytes"] < info["n_chunks"] * 400 + 1, "the memory of the damaged one was given back"
+
+
+# ---- threads, processes and pickles
+
+
+@pytest.mark.threads
+def test_threads_that_want_one_chunk_decode_it_once(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 9, SHAPE).astype("int32")
+    zarr.create_array(
+        tmp_path / "a.zarr", data=values, shards=SHAPE, chunks=SHAPE, compressors=GzipCodec(level=9)
+    )
+    n_threads, n_rounds = 4, 30
+    for _ in range(n_rounds):
+        cache = cache_of()
+        array = opened(tmp_path / "a.zarr", cache, threads=1)
+
+        def work(number: int, array: Array = array) -> None:
+            for row in range(number, 40, n_threads):
+                np.testing.assert_array_equal(array[row, 1:29], values[row, 1:29])
+
+        in_threads(n_threads, work)
+        info = counted(cache)
+        assert info["n_chunks"] == 1 and info["evictions"] == 0
+
+
+@pytest.mark.threads
+def test_threads_that_read_write_and_clear_see_only_elements_that_were_stored(folder: Path) -> None:
+    cache = cache_of(3000)
+    array = opened(folder, cache, mode="r+", threads=2)
+    end = time.monotonic() + 1.5
+
+    def work(number: int) -> None:
+        rng = np.random.default_rng(number)
+        while time.monotonic() < end:
+            row, column = (int(at) for at in rng.integers(0, (39, 29)))
+            if number == 0 and rng.random() < 0.1:
+                cache.clear()
+            if number == 1 and rng.random() < 0.3:
+                array[row, column] = VALUES[row, column] + int(rng.integers(0, 3)) * (1 << 20)
+            got = array[row : row + 2, column : column + 2]
+            assert ((got - VALUES[row : row + 2, column : column + 2]) % (1 << 20) == 0).all()
+
+    in_threads(4, work)
+    assert counted(cache)["nbytes"] <= 3000
+
+
+def test_a_forked_child_begins_with_an_empty_cache(folder: Path) -> None:
+    cache = cache_of()
+    array = opened(folder, cache)
+    array[1:4, 1:4], array[1:4, 1:4]
+
+    def look() -> None:
+        assert counted(cache)["n_chunks"] == counted(cache)["hits"] == 0
+        assert shardcodec.stats()["chunk_bytes"] == 0
+        np.testing.assert_array_equal(array[1:4, 1:4], VALUES[1:4, 1:4])
+        np.testing.assert_array_equal(array[1:4, 1:4], VALUES[1:4, 1:4])
+        assert counted(cache)["hits"] == 1
+
+    in_child(look)
+    assert counted(cache)["n_chunks"] == 1
+
+
+def test_a_pickled_handle_keeps_its_bounds(folder: Path) -> None:
+    array = pickle.loads(pickle.dumps(opened(folder, cache_of(5000))))
+    assert array[7, 8] == VALUES[7, 8]
+    assert counted(array._index_cache)["max_nbytes"] == 5000
+    array = pickle.loads(pickle.dumps(shardcodec.open_array(folder, cache="2MiB")))
+    assert counted(array._index_cache)["max_nbytes"] == 2 << 20
+
+
+# ---- the option
+
+
+def test_the_option_is_a_number_or_a_text(folder: Path) -> None:
+    assert shardcodec.open_array(folder, cache="1.5 MiB")._opened.cache == 3 << 19
+    with shardcodec.options(cache=4096):
+        assert shardcodec.open_array(folder)._opened.cache == 4096
+    for wrong in (-1, "much", 1.5, True):
+        with pytest.raises((ValueError, TypeError), match="cache"):
+            shardcodec.open_array(folder, cache=wrong)  # type: ignore[arg-type]
+
+
+def test_arrays_of_zarr_use_it(folder: Path) -> None:
+    with shardcodec.options(cache="1MiB"):
+        array = shardcodec.attach(zarr.open_array(folder, mode="r"))
+        time.sleep(max(0.0, (folder / "c/0/0").stat().st_mtime + 2.1 - time.time()))
+        before = shardcodec.stats()["chunk_hits"]
+        for _ in range(3):
+            np.testing.assert_array_equal(array[1:4, 1:4], VALUES[1:4, 1:4])
+            np.testing.assert_array_equal(
+                array.oindex[np.array([1, 9]), np.array([2, 3])], VALUES[np.ix_([1, 9], [2, 3])]
+            )
+    assert shardcodec.stats()["chunk_hits"] >= before + 4
