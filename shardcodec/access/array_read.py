@@ -28,14 +28,10 @@ async def read_request(request: Request, options: Options, patience: Patience | 
         return set()
     store, items = request.store, request.items
     if not store.is_near:
-        from .read_remote import cache_of, fetch  # here, because most processes read files or memory
+        from .read_remote import read_far  # here, because most processes read files or memory
 
-        names = store.index_names([item.key for item in items])
         limits = store.limits(request.spec)
-        disk = cache_of(store, options)
-        missing = await fetch(
-            items, request.array, request.axes, options, store, limits, names=names, disk=disk
-        )
+        missing = await read_far(store, items, request.array, request.axes, options, limits)
     else:
         items = [ObjectSelection(item.key, item.chain, item.box, store.source(item.key)) for item in items]
         work = items, request.array, request.axes, options

@@ -544,7 +544,7 @@ class BoxReader:
         """
         store = self._objects.folder.store
         if not store.is_near:
-            on_zarrs_loop(self._fetch(items, out, axes))
+            self._read_far(items, out, axes)
             return
         if self._objects.chain.stage is None and patience is None and not self._lacks_names:
             plan = [(item.chain, store.source(item.key), item.box) for item in items]
@@ -570,13 +570,24 @@ class BoxReader:
         else:
             await from_zarrs_loop(self._fetch(items, out, axes))
 
+    def _read_far(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
+        """Read as `_fetch`; what is on a local disk in this thread."""
+        from .disk_reads import cache_of, read_from_disk  # here, because most processes read files or memory
+        from .read_remote import fetch_rest
+
+        store, options = self._objects.folder.store, self._options
+        if (disk := cache_of(store, options)) is None:
+            on_zarrs_loop(self._fetch(items, out, axes))
+            return
+        limits = store.limits()
+        if rest := read_from_disk(disk, store, items, out, axes, options, limits):
+            on_zarrs_loop(fetch_rest(disk, store, rest, out, axes, options, limits))
+
     async def _fetch(self, items: Sequence[ObjectSelection], out: np.ndarray[Any, Any], axes: Ints) -> None:
-        from .read_remote import cache_of, fetch  # here, because most processes read files or memory
+        from .read_remote import read_far
 
         store = self._objects.folder.store
-        names = store.index_names([item.key for item in items])
-        disk = cache_of(store, self._options)
-        await fetch(items, out, axes, self._options, store, store.limits(), names=names, disk=disk)
+        await read_far(store, items, out, axes, self._options, store.limits())
 
 
 def _nothing(selection: Any) -> None:

@@ -15,12 +15,14 @@ between calls (`storage.indexes`); with a cached index, a part of a shard needs 
 
 With the option ``cache_dir``, whole inner chunks are cached on a local disk (`storage.disk_cache`). Those that are there are
 decoded at the same time as the others are requested. The requests are bound to the state of the cached bytes, and if there are
-none, one byte is requested to compare the state. Ranges of large uncompressed inner chunks are not cached.
+none, one byte is requested to compare the state. Objects that are on the disk as a whole are decoded before
+(`disk_reads.read_from_disk`), and only compared here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 from collections import deque
@@ -41,10 +43,18 @@ from ..storage.indexes import RemoteIndex
 from ..storage.ranges import coalesced
 from ..storage.store import Answer, ObjectChanged, Remote, Store
 from .consistent_read import checked_data, confirm, consistent_read, minimum_nbytes, with_proof
+from .disk_reads import (
+    Numbers,
+    ObjectOnDisk,
+    cache_of,
+    plan_ranges,
+    positions_of,
+    read_from_disk,
+)
 from .limited_remote import LimitedRemote
 from .placement import ABSENT
-from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read, with_key
-from .regions import n_touched, outline, touched
+from .read import INLINE_NBYTES, ObjectSelection, decoded_nbytes, read
+from .regions import n_touched
 from .remote_index import IndexLoader
 
 if TYPE_CHECKING:
@@ -54,8 +64,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DecodeQueue",
-    "cache_of",
     "fetch",
+    "fetch_rest",
+    "read_far",
     "wants_whole",
 ]
 
@@ -195,16 +206,41 @@ def wants_whole(
     return bool(is_cheap or n_wanted >= WHOLE_SHARE * chain.n_chunks)
 
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
+async def read_far(
+    store: Store,
+    items: Sequence[ObjectSelection],
+    out: Numbers,
+    axes: Sequence[int],
+    options: Options,
+    limits: Limits,
+) -> list[int]:
+    """Read as `fetch`, from the cache on a local disk first, if there is one."""
+    disk = cache_of(store, options)
+    if disk is None:
+        rest = list(enumerate(items))
+    else:
+        is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
+        work = disk, store, items, out, axes, options, limits
+        rest = read_from_disk(*work) if is_small else await in_thread(read_from_disk, *work)
+    return await fetch_rest(disk, store, rest, out, axes, options, limits)
 
 
-def cache_of(store: Store, options: Options) -> DiskCache | None:
-    """Return the cache on a local disk for the objects of a store; None if there is none."""
-    if options.cache_dir is None:
-        return None
-    from ..storage import disk_cache  # here, because most processes have none
-
-    return disk_cache.of_store(store, options)
+async def fetch_rest(
+    disk: DiskCache | None,
+    store: Store,
+    rest: Sequence[tuple[int, ObjectSelection]],
+    out: Numbers,
+    axes: Sequence[int],
+    options: Options,
+    limits: Limits,
+) -> list[int]:
+    """Read as `fetch` what `read_from_disk` has left; return the positions of missing objects."""
+    if not rest:
+        return []
+    items = [item for _, item in rest]
+    names = store.index_names([item.key for item in items])
+    missing = await fetch(items, out, axes, options, store, limits, names=names, disk=disk)
+    return [rest[i][0] for i in missing]
 
 
 async def fetch(
@@ -220,7 +256,8 @@ async def fetch(
 ) -> list[int]:
     """Read parts of objects of a store into an array; return the positions of items whose object does not exist.
 
-    items: sources are ignored. names: those of the objects in the cache of indexes; without names, no index is cached. disk: the
+    items: an item whose source is an `Answer` without data has been decoded, and is read again only if the object is in another
+    state; other sources are ignored. names: those of the objects in the cache of indexes; without names, no index is cached. disk: the
     cache on a local disk, if there is one. After an error all other requests have ended.
     """
     call = _RemoteRead(items, out, axes, options, remote, limits, disk)
@@ -251,7 +288,6 @@ class _RemoteRead:
         self.axes = axes
         self.options = options
         is_small = sum(decoded_nbytes(item.chain, item.box) for item in items) <= INLINE_NBYTES
-        self.is_small = is_small
         self.disk = disk
         self.arrivals = DecodeQueue(out, axes, options, inline=is_small)
         self.remote = LimitedRemote(remote, limits.n_requests)
@@ -283,32 +319,34 @@ class _ObjectRead:
         self.chain = item.chain
         self.key = item.key
         self.loader = IndexLoader(call.remote, item.key, item.chain, call.options, name)
-        n_chunks = int(item.chain.n_chunks) if item.chain.is_shard else 1
-        self.on_disk = None if call.disk is None else call.disk.object(item.key, n_chunks)
+        self.on_disk = None if call.disk is None else ObjectOnDisk(call.disk, item, self.loader, call.limits)
         self._keeping = asyncio.Lock()
 
     async def run(self) -> bool:
         """Fill the item's part of the array; return True if the object exists."""
         try:
+            if isinstance(self.item.source, Answer):
+                with contextlib.suppress(ObjectChanged):
+                    await self.compare(self.item.source.state)
+                    return True
             exists = await self.read()
             if not exists:
                 await self.decode(None)
             return bool(exists)
         finally:
             if self.on_disk is not None:
-                self.on_disk.close()
+                self.on_disk.cached.close()
 
     async def read(self) -> bool | None:
         """Fill the item's part if the object exists."""
         call, index = self.call, self.loader.cached()
-        if index is None:
-            index = self.index_on_disk()
-        if not self.chain.is_shard and await self.read_object_on_disk():
-            return True
-        has_index, n_wanted = index is not None, self.n_wanted
-        if index is not None and self.on_disk is not None and self.on_disk.is_in(index.state):
-            present = self.positions[index.entries[self.positions, 0] != ABSENT]
-            n_wanted = len(present) - int(self.on_disk.has(present).sum())
+        if index is None and self.on_disk is not None:
+            index = self.on_disk.index()
+        n_wanted = self.n_wanted
+        if index is not None and self.on_disk is not None:
+            present = index.entries[self.positions, 0] != ABSENT
+            n_wanted = int(present.sum()) - len(self.on_disk.found(index, self.positions))
+        has_index = index is not None
         if wants_whole(self.chain, n_wanted, call.limits, n_objects=call.n_objects, has_index=has_index):
             return await self.read_whole()
         return await consistent_read(self.loader, index, self.read_ranges, self.read_whole)
@@ -336,54 +374,34 @@ class _ObjectRead:
 
     async def read_ranges(self, index: RemoteIndex) -> bool:
         """Read the requested inner chunks, from the disk and with requests."""
-        loader = self.loader
+        loader, disk = self.loader, self.on_disk
         since = loader.ticket()
         ranges = self.plan(index.entries, index.nbytes)
         confirm(loader, index, ranges)
-        found = self.found_on_disk(index, ranges)
-        if found is None:
+        if disk is None or not ranges or not disk.is_kept(index, self.positions, ranges):
             await self.fetch_ranges(index, ranges)
         else:
-            rest = index.entries
+            found, rest = disk.found(index, self.positions), index.entries
             if len(found):
-                rest = index.entries.copy()
+                rest = rest.copy()
                 rest[found] = ABSENT
-            # without the size of the object, whole inner chunks are planned
-            missing = self.plan(rest, None)
+            ranges = self.plan(rest, None)
             try:
-                await all_of(
-                    [
-                        self.read_from_disk(index, found, is_all=not missing),
-                        self.fetch_ranges(index, missing),
-                    ]
-                )
+                work = self.read_from_disk(index, found, is_all=not ranges)
+                await all_of([work, self.fetch_ranges(index, ranges)])
             except ShardError:
-                if not len(found) or self.on_disk is None:
+                if not len(found):
                     raise
-                self.on_disk.drop()  # the bytes on the disk may have been damaged before they came there
+                disk.cached.drop()  # the bytes may have been damaged before they came to the disk
                 return await self.read_ranges(index)
-            ranges = missing
         if ranges and not index.is_sound and loader.must_be_sound:
             loader.keep(replace(index, is_sound=True), since)  # the last request proved it
         return True
 
-    def plan(self, entries: np.ndarray[Any, Any], nbytes: int | None) -> list[tuple[int, int]]:
-        """Return the ranges of the object that have the requested inner chunks, or the parts of them; `nbytes` is its size."""
-        limits = self.call.limits
-        try:
-            return native.load().plan_ranges(  # type: ignore[no-any-return]
-                self.chain,
-                entries,
-                self.item.box,
-                outline(self.call.out),
-                self.call.axes,
-                shard_nbytes=nbytes,
-                max_gap_nbytes=min(limits.free_gap_nbytes, limits.max_gap_nbytes),
-                max_nbytes=limits.max_nbytes,
-                allow_in_index=self.call.options.allow_in_index,
-            )
-        except ShardError as error:
-            raise with_key(error, self.chain, self.key) from None
+    def plan(self, entries: Numbers, nbytes: int | None) -> list[tuple[int, int]]:
+        """Call `plan_ranges`."""
+        call = self.call
+        return plan_ranges(self.item, entries, nbytes, (call.out, call.axes), call.options, call.limits)
 
     async def fetch_ranges(self, index: RemoteIndex, ranges: Sequence[tuple[int, int]]) -> None:
         """Fetch ranges, and decode each one when it arrives; fill the absent inner chunks."""
@@ -414,95 +432,26 @@ class _ObjectRead:
 
     # ---- the cache on a local disk
 
-    def index_on_disk(self) -> RemoteIndex | None:
-        """Return the index from the disk, which may be stale; None if it is not there."""
-        if self.on_disk is None or not self.chain.is_shard or (entries := self.on_disk.entries()) is None:
-            return None
-        since, options = self.loader.ticket(), self.call.options
-        index = RemoteIndex(entries, self.on_disk.nbytes, self.on_disk.state, is_confirmed=options.immutable)
-        try:
-            index = self.loader.checked(index)
-        except ShardError:
-            return None
-        self.loader.keep(index, since)
-        return index
-
-    def found_on_disk(self, index: RemoteIndex, ranges: Sequence[tuple[int, int]]) -> Numbers | None:
-        """Return the positions of the requested inner chunks that are on the disk; None if this read is not cached.
-
-        ranges: those of the read, without the disk.
-        """
-        if self.on_disk is None or not ranges:
-            return None
-        inner, wanted = self.chain.inner, self.positions
-        inner_nbytes = math.prod(inner.shape) * int(self.chain.itemsize)
-        if inner.is_plain and inner_nbytes > self.call.limits.max_gap_nbytes:
-            sizes = index.entries[wanted, 1]
-            if sum(nbytes for _, nbytes in ranges) < int(sizes[sizes != ABSENT].sum()):
-                return None  # the rest of the inner chunks would take longer than another request
-        if not self.on_disk.is_in(index.state):
-            return wanted[:0]
-        present = wanted[index.entries[wanted, 0] != ABSENT]
-        found: Numbers = present[self.on_disk.has(present)]
-        return found
-
     async def read_from_disk(self, index: RemoteIndex, found: Numbers, *, is_all: bool) -> None:
         """Decode inner chunks that are on the disk. If they are all that the call needs, compare the state of the object."""
-        places = index.entries[found].astype(np.int64)
-        order = np.argsort(places[:, 0], kind="stable")
-        found, places = found[order], places[order]
-        group = np.cumsum(places[:, 1]) // BATCH_NBYTES
-        cuts = np.flatnonzero(np.diff(group)) + 1
-        work = [
-            self.decode_from_disk(index, *part)
-            for part in zip(np.split(found, cuts), np.split(places, cuts), strict=True)
-            if len(part[0])
-        ]
+        group = np.cumsum(index.entries[found, 1]) // BATCH_NBYTES
+        parts = np.split(found, np.flatnonzero(np.diff(group)) + 1)
+        work = [self.decode_from_disk(index, part) for part in parts if len(part)]
         if work and is_all and not index.is_confirmed:
             work.append(self.compare(index.state))
         await all_of(work)
 
-    async def decode_from_disk(self, index: RemoteIndex, found: Numbers, places: Numbers) -> None:
+    async def decode_from_disk(self, index: RemoteIndex, found: Numbers) -> None:
         """Read inner chunks from the disk and decode them; fetch those whose bytes there are damaged."""
-        sizes = places[:, 1]
-        nbytes = int(sizes.sum())
-        async with self.call.hold(nbytes):
-            data, good = await self.with_disk(found, places[:, 0], sizes)
-            entries = np.full_like(index.entries, ABSENT)
-            entries[found, 0] = np.cumsum(sizes) - sizes
-            entries[found, 1] = sizes
-            entries[found[~good]] = ABSENT
-            await self.decode(native.load().Fetched(self.chain, entries, data, 0, fill_absent=False), nbytes)
-        lost = [(int(offset), int(size)) for offset, size in places[~good]]
-        merged = coalesced(lost, self.call.limits, self.call.n_objects)
-        await all_of(self.read_range(index, offset, size, 0) for offset, size in merged)
-
-    async def read_object_on_disk(self) -> bool:
-        """Decode an object that is not a shard from the disk; return False if it is not there, or has changed."""
-        disk, first = self.on_disk, np.zeros(1, np.int64)
-        if disk is None or not disk.nbytes or not disk.has(first)[0]:
-            return False
-        async with self.call.hold(disk.nbytes):
-            data, good = await self.with_disk(first, first, np.array([disk.nbytes]))
-            if not good[0]:
-                return False
-            try:
-                await all_of([self.decode(data, len(data)), self.compare(disk.state)])
-            except ObjectChanged:
-                return False
-            except ShardError:
-                disk.drop()
-                return False
-        return True
-
-    async def with_disk(
-        self, positions: Numbers, offsets: Numbers, sizes: Numbers
-    ) -> tuple[Numbers, Numbers]:
-        """Call `CachedObject.read`, in a thread unless the call is small."""
         assert self.on_disk is not None
-        if self.call.is_small:
-            return self.on_disk.read(positions, offsets, sizes)
-        return await in_thread(self.on_disk.read, positions, offsets, sizes)
+        nbytes = int(index.entries[found, 1].sum())
+        async with self.call.hold(nbytes):
+            work = functools.partial(self.on_disk.fetched, index, found, fill_absent=False)
+            source, good = await in_thread(work)
+            await self.decode(source, nbytes)
+        lost = [(int(offset), int(n)) for offset, n in index.entries[found[~good]]]
+        merged = coalesced(lost, self.call.limits, self.call.n_objects)
+        await all_of(self.read_range(index, offset, n, 0) for offset, n in merged)
 
     async def compare(self, state: Any) -> None:
         """Raise `ObjectChanged` if the object has another state; with the option ``immutable`` it has not."""
@@ -522,13 +471,12 @@ class _ObjectRead:
         chunks = positions[there], *places[there].astype(np.int64).T
         nbytes = len(data) if entries is None else index.nbytes
         async with self._keeping:
-            await in_thread(self.on_disk.keep, index.state, nbytes, entries, offset, data, chunks)
+            await in_thread(self.on_disk.cached.keep, index.state, nbytes, entries, offset, data, chunks)
 
     @functools.cached_property
     def positions(self) -> Numbers:
-        """Return the positions of the requested inner chunks."""
-        chain = self.chain
-        return np.flatnonzero(touched(self.item.box, chain.perm, chain.inner.shape, chain.grid_shape))
+        """The positions of the requested inner chunks."""
+        return positions_of(self.item)
 
     async def decode(self, source: Any, nbytes: int = 0) -> None:
         await self.call.arrivals.decode(self.item._replace(source=source), nbytes)

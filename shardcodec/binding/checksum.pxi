@@ -118,21 +118,19 @@ def crc32c_combine(uint32_t a, uint32_t b, uint64_t nbytes_b):
     return sc_crc32c_combine(a, b, nbytes_b)
 
 
-def crc32c_each(data, sizes):
-    """Return the CRC-32C of each piece of `data`, as uint32; `sizes` are those of the pieces, as uint64, one after the other."""
-    cdef View source = View(data), lengths = View(sizes)
-    cdef size_t n = lengths.nbytes() // 8, i, at = 0
-    cdef uint64_t *numbers = lengths.words(n)
+def crc32c_each(data, offsets, sizes):
+    """Return the CRC-32C of pieces of `data`, as uint32; their offsets and sizes are uint64."""
+    cdef View source = View(data), places = View(offsets), lengths = View(sizes)
+    cdef size_t n = lengths.nbytes() // 8, i
+    cdef uint64_t *at = places.words(n)
+    cdef uint64_t *nbytes = lengths.words(n)
     crcs = bytearray(4 * n)
     cdef View to = View(crcs, PyBUF_WRITABLE)
     cdef uint32_t *out = <uint32_t *>to.data()
     for i in range(n):
-        if numbers[i] > source.nbytes() - at:
-            raise ValueError(f"expected pieces within {source.nbytes()} bytes, got one of {numbers[i]} bytes at {at}")
-        at += <size_t>numbers[i]
-    at = 0
+        if nbytes[i] > source.nbytes() or at[i] > source.nbytes() - nbytes[i]:
+            raise ValueError(f"expected pieces within {source.nbytes()} bytes, got {nbytes[i]} bytes at {at[i]}")
     with nogil:
         for i in range(n):
-            out[i] = sc_crc32c_extend(0, source.data() + at, <size_t>numbers[i])
-            at += <size_t>numbers[i]
+            out[i] = sc_crc32c_extend(0, source.data() + <size_t>at[i], <size_t>nbytes[i])
     return crcs

@@ -60,6 +60,10 @@ SUFFIX = ".cached"
 PAGE_NBYTES = 4096
 # Bytes that one call of the system writes or reads. Larger ones are not cached.
 MAX_NBYTES = 1 << 30
+# Inner chunks that are this near to each other are read with one call: more bytes take longer than another call.
+GAP_NBYTES = 16 << 10
+# Slots that are read together with the head.
+FIRST_SLOTS = 8192
 # The share of the bound that is left after an eviction.
 KEPT_SHARE = 0.875
 # A file is used more often than its time of last use is written, in seconds.
@@ -86,7 +90,20 @@ class DiskCache:
 
     def object(self, key: str, n_chunks: int) -> CachedObject:
         """Return what is cached of an object with this number of inner chunks; the caller closes it."""
-        return CachedObject(self, hashlib.sha256(self._place + key.encode()).digest(), n_chunks)
+        return CachedObject(self, self.name(key), n_chunks)
+
+    def name(self, key: str) -> bytes:
+        """Return the name of an object, a hash."""
+        return hashlib.sha256(self._place + key.encode()).digest()
+
+    def path(self, name: bytes) -> str:
+        """Return the file of an object."""
+        return f"{self.folder}/{name.hex()}{SUFFIX}"
+
+    def drop(self, key: str) -> None:
+        """Remove what is cached of an object, because its bytes cannot be decoded."""
+        with suppress(OSError):
+            os.unlink(self.path(self.name(key)))
 
     def reserve(self, nbytes: int) -> bool:
         """Count bytes that are written next, and evict other files; return False if they may not be written."""
@@ -117,11 +134,12 @@ class CachedObject:
         self._cache = cache
         self._name = name
         self._n_chunks = n_chunks
-        self._path = f"{cache.folder}/{name.hex()}{SUFFIX}"
+        self._path = cache.path(name)
         self._first = HEAD_NBYTES + 8 * (n_chunks + 1) + 16 * n_chunks  # of the data
         self._fd = -1
         # True after an error. The file is closed at the end, because another thread may use it.
         self._is_off = False
+        self._slots: Numbers | None = None  # all of them, if they were read with the head
         self.state: Any = None
         self.nbytes: int | None = None
         with self._counts_errors():
@@ -138,11 +156,17 @@ class CachedObject:
                 raise
             fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._fd = fd
-        if not self._parse(os.pread(fd, HEAD_NBYTES, 0)):
+        n_slots = min(self._n_chunks + 1, FIRST_SLOTS)
+        head = os.pread(fd, HEAD_NBYTES + 8 * n_slots, 0)
+        if not self._parse(head[:HEAD_NBYTES]):
             self.close()
-        elif abs(time.time() - found.st_mtime) > TOUCH_SECONDS:
-            with suppress(OSError):
-                os.utime(fd)
+            return
+        if len(head) == HEAD_NBYTES + 8 * (self._n_chunks + 1):
+            self._slots = np.frombuffer(head, "<u4", offset=HEAD_NBYTES).reshape(-1, 2)
+        if abs(time.time() - found.st_mtime) <= TOUCH_SECONDS:
+            return
+        with suppress(OSError):
+            os.utime(fd)
 
     def _parse(self, head: bytes) -> bool:
         """Set `state` and `nbytes`; return False if the head is torn, or of another layout."""
@@ -175,7 +199,7 @@ class CachedObject:
             return None
         with self._counts_errors():
             stored = os.pread(self._fd, 16 * n, HEAD_NBYTES + 8 * (n + 1))
-            slot = os.pread(self._fd, 8, HEAD_NBYTES + 8 * n)
+            slot = self._read_slots(np.array([n])).tobytes()
             if len(stored) == 16 * n and slot == _slots(np.array([native.load().crc32c(stored)], "<u4")):
                 return np.frombuffer(stored, "<u8").reshape(n, 2)
         return None
@@ -189,32 +213,40 @@ class CachedObject:
         return found
 
     def _read_slots(self, positions: Numbers) -> Numbers:
+        if self._slots is not None:
+            chosen: Numbers = self._slots[positions]
+            return chosen
         first, last = int(positions.min()), int(positions.max())
         slots = np.zeros((last - first + 1, 2), "<u4")
         with self._counts_errors():
             os.preadv(self._fd, [slots.data.cast("B")], HEAD_NBYTES + 8 * first)
-        chosen: Numbers = slots[positions - first]
+        chosen = slots[positions - first]
         return chosen
 
-    def read(self, positions: Numbers, offsets: Numbers, sizes: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the bytes of cached inner chunks, one after the other, and an array of bool: which of them are right.
+    def read(self, positions: Numbers, offsets: Numbers, sizes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Read cached inner chunks in the order of their offsets; near ones are read with one call.
 
-        The ranges ascend. Adjacent ones are read with one call.
+        Returns their bytes, the place of each inner chunk in them, and an array of bool: which of them are right.
         """
-        ends = np.cumsum(sizes)
-        data = np.empty(int(ends[-1]), np.uint8)
+        ends = np.maximum.accumulate(offsets + sizes)
+        begins = np.flatnonzero(np.r_[True, offsets[1:] - ends[:-1] > GAP_NBYTES])
+        lengths = np.r_[ends[begins[1:] - 1], ends[-1]] - offsets[begins]
+        starts = np.cumsum(lengths) - lengths
+        run = np.searchsorted(begins, np.arange(len(offsets)), side="right") - 1
+        places = offsets - offsets[begins][run] + starts[run]
+        data = np.empty(int(lengths.sum()), np.uint8)
         good = np.zeros(len(positions), bool)
-        gaps = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1]) + 1
         with self._counts_errors():
-            for begin, end in zip([0, *gaps.tolist()], [*gaps.tolist(), len(sizes)], strict=True):
-                at = int(ends[begin] - sizes[begin])
-                os.preadv(self._fd, [data[at : ends[end - 1]].data], self._first + int(offsets[begin]))
+            view = data.data
+            runs = zip(offsets[begins].tolist(), starts.tolist(), lengths.tolist(), strict=True)
+            for offset, start, length in runs:
+                os.preadv(self._fd, [view[start : start + length]], self._first + offset)
             slots = self._read_slots(positions)
-            crcs = native.load().crc32c_each(data, sizes.astype(np.uint64))
+            crcs = native.load().crc32c_each(data, places.astype(np.uint64), sizes.astype(np.uint64))
             good = (np.frombuffer(crcs, np.uint32) == slots[:, 0]) & ((slots[:, 0] ^ MARK) == slots[:, 1])
         n, nbytes = int(good.sum()), int(sizes[good].sum())
         stats.disk_cache(hits=n, bytes_read=nbytes)
-        return data, good
+        return data, places, good
 
     def keep(
         self,
@@ -245,6 +277,7 @@ class CachedObject:
             firsts = (offsets - offset).tolist()
             pieces = [view[first : first + n] for first, n in zip(firsts, sizes.tolist(), strict=True)]
             crcs = np.array([native.load().crc32c(piece) for piece in pieces], "<u4")
+            self._slots = None
             _write(self._fd, view, self._first + offset)
             order = np.argsort(positions)
             for part in np.split(order, np.flatnonzero(np.diff(positions[order]) != 1) + 1):
@@ -286,7 +319,7 @@ class CachedObject:
     def close(self) -> None:
         """Close the file; no thread uses it."""
         fd, self._fd = self._fd, -1
-        self.state = self.nbytes = None
+        self.state = self.nbytes = self._slots = None
         if fd >= 0:
             os.close(fd)
 

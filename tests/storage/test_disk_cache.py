@@ -57,11 +57,10 @@ def found_in(cached: CachedObject) -> dict[int, bytes]:
     if not len(present):
         return {}
     _, offsets, sizes = chunks(present)
-    data, good = cached.read(present, offsets, sizes)
-    ends = np.cumsum(sizes)
+    data, places, good = cached.read(present, offsets, sizes)
     return {
-        int(position): data[end - size : end].tobytes()
-        for position, end, size, is_good in zip(present, ends, sizes, good, strict=True)
+        int(position): data[place : place + size].tobytes()
+        for position, place, size, is_good in zip(present, places, sizes, good, strict=True)
         if is_good
     }
 
